@@ -1,5 +1,5 @@
 # make demo: slow one rank of a real DeepSpeed job, and name it. make test: everything a change must pass, with `check`.
-.PHONY: demo test test-all test-bench durations test-fast test-changed test-torch test-ray test-mcp imports-check check types style hooks bench bench-locate bench-ablate bench-diagnose bench-drains bench-engines bench-real demo-table others-suites golden gpu-check soak docs release wheelhouse install-check format clean
+.PHONY: demo test test-all test-bench durations test-fast test-changed test-torch test-ray test-mcp check types style hooks bench bench-locate bench-ablate bench-diagnose bench-drains bench-engines bench-real golden gpu-check soak docs release wheelhouse install-check format clean
 
 BIN := .venv/bin
 # The tests start laggard some hundred times: where its modules are not compiled, each start takes 0.13 s longer.
@@ -64,12 +64,6 @@ test-mcp:
 	@scripts/setup-beside mcp 'mcp==2.3.0'
 	.venv-mcp/bin/python -m pytest -n 0 tests/assistant/test_mcp.py
 
-# Forty packages imported before torch, alone and in pairs, under `laggard run`, in an environment of its own: .venv-imports.
-imports-check:
-	@scripts/setup
-	@scripts/setup-imports
-	.venv-imports/bin/python scripts/imports_check.py $(ARGS)
-
 check:
 	@scripts/setup
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync types style
@@ -97,7 +91,7 @@ test-bench:
 	@scripts/setup --system
 	$(PYTEST) -c bench/pyproject.toml bench/tests $(ARGS)
 
-# How right localisation is, on simulated jobs, beside what other tools do: docs/benchmark.md. ARGS="--quick", "--seed N".
+# How right localisation is, on simulated jobs: docs/benchmark.md. ARGS="--quick", "--seed N".
 bench-locate:
 	@scripts/setup
 	@$(BIN)/python bench/locate_quality.py $(ARGS)
@@ -113,8 +107,8 @@ bench-diagnose:
 	@scripts/setup
 	@$(BIN)/python bench/diagnose_quality.py $(ARGS)
 
-# How many healthy nodes are taken out of service, by laggard and by other tools' rules: docs/benchmark.md.
-# ARGS="--quick", "--seed N", "--list": each state of which laggard is wrong, "--sources".
+# How many healthy nodes laggard takes out of service, and how many faults it catches: docs/benchmark.md. ARGS="--quick",
+# "--seed N", "--list": each state of which it is wrong, "--sources".
 bench-drains:
 	@scripts/setup
 	@$(BIN)/python bench/false_drains.py $(ARGS)
@@ -138,17 +132,6 @@ bench-real:
 	@scripts/setup
 	@$(BIN)/python bench/real_quality.py $(ARGS)
 
-# Tests that others wrote, without the hooks and with them: docs/others-suites.md.
-#   make others-suites ARGS="--deepspeed https://github.com/deepspeedai/DeepSpeed"
-others-suites:
-	@scripts/setup
-	@$(BIN)/python scripts/others_suites.py $(ARGS)
-
-# Thirty demos, a quarter of an hour: the table in docs/demo-table.md.
-demo-table:
-	@scripts/setup
-	@$(BIN)/python bench/demo_table.py $(ARGS)
-
 # What takes longer than a change may wait, as root, some forty minutes: the release, tried (install-check), then twenty
 # minutes of faults: no crash, no leak, right verdicts, every incident kept (docs/soak.md). ARGS="--minutes 3": the faults.
 soak:
@@ -158,12 +141,12 @@ soak:
 
 # On a machine with GPUs: laggard's times against bare CUDA events, its readings against nvidia-smi, its hooks in real
 # trainings, its verdicts. Needs no .venv: any Python with torch will do for the larger part (PYTHON=...); what cannot
-# run says why. ARGS="--json FILE", "--part NAME", "--plan MINUTES", "--help"; docs/upstream.md: on a borrowed machine.
+# run says why. ARGS="--json FILE", "--part NAME", "--help"; docs/upstream.md: on a borrowed machine.
 gpu-check:
 	@$(or $(PYTHON),$(wildcard $(BIN)/python),python3) scripts/gpu-check $(ARGS)
 
-# docs/install.md and the .deb of `make release`, tried in fresh Debians whose first process is systemd: docs/release.md. As
-# root; ARGS="systemd", "deb", "slurm", "image": a part.
+# docs/install.md, tried in fresh Debians whose first process is systemd: docs/release.md. As root; ARGS="systemd",
+# "image": a part.
 install-check:
 	@scripts/setup --install-check
 	@$(BIN)/python scripts/install_check.py $(ARGS)
@@ -173,7 +156,7 @@ docs:
 	@scripts/setup
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-# sdist, wheel, .deb, manual page, completion and bill of materials, in dist/: docs/release.md. The container image is
+# sdist, wheel, manual page, completion and bill of materials, in dist/: docs/release.md. The container image is
 # built where there is podman: deploy/container/Containerfile.
 release:
 	@scripts/setup
@@ -196,4 +179,4 @@ format:
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf .venv .venv-release .venv-torch-* .venv-ray .venv-mcp .venv-imports .venv-engines out build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-release .venv-torch-* .venv-ray .venv-mcp .venv-engines out build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

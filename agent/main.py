@@ -6,23 +6,22 @@ import argparse
 import logging
 import os
 import signal
-from collections import Counter
+from functools import partial
 from typing import Final
 
-from laggard.agent.gate.serving import answering_prologs
-from laggard.agent.prober.known_probes import know_probes
-from laggard.agent.prober.loop import ProbeLoop
+from laggard.agent.gate.serving import AcceptedFile, answering_prologs
+from laggard.agent.prober.loop import ProbeLoop, know_probes
 from laggard.agent.prober.process import Prober, prober_command
-from laggard.agent.ranks.cache import RankCache
-from laggard.agent.ranks.exit_watch import ExitWatch
-from laggard.agent.ranks.reader import RankFiles
-from laggard.agent.ranks.safety import secure
+from laggard.agent.ranks.directory import secure
+from laggard.agent.ranks.end import ExitWatch
+from laggard.agent.ranks.reader import RankCache, RankFiles
 from laggard.agent.ras.asker import RasAsker
 from laggard.agent.settings import LISTEN_ADDRESS, PROFILE, AgentSettings, resolve_settings
 from laggard.agent.traffic.watch import TrafficWatch
 from laggard.agent.web.routes import Router, error_response
 from laggard.agent.web.stacks import StackService, read_stacks_tokens
-from laggard.daemon import (
+from laggard.kit.constants import ACCEPTED_FILE
+from laggard.kit.daemon import (
     add_config_flag,
     add_listen_flag,
     add_log_flags,
@@ -30,13 +29,11 @@ from laggard.daemon import (
     give_memory_back,
     log_to_stderr,
 )
-from laggard.http.listen import bind, split_address, url_of
-from laggard.http.server import Server
-from laggard.otlp.sending import sending
-from laggard.otlp.settings import destination
+from laggard.kit.http_message import bind, split_address, url_of
+from laggard.kit.http_server import Server
+from laggard.kit.service_manager import supervised
+from laggard.kit.web_config import load_web_config
 from laggard.probes.profiles import PROFILES, find_profile
-from laggard.service_manager import supervised
-from laggard.web_config import load_web_config
 
 log = logging.getLogger("laggard.agent")
 
@@ -67,7 +64,6 @@ def main(arguments: argparse.Namespace) -> int:
     known_probes = know_probes(settings.profile, settings.node)  # raises on a bad profile, as the prober would unheard
     split_address(settings.listen_address)  # raises where it is none
     tls = load_web_config(settings.web_config_file)
-    send_to = destination(settings.otlp_endpoint, settings.otlp_interval_seconds, settings.otlp_headers_file)
     stacks_tokens = read_stacks_tokens(settings.stacks, settings.stacks_token_file)
     if asked_about_settings(arguments, settings):
         return 0
@@ -84,7 +80,7 @@ def main(arguments: argparse.Namespace) -> int:
         cached_ranks = RankCache(ranks.read, settings.rank_interval_seconds)
         ras = _ras_asker(settings, cached_ranks)
         traffic = TrafficWatch(lambda: cached_ranks.get().ranks)
-        exports: Counter[str] = Counter()
+        accepted = AcceptedFile(ACCEPTED_FILE)
         router = Router(
             settings.node,
             ranks,
@@ -93,8 +89,8 @@ def main(arguments: argparse.Namespace) -> int:
             ras,
             traffic,
             turned_away=lambda: server.turned_away,
-            otlp_exports=exports,
             stacks=StackService.made(ranks, cached_ranks, settings.stacks, stacks_tokens),
+            judged=partial(accepted.judged, warnings_fail=profile.warnings_fail),
         )
         server = Server(listener, router.handle, error_response, tls=tls, max_kept=MAX_KEPT)
         log.info("listening on %s", url_of(listener, tls))
@@ -106,10 +102,8 @@ def main(arguments: argparse.Namespace) -> int:
             ras.start()
         traffic.start()
         server.start()
-        instance = f"{settings.node}:{listener.getsockname()[1]}"
-        otlp = sending(send_to, "laggard-agent", instance, router.families, exports)
-        prologs = answering_prologs(settings.gate_socket, probe_loop, known_probes)
-        with otlp, prologs, supervised(url_of(listener, tls)):
+        prologs = answering_prologs(settings.gate_socket, probe_loop, known_probes, accepted.get)
+        with prologs, supervised(url_of(listener, tls)):
             log.info("%s: stopping", signal.Signals(signal.sigwait(_STOP_SIGNALS)).name)
         server.stop()
         probe_loop.stop()

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import math
 import os
 from collections.abc import Mapping
 
 from msgspec import structs
 
 from laggard.agent.ras.asker import MIN_INTERVAL_SECONDS
-from laggard.config import Settings, load
-from laggard.constants import AGENT_PORT
-from laggard.environment import node_name, rank_dir
-from laggard.errors import UsageError
-from laggard.http.listen import split_address
+from laggard.kit.config import Settings, load, replaced
+from laggard.kit.constants import AGENT_PORT
+from laggard.kit.environment import node_name, rank_dir
+from laggard.kit.errors import UsageError
+from laggard.kit.http_message import split_address
+from laggard.kit.limits import Duration, DurationOrZero
 from laggard.probes.profiles import PROFILES
 
 LISTEN_ADDRESS = f":{AGENT_PORT}"
@@ -37,15 +37,15 @@ class AgentSettings(Settings, frozen=True):
     profile: str = PROFILE
     """The profile, which says which probes run, and how strictly they judge: a name or a file, as for `laggard
     healthcheck --profile`."""
-    probe_interval_seconds: float = 60.0
+    probe_interval_seconds: Duration = 60.0
     """The time from the start of one run of the probes to the next."""
-    rank_interval_seconds: float = 5.0
+    rank_interval_seconds: Duration = 5.0
     """The largest age of the rank files' contents in a response to a scrape. The API reads the files for every
     request."""
     gate_socket: str = GATE_SOCKET
-    """The Unix socket at which SLURM's prologs ask, which then start no Python; empty: none. Its folder must be there,
-    and only the agent or root may write in it: systemd makes it. docs/contracts.md has the protocol."""
-    ras_interval_seconds: float = MIN_INTERVAL_SECONDS
+    """The Unix socket at which SLURM's prologs ask, which then start no laggard; empty: none. Its folder must be
+    there, and only the agent or root may write in it: systemd makes it. docs/contracts.md has the protocol."""
+    ras_interval_seconds: DurationOrZero = MIN_INTERVAL_SECONDS
     """The time between two questions to NCCL RAS about jobs that run without hooks, at least 10; 0: never asked.
     docs/ras.md."""
     ras_address: str = ""
@@ -56,13 +56,6 @@ class AgentSettings(Settings, frozen=True):
     stacks_token_file: str = ""
     """A file with the secret by which a collector proves who it is when it reads stacks or asks for them; empty: nobody
     can. No other user may be able to read it."""
-    otlp_endpoint: str = ""
-    """The whole URL to which the metrics are sent as OTLP over HTTP: http://HOST:4318/v1/metrics; empty: nowhere
-    (docs/otlp.md). It needs `laggard[otlp]`."""
-    otlp_interval_seconds: float = 30.0
-    """The time from the start of one such message to the next."""
-    otlp_headers_file: str = ""
-    """A file with the headers that the receiver wants, as `Authorization: Bearer ...`, a line each."""
 
 
 RAS_ADDRESS = "localhost:28028"
@@ -71,24 +64,16 @@ RAS_ADDRESS = "localhost:28028"
 MAX_NODE_CHARACTERS = 256
 """The longest name of a node that a collector takes."""
 
-_POSITIVE = ("probe_interval_seconds", "rank_interval_seconds")
-
 
 def resolve_settings(arguments: argparse.Namespace, environ: Mapping[str, str]) -> AgentSettings:
     """Returns the settings with every empty one filled in. Raises UsageError."""
     settings = load(arguments.config, AgentSettings) if arguments.config else AgentSettings()
-    for name in ("listen_address", "web_config_file", "rank_dir", "node", "profile"):
-        given = getattr(arguments, name)
-        if given is not None:
-            settings = structs.replace(settings, **{name: given})
-    for name in _POSITIVE:
-        value = getattr(settings, name)
-        if not (math.isfinite(value) and value > 0):
-            raise UsageError(f"{name} is {value}: give a number above 0")
-    interval = settings.ras_interval_seconds
-    if interval and not (math.isfinite(interval) and interval >= MIN_INTERVAL_SECONDS):
+    flags = ("listen_address", "web_config_file", "rank_dir", "node", "profile")
+    settings = replaced(settings, **{name: getattr(arguments, name) for name in flags})
+    if 0 < settings.ras_interval_seconds < MIN_INTERVAL_SECONDS:
         raise UsageError(
-            f"ras_interval_seconds is {interval}: give {MIN_INTERVAL_SECONDS:g} or more, or 0 not to ask at all"
+            f"ras_interval_seconds is {settings.ras_interval_seconds}: give {MIN_INTERVAL_SECONDS:g} or more, or 0 not "
+            "to ask at all"
         )
     if not _is_node_name(settings.node):
         raise UsageError(f"node is {settings.node!r}: a name has no blanks, slashes or control characters")

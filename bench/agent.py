@@ -1,10 +1,10 @@
 """What the agent costs its node: with eight ranks that train, eight GPUs and ten NICs (recorded ones), scraped by
-Prometheus and by a collector; and beside it, in the same time on the same node, what Prometheus' node-exporter costs.
+Prometheus and by a collector.
 
     agent.py [--seconds 30] [--bare]      --bare: this machine as it is, without GPUs; needs no root and no gcc
 
 Memory and CPU time are those of the agent and its prober together. One round of probes falls into the window of 30 s;
-in production there is one a minute. node-exporter is Debian's (apt-get install prometheus-node-exporter).
+in production there is one a minute.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import argparse
 import contextlib
 import json
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -26,9 +25,6 @@ from typing import Any, NamedTuple
 import psutil
 from common.figures import Figure, quartiles, show, single
 from common.recorded_node import RecordedNode
-
-sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
-from support.ports import free_port
 
 RANKS = 8
 SCRAPES = 15
@@ -68,35 +64,25 @@ def main() -> int:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, _ranks(f"{folder}/ranks"):
         start: Start = subprocess.Popen if options.bare else RecordedNode(Path(folder)).start
-        with _agent(folder, options.seconds, start) as (agent, found), _node_exporter(start) as exporter:
-            figures = _figures(agent, exporter, options.seconds)
+        with _agent(folder, options.seconds, start) as (agent, found):
+            figures = _figures(agent, options.seconds)
     where = "this machine" if options.bare else "8 GPUs, 10 NICs"
     print(f"findings on the node: {found or 'none'}")
     return 0 if show(f"agent, {RANKS} ranks, {where}", figures) else 1
 
 
-def _figures(agent: Daemon, exporter: Daemon | None, seconds: float) -> list[Figure]:
-    shares = _shares_of_a_core(agent, exporter, seconds)
+def _figures(agent: Daemon, seconds: float) -> list[Figure]:
+    share = _share_of_a_core(agent, seconds)
     usual = _memory(agent.processes)
     base = agent.url.removesuffix("/metrics")
     figures = [
         single("private memory", usual["uss"], "MiB", 40),
         single("resident memory", usual["rss"], "MiB", 56),
         single("proportional memory", usual["pss"], "MiB"),
-        single("share of a core", shares[0] * 100, "%", 0.5),
+        single("share of a core", share * 100, "%", 0.5),
         quartiles("scrape", _scrapes(agent.url), "ms", 20),
         single("series", _series(agent.url), "", 500),
     ]
-    if exporter:
-        memory = _memory(exporter.processes)
-        figures += [
-            single("node-exporter: private memory", memory["uss"], "MiB"),
-            single("node-exporter: resident memory", memory["rss"], "MiB"),
-            single("node-exporter: proportional memory", memory["pss"], "MiB"),
-            single("node-exporter: share of a core", shares[1] * 100, "%"),
-            quartiles("node-exporter: scrape", _scrapes(exporter.url), "ms"),
-            single("node-exporter: series", _series(exporter.url), ""),
-        ]
     figures.append(quartiles("every step in the rings (/api/v1/ranks?since=0)",
                              _scrapes(f"{base}/api/v1/ranks?since=0"), "ms"))  # fmt: skip
     figures.append(single("private memory, after responses with full rings", _memory(agent.processes)["uss"], "MiB"))
@@ -112,22 +98,18 @@ def _series(url: str) -> int:
     return len([line for line in _get(url).decode().splitlines() if not line.startswith("#")])
 
 
-def _shares_of_a_core(agent: Daemon, exporter: Daemon | None, seconds: float) -> list[float]:
-    """Measures the CPU time with a scrape every 15 s of each, and a collector that asks the agent for new steps every
-    5 s."""
-    daemons = [agent, exporter] if exporter else [agent]
+def _share_of_a_core(agent: Daemon, seconds: float) -> float:
+    """Measures the CPU time with a scrape every 15 s, and a collector that asks for new steps every 5 s."""
     base = agent.url.removesuffix("/metrics")
     since = json.loads(_get(f"{base}/api/v1/ranks?since=0"))["next"]
-    before, began = [_cpu_seconds(daemon.processes) for daemon in daemons], time.monotonic()
+    before, began = _cpu_seconds(agent.processes), time.monotonic()
     for tick in range(round(seconds / 5)):
         time.sleep(max(0.0, began + 5 * tick - time.monotonic()))
-        since = json.loads(_get(f"{base}/api/v1/ranks?since={since}&packed=1"))["next"]
+        since = json.loads(_get(f"{base}/api/v1/ranks?since={since}"))["next"]
         if tick % 3 == 0:
-            for daemon in daemons:
-                _get(daemon.url)
+            _get(agent.url)
     time.sleep(max(0.0, began + seconds - time.monotonic()))
-    elapsed = time.monotonic() - began
-    return [(_cpu_seconds(daemon.processes) - then) / elapsed for daemon, then in zip(daemons, before, strict=True)]
+    return (_cpu_seconds(agent.processes) - before) / (time.monotonic() - began)
 
 
 def _cpu_seconds(processes: list[psutil.Process]) -> float:
@@ -183,30 +165,6 @@ def _agent(folder: str, seconds: float, start: Start) -> Iterator[tuple[Daemon, 
         codes = sorted({finding["code"] for finding in json.loads(body)["findings"]})
         agent = psutil.Process(process.pid)
         yield Daemon([agent, *agent.children()], f"{found[0]}/metrics"), ", ".join(codes)
-    finally:
-        process.terminate()
-        process.wait()
-
-
-@contextlib.contextmanager
-def _node_exporter(start: Start) -> Iterator[Daemon | None]:
-    """None where it is not installed."""
-    program = shutil.which("prometheus-node-exporter") or shutil.which("node_exporter")
-    if program is None:
-        print("without node-exporter: apt-get install prometheus-node-exporter", file=sys.stderr)
-        yield None
-        return
-    url = f"http://127.0.0.1:{free_port()}/metrics"
-    address = url.removeprefix("http://").removesuffix("/metrics")
-    process = start([program, f"--web.listen-address={address}", "--log.level=error"], stderr=subprocess.DEVNULL)
-    try:
-        while True:
-            with contextlib.suppress(OSError):
-                _get(url)
-                break
-            assert process.poll() is None, "node-exporter does not start"
-            time.sleep(0.1)
-        yield Daemon([psutil.Process(process.pid)], url)
     finally:
         process.terminate()
         process.wait()

@@ -13,10 +13,9 @@ from common.scratch import scratch
 
 from laggard.rankfile import Lane
 from laggard.rankfile.writer import RankFileWriter
-from laggard.trainer_hooks.output.heartbeat import Heartbeat
-from laggard.trainer_hooks.output.identity import header, identify
-from laggard.trainer_hooks.output.rank_file import RankFileSink
-from laggard.trainer_hooks.record.facts import Facts
+from laggard.trainer_hooks.output.rank_file import Heartbeat, RankFileSink
+from laggard.trainer_hooks.output.recording_folder import header, identify
+from laggard.trainer_hooks.record.ending import Facts
 from laggard.trainer_hooks.record.recorder import Recorder
 
 LANES = 12  # of a job with tensor, pipeline and data parallelism
@@ -41,7 +40,7 @@ def job(directory: str) -> tuple[Recorder, RankFileWriter]:
 
 
 def time_beats(recorder: Recorder, writer: RankFileWriter) -> Figure:
-    heartbeat = Heartbeat(writer, recorder.progress, Facts(), 1.0)
+    heartbeat = Heartbeat(recorder.live, recorder.progress, Facts(), 1.0, [writer.write_beat], writer.write_facts)
     spent = []
     for _ in range(2000):
         began = time.thread_time_ns()

@@ -26,10 +26,10 @@ from common.refused import known
 
 from laggard.diagnose.command import diagnose, diagnose_together
 from laggard.diagnose.describe import render_diagnosis
-from laggard.diagnose.document import Diagnosis
 from laggard.diagnose.folder import given_files
 from laggard.diagnose.input_file import InputFile
 from laggard.model import Finding, Severity
+from laggard.wire.diagnosis import Diagnosis
 
 FIELD: Final = Path(__file__).resolve().parents[1] / "tests" / "data" / "field"
 PARTS: Final = ("jobs", "nodes", "evidence")

@@ -6,8 +6,9 @@
     python bench/false_alarms.py --resume                     goes on where a run with the same seed was stopped
     python bench/false_alarms.py --write                      puts the tables into docs/benchmark.md, too
 
-Live jobs go through the collector's own parts, round by round (bench/live_job.py). Recordings are healthy jobs of the
-three simulators, with the same noise as each of them draws it. docs/benchmark.md says what the tables mean."""
+Live jobs go through the collector's own parts, round by round (bench/common/live_job.py). Recordings are healthy
+jobs of the three simulators, with the same noise as each of them draws it. docs/benchmark.md says what the tables
+mean."""
 
 from __future__ import annotations
 
@@ -40,8 +41,8 @@ from common.live_job import VICTIM, Job, Noise, rounds_of
 from common.resumed import results
 from common.scratch import scratch
 from laggard_bench.figures import wilson
+from quality.laggard import locate
 from quality.run import progress
-from quality.tools.laggard import locate
 from simulator.case import Case, simulate
 from simulator.recording import write
 

@@ -1,11 +1,11 @@
-"""Measures false drains: how many healthy nodes are taken out of service, and how many faults are caught, by laggard
-and by the published rules of other tools, over ten million simulated node-hours.
+"""Measures false drains: how many healthy nodes are taken out of service, and how many faults are caught,
+over ten million simulated node-hours.
 
     make bench-drains                              the whole benchmark
     make bench-drains ARGS=--quick                 a part of it, some minutes
     make bench-drains ARGS="--seed 12345"          nodes, events and combinations that nobody has seen
-    make bench-drains ARGS="--list"                each state of which laggard is wrong; --list NAME: another tool
-    make bench-drains ARGS="--sources"             where each event, rate and rule comes from
+    make bench-drains ARGS="--list"                each state of which laggard is wrong
+    make bench-drains ARGS="--sources"             where each event and rate comes from
 
 docs/benchmark.md says what is simulated, and how it is scored."""
 
@@ -23,10 +23,11 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.append(str(REPOSITORY / "tests"))
 
 from common.figures import put_into  # noqa: E402
-from common.refused import known, numbers  # noqa: E402
+from common.refused import numbers  # noqa: E402
+from drains.fleet import KINDS  # noqa: E402
 from drains.report import document, sources, wrongs  # noqa: E402
 from drains.score import Fleet, catches  # noqa: E402
-from drains.states import CLASSES, KINDS, NAMES, Answers, Judge, Shown, State, answer_all, can_have, memory_folder  # noqa: E402
+from drains.states import CLASSES, Judge, Shown, State, answer_all, can_have, memory_folder  # noqa: E402
 from drains.stream import Node, fleet, spans  # noqa: E402
 
 DEVELOPMENT_SEED = 20261126
@@ -43,8 +44,8 @@ def parser() -> argparse.ArgumentParser:
         metavar="NODES,VARIANTS,TOGETHER",
         help="node-years, variants, states of several events",
     )
-    made.add_argument("--list", nargs="?", const="laggard", metavar="TOOL", help="print what this tool got wrong")
-    made.add_argument("--sources", action="store_true", help="print where events, rates and rules come from, and end")
+    made.add_argument("--list", action="store_true", help="print what laggard got wrong")
+    made.add_argument("--sources", action="store_true", help="print where events and rates come from, and end")
     made.add_argument("--processes", type=int, default=2)
     made.add_argument("--out", type=Path, default=REPOSITORY / "out" / "bench-drains", help="where the results go")
     made.add_argument("--write", action="store_true", help="put the tables into docs/benchmark.md, too")
@@ -79,7 +80,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if flags.sources:
         print("\n".join(sources()))
         return 0
-    known([flags.list] if flags.list else (), NAMES, "tool")
     size = flags.size or (QUICK if flags.quick else WHOLE)
     count, variants, most = size
     folder = memory_folder()
@@ -88,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         nodes = list(fleet(judge, count, variants))
         states = [state for kind in KINDS for state in apart(judge, kind, variants)] + together(judge, nodes, most)
         print(f"{len(states)} states to judge", file=sys.stderr)
-        answers: dict[State, Answers] = answer_all(flags.seed, states, flags.processes)
+        answers = answer_all(flags.seed, states, flags.processes)
         year = Fleet(judge, answers)
         for node in nodes:
             year.add(node)
@@ -100,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f'{len(CLASSES)} classes, {len(states)} distinct states, by `make bench-drains ARGS="{again}"`.'
         )
         report = document(year, caught, answers, made)
-        listed = "\n".join(wrongs(judge, answers, flags.list or "laggard"))
+        listed = "\n".join(wrongs(judge, answers))
     finally:
         shutil.rmtree(folder)
     print(report)

@@ -1,8 +1,5 @@
 """How long `laggard healthcheck` takes from start to exit: on this machine beside a bare interpreter, on a recorded
-node with 8 GPUs and 10 RDMA NICs, with a probe that hangs, with the agent's report, and beside LBNL NHC. `--pairs N`.
-
-LBNL NHC (github.com/mej/nhc) is in no package registry: name the folder of its sources as NHC=DIR to include it.
-"""
+node with 8 GPUs and 10 RDMA NICs, with a probe that hangs, and with the agent's report. `--pairs N`."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -33,19 +30,6 @@ BUDGET_PAST_DEADLINE_SECONDS = 0.2
 
 LAGGARD = (sys.executable, "-m", "laggard", "healthcheck")
 RECORDED = "hgx_h100"
-
-NHC_CONF = """\
-* || export MARK_OFFLINE=0 NHC_RM=slurm
-* || check_fs_mount_rw -f /
-* || check_fs_mount_rw -f /dev/shm
-* || check_fs_used / 99%
-* || check_fs_used /dev/shm 99%
-* || check_fs_iused / 99%
-* || check_hw_physmem 1kb 1tb
-* || check_hw_swap 0 1tb
-* || check_ps_loadavg 1000
-* || check_file_test -r /proc/self/limits
-"""
 
 
 def seconds(*command: str) -> float:
@@ -72,7 +56,7 @@ def main() -> int:
     parser.add_argument("--pairs", type=int, default=21, help="how many pairs of runs, bare and laggard in turn")
     pairs = max(2, parser.parse_args().pairs)
     with tempfile.TemporaryDirectory() as folder:
-        figures = [*_here(pairs), *_recorded(pairs, Path(folder)), *_from_the_agent(pairs), *_nhc(pairs, Path(folder))]
+        figures = [*_here(pairs), *_recorded(pairs, Path(folder)), *_from_the_agent(pairs)]
         fits = show("healthcheck, start to exit", figures)
     return 0 if fits else 1
 
@@ -134,26 +118,9 @@ def _has_made_a_round(port: int) -> bool:
     return False
 
 
-def _nhc(pairs: int, folder: Path) -> Iterator[Figure]:
-    """Times nine checks of LBNL NHC, those closest to what laggard's probes read on a node without GPUs. NHC is written
-    in Bash, and runs in one process."""
-    sources = os.environ.get("NHC", "")
-    if not os.access(f"{sources}/nhc", os.R_OK):
-        print("LBNL NHC is not here (name its sources with NHC=DIR): its row is left out", file=sys.stderr)
-        return
-    conf = folder / "nhc.conf"
-    conf.write_text(NHC_CONF)
-    command = ("bash", f"{sources}/nhc", "-D", sources, "-c", str(conf), "-l", str(folder / "nhc.log"))
-    yield quartiles("LBNL NHC, 9 checks", _repeated(pairs, lambda: seconds(*command)), "s")
-
-
 def _timed(name: str, runs: int, budget: float, *flags: str) -> Figure:
-    return quartiles(name, _repeated(runs, lambda: seconds(*LAGGARD, *flags)), "s", budget)
-
-
-def _repeated(runs: int, once: Callable[[], float]) -> list[float]:
-    once()  # warms the caches
-    return [once() for _ in range(runs)]
+    seconds(*LAGGARD, *flags)  # warms the caches
+    return quartiles(name, [seconds(*LAGGARD, *flags) for _ in range(runs)], "s", budget)
 
 
 if __name__ == "__main__":

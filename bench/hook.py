@@ -1,32 +1,25 @@
 """What the hook costs the training thread, on torch's fake process group: no network, only Python is timed.
 
 A collective's figure is torch.distributed's call with the hook less the same call without it, in interleaved pairs.
-The writer thread runs meanwhile; its CPU time is measured by itself, a real rank file included. DeepSpeed's own
-comms_logger is measured on the same call. On a device the events are torch's and CUDA's work: here they cost nothing,
-and the hook's part is left. `make gpu-check` has the whole on a GPU.
+The writer thread runs meanwhile; its CPU time is measured by itself, a real rank file included. On a device the events
+are torch's and CUDA's work: here they cost nothing, and the hook's part is left. `make gpu-check` has the whole.
 """
 
 from __future__ import annotations
 
 import argparse
-import datetime
 import os
 import tempfile
 import time
 from collections.abc import Callable
 
-os.environ["DS_ACCELERATOR"] = "cpu"
 os.environ.setdefault("RANK", "0")
 os.environ.setdefault("WORLD_SIZE", "8")
 
-import deepspeed
-import deepspeed.comm
 import torch
 import torch.distributed
-from common.figures import Figure, interleaved, quartiles, show, undisturbed
+from common.figures import Figure, quartiles, show, undisturbed
 from common.scratch import scratch
-from deepspeed.comm import comm
-from deepspeed.comm.torch import TorchBackend
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from laggard.rankfile import Lane
@@ -34,12 +27,11 @@ from laggard.rankfile.writer import RankFileWriter
 from laggard.trainer_hooks.collectives.groups import ProcessGroups
 from laggard.trainer_hooks.collectives.process_group import COLLECTIVE_METHODS, hook
 from laggard.trainer_hooks.device.collectives import DeviceCollectives
-from laggard.trainer_hooks.output.identity import header, identify
+from laggard.trainer_hooks.output.open_outputs import WriterThread
 from laggard.trainer_hooks.output.rank_file import RankFileSink
-from laggard.trainer_hooks.output.writer_thread import WriterThread
-from laggard.trainer_hooks.record.recorder import BACKWARD, FORWARD, INPUT, OPTIMIZER, Recorder
-
-deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # nothing is to be compiled for this
+from laggard.trainer_hooks.output.recording_folder import header, identify
+from laggard.trainer_hooks.record.events import BACKWARD, FORWARD, INPUT, OPTIMIZER
+from laggard.trainer_hooks.record.recorder import Recorder
 
 
 class FreeEvents:
@@ -105,7 +97,6 @@ class DeviceFinder:
 def set_up(directory: str, finder: DeviceFinder) -> Recorder:
     """A world of eight ranks that exists in this process alone, and a recorder on a rank file as in training."""
     torch.distributed.init_process_group("fake", rank=0, world_size=8, store=FakeStore())
-    comm.cdb = TorchBackend("fake", datetime.timedelta(seconds=10), None)
     writer = RankFileWriter(directory, header(identify(os.environ)))
     recorder = Recorder([RankFileSink(writer)], writer.words, finder.find)
     WriterThread(recorder).start()
@@ -224,32 +215,9 @@ def in_background(recorder: Recorder) -> list[Figure]:
     return figures
 
 
-def comms_logger() -> Figure:
-    """DeepSpeed's own logger on the same call. It keeps every latency and sums all of them at each call, so that its
-    cost grows with the run."""
-    tensor = torch.zeros(1024)
-
-    def timed() -> float:
-        start = time.perf_counter()
-        for _ in range(100):
-            deepspeed.comm.all_reduce(tensor)
-        return (time.perf_counter() - start) / 100 * 1e6
-
-    def logged() -> float:
-        deepspeed.comm.configure(enabled=True, prof_all=True, verbose=False)
-        try:
-            return timed()
-        finally:
-            deepspeed.comm.configure(enabled=False)
-
-    pairs = interleaved(15, timed, logged)
-    return quartiles("all_reduce, added by DeepSpeed's comms_logger", [one - bare for bare, one in pairs], "us")
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pairs", type=int, default=125, help="of timings of each collective")
-    parser.add_argument("--no-peers", action="store_true")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=scratch()) as directory:
         finder, pairs = DeviceFinder(), max(2, options.pairs)
@@ -260,8 +228,6 @@ def main() -> int:
         recorder.end_step(0)
         figures += [*collectives(recorder, methods, pairs, " on a device", 10.0, 10.0), step(recorder, " on a device")]
         errors = recorder.totals.errors + recorder.totals.lost
-        if not options.no_peers:
-            figures.append(comms_logger())
         good = show("The hook's cost to the training thread (fake process group)", figures)
         print(f"\nerrors in the hook, and collectives lost: {errors}")
         recorder.close()

@@ -16,11 +16,9 @@ import time
 import numpy as np
 from common.figures import Figure, quartiles, show
 
-from laggard.constants import PHASES
+from laggard.kit.constants import PHASES
 from laggard.locate.job_timings import JobTimings, RankInfo, RankState, build_timings
-from laggard.locate.step_tables import step_table
 from laggard.locate.verdict import locate
-from laggard.wire.ranks import StepRow
 
 STEPS = 128
 SIZES = (1024, 16_384, 131_072)
@@ -76,22 +74,22 @@ def measure(ranks: int) -> list[Figure]:
 
 
 def measure_building(ranks: int) -> list[Figure]:
-    """Measures building the arrays from the rows of a live window; a collector holds 8,192 ranks at most by default."""
+    """Measures building the arrays of a live window; a collector holds the steps of 8,192 ranks at most by default."""
     source = job(ranks, None)
-    rows = {
-        rank: [
-            StepRow(step, float(step), step + 0.2, tuple(source.phase_seconds[step, rank].tolist()), 0.01)
-            for step in range(STEPS)
-        ]
+    steps = np.arange(STEPS, dtype=np.float64)
+    tables = {
+        rank: np.column_stack(
+            (steps, steps, steps + 0.2, np.full(STEPS, 0.01), np.zeros(STEPS), source.phase_seconds[:STEPS, rank])
+        )
         for rank in range(ranks)
     }
     infos = {rank: rank_info(rank) for rank in range(ranks)}
     times = []
     for _ in range(6):
         began = time.perf_counter()
-        build_timings("bench", ranks, infos, {rank: step_table(of_rank) for rank, of_rank in rows.items()}, {})
+        build_timings("bench", ranks, infos, tables, {})
         times.append(time.perf_counter() - began)
-    return [quartiles(f"build_timings, {ranks} ranks x {STEPS} rows", times[1:], "s")]
+    return [quartiles(f"build_timings, {ranks} ranks x {STEPS} steps", times[1:], "s")]
 
 
 def rank_info(rank: int) -> RankInfo:

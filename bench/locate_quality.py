@@ -1,4 +1,4 @@
-"""Measures how right localisation is: simulated jobs with known faults, laggard and what other tools do beside it.
+"""Measures how right localisation is: simulated jobs with known faults.
 
     make bench-locate                           the whole benchmark, about an hour on two cores
     make bench-locate ARGS=--quick              a part of it, some minutes
@@ -21,13 +21,10 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
 from common.figures import put_into
 from common.refused import known, numbers, refuse
 from quality.answer import Tool
+from quality.laggard import locate
 from quality.matrix import DEVELOPMENT_SEED, entries
 from quality.report import document, misses
 from quality.run import run
-from quality.scope import sources
-from quality.tools.laggard import locate
-from quality.tools.peers import PEERS
-from quality.tools.shipped.adapters import installed
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 WHOLE, QUICK = (6, 9, 39), (1, 1, 2)  # cases of each slow fault and size, of each way to stop, of each innocent kind
@@ -41,11 +38,9 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--row", action="append", help="only these rows of the tables, such as NIC")
     made.add_argument("--tool", metavar="MODULE:FUNCTION", help="another tool, in laggard's place")
     made.add_argument("--pythonpath", type=Path, help="where its module lies")
-    made.add_argument("--no-peers", action="store_true", help="leave the other tools out")
     made.add_argument(
         "--no-steps", action="store_true", help="do not count steps to the verdict, which takes half the time"
     )
-    made.add_argument("--sources", action="store_true", help="what each tool claims to find, and where it says so")
     made.add_argument("--processes", type=int, default=2)
     made.add_argument("--out", type=Path, default=REPOSITORY / "out" / "bench-locate", help="where the results go")
     made.add_argument("--resume", action="store_true", help="go on where a run with the same arguments was stopped")
@@ -69,34 +64,28 @@ def chosen_tool(flags: argparse.Namespace) -> tuple[str, Tool]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     flags = parser().parse_args(arguments)
-    if flags.sources:
-        print("\n".join(sources()))
-        return 0
     name, tool = chosen_tool(flags)
     counts = flags.cases or (QUICK if flags.quick else WHOLE)
     made = entries(flags.seed, *counts)
     known(flags.row or (), dict.fromkeys(one.row for one in made), "row")
     asked = [one for one in made if not flags.row or one.row in flags.row]
-    tools = {name: tool} | ({} if flags.no_peers else {**installed(), **PEERS})
     again = f"--seed {flags.seed} --cases {','.join(map(str, counts))}"
     flags.out.mkdir(parents=True, exist_ok=True)
     journal = flags.out / f"journal-{flags.seed}.jsonl"
     if not flags.resume:
         journal.unlink(missing_ok=True)
-    results = run(asked, tools, None if flags.no_steps else name, flags.processes, journal, flags.minutes)
+    results = run(asked, tool, not flags.no_steps, flags.processes, journal, flags.minutes)
     part = f" of {len(asked)}, drawn at random," if flags.minutes else ","
     told = f'{len(results)} cases{part} made by `make bench-locate ARGS="{again}"`.'
-    report = document(results, list(tools), told)
+    report = document(results, name, told)
     print(report)
-    lost = misses(results, name)
     (flags.out / "results.json").write_text(json.dumps([one._asdict() for one in results], indent=1))
     (flags.out / "report.md").write_text(report)
-    (flags.out / "misses.md").write_text(lost)
+    (flags.out / "misses.md").write_text(misses(results, name))
     print(f"Everything, and each miss with its command: {flags.out}", file=sys.stderr)
     if flags.write:
         page = REPOSITORY / "docs" / "benchmark.md"
         page.write_text(put_into(page.read_text(), "results", report))
-        (REPOSITORY / "docs" / "benchmark-misses.md").write_text(lost)
     return 0
 
 

@@ -21,9 +21,9 @@ from common.figures import put_into
 from common.refused import refuse
 from numpy.typing import NDArray
 
-from laggard.errors import UsageError
+from laggard.kit.errors import UsageError
 from laggard.locate.job_timings import JobTimings
-from laggard.locate.slow.medians import MAD_TO_SIGMA, deviation, median
+from laggard.locate.medians import MAD_TO_SIGMA, deviation, median
 from laggard.locate.slow.steps import Steps
 from laggard.recording.reader import read_recording
 

@@ -3,7 +3,6 @@
     python bench/real_quality.py                            all that have no result yet, about forty minutes; as root
     python bench/real_quality.py --job ddp --fault quota    one of them
     python bench/real_quality.py --again                    judges the recordings that are there anew
-    python bench/real_quality.py --again --tools            and asks other tools about them, each as it ships
     python bench/real_quality.py --write                    puts the table into docs/benchmark.md, too
 
 Each run leaves a case in out/real_runs: `trace`, a recording for each rank, and truth.json, which no tool reads. Its
@@ -21,7 +20,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +30,10 @@ from common.refused import refuse
 from common.resumed import results
 from common.scratch import scratch
 from engines.processes import Servers
-from quality.answer import NotAsked, Tool
-from quality.tools.laggard import locate
-from quality.tools.peers import PEERS
-from quality.tools.shipped.adapters import installed
-from quality.tools.shipped.process import close_all
+from quality.laggard import locate
 from real_runs.catalogue import FAULT_OF, JOBS, Run, runs
 from real_runs.judge import judge
-from real_runs.report import FAILED, NOT_ASKED, said, table
+from real_runs.report import said, table
 from real_runs.trial import Bench, Failed, record
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -53,35 +48,19 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--steps", type=int, default=STEPS, help="of each job")
     made.add_argument("--out", type=Path, default=ROOT / "out" / "real_runs")
     made.add_argument("--again", action="store_true", help="run nothing; judge what is there anew")
-    made.add_argument("--tools", action="store_true", help="ask the tools that read no dumps about each, too")
     made.add_argument("--minutes", type=float, help="begin no run after so many")
     made.add_argument("--write", action="store_true", help="put the table into docs/benchmark.md, too")
     return made
 
 
-Tools = Mapping[str, Tool]
-
-
-def answer(case: Path, tools: Tools) -> dict[str, Any]:
-    """What laggard says of a case's recording, and what that and the other tools' answers are worth."""
+def answer(case: Path) -> dict[str, Any]:
+    """What laggard says of a case's recording, and what that is worth."""
     truth = json.loads((case / "truth.json").read_text())
     named = [{"kind": one.kind, "ranks": list(one.ranks)} for one in locate(case / "trace")]
-    others = {name: worth_of(tool, case / "trace", truth) for name, tool in tools.items()}
-    return {"named": named, "worth": judge(truth, named)} | ({"tools": others} if others else {})
+    return {"named": named, "worth": judge(truth, named)}
 
 
-def worth_of(tool: Tool, trace: Path, truth: Mapping[str, Any]) -> str:
-    """What a tool's answer is worth; FAILED or NOT_ASKED where it gives none."""
-    try:
-        return judge(truth, [{"kind": one.kind, "ranks": list(one.ranks)} for one in tool(trace)])
-    except NotAsked:
-        return NOT_ASKED
-    except Exception as failure:
-        print(f"{trace.parent.name}: a tool failed: {failure}", file=sys.stderr)
-        return FAILED
-
-
-def make(todo: Sequence[Run], tools: Tools, options: argparse.Namespace) -> None:
+def make(todo: Sequence[Run], options: argparse.Namespace) -> None:
     """Runs what is to be run, one after another, and adds a line for each."""
     began = time.monotonic()
     with (
@@ -93,16 +72,16 @@ def make(todo: Sequence[Run], tools: Tools, options: argparse.Namespace) -> None
             if options.minutes and time.monotonic() - began > 60 * options.minutes:
                 return
             place = disk if run.fault == "disk" else memory  # memory has no disk to be slow
-            result = one(Bench(servers, Path(place), options.steps), run, tools, options.out)
+            result = one(Bench(servers, Path(place), options.steps), run, options.out)
             left = (time.monotonic() - began) / number * (len(todo) - number) / 60
             print(f"{number} of {len(todo)}, {left:.0f} min left: {run.job}, {run.fault}: {told(result)}", flush=True)
 
 
-def one(bench: Bench, run: Run, tools: Tools, out: Path) -> dict[str, Any]:
+def one(bench: Bench, run: Run, out: Path) -> dict[str, Any]:
     case = out / f"{run.job}-{run.fault}"
     shutil.rmtree(case, ignore_errors=True)
     try:
-        result = record(bench, run, case) | answer(case, tools)
+        result = record(bench, run, case) | answer(case)
     except Failed as why:
         result = {"failed": str(why)}
     load = round(os.getloadavg()[0], 1)
@@ -117,13 +96,13 @@ def told(result: dict[str, Any]) -> str:
     return f"{result['worth']} in {result['seconds']:.0f} s, steps {result['steps']}: names {said(result['named'])}"
 
 
-def anew(out: Path, tools: Tools) -> Iterator[tuple[tuple[str, str], dict[str, Any]]]:
+def anew(out: Path) -> Iterator[tuple[tuple[str, str], dict[str, Any]]]:
     """What is said now of the recordings, beside what was measured when they were made."""
     kept = results(out / "results.jsonl", Run)
     for run in runs():
         case = out / f"{run.job}-{run.fault}"
         if (case / "truth.json").exists():
-            yield (run.job, run.fault), {**kept.get(run, {}), **answer(case, tools)}
+            yield (run.job, run.fault), {**kept.get(run, {}), **answer(case)}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -134,14 +113,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     wanted = [run for run in runs() if run.job in (options.job or JOBS) and run.fault in (options.fault or FAULT_OF)]
     if not wanted:
         refuse(f"there is no run of {', '.join(options.job)} with {', '.join(options.fault)}")
-    tools: Tools = {**installed(lambda tool: not tool.dumps), **PEERS} if options.tools else {}
     if options.again:
-        found: dict[tuple[str, str], dict[str, Any]] = dict(anew(options.out, tools))
+        found: dict[tuple[str, str], dict[str, Any]] = dict(anew(options.out))
     else:
         done = results(path, Run)
-        make([run for run in wanted if run not in done], tools, options)
+        make([run for run in wanted if run not in done], options)
         found = {tuple(key): value for key, value in results(path, Run).items()}
-    close_all()
     text = table(found)
     print(text)
     if options.write:

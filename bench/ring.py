@@ -37,8 +37,8 @@ def rank_main(rank: int, port: int, sizes: Sequence[int], count: int, results: A
     import torch
     import torch.distributed as distributed
 
-    from laggard.rings.worker.collectives import Exchange
     from laggard.rings.worker.group import Group
+    from laggard.rings.worker.rank import Exchange
 
     torch.set_num_threads(1)
     store = distributed.TCPStore("127.0.0.1", port, 2, rank == 0, timedelta(seconds=300))

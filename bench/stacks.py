@@ -14,8 +14,7 @@ from common.figures import Figure, quartiles, show
 from laggard.locate.stacked import with_stacks
 from laggard.model import Culprit, Location, Verdict, Window
 from laggard.rankfile.layout import LIVE_WORDS
-from laggard.stacks.frames import Frame
-from laggard.stacks.sampled import STALLED, Counted, Sampled, Thread, decode, encode
+from laggard.stacks.sampled import STALLED, Counted, Frame, Sampled, Thread, decode, encode
 from laggard.trainer_hooks.stacks.sampler import Sampler
 from laggard.trainer_hooks.stacks.watch import About, StackWatch
 

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from collections.abc import Iterator, Mapping
-from datetime import datetime, timezone
 from types import MappingProxyType
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from laggard import wire
-from laggard.acknowledge.matching import words
-from laggard.collector.incidents.database import DatabaseError, read_confirmations, read_incidents, read_machine
+from laggard.collector.incidents.database import read_confirmations, read_incidents, read_machine
 from laggard.collector.incidents.incident import (
     DEFAULT_LIMIT,
     MAX_LIMIT,
@@ -25,19 +22,24 @@ from laggard.collector.incidents.incident import (
     query_for,
     with_confirmation,
 )
-from laggard.collector.job_words import job_text, known_jobs, short_text
-from laggard.collector.jobs.key import JobKey
-from laggard.collector.node_history import MAX_FAULTS, NodeHistoryDocument, history_of_rows
-from laggard.collector.node_history_words import history_lines, lasted_text, returned_text
+from laggard.collector.incidents.tables import DatabaseError
+from laggard.collector.job_words import ask_for, job_text, known_jobs, short_text
+from laggard.collector.node_history import (
+    MAX_FAULTS,
+    NodeHistoryDocument,
+    history_lines,
+    history_of_rows,
+    lasted_text,
+    returned_text,
+)
 from laggard.collector.web.documents import JobLine
-from laggard.collector_client import COLLECTOR_HELP, DEFAULT_URL, answer
-from laggard.errors import UsageError
-from laggard.model import EXIT_CODES, Verdict
-from laggard.terminal.output import show
-from laggard.terminal.parts import Line
-from laggard.text.moments import moment_of
-from laggard.text.users import by_uid
-from laggard.text.words import capital, counted, printable_line
+from laggard.kit.collector_client import COLLECTOR_HELP, DEFAULT_URL
+from laggard.kit.errors import UsageError
+from laggard.kit.parts import Line
+from laggard.kit.terminal import show, write_document
+from laggard.kit.users import by_uid
+from laggard.kit.words import capital, counted, moment_of, printable_line, utc_text
+from laggard.model import EXIT_CODES, JobKey, Verdict
 
 _MAX_PAGES = 200
 
@@ -74,11 +76,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "be ended and begun anew",
     )
     parser.add_argument(
-        "--acknowledged",
-        metavar="FILE",
-        help="with --copy-to: the acknowledged_file of the collector with a file, which is copied as well",
-    )
-    parser.add_argument(
         "--writer",
         metavar="NAME",
         help="with --copy-to a database of PostgreSQL: the incidents_writer of the collector that goes on with what is "
@@ -94,29 +91,34 @@ def main(arguments: argparse.Namespace) -> int:
         raise UsageError(f"--limit is {arguments.limit}: give a number above 0")
     if arguments.copy_to is not None:
         return _copy(arguments)
-    if arguments.acknowledged or arguments.writer:
-        raise UsageError("--acknowledged and --writer belong to --copy-to")
+    if arguments.writer:
+        raise UsageError("--writer belongs to --copy-to")
     if arguments.node is not None:
         return _show_node(arguments)
     since = None if arguments.since is None else moment_of(arguments.since, time.time())
     query = query_for(by_uid(arguments.job))._replace(since=since, open_only=arguments.open, limit=arguments.limit)
     document = _read(arguments.database, query) if arguments.database else _ask(arguments.collector, query)
+    jobs = {} if arguments.database or arguments.format == "json" else known_jobs(arguments.collector)
+    return _told(arguments, document, lines(document, query, jobs), _verdict(document))
+
+
+def _told(arguments: argparse.Namespace, document: Struct, lines: Iterator[str], verdict: Verdict) -> int:
+    """Says it in the format that is asked for. Returns the exit status."""
     if arguments.format == "json":
-        sys.stdout.buffer.write(wire.encode(document) + b"\n")
+        write_document(wire.encode(document))
     else:
-        jobs = {} if arguments.database else known_jobs(arguments.collector)
-        answer_line, *others = (printable(line) for line in lines(document, query, jobs))
-        show([Line(answer_line, _verdict(document).value), *map(Line, others)])
-    return EXIT_CODES[_verdict(document)]
+        answer_line, *others = map(printable, lines)
+        show([Line(answer_line, verdict.value), *map(Line, others)])
+    return EXIT_CODES[verdict]
 
 
 def _copy(arguments: argparse.Namespace) -> int:
     """0: all of it is in the other database, 1: all but rows that could not be read. Raises UsageError."""
-    from laggard.collector.copy_command import copy  # which takes numpy, through what a collector opens
+    from laggard.collector.copying import copy  # which takes numpy, through what a collector opens
 
     if not arguments.database or arguments.node or arguments.job or arguments.since or arguments.open:
         raise UsageError("--copy-to copies all of --database FILE or URL: give that, and nothing that selects")
-    lines, status = copy(arguments.database, arguments.copy_to, arguments.acknowledged, arguments.writer)
+    lines, status = copy(arguments.database, arguments.copy_to, arguments.writer)
     show([Line(printable(line)) for line in lines])
     return status
 
@@ -126,17 +128,15 @@ def _show_node(arguments: argparse.Namespace) -> int:
     if arguments.job or arguments.since or arguments.open:
         raise UsageError("--node shows all that is known of the machine: leave out --job, --since and --open")
     node = arguments.node
-    found = _read_node(arguments.database, node) if arguments.database else _ask_for_node(arguments.collector, node)
-    if arguments.format == "json":
-        sys.stdout.buffer.write(wire.encode(found) + b"\n")
+    if arguments.database:
+        found = _read_node(arguments.database, node)
     else:
-        answer_line, *others = (printable(line) for line in history_lines(found))
-        show([Line(answer_line, _node_verdict(found).value), *map(Line, others)])
-    return EXIT_CODES[_node_verdict(found)]
+        found = ask_for(arguments.collector, "history", {"node": node}, NodeHistoryDocument)
+    return _told(arguments, found, history_lines(found), _node_verdict(found))
 
 
 def _node_verdict(found: NodeHistoryDocument) -> Verdict:
-    """Whether something is open on it."""
+    """`fail` where something is open on it."""
     if any(it.closed_at is None for it in found.incidents) or any(
         it.closed_at is None and it.is_failure for it in found.faults
     ):
@@ -154,14 +154,6 @@ def _read_node(path: str, node: str) -> NodeHistoryDocument:
         raise UsageError(str(error)) from None
 
 
-def _ask_for_node(url: str, node: str) -> NodeHistoryDocument:
-    try:
-        with answer(url, "history", {"node": node}) as response:
-            return wire.decode(response.read(), NodeHistoryDocument)
-    except wire.WireError as error:
-        raise UsageError(f"what answers at {url} is not a laggard collector: {error}") from None
-
-
 def printable(line: str) -> str:
     """The line as a terminal may show it, with the spaces at its begin."""
     return " " * (len(line) - len(line.lstrip(" "))) + printable_line(line)
@@ -177,9 +169,6 @@ def lines(
         yield f"  No history is kept: {document.history.reason}"
     for incident in document.incidents:
         yield from _described(incident, document.now, jobs.get(incident.key))
-        for known in document.acknowledged:
-            if set(known.nodes) & set(incident.culprit.machines):
-                yield f"    {known.code} on {', '.join(known.nodes)}: {words(known)}"
     if document.next is not None:
         yield f"There are more: ask with --limit above {len(document.incidents)}, --since or --job."
 
@@ -199,7 +188,7 @@ def _sentence(document: IncidentsDocument, query: IncidentQuery, jobs: Mapping[J
         return f"No incident is open{_of_which(query)}.{past}"
     newest = found[0]
     job = short_text(newest.job_id, newest.owner, jobs.get(newest.key))
-    first = f"{newest.what}, job {job}, since {_clock(newest.opened_at)}"
+    first = f"{newest.what}, job {job}, since {utc_text(newest.opened_at)}"
     if len(found) == 1:
         return f"One incident is open: {first}.{past}"
     return f"{capital(more)}{len(found)} incidents are open, the newest: {first}.{past}"
@@ -212,14 +201,16 @@ def _of_which(query: IncidentQuery) -> str:
 def _described(it: Incident, now: float, job: JobLine | None) -> Iterator[str]:
     lasted = lasted_text((now if it.closed_at is None else it.closed_at) - it.opened_at)
     state = "open" if it.closed_at is None else f"closed, {REASONS.get(it.closed_because or '', it.closed_because)}"
-    yield f"{_clock(it.opened_at)}, {lasted}, {state}: {it.what}; job {job_text(it.job_id, it.owner, job)}"
+    yield f"{utc_text(it.opened_at)}, {lasted}, {state}: {it.what}; job {job_text(it.job_id, it.owner, job)}"
     if it.closed_at is None:
         yield f"    what to do: {it.culprit.advice}"
     if it.confirmation is not None:
         known = it.confirmation
-        yield f"    {known.node} was measured {_clock(known.at)}, and {known.outcome}: {known.why}"
+        yield f"    {known.node} was measured {utc_text(known.at)}, and {known.outcome}: {known.why}"
     if it.most_recoverable_ratio:
         yield f"    cost up to {100 * it.most_recoverable_ratio:.0f} % of the step time"
+    if it.lost_gpu_hours >= 0.05:
+        yield f"    took {it.lost_gpu_hours:,.1f} GPU-hours"
     if it.returned:
         yield f"    {returned_text(it.returned, it.opened_at)}"
     if it.gaps:
@@ -228,10 +219,6 @@ def _described(it: Incident, now: float, job: JobLine | None) -> Iterator[str]:
         yield f"    {line}"
     if it.findings:
         yield f"    its node reported {', '.join(it.findings)}"
-
-
-def _clock(seconds: float) -> str:
-    return f"{datetime.fromtimestamp(seconds, timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _read(path: str, query: IncidentQuery) -> IncidentsDocument:
@@ -270,8 +257,4 @@ def _ask_for_page(url: str, query: IncidentQuery) -> IncidentsDocument:
         asked["before"] = str(query.before)
     if query.open_only:
         asked["open"] = "1"
-    try:
-        with answer(url, "incidents", asked) as response:
-            return wire.decode(response.read(), IncidentsDocument)
-    except wire.WireError as error:
-        raise UsageError(f"what answers at {url} is not a laggard collector: {error}") from None
+    return ask_for(url, "incidents", asked, IncidentsDocument)

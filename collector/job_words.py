@@ -1,19 +1,22 @@
 """Jobs by what people know them by: the user, the script and when it began; a launcher's own number comes last, for
-`--job`. The page does the same (page/jobs.js)."""
+`--job`. The page does the same (page/jobs.js). And how commands ask a collector for a document."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final, TypeVar
 
 from laggard import wire
-from laggard.collector.jobs.key import JobKey
 from laggard.collector.web.documents import JobLine, SummaryDocument
-from laggard.collector_client import answer
-from laggard.errors import UsageError
-from laggard.model import Verdict
-from laggard.text.job_names import MAX_CHARACTERS, is_numbered, minute_text
-from laggard.text.users import user_text
-from laggard.text.words import counted, printable_line
+from laggard.kit.address import without_login
+from laggard.kit.collector_client import answer
+from laggard.kit.errors import UsageError
+from laggard.kit.users import user_text
+from laggard.kit.words import counted, printable_line
+from laggard.model import JobKey, Verdict
+from laggard.wire.words import MAX_CHARACTERS, is_numbered, minute_text
+
+Document = TypeVar("Document")
 
 _MAX_OTHERS = 4
 _SHORT_NUMBER = 12  # letters of a launcher's number, which --job takes for it
@@ -55,12 +58,29 @@ def _is_told_by_script(known: JobLine) -> bool:
     return bool(known.script and is_numbered(known.job_id))
 
 
+OTHER_VERSION: Final = "the collector at {} is of another version"
+
+
+def ask_for(
+    url: str,
+    name: str,
+    query: Mapping[str, str],
+    kind: type[Document],
+    wrong: str = "what answers at {} is not a laggard collector",
+) -> Document:
+    """The collector's document of that name. `wrong`: what is said where it is none. Raises UsageError."""
+    with answer(url, name, query) as found:
+        try:
+            return wire.decode(found.read(), kind)
+        except wire.WireError as error:
+            raise UsageError(f"{wrong.format(without_login(url))}: {error}") from None
+
+
 def known_jobs(url: str) -> Mapping[JobKey, JobLine]:
     """The jobs that the collector at `url` holds; none where it cannot say: what asks has its answer already."""
     try:
-        with answer(url, "summary", {}) as found:
-            return by_key(wire.decode(found.read(), SummaryDocument))
-    except (UsageError, wire.WireError):
+        return by_key(ask_for(url, "summary", {}, SummaryDocument))
+    except UsageError:
         return {}
 
 

@@ -1,39 +1,181 @@
-"""`laggard collector`: scrapes the agents, names the culprit, shows it."""
+"""`laggard collector`: scrapes the agents, names the culprit, shows it. Its server and its loop run until a signal
+stops them."""
 
 from __future__ import annotations
 
 import argparse
+import asyncio
+import contextlib
 import glob
+import logging
 import os
+import resource
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from typing import cast
 
-from laggard.collector.database_file import read_url
-from laggard.collector.discovery.discovery import Discovery
-from laggard.collector.discovery.dns import DnsName
-from laggard.collector.discovery.label_file import LabelFile
-from laggard.collector.discovery.slurm import SlurmPartition
-from laggard.collector.discovery.source import Place
-from laggard.collector.discovery.target_file import TargetFiles
-from laggard.collector.discovery.tree import Unusable
-from laggard.collector.evaluators.evaluator import QUERY_SECONDS, Evaluator
-from laggard.collector.evaluators.exchange import Place as EvaluatorPlace
-from laggard.collector.prometheus.client import Prometheus
-from laggard.collector.prometheus.login import Login
+import uvicorn
+
+from laggard.collector.discovery import Discovery, DnsName, Place, SlurmPartition, TargetFiles
+from laggard.collector.evaluators import QUERY_SECONDS, Evaluator
+from laggard.collector.label_file import LabelFile, Unusable
+from laggard.collector.memory import give_back, look_rarely
+from laggard.collector.prometheus.client import Login, Prometheus
 from laggard.collector.prometheus.watch import PrometheusWatch
-from laggard.collector.scrape.targets import LOCAL_AGENT, parse_targets
+from laggard.collector.scrape.connections import MAX_KEPT, MAX_SILENT
 from laggard.collector.scrape_loop import ScrapeLoop
-from laggard.collector.serve import serve
-from laggard.collector.settings import LISTEN_ADDRESS, CollectorSettings, incidents_writer, load_settings
-from laggard.collector.tenants.viewer import Admission
+from laggard.collector.settings import LISTEN_ADDRESS, CollectorSettings, incidents_writer, load_settings, read_url
+from laggard.collector.shared_verdicts import Place as EvaluatorPlace
+from laggard.collector.targets import LOCAL_AGENT, parse_targets
+from laggard.collector.tenants import Admission
+from laggard.collector.web.acceptor import MAX_PENDING, Acceptor, after_handshake
+from laggard.collector.web.app import make_app
+from laggard.collector.web.connections import MAX_WAITING, bounded, kept_places
+from laggard.collector.web.metrics import CollectorMetrics
 from laggard.collector.web.stacks import stacks_tokens
-from laggard.collector.webhook.receiver import receiver_of
-from laggard.daemon import add_config_flag, add_listen_flag, add_log_flags, asked_about_settings, log_to_stderr
-from laggard.errors import UsageError
-from laggard.http.listen import bind, split_address
-from laggard.http.tls import ServerTls, client_context
+from laggard.kit.daemon import add_config_flag, add_listen_flag, add_log_flags, asked_about_settings, log_to_stderr
+from laggard.kit.errors import UsageError
+from laggard.kit.http_message import bind, split_address, url_of
+from laggard.kit.secret_files import read_token_file
+from laggard.kit.service_manager import supervised
+from laggard.kit.tls import ServerTls, client_context
+from laggard.kit.web_config import load_web_config
 from laggard.locate.verdict import locate
-from laggard.otlp.settings import destination
-from laggard.token_file import read_token_file
-from laggard.web_config import load_web_config
+
+log = logging.getLogger("laggard.collector")
+
+_PENDING_SHARE = 8
+"""The part of all file descriptors, one of so many, that connections may have which wait for a place, at most."""
+
+_OTHER_FILES = 64
+
+
+def serve(
+    listener: socket.socket,
+    scrape_loop: ScrapeLoop,
+    settings: CollectorSettings,
+    tls: ServerTls | None = None,
+) -> None:
+    """Scrapes and serves until SIGTERM or SIGINT. `tls`: where given, it serves nothing else."""
+    look_rarely()
+    give_back()
+    log.info("listening on %s", url_of(listener, tls))
+    max_connections = _affordable(settings.max_connections, settings.concurrency)
+    scrape_loop.connections.most = _keepable(max_connections, settings.concurrency)
+    protocol = bounded(max_connections, settings.max_connections_per_address)
+    metrics = CollectorMetrics(
+        scrape_loop,
+        settings.max_drain_ratio,
+        protocol.table.ended,
+        exclude_seconds=settings.exclude_seconds,
+    )
+    config = uvicorn.Config(
+        make_app(scrape_loop, settings, metrics),
+        http=after_handshake(protocol, tls) if tls else protocol,  # type: ignore[arg-type]  # all that makes one will do
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,  # uvicorn would take a client's word, X-Forwarded-For, for its address
+        timeout_graceful_shutdown=1,
+    )
+    with supervised(url_of(listener, tls)):
+        asyncio.run(_serve(_Server(config, protocol.table.note_refused), listener, scrape_loop))
+
+
+def _affordable(max_connections: int, concurrency: int) -> int:
+    """The number of connections that there are file descriptors for, beside those to the agents. Takes as many
+    descriptors as it may."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return max_connections
+    others = concurrency + _max_pending(soft) + MAX_WAITING + _OTHER_FILES
+    wanted = max_connections + kept_places(max_connections) + others
+    soft = _take_descriptors(wanted)
+    if soft >= wanted:
+        return max_connections
+    affordable = (soft - others) * max_connections // (wanted - others)
+    if affordable < max_connections:
+        log.warning("at most %d connections, since there are %d file descriptors (ulimit -n)", affordable, soft)
+    return max(1, min(max_connections, affordable))
+
+
+def _keepable(max_connections: int, concurrency: int) -> int:
+    """The number of connections to agents that there are descriptors for while nothing is asked over them, beside all
+    others. Takes as many descriptors as it may."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return MAX_KEPT
+    asked = 2 * concurrency + MAX_SILENT
+    others = asked + max_connections + kept_places(max_connections) + _max_pending(soft) + MAX_WAITING + _OTHER_FILES
+    return max(0, min(MAX_KEPT, _take_descriptors(others + MAX_KEPT) - others))
+
+
+def _take_descriptors(wanted: int) -> int:
+    """Raises the number of file descriptors to so many where it is lower, as far as it may. Returns how many there
+    are."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    more = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft < more:
+        with contextlib.suppress(OSError, ValueError):  # as a service it may not, and has what its unit says
+            resource.setrlimit(resource.RLIMIT_NOFILE, (more, hard))
+            soft = more
+    return soft
+
+
+def _max_pending(descriptors: int) -> int:
+    """The most connections that may wait for a place, where there are so many file descriptors."""
+    unlimited = descriptors == resource.RLIM_INFINITY
+    return MAX_PENDING if unlimited else max(1, min(MAX_PENDING, descriptors // _PENDING_SHARE))
+
+
+async def _serve(server: uvicorn.Server, listener: socket.socket, scrape_loop: ScrapeLoop) -> None:
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, _stop, server)
+    scraping = asyncio.create_task(scrape_loop.run())
+    try:
+        await server.serve(sockets=[listener])
+    finally:
+        scraping.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await scraping
+        scrape_loop.incidents.close()
+
+
+def _stop(server: uvicorn.Server) -> None:
+    server.should_exit = True
+
+
+class _Server(uvicorn.Server):
+    """uvicorn ends itself by the signal that stopped it; a service that was asked to stop exits with 0. `note_refused`:
+    as of an Acceptor, which accepts in the place of asyncio's server."""
+
+    def __init__(self, config: uvicorn.Config, note_refused: Callable[[int, str], None]) -> None:
+        super().__init__(config)
+        self._note_refused = note_refused
+        self._acceptors: list[Acceptor] = []
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup([])
+        most = _max_pending(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+        self._acceptors = [Acceptor(each, self._make_protocol, self._note_refused, most) for each in sockets or ()]
+        for acceptor in self._acceptors:
+            acceptor.start()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for acceptor in self._acceptors:
+            acceptor.stop()
+        await super().shutdown(sockets)
+
+    def _make_protocol(self) -> asyncio.Protocol:
+        make = cast("Callable[..., asyncio.Protocol]", self.config.http_protocol_class)
+        return make(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -64,11 +206,9 @@ def main(arguments: argparse.Namespace) -> int:
     discovery = _discovery(settings)
     split_address(settings.listen_address)  # raises where it is none
     tls = load_web_config(settings.web_config_file)
-    send_to = destination(settings.otlp_endpoint, settings.otlp_interval_seconds, settings.otlp_headers_file)
     client_context()  # raises where what it shows agents cannot be read
     _check_tenants(settings, tls)
     _check_tokens(settings)
-    receiver_of(settings)  # raises where it could send nothing
     watch = _watch(settings)
     if asked_about_settings(arguments, settings, _unmatched(settings)):
         return 0
@@ -77,7 +217,7 @@ def main(arguments: argparse.Namespace) -> int:
         log_to_stderr(arguments.log_level, arguments.log_format)
         tokens = stacks_tokens(settings)
         sent = tokens.sent if tokens else None
-        serve(listener, ScrapeLoop(discovery, settings, locate, watch, sent), settings, tls, send_to)
+        serve(listener, ScrapeLoop(discovery, settings, locate, watch, sent), settings, tls)
     return 0
 
 
@@ -99,7 +239,7 @@ def _check_tenants(settings: CollectorSettings, tls: ServerTls | None) -> None:
 
 def _check_tokens(settings: CollectorSettings) -> None:
     """Raises UsageError where a secret cannot be read, or is for every user to read."""
-    for name in ("ring_token_file", "acknowledge_token_file", "stacks_token_file"):
+    for name in ("ring_token_file", "confirm_token_file", "stacks_token_file"):
         if path := getattr(settings, name):
             read_token_file(path, name)
 

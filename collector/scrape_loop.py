@@ -11,59 +11,52 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import TypeVar
 
-from laggard.collector import arenas
-from laggard.collector.advice.book import AdviceBook
-from laggard.collector.discovery.discovery import Discovery
-from laggard.collector.evaluators.evaluator import Evaluator
-from laggard.collector.fleet import fleet_wide
-from laggard.collector.fleet.acknowledgements import Acknowledgements, judged_rows, known_findings
-from laggard.collector.fleet.outliers import FleetComparison, NodeComparison, with_codes
-from laggard.collector.fleet.returned import with_returns
-from laggard.collector.incidents.fault import NodeSight
+from laggard.collector.discovery import Discovery
+from laggard.collector.evaluators import Evaluator
+from laggard.collector.fleet import (
+    FailingSince,
+    failing_since,
+    first_failed,
+    fleet_wide_codes,
+    fleet_wide_notes,
+    for_that_alone,
+    waiting_seconds,
+)
+from laggard.collector.incidents.fault_tracker import ReadReport, ReadReports
 from laggard.collector.incidents.history import HistorySettings, IncidentHistory
-from laggard.collector.incidents.kept_advice import RunAdvice
-from laggard.collector.incidents.kept_digest import FIRST, LAST, AskedDigest, KeptDigest, of_incident
-from laggard.collector.jobs.calm import CalmJobs
-from laggard.collector.jobs.held_culprits import HeldCulprits
-from laggard.collector.jobs.held_stacks import JobStacks
+from laggard.collector.incidents.identity import with_returns
+from laggard.collector.incidents.incident import FIRST, LAST, AskedDigest, KeptDigest, NodeSight, of_incident
+from laggard.collector.jobs.held_verdicts import CalmJobs, HeldCulprits
 from laggard.collector.jobs.holdings import Limits
-from laggard.collector.jobs.job import JobKey
-from laggard.collector.jobs.launched_jobs import RasAnswer, launched_jobs
+from laggard.collector.jobs.job import JobKey, JobStacks
 from laggard.collector.jobs.own_past import OwnPasts, described
 from laggard.collector.jobs.snapshot import ClusterSnapshot, JobSnapshot, Locate, build_snapshot
-from laggard.collector.jobs.unseen import UnseenOn
+from laggard.collector.jobs.unseen import RasAnswer, UnseenOn, launched_jobs
 from laggard.collector.jobs.window import JobWindows
+from laggard.collector.memory import trim
+from laggard.collector.node_findings import codes_by
+from laggard.collector.outliers import FleetComparison, NodeComparison, with_codes
 from laggard.collector.prometheus.watch import PrometheusWatch
-from laggard.collector.read_reports import ReadReport, ReadReports
-from laggard.collector.scrape.agent_state import AgentState
-from laggard.collector.scrape.changes import StateChanges
-from laggard.collector.scrape.collective_rounds import CollectiveRounds, Wanted, is_in_network
+from laggard.collector.scrape.agent_state import AgentState, SharedReports, StateChanges, last_steps_since
+from laggard.collector.scrape.collective_rounds import CollectiveRounds, LookedRank, LookedRanks, Wanted, is_in_network
+from laggard.collector.scrape.connections import KeptConnections, Slot, Slots, in_turn
 from laggard.collector.scrape.fetch import FetchFailure, fetch
-from laggard.collector.scrape.kept_connections import KeptConnections
-from laggard.collector.scrape.last_steps import last_steps_since
-from laggard.collector.scrape.looked_ranks import LookedRank, LookedRanks
-from laggard.collector.scrape.shared_reports import SharedReports
-from laggard.collector.scrape.slots import Slot, Slots
 from laggard.collector.scrape.stack_rounds import StackRounds
-from laggard.collector.scrape.turns import in_turn
 from laggard.collector.scrape.validation import RanksAnswer, validate_ranks_answer, validate_report
 from laggard.collector.settings import (
     INCIDENTS_DATABASE,
     CollectorSettings,
-    acknowledged_path,
     incidents_path,
     incidents_writer,
 )
 from laggard.locate.against.digest import digest_of
-from laggard.locate.step_tables import step_rows
 from laggard.model import Report, Severity
 from laggard.recording.writer import JobRecording
 from laggard.wire import WireError
 from laggard.wire.digest import Digest
-from laggard.wire.node_finding import NodeFinding
+from laggard.wire.nodes import NodeFinding
 from laggard.wire.stacks import StacksAsked
 
 log = logging.getLogger("laggard.collector")
@@ -77,9 +70,6 @@ agents have to expect."""
 FRESH_SECONDS = 0.9
 """The time that a client waits for fresh data where rounds take longer than that: it is told how old its answer is.
 With the time that the answer itself takes it has one within a second (`bench/fleet.py`)."""
-
-LEARN_SECONDS = 15.0
-"""The time after which acknowledgements are read again that other collectors were told."""
 
 _SHORT_BYTES = 64 << 10
 
@@ -100,7 +90,6 @@ class ScrapeLoop:
         """`stacks_token`: tells the token to send to agents, which are asked for stacks; None: none is."""
         self.watch = watch
         self.incidents = IncidentHistory(_history_settings(settings))
-        self.acknowledgements = Acknowledgements(acknowledged_path(settings, os.environ), time.time())
         self._discovery = discovery
         self._agents = [AgentState(target) for target in discovery.found.targets]
         self._settings = settings
@@ -114,7 +103,6 @@ class ScrapeLoop:
         self._calm = CalmJobs()
         self._asked_for = True  # whether somebody asked for this round
         self._pasts = OwnPasts()
-        self._advice = AdviceBook(partial(self.incidents.advice, kind=RunAdvice))
         self._incidents_told: set[int] = set()
         self.connections = KeptConnections()
         self._collectives = CollectiveRounds(self._windows, settings.timeout_seconds, settings.target_server_name)
@@ -122,7 +110,7 @@ class ScrapeLoop:
         self._looked = LookedRanks(self._windows)
         self._stacks = StackRounds(self._windows, stacks_token, settings.timeout_seconds, settings.target_server_name)
         self._changes = StateChanges()
-        self._failing = fleet_wide.FailingSince()
+        self._failing = FailingSince()
         self._refresh_wanted = asyncio.Event()
         self._round_ended = asyncio.Condition()
         # One thread: several would take turns with the event loop, which then reads no answer in time.
@@ -154,7 +142,7 @@ class ScrapeLoop:
         if found is None or job is None:
             return None
         answering = {row.url for row in self.snapshot.nodes if row.state == "up"}
-        steps = {number: step_rows(rank.table) for number, rank in job.ranks.items()}
+        steps = {number: rank.table for number, rank in job.ranks.items()}
         findings, asked = found.timings.findings_by_node, job.asked_seconds_ago()
         return JobRecording(found.key.job_id, job.newest_rows(answering), steps, findings, asked, found.key.owner)
 
@@ -186,8 +174,6 @@ class ScrapeLoop:
         if isinstance(self.watch, Evaluator):
             self.watch.on_news = self._refresh_wanted.set
             await self.watch.begun(self._settings.timeout_seconds)
-        if self.acknowledgements.is_shared:
-            beside.append(asyncio.create_task(self._learn_acknowledgements()))
         try:
             await self._scrape_for_ever()
         finally:
@@ -195,15 +181,6 @@ class ScrapeLoop:
             self.connections.close()
             for task in beside:
                 task.cancel()
-
-    async def _learn_acknowledgements(self) -> None:
-        """Asks again and again what other collectors were told."""
-        while True:
-            await asyncio.sleep(LEARN_SECONDS)
-            try:
-                await asyncio.to_thread(self.acknowledgements.learn)
-            except Exception:  # one failed look must not be the last
-                log.exception("a defect in laggard: acknowledgements were not read")
 
     async def _scrape_for_ever(self) -> None:
         while True:
@@ -265,7 +242,7 @@ class ScrapeLoop:
         jobs = self._pasts.noted(jobs)
         snapshot = dataclasses.replace(snapshot, jobs=jobs, round_seconds=time.monotonic() - began)
         self.snapshot = snapshot
-        await asyncio.to_thread(arenas.trim)
+        await asyncio.to_thread(trim)
         urls = [row.url for row in snapshot.nodes if row.state == "up"]
         self._stacks.look({job.key: job.location for job in jobs}, set(urls), now)
         in_network = {job.key for job in jobs if is_in_network(job.location)}
@@ -296,9 +273,6 @@ class ScrapeLoop:
             self._incidents_told | {begun[it.key] for it in made if it.key in begun}
         )
         self.incidents.keep(kept)
-        if self.incidents.told_state().state == "on":
-            taken = await asyncio.to_thread(self._advice.take, made, self.snapshot, self.incidents.open, time.time())
-            self.incidents.keep_advice(taken)
 
     async def digest(self, name: str | None, run: str) -> Digest | None:
         """The digest of a run: `now`, what is held of the job that ClusterSnapshot.job() finds; `first`, `last` or
@@ -317,30 +291,25 @@ class ScrapeLoop:
     def _cluster(self, comparison: FleetComparison, began: float, now: float) -> ClusterSnapshot:
         """The nodes as the round that began at `began` found them, in monotonic seconds."""
         wall = time.time()
-        acknowledged = self.acknowledgements.holding(wall)
-        found = with_returns((*_findings(self._agents), *comparison.findings), self.incidents.faults)
-        findings = known_findings(found, acknowledged, wall)
-        codes = comparison.codes_by_url()
-        of_nodes = known_findings(_node_findings(self._agents), acknowledged, wall)  # what jobs set drains no node
-        self._failing = fleet_wide.observed(self._failing, of_nodes, now)
+        findings = with_returns((*_findings(self._agents), *comparison.findings), self.incidents.faults)
+        codes = codes_by(comparison.findings, lambda it: it.url)
+        self._failing = failing_since(self._failing, _node_findings(self._agents), now)  # jobs' drain no node
         answering = sum(agent.state == "up" for agent in self._agents)
         settings = self._settings
         reports = self._reports.of(self._agents)
-        cannot_tell = frozenset(url for url, it in reports.items() if it.cannot_tell)
-        together = fleet_wide.fleet_wide(self._failing, answering, settings.fleet_wide_ratio, settings.max_drain_ratio)
+        together = fleet_wide_codes(self._failing, answering, settings.fleet_wide_ratio, settings.max_drain_ratio)
         return ClusterSnapshot(
-            nodes=judged_rows((with_codes(agent.row(now), codes) for agent in self._agents), findings, cannot_tell),
+            nodes=tuple(with_codes(agent.row(now), codes) for agent in self._agents),
             ignored="; ".join(agent.ignored for agent in self._agents if agent.ignored),
             findings=_worst_first(findings),
-            acknowledged=acknowledged,
             fleet_wide=together,
-            failing_together=fleet_wide.for_that_alone(self._failing, together),
-            waiting_seconds=fleet_wide.waiting_seconds(self._failing, together, settings.max_drains_per_hour, now),
+            failing_together=for_that_alone(self._failing, together),
+            waiting_seconds=waiting_seconds(self._failing, together, settings.max_drains_per_hour, now),
             last_failed=frozenset(node for node, _ in self._failing.began),
-            failing_since={node: wall - now + at for node, at in fleet_wide.first_failed(self._failing).items()},
+            failing_since={node: wall - now + at for node, at in first_failed(self._failing).items()},
             fleet_findings=comparison.findings,
             fleet_notes=(
-                *fleet_wide.notes(together, answering),
+                *fleet_wide_notes(together, answering),
                 *self._discovery.found.notes,
                 *comparison.notes,
                 *(self.watch.notes if self.watch else ()),
@@ -396,7 +365,7 @@ class ScrapeLoop:
             if isinstance(found, FetchFailure) or not found.document.ranks:
                 return found
             since = last_steps_since(found.document)
-        return await self._get(f"{address}?since={since!r}&packed=1", validate_ranks_answer, slot)
+        return await self._get(f"{address}?since={since!r}", validate_ranks_answer, slot)
 
     async def _get(self, url: str, validate: Callable[[bytes], T], slot: Slot) -> T | FetchFailure:
         settings = self._settings
@@ -432,7 +401,6 @@ def _history_settings(settings: CollectorSettings) -> HistorySettings:
         keep_seconds=settings.incidents_keep_seconds,
         quiet_seconds=settings.incident_quiet_seconds,
         optional=settings.incidents_database == INCIDENTS_DATABASE,
-        notify=bool(settings.webhook_url_file),
         takes_over=bool(settings.evaluators),
         writer=incidents_writer(settings, os.environ),
     )

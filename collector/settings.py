@@ -1,30 +1,63 @@
-"""The collector's configuration: a YAML file, with flags over it. Durations in seconds, sizes in bytes."""
+"""The collector's configuration: a YAML file, with flags over it. Durations in seconds, sizes in bytes. A database's
+URL may stand in a secret file of its own."""
 
 from __future__ import annotations
 
 import importlib.util
-import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, NamedTuple
+from urllib.parse import unquote, urlsplit, urlunsplit
 
-from msgspec import structs
+from msgspec import Meta, structs
 
-from laggard.address import without_login
-from laggard.collector.database_file import read_url
-from laggard.collector.scrape.targets import LOCAL_AGENT, parse_target
-from laggard.config import Settings, load
-from laggard.constants import COLLECTOR_PORT
-from laggard.database_url import is_database_url, refusal
-from laggard.environment import ENV_STATE_DIR, node_name
-from laggard.errors import UsageError
+from laggard.collector.targets import LOCAL_AGENT, parse_target
+from laggard.kit.address import is_database_url, refusal, without_login
+from laggard.kit.config import Settings, load, replaced
+from laggard.kit.constants import COLLECTOR_PORT
+from laggard.kit.environment import ENV_STATE_DIR, node_name
+from laggard.kit.errors import UsageError
+from laggard.kit.limits import Duration, Number, Port, Share
+from laggard.kit.secret_files import read_secret, warn_of_exposed
 from laggard.wire.exclusion import MAX_SECONDS
+
+
+class Login(NamedTuple):
+    """A URL without its password, and the password; empty where it has none."""
+
+    url: str
+    password: str
+
+
+def read_url(path: str, setting: str) -> Login:
+    """The URL in the only line of the file that `setting` names, as an operator of Kubernetes puts it into a Secret.
+    Raises UsageError, in whose text nothing of the file is."""
+    warn_of_exposed(path, setting)
+    text = read_secret(path, setting)
+    if not is_database_url(text) or not text.isprintable() or " " in text:
+        raise UsageError(f"{setting} {path} has to hold one line, postgresql://USER:PASSWORD@HOST/NAME")
+    try:
+        return _split(text)
+    except ValueError:
+        raise UsageError(
+            f"{setting} {path} holds no URL that can be read: are signs of the password written as %XX?"
+        ) from None
+
+
+def _split(url: str) -> Login:
+    """Raises ValueError."""
+    parts = urlsplit(url)
+    login, at, host = parts.netloc.rpartition("@")
+    user, _, password = login.partition(":")
+    bare = urlunsplit(parts._replace(netloc=f"{user}{at}{host}"))
+    return Login(bare if is_database_url(bare) else url, unquote(password))
+
 
 LISTEN_ADDRESS = f"127.0.0.1:{COLLECTOR_PORT}"
 """Loopback, where exporters listen on every interface: by default a collector watches its own machine only, and what it
 shows (job names, users, nodes) has no password. `--web.listen-address :19401` opens it to others."""
 
 INCIDENTS_DATABASE = "/var/lib/laggard/incidents.sqlite"
-ACKNOWLEDGED_FILE = "/var/lib/laggard/acknowledged.json"
 
 
 _THIS_MACHINE = (LOCAL_AGENT,)
@@ -48,38 +81,38 @@ class CollectorSettings(Settings, frozen=True):
     each node is an agent, on that port. Nodes that are powered down are left out."""
     sinfo: str = "/usr/bin/sinfo"
     """The program that is asked for them. It finds slurm.conf by SLURM_CONF, as ever."""
-    discovery_interval_seconds: float = 15.0
+    discovery_interval_seconds: Duration = 15.0
     """The time after which names, files and SLURM are asked again. While one does not answer, what it said last holds,
     for `forget_after_seconds`."""
     node_labels_file: str = ""
     """A file that gives nodes the labels partition, rack and team, by their names (docs/alerts.md); empty: those that
     target_files and target_slurm give. It is read again when it changes."""
-    max_targets: int = 16_384
+    max_targets: Number = 16_384
     """The most agents that are scraped, of all that are listed and found."""
     listen_address: str = LISTEN_ADDRESS
     """The address at which the collector serves, as HOST:PORT; `:PORT` is every interface, port 0 any free one."""
     web_config_file: str = ""
     """A file that asks for TLS, and for clients' certificates, in the format of Prometheus' exporters (docs/tls.md);
     empty: plain HTTP."""
-    interval_seconds: float = 5.0
+    interval_seconds: Duration = 5.0
     """The time from the start of one round of scrapes to the start of the next."""
-    timeout_seconds: float = 3.0
+    timeout_seconds: Duration = 3.0
     """The time limit for one agent's complete answer. A round takes longer where more than 1,024 agents say nothing."""
-    report_interval_seconds: float = 30.0
+    report_interval_seconds: Duration = 30.0
     """The time between two requests for the report: probes run every minute or so, so less often than the ranks."""
-    concurrency: int = 64
+    concurrency: Number = 64
     """The number of agents that are asked at once, beside those that say nothing for a quarter of a second: up to 1,024
     of these are waited for."""
-    max_body_bytes: int = 16 << 20
+    max_body_bytes: Number = 16 << 20
     """The largest answer of an agent."""
-    max_jobs: int = 4096
+    max_jobs: Number = 4096
     """The most jobs of all users together, who share them fairly: docs/contracts.md, Tenants."""
-    max_ranks: int = 131_072
+    max_ranks: Number = 131_072
     """The most ranks of all jobs together, shared as the jobs are. A rank's window takes about 40 KiB."""
-    max_connections: int = 512
+    max_connections: Number = 512
     """The most connections of all clients together. A client that is slow to ask, or to take its answer, makes room for
     a new one; a quarter more are kept for gates and agents."""
-    max_connections_per_address: int = 64
+    max_connections_per_address: Number = 64
     """A reverse proxy is one address."""
     allowed_hosts: tuple[str, ...] = ()
     """Names under which clients may ask, `*.DOMAIN` for all in a domain, `*` for any. Addresses, names without a dot
@@ -109,43 +142,39 @@ class CollectorSettings(Settings, frozen=True):
     gate_clients: tuple[str, ...] = ()
     """The clients that may ask /api/v1/drains, as the gate on each node does, and nothing else; listed as in
     trusted_proxies."""
-    forget_after_seconds: float = 900.0
+    forget_after_seconds: Duration = 900.0
     """The time for which a job is shown after it has ended, or after an agent last reported a rank of it that ran."""
-    max_drain_ratio: float = 0.05
+    max_drain_ratio: Share = 0.05
     """The largest share of the answering nodes that may be drained for failing at once, but always one; 0: none."""
-    acknowledge_token_file: str = ""
-    """A file with the secret by which operators prove who they are when they acknowledge a finding here (`laggard
-    findings acknowledge`, docs/findings/README.md) or tell that a suspect was measured (`laggard confirm`,
-    docs/tasks/exclude.md); empty: nobody can."""
-    acknowledged_file: str = ACKNOWLEDGED_FILE
-    """The file that keeps what was acknowledged over restarts; empty: none. Where LAGGARD_STATE_DIR is set, the default
-    is acknowledged.json in there. Where incidents_database is a URL, it keeps them, and this file is not used."""
+    confirm_token_file: str = ""
+    """A file with the secret by which operators prove who they are when they tell that a suspect was measured (`laggard
+    confirm`, docs/tasks/exclude.md); empty: nobody can."""
     stacks_token_file: str = ""
     """A file with the secret that agents have as their stacks_token_file, too: with it the collector asks them for the
     stacks of slow and hung ranks, and an operator asks the collector (`laggard stacks`, docs/stacks.md); empty: nobody
     is asked."""
-    exclude_seconds: float = 12 * 3600.0
+    exclude_seconds: Annotated[float, Meta(gt=0, le=MAX_SECONDS)] = 12 * 3600.0
     """The time for which a node is left out of the next jobs (`laggard exclude`) after it was last named or confirmed,
     at most 604800. One with a critical finding is left out as long as that stands."""
-    max_drains_per_hour: int = 4
+    max_drains_per_hour: Number = 4
     """The number of nodes that are drained within an hour at most."""
-    fleet_wide_ratio: float = 0.01
+    fleet_wide_ratio: Share = 0.01
     """A finding that more than this share of the answering nodes got within an hour, five at least, has one cause that
     they share: it is told as one thing, and drains nobody. So is one that more than `max_drain_ratio` have."""
     ring_token_file: str = ""
     """A file with the secret by which agents prove who they are when they ask whether a ring is due (`laggard
-    idle-rings`, docs/rings.md); empty: no ring is ever due."""
-    ring_period_seconds: float = 86400.0
+    agent --idle-rings`, docs/rings.md); empty: no ring is ever due."""
+    ring_period_seconds: Duration = 86400.0
     """The time in which each idle node is measured once."""
-    ring_nodes: int = 8
+    ring_nodes: Annotated[int, Meta(ge=3, le=32)] = 8
     """The number of nodes that measure one another, 3 to 32."""
-    ring_ask_seconds: float = 30.0
+    ring_ask_seconds: Duration = 30.0
     """The time between two questions of an idle node. A ring begins when all of its nodes have asked once more."""
-    ring_port: int = 19403
+    ring_port: Port = 19403
     """The port at which a ring's first node listens meanwhile."""
     prometheus: str = ""
     """A Prometheus that scrapes agents, as URL: jobs that no target reports are judged by the counters there."""
-    prometheus_interval_seconds: float = 60.0
+    prometheus_interval_seconds: Duration = 60.0
     """The time after which one look at Prometheus' jobs is followed by the next."""
     evaluators: str = ""
     """The name of the group of collectors that share the jobs of `prometheus`, the same for each of them; it needs a
@@ -178,32 +207,13 @@ class CollectorSettings(Settings, frozen=True):
     incidents_writer: str = ""
     """The name under which this collector writes such a database, the same after a restart and no other collector's;
     empty: the node's name and the port of listen_address."""
-    incidents_max_bytes: int = 64 << 20
+    incidents_max_bytes: Number = 64 << 20
     """The largest size of that file, or of the rows in that database. Beyond it, the oldest incidents of the user who
     has the most are dropped."""
-    incidents_keep_seconds: float = 90 * 86400.0
+    incidents_keep_seconds: Duration = 90 * 86400.0
     """The time for which an incident is kept after it was closed."""
-    incident_quiet_seconds: float = 300.0
+    incident_quiet_seconds: Duration = 300.0
     """An incident is closed when its culprit has not been named for so long by verdicts that could have."""
-    webhook_url_file: str = ""
-    """A file with the URL to which is posted that an incident opened, has another culprit, or closed
-    (docs/notifications.md); empty: nowhere."""
-    webhook_secret_file: str = ""
-    """A file with the secret by which such requests are signed: whsec_ and 24 to 64 bytes in base64."""
-    webhook_format: str = "json"
-    """The form of what is posted. json: `laggard.notification/1`, signed; text: one line, as Slack, Mattermost and
-    those like them take it."""
-    gpu_hour_price: float | None = None
-    """The price of a GPU-hour, for `laggard cost`: then it tells losses in money, too. Left out: in GPU-hours alone."""
-    currency: str = ""
-    """The name of the currency of gpu_hour_price, such as EUR."""
-    otlp_endpoint: str = ""
-    """The whole URL to which the collector's metrics are sent as OTLP over HTTP: http://HOST:4318/v1/metrics; empty:
-    nowhere (docs/otlp.md). It needs `laggard[otlp]`."""
-    otlp_interval_seconds: float = 30.0
-    """The time from the start of one such message to the next."""
-    otlp_headers_file: str = ""
-    """A file with the headers that the receiver wants, as `Authorization: Bearer ...`, a line each."""
 
     @property
     def shows_tenants_their_own(self) -> bool:
@@ -214,7 +224,8 @@ class CollectorSettings(Settings, frozen=True):
 def incidents_path(settings: CollectorSettings, environ: Mapping[str, str]) -> str:
     """The file that keeps incidents; empty for none. The default gives way to LAGGARD_STATE_DIR, so that a demo or a
     test on a machine with a collector leaves nothing in that one's file."""
-    return _own_path(settings.incidents_database, INCIDENTS_DATABASE, environ)
+    path, folder = settings.incidents_database, environ.get(ENV_STATE_DIR)
+    return os.path.join(folder, os.path.basename(path)) if folder and path == INCIDENTS_DATABASE else path
 
 
 def incidents_writer(settings: CollectorSettings, environ: Mapping[str, str]) -> str:
@@ -222,43 +233,7 @@ def incidents_writer(settings: CollectorSettings, environ: Mapping[str, str]) ->
     return settings.incidents_writer or f"{node_name(environ)}:{settings.listen_address.rpartition(':')[2]}"
 
 
-def acknowledged_path(settings: CollectorSettings, environ: Mapping[str, str]) -> str:
-    """The file that keeps acknowledgements, or the URL of the database that does; empty for none. The default gives way
-    as that of incidents does."""
-    if is_database_url(settings.incidents_database):
-        return settings.incidents_database
-    return _own_path(settings.acknowledged_file, ACKNOWLEDGED_FILE, environ)
-
-
-def _own_path(path: str, default: str, environ: Mapping[str, str]) -> str:
-    folder = environ.get(ENV_STATE_DIR)
-    return os.path.join(folder, os.path.basename(default)) if folder and path == default else path
-
-
 _DEFAULT_TIMEOUT = CollectorSettings().timeout_seconds
-
-_POSITIVE = (
-    "interval_seconds",
-    "discovery_interval_seconds",
-    "max_targets",
-    "max_drains_per_hour",
-    "timeout_seconds",
-    "report_interval_seconds",
-    "concurrency",
-    "max_body_bytes",
-    "max_jobs",
-    "max_ranks",
-    "max_connections",
-    "max_connections_per_address",
-    "forget_after_seconds",
-    "prometheus_interval_seconds",
-    "incidents_max_bytes",
-    "incidents_keep_seconds",
-    "incident_quiet_seconds",
-    "exclude_seconds",
-    "ring_period_seconds",
-    "ring_ask_seconds",
-)
 
 
 def load_settings(
@@ -272,26 +247,28 @@ def load_settings(
     settings = load(config, CollectorSettings) if config else CollectorSettings()
     if not targets:
         _refuse_repeated(settings.targets)
-    flags = {
-        "targets": tuple(targets) or None,
-        "listen_address": listen_address,
-        "web_config_file": web_config_file,
-        "interval_seconds": interval_seconds,
-    }
-    settings = structs.replace(settings, **{name: value for name, value in flags.items() if value is not None})
+    settings = replaced(
+        settings,
+        targets=tuple(targets) or None,
+        listen_address=listen_address,
+        web_config_file=web_config_file,
+        interval_seconds=interval_seconds,
+    )
     settings = _with_database_of_file(_with_somebody_to_watch(settings))
-    checks = (_check_numbers, _check_money, _check_rings, _check_timeout, _check_places, _check_addresses)
-    for check in (*checks, _check_evaluators):
-        check(settings)
+    if settings.timeout_seconds > max(settings.interval_seconds, _DEFAULT_TIMEOUT):
+        raise UsageError(
+            f"timeout_seconds is {settings.timeout_seconds:g}, longer than interval_seconds, "
+            f"{settings.interval_seconds:g}: one silent agent would hold up every round"
+        )
+    for problem in (*_problems_of_database(settings), *_problems_of_prometheus(settings)):
+        raise UsageError(problem)
     return settings
 
 
 def _with_somebody_to_watch(settings: CollectorSettings) -> CollectorSettings:
-    """Without this machine's agent, which stands in the settings by default, where agents are looked for."""
+    """The settings without this machine's agent, which stands there by default, where agents are looked for."""
     looks_for_more = settings.target_names or settings.target_files or settings.target_slurm
-    if looks_for_more and settings.targets is _THIS_MACHINE:  # left out: who writes the same gets it
-        return structs.replace(settings, targets=())
-    if settings.evaluators and settings.targets is _THIS_MACHINE:
+    if (looks_for_more or settings.evaluators) and settings.targets is _THIS_MACHINE:  # left out: who writes it gets it
         return structs.replace(settings, targets=())
     if not settings.targets and not settings.prometheus and not looks_for_more:
         raise UsageError(
@@ -302,7 +279,7 @@ def _with_somebody_to_watch(settings: CollectorSettings) -> CollectorSettings:
 
 
 def _with_database_of_file(settings: CollectorSettings) -> CollectorSettings:
-    """With the database that incidents_database_file names, but for the password."""
+    """The settings with the database that incidents_database_file names, but for the password."""
     path = settings.incidents_database_file
     if not path:
         return settings
@@ -311,88 +288,38 @@ def _with_database_of_file(settings: CollectorSettings) -> CollectorSettings:
     return structs.replace(settings, incidents_database=read_url(path, "incidents_database_file").url)
 
 
-def _check_numbers(settings: CollectorSettings) -> None:
-    for name in _POSITIVE:
-        value = getattr(settings, name)
-        if not (math.isfinite(value) and value > 0):
-            raise UsageError(f"{name} is {value}: give a number above 0")
-    for name in ("max_drain_ratio", "fleet_wide_ratio"):
-        if not 0 <= getattr(settings, name) <= 1:
-            raise UsageError(f"{name} is {getattr(settings, name)}: give a share from 0 to 1")
-    if settings.exclude_seconds > MAX_SECONDS:
-        raise UsageError(f"exclude_seconds is {settings.exclude_seconds:g}: give 604800 (a week) at most")
+def _problems_of_database(settings: CollectorSettings) -> Iterator[str]:
+    path = settings.incidents_database
+    folder = os.path.dirname(path)
+    if is_database_url(path):
+        if why := refusal(path):
+            yield f"incidents_database {without_login(path)} {why}"
+        if importlib.util.find_spec("psycopg") is None:
+            yield "incidents_database is a URL, for which psycopg is needed: pip install 'laggard[postgres]'"
+        if len(settings.incidents_writer) > 200 or not settings.incidents_writer.isprintable():
+            yield "incidents_writer is longer than 200 characters, or holds one that is not printable"
+    elif path and path != INCIDENTS_DATABASE and not os.path.isdir(folder or "."):
+        yield f"incidents_database is {path}, and there is no folder {folder}: make it, or name another place"
 
 
-def _check_money(settings: CollectorSettings) -> None:
-    price = settings.gpu_hour_price
-    if price is not None and not (math.isfinite(price) and price >= 0):
-        raise UsageError(f"gpu_hour_price is {price}: give a number from 0 on")
-    if len(settings.currency) > 16 or not settings.currency.isprintable():
-        raise UsageError("currency is longer than 16 characters, or holds one that is not printable")
-
-
-def _check_rings(settings: CollectorSettings) -> None:
-    if not 3 <= settings.ring_nodes <= 32:
-        raise UsageError(f"ring_nodes is {settings.ring_nodes}: 3 to 32 nodes can be compared")
-    if not 0 < settings.ring_port < 65536:
-        raise UsageError(f"ring_port is {settings.ring_port}: give a port from 1 to 65535")
-
-
-def _check_timeout(settings: CollectorSettings) -> None:
-    if settings.timeout_seconds > max(settings.interval_seconds, _DEFAULT_TIMEOUT):
-        raise UsageError(
-            f"timeout_seconds is {settings.timeout_seconds:g}, longer than interval_seconds, "
-            f"{settings.interval_seconds:g}: one silent agent would hold up every round"
-        )
-
-
-def _check_places(settings: CollectorSettings) -> None:
-    _check_shared(settings)
-    for name, default in (("incidents_database", INCIDENTS_DATABASE), ("acknowledged_file", ACKNOWLEDGED_FILE)):
-        if is_database_url(getattr(settings, name)):
-            continue
-        folder = os.path.dirname(path := getattr(settings, name))
-        if path and path != default and not os.path.isdir(folder or "."):
-            raise UsageError(f"{name} is {path}, and there is no folder {folder}: make it, or name another place")
-
-
-def _check_shared(settings: CollectorSettings) -> None:
-    """Raises UsageError where a database of PostgreSQL cannot be what is named."""
-    if is_database_url(settings.acknowledged_file):
-        raise UsageError("acknowledged_file is a URL: give that to incidents_database, which then keeps both")
-    if not is_database_url(settings.incidents_database):
-        return
-    if why := refusal(settings.incidents_database):
-        raise UsageError(f"incidents_database {without_login(settings.incidents_database)} {why}")
-    if importlib.util.find_spec("psycopg") is None:
-        raise UsageError("incidents_database is a URL, for which psycopg is needed: pip install 'laggard[postgres]'")
-    if len(settings.incidents_writer) > 200 or not settings.incidents_writer.isprintable():
-        raise UsageError("incidents_writer is longer than 200 characters, or holds one that is not printable")
-
-
-def _check_evaluators(settings: CollectorSettings) -> None:
+def _problems_of_prometheus(settings: CollectorSettings) -> Iterator[str]:
+    if settings.prometheus and not settings.prometheus.startswith(("http://", "https://")):
+        yield f"prometheus is {without_login(settings.prometheus)!r}: write http://HOST:PORT"
+    for name in ("prometheus_page", "grafana_page"):
+        page = getattr(settings, name)
+        if page and not (page.startswith(("http://", "https://")) and page.isprintable() and " " not in page):
+            yield f"{name} is no URL: give one as a browser takes it, https://HOST/PATH"
     name = settings.evaluators
     if not name:
         return
     if len(name) > 64 or not name.isprintable():
-        raise UsageError("evaluators is longer than 64 characters, or holds one that is not printable")
+        yield "evaluators is longer than 64 characters, or holds one that is not printable"
     if not settings.prometheus:
-        raise UsageError("evaluators is given without prometheus, whose jobs they share: give its URL")
+        yield "evaluators is given without prometheus, whose jobs they share: give its URL"
     if not is_database_url(settings.incidents_database):
-        raise UsageError(
-            "evaluators share what they judge in a database of PostgreSQL: give its URL as incidents_database"
-        )
+        yield "evaluators share what they judge in a database of PostgreSQL: give its URL as incidents_database"
     if settings.targets or settings.target_names or settings.target_files or settings.target_slurm:
-        raise UsageError("evaluators judge by Prometheus alone: leave out targets and where to look for them")
-
-
-def _check_addresses(settings: CollectorSettings) -> None:
-    if settings.prometheus and not settings.prometheus.startswith(("http://", "https://")):
-        raise UsageError(f"prometheus is {without_login(settings.prometheus)!r}: write http://HOST:PORT")
-    for name in ("prometheus_page", "grafana_page"):
-        page = getattr(settings, name)
-        if page and not (page.startswith(("http://", "https://")) and page.isprintable() and " " not in page):
-            raise UsageError(f"{name} is no URL: give one as a browser takes it, https://HOST/PATH")
+        yield "evaluators judge by Prometheus alone: leave out targets and where to look for them"
 
 
 def _refuse_repeated(targets: Sequence[str]) -> None:

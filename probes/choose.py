@@ -7,11 +7,11 @@ from typing import Any
 
 import msgspec
 
-from laggard.config import yaml_message
-from laggard.errors import UsageError
-from laggard.probes.groups import ACTIVE
-from laggard.probes.probe import Probe
-from laggard.probes.profiles import Profile
+from laggard import __version__
+from laggard.kit.config import yaml_message
+from laggard.kit.errors import UsageError
+from laggard.probes.probe import ACTIVE, Probe
+from laggard.probes.profiles import PROFILE, Profile, gate_profile
 from laggard.probes.registry import PROBES
 
 
@@ -25,7 +25,7 @@ def choose_probes(
     unwanted = (*profile.skip, *skip)
     passive_names = [probe.name for probe in PROBES]
     others = [name for name in (*wanted, *unwanted, *profile.thresholds) if name not in passive_names]
-    active_probes = _active_probes() if active or others else ()
+    active_probes = list_active_probes() if active or others else ()
     known = [*passive_names, *(probe.name for probe in active_probes)]
     for name in others:
         if name not in known:
@@ -44,10 +44,11 @@ def is_active(probe: Probe) -> bool:
     return probe.group is ACTIVE
 
 
-def _active_probes() -> tuple[Probe, ...]:
-    from laggard.probes.active_registry import ACTIVE_PROBES  # most gates run none of them, and start sooner without
+def list_active_probes() -> tuple[Probe, ...]:
+    """The probes that load the GPUs. They run only when asked for, and never on a GPU that is in use."""
+    from laggard.probes.active import copy, matmul, memory  # most gates run none of them, and start sooner without
 
-    return ACTIVE_PROBES
+    return matmul.PROBE, memory.PROBE, copy.PROBE
 
 
 def _with_thresholds(probe: Probe, changes: dict[str, Any], where: str) -> Probe:
@@ -57,3 +58,28 @@ def _with_thresholds(probe: Probe, changes: dict[str, Any], where: str) -> Probe
         text = yaml_message(str(error), probe.thresholds.__struct_fields__)
         raise UsageError(f"{where}: thresholds.{probe.name}: {text}") from None
     return probe._replace(thresholds=changed)
+
+
+# The question that SLURM's prolog asks this node's agent: which probes, with which thresholds, of which laggard.
+#
+# Gate and agent compute the same text from their own code. Where the two differ in anything that could change the
+# answer, the texts differ, and the agent's report stands for nothing.
+
+
+def gate_probes() -> tuple[Probe, ...]:
+    """The probes of the gate's profile, with its thresholds."""
+    return choose_probes(gate_profile(), (), (), PROFILE)
+
+
+def fingerprint(node: str) -> str:
+    """32 hexadecimal digits of what a prolog of this laggard asks about `node`."""
+    from hashlib import sha256  # loads OpenSSL: the gate needs it once an hour
+
+    profile = gate_profile()
+    asked = [
+        __version__,
+        node,
+        msgspec.to_builtins(profile),
+        [[probe.name, msgspec.to_builtins(probe.thresholds)] for probe in gate_probes()],
+    ]
+    return sha256(msgspec.json.encode(asked, order="sorted")).hexdigest()[:32]

@@ -1,22 +1,25 @@
 """The interface of a probe: a function from a Host and its thresholds to findings and facts.
 
 A probe yields findings and facts, and returns. It raises NotApplicable where what it judges is provably absent, and
-Unknown where it cannot judge; what it yielded before still counts. The runner handles deadlines, crashes and timing.
+Unknown where it cannot judge; what it yielded before still counts. Where it cannot judge a part it yields Unreadable,
+and goes on. The runner handles deadlines, crashes and timing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import msgspec
 from msgspec import Meta
 
 from laggard.catalogue.findings import finding_type
+from laggard.kit.words import clipped, visible
 from laggard.model import MAX_DEVICE, MAX_SUMMARY, Finding, Fix, Severity
-from laggard.text.words import clipped, visible
 
 if TYPE_CHECKING:
+    from laggard.probes.errors import Unreadable
     from laggard.probes.host.counter_history import SaveCounters
     from laggard.probes.host.host import Host
     from laggard.probes.nvml.model import Hang
@@ -51,7 +54,7 @@ class Probe(NamedTuple):
     """A probe's entry, at the end of the probe's file. The registry lists it."""
 
     name: str
-    check: Callable[[Host, Any], Iterator[Finding | Fact | SaveCounters]]
+    check: Callable[[Host, Any], Iterator[Finding | Fact | SaveCounters | Unreadable]]
     thresholds: Thresholds
     deadline_seconds: float = 2.0
     """A passive probe takes milliseconds. After two seconds the machine swaps, or the kernel does not answer."""
@@ -61,6 +64,11 @@ class Probe(NamedTuple):
     on_hang: Callable[[Hang], Finding | None] | None = None
     """Makes the finding where the group's process hangs in a call that it has announced (see host/watchdog.py), or is
     still in one at its deadline; None where the call may take that long."""
+
+
+def matches_any(name: str, patterns: Iterable[str]) -> bool:
+    """Whether the name of a device or a path matches a pattern, as thresholds have them."""
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def finding(
@@ -86,3 +94,23 @@ def finding(
         fix=Fix(fix, tuple(commands)),
         doc=found_type.doc,
     )
+
+
+GPU: Final = ProbeGroup("gpu", 29.5)
+"""Probes that ask NVML, which is started and read once. Eight GPUs without persistence mode take up to 24 s to start;
+profiles and hangs end it earlier."""
+
+KERNEL: Final = ProbeGroup("kernel", 2.0)
+"""Probes that read what the kernel holds in memory, and ask no device and no other process: none of them waits. A
+process for each would cost the agent several times what they do."""
+
+PCI: Final = ProbeGroup("pci", 2.0)
+"""Probes that ask the devices' configuration space. Where a device keeps one of them waiting, it would keep each."""
+
+RDMA: Final = ProbeGroup("rdma", 4.0)
+"""Probes that ask the RDMA adapters, by sysfs and ioctl: the driver asks the firmware for much of it, and one adapter
+whose firmware does not answer keeps each of them waiting."""
+
+ACTIVE: Final = ProbeGroup("active", 240.0)
+"""Probes that load the GPUs. torch is imported once, perhaps from a slow file system; sixteen GPUs are started, and
+each takes some eight seconds."""

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from laggard.config import Settings, load
-from laggard.errors import UsageError
+from laggard.kit.config import Settings, load
+from laggard.kit.errors import UsageError
 
 Seconds = Annotated[float, msgspec.Meta(gt=0)]
 
@@ -98,3 +98,11 @@ def with_expectations(profile: Profile, path: str) -> Profile:
     expected = load(path, Expectations, "--expect").thresholds
     merged = {name: {**profile.thresholds.get(name, {}), **values} for name, values in expected.items()}
     return msgspec.structs.replace(profile, thresholds={**profile.thresholds, **merged})
+
+
+SCHEMA: Final = "gate/1"
+PROFILE: Final = "prolog"
+
+
+def gate_profile() -> Profile:
+    return PROFILES[PROFILE]

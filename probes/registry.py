@@ -1,4 +1,4 @@
-"""Lists every probe, one line each, in the order of a report. A probe's own file has its thresholds and its group."""
+"""Lists every probe in the order of a report. A probe's own file has its thresholds and its group."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from laggard.probes.nvlink import fabric_manager, fabric_state, links, p2p
 from laggard.probes.pci import acs, aer, iommu, max_read_request, numa
 from laggard.probes.pci import link as pcie_link
 from laggard.probes.probe import Probe
-from laggard.probes.rdma import devices, driver_log, ecn, network_devices, peermem, pfc, ports
+from laggard.probes.rdma import devices, driver_log, network_devices, peermem, ports, roce
 from laggard.probes.rdma import error_counters as rdma_error_counters
-from laggard.probes.system import clock, cpu_affinity, cpu_governor, disks, identity, inventory, limits, mounts, swap
+from laggard.probes.system import clock, cpu_affinity, cpu_governor, disks, identity, limits, mounts, swap
 
 PROBES: Final[tuple[Probe, ...]] = (
     limits.PROBE,
@@ -55,8 +55,7 @@ PROBES: Final[tuple[Probe, ...]] = (
     fabric_manager.PROBE,
     fabric_state.PROBE,
     p2p.PROBE,
-    identity.PROBE,
-    inventory.PROBE,
+    *identity.PROBES,
     pcie_link.PROBE,
     max_read_request.PROBE,
     aer.PROBE,
@@ -68,6 +67,5 @@ PROBES: Final[tuple[Probe, ...]] = (
     ports.PROBE,
     network_devices.PROBE,
     rdma_error_counters.PROBE,
-    pfc.PROBE,
-    ecn.PROBE,
+    *roce.PROBES,
 )

@@ -15,12 +15,12 @@ from pathlib import Path
 
 import msgspec
 
-from laggard.agent.idle_rings.settings import IdleRingsSettings
+from laggard.agent.idle_rings.command import IdleRingsSettings
 from laggard.agent.settings import AgentSettings
 from laggard.collector.settings import CollectorSettings
-from laggard.config import Settings
+from laggard.kit.config import Settings
 from laggard.kubernetes.settings import ControllerSettings
-from laggard.probes.active_registry import ACTIVE_PROBES
+from laggard.probes.choose import list_active_probes
 from laggard.probes.profiles import Expectations, Profile
 from laggard.probes.registry import PROBES
 
@@ -41,7 +41,7 @@ def page() -> str:
     parts = [
         HEAD,
         section("Agent", "`laggard agent --config FILE`", AgentSettings),
-        section("Idle rings", "`laggard idle-rings --config FILE`", IdleRingsSettings),
+        section("Idle rings", "`laggard agent --idle-rings --config FILE`", IdleRingsSettings),
         section("Collector", "`laggard collector --config FILE`", CollectorSettings),
         section("Controller", "`laggard kubernetes controller --config FILE`", ControllerSettings),
         section("Profile", "`laggard healthcheck --profile FILE`, and `profile` of an agent", Profile),
@@ -64,7 +64,7 @@ def section(title: str, where: str, settings: type[Settings]) -> str:
 def thresholds() -> str:
     """The keys under `thresholds`, by probe."""
     rows = []
-    for probe in (*PROBES, *ACTIVE_PROBES):
+    for probe in (*PROBES, *list_active_probes()):
         fields = msgspec.structs.fields(probe.thresholds)
         keys = ", ".join(f"`{field.name}`: {_shown(getattr(probe.thresholds, field.name))}" for field in fields)
         rows += [f"| `{probe.name}` | {keys} |"] if keys else []

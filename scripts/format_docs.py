@@ -21,7 +21,6 @@ import msgspec
 from laggard.catalogue.command import FindingsDocument
 from laggard.catalogue.metrics_command import MetricsDocument
 from laggard.collector.incidents.incident import IncidentsDocument
-from laggard.collector.ledger.ledger import CostDocument
 from laggard.collector.node_history import NodeHistoryDocument
 from laggard.collector.web.documents import (
     HeatDocument,
@@ -31,13 +30,10 @@ from laggard.collector.web.documents import (
     TilesDocument,
     TimelineDocument,
 )
-from laggard.collector.web.newest_ring import NewestRing
-from laggard.collector.webhook.body import Notification
-from laggard.diagnose.document import Diagnosis
+from laggard.collector.web.rings import NewestRing
 from laggard.gate.audit import GateAudit
 from laggard.model import Location, Report
 from laggard.recommend.advice.values import Recommendation
-from laggard.recommend.outcome.values import AdviceDocument
 from laggard.reports.documents import (
     CampaignDocument,
     ModelDocument,
@@ -47,11 +43,10 @@ from laggard.reports.documents import (
     TableDocument,
 )
 from laggard.rings.document import Ring
-from laggard.tune.report.documents import TuneDocument
-from laggard.wire.acknowledgement import AcknowledgeAsk, AcknowledgementsDocument
-from laggard.wire.collectives import CollectivesDocument
-from laggard.wire.comparison import Comparison
-from laggard.wire.digest import Digest
+from laggard.tune.report import TuneDocument
+from laggard.wire.accepted import AcceptedDocument
+from laggard.wire.diagnosis import Diagnosis
+from laggard.wire.digest import Comparison, Digest
 from laggard.wire.exclusion import (
     ConfirmAsk,
     ConfirmedDocument,
@@ -61,7 +56,7 @@ from laggard.wire.exclusion import (
 )
 from laggard.wire.idle_rings import RingAsk, RingDue
 from laggard.wire.nodes import DrainsDocument, NodesDocument, RingsDocument
-from laggard.wire.ranks import RanksDocument
+from laggard.wire.ranks import CollectivesDocument, RanksDocument
 from laggard.wire.stacks import StacksAsk, StacksAsked, StacksDocument
 
 Struct = type[msgspec.Struct]
@@ -82,10 +77,7 @@ DOCUMENTS = (
     Document(Recommendation, "`laggard recommend --format json`, `/api/v1/recommendation` of the collector"),
     Document(Diagnosis, "`laggard diagnose --format json`"),
     Document(IncidentsDocument, "`laggard incidents --format json`, `/api/v1/incidents` of the collector"),
-    Document(AdviceDocument, "`laggard advice --format json`, `/api/v1/advice` of the collector"),
-    Document(Notification, "the collector's webhook ([notifications.md](notifications.md))"),
     Document(NodeHistoryDocument, "`laggard incidents --node N --format json`, `/api/v1/history` of the collector"),
-    Document(CostDocument, "`laggard cost --format json`, `/api/v1/cost` of the collector"),
     Document(Ring, "`laggard ring --format json`"),
     Document(TuneDocument, "`laggard tune --format json`"),
     Document(FindingsDocument, "`laggard findings list --format json`"),
@@ -101,11 +93,7 @@ DOCUMENTS = (
     Document(RingsDocument, "`/api/v1/rings` of the collector"),
     Document(RingAsk, "what an idle node asks, `POST /api/v1/rings/due` of the collector"),
     Document(RingDue, "the answer to it"),
-    Document(
-        AcknowledgementsDocument,
-        "`laggard findings acknowledged --format json`, `/api/v1/acknowledgements` of the collector",
-    ),
-    Document(AcknowledgeAsk, "what an operator asks, `POST /api/v1/acknowledge` of the collector"),
+    Document(AcceptedDocument, "`laggard healthcheck --accept --format json`, and the file that it writes"),
     Document(ExclusionsDocument, "`/api/v1/exclusions` of the collector"),
     Document(ExcludeDocument, "`laggard exclude --format json`"),
     Document(SuspectDocument, "`laggard confirm --format json`"),

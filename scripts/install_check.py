@@ -1,11 +1,11 @@
 """docs/install.md, tried: its own commands, word for word, in a fresh Debian whose first process is systemd.
 
     install_check.py [PART...]
-        parts: extras, systemd, deb, rpm, ansible, kubernetes, slurm, image, kubelet; all where none is named
+        parts: extras, systemd, image; all where none is named
 
 As root, with mmdebstrap and systemd-container (Debian's packages), and buildah and crun for image. The fresh systems
 have no network: what pip installs is fetched here before. Each part ends with a first answer, and prints what it saw;
-what is missing ends the program, but for what `kubelet` takes: where that is not named, it is only said.
+what is missing ends the program.
 """
 
 from __future__ import annotations
@@ -17,50 +17,37 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parent))
-from install_check_parts.ansible import PACKAGES as ANSIBLE_PACKAGES
-from install_check_parts.ansible import check_ansible
-from install_check_parts.deb import check_deb
 from install_check_parts.extras import check_extras
-from install_check_parts.fresh_root import BASE_PACKAGES, SLURM_PACKAGES, base_archive
+from install_check_parts.fresh_root import BASE_PACKAGES, base_archive
 from install_check_parts.image import check_image
-from install_check_parts.kubelet import check_kubelet
-from install_check_parts.kubernetes import check_kubernetes
-from install_check_parts.node import absent
-from install_check_parts.rpm import PACKAGES as RPM_PACKAGES
-from install_check_parts.rpm import check_rpm
 from install_check_parts.site import Site, wheels
-from install_check_parts.slurm import check_slurm
 from install_check_parts.systemd import PACKAGES as SYSTEMD_PACKAGES
 from install_check_parts.systemd import check_systemd
 
 ROOT = Path(__file__).resolve().parents[1]
-PARTS: dict[str, tuple[Callable[[Site], None], tuple[str, ...]]] = {
-    "systemd": (check_systemd, BASE_PACKAGES + SYSTEMD_PACKAGES),
-    "deb": (check_deb, BASE_PACKAGES),
-    "rpm": (check_rpm, BASE_PACKAGES + RPM_PACKAGES),
-    "ansible": (check_ansible, BASE_PACKAGES + ANSIBLE_PACKAGES),
-    "kubernetes": (check_kubernetes, BASE_PACKAGES),
-    "slurm": (check_slurm, BASE_PACKAGES + SLURM_PACKAGES),
-}
+PARTS = ("extras", "systemd", "image")
 
 
-def _in_a_network_of_its_own(program: str, name: str, cache: Path) -> None:
-    """The control plane is outside of the fresh Debian, which shares its network: one that has nothing else. So do the
-    image's containers."""
-    again = shlex.join([sys.executable, program, name, "--alone", "--cache", str(cache)])
-    own = ["--net", *(["--mount"] if name == "kubelet" else [])]
-    done = subprocess.run(["unshare", *own, "sh", "-c", f"ip link set lo up && exec {again}"])
+def _image_in_a_network_of_its_own(program: str, cache: Path) -> None:
+    again = shlex.join([sys.executable, program, "image", "--alone", "--cache", str(cache)])
+    done = subprocess.run(["unshare", "--net", "sh", "-c", f"ip link set lo up && exec {again}"])
     if done.returncode:
         sys.exit(done.returncode)
 
 
+def _check_systemd(cache: Path, fetched: Path) -> None:
+    with tempfile.TemporaryDirectory(prefix="laggard-install-", ignore_cleanup_errors=True) as folder:
+        archive = base_archive(BASE_PACKAGES + SYSTEMD_PACKAGES, cache)
+        with Site(ROOT, Path(folder), archive, fetched) as site:
+            check_systemd(site)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", choices=["extras", *PARTS, "image", "kubelet", []], metavar="PART")
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], metavar="PART")
     parser.add_argument("--cache", type=Path, default=ROOT / "out" / "install-check")
     parser.add_argument("--alone", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -70,34 +57,16 @@ def main() -> int:
         return 64
     options.cache.mkdir(parents=True, exist_ok=True)
     fetched = options.cache / "wheels" if options.alone else wheels(ROOT, options.cache)
-    for name in options.parts or ("extras", *PARTS, "image", "kubelet"):
+    for name in options.parts or PARTS:
         if name == "extras":
             check_extras(ROOT)
-            print("install-check: extras: passed", flush=True)
-            continue
-        if name == "kubelet" and absent():
-            print(f"install-check: kubelet: NOT TRIED: not here: {', '.join(absent())} (KUBE_BIN)", flush=True)
-            if options.parts:
-                return 1
-            continue
-        if name in ("kubernetes", "image", "kubelet") and not options.alone:
-            _in_a_network_of_its_own(sys.argv[0], name, options.cache)
-            continue
-        if name == "image":
+        elif name == "systemd":
+            _check_systemd(options.cache, fetched)
+        elif options.alone:
             check_image(ROOT, base_archive(BASE_PACKAGES, options.cache), fetched)
-            print("install-check: image: passed", flush=True)
+        else:
+            _image_in_a_network_of_its_own(sys.argv[0], options.cache)
             continue
-        if name == "kubelet":
-            check_kubelet(ROOT, base_archive(BASE_PACKAGES, options.cache), fetched)
-            print("install-check: kubelet: passed", flush=True)
-            continue
-        check, packages = PARTS[name]
-        folder = Path(tempfile.mkdtemp(prefix=f"laggard-install-{name}-"))
-        try:
-            with Site(ROOT, folder, base_archive(packages, options.cache), fetched, options.alone) as site:
-                check(site)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
         print(f"install-check: {name}: passed", flush=True)
     return 0
 

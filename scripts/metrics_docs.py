@@ -24,9 +24,9 @@ class Exporter(NamedTuple):
 
 
 EXPORTERS = (
-    Exporter("Agent", "agent/web/metrics.py", "`http://NODE:19400/metrics`, of each node"),
+    Exporter("Agent", "agent/web/routes.py", "`http://NODE:19400/metrics`, of each node"),
     Exporter("Collector", "collector/web/metrics.py", "`http://COLLECTOR:19401/metrics`"),
-    Exporter("Kubernetes controller", "src/laggard/kubernetes/web.py", "`http://CONTROLLER:19402/metrics`"),
+    Exporter("Kubernetes controller", "src/laggard/kubernetes/command.py", "`http://CONTROLLER:19402/metrics`"),
 )
 
 HEAD = """\
@@ -38,6 +38,33 @@ alerts that use these metrics.
 
 - `job_id` and `user` (a uid) say which job: two users may give their jobs one name.
 - `rank` is the global rank. What describes a rank is on `laggard_rank_info`: join it on `job_id`, `user` and `rank`.
+
+## OpenTelemetry
+
+An OpenTelemetry Collector scrapes as Prometheus does, and sends by OTLP what it has. Its scrape configurations are
+those of `deploy/prometheus`, such as these, in which laggard's collector lists the agents:
+
+```yaml
+receivers:
+  prometheus:
+    config:
+      scrape_configs:
+        - job_name: laggard-collector
+          scrape_interval: 15s
+          honor_labels: true
+          static_configs: [{targets: ["collector.example:19401"]}]
+        - job_name: laggard-agent
+          scrape_interval: 15s
+          honor_labels: true
+          http_sd_configs: [{url: "http://collector.example:19401/api/v1/targets"}]
+exporters:
+  otlphttp: {endpoint: "https://otlp.example.org"}
+service:
+  pipelines:
+    metrics: {receivers: [prometheus], exporters: [otlphttp]}
+```
+
+This follows the receiver's documentation, and was not tried here.
 """
 
 
@@ -65,7 +92,6 @@ def _served(exporter: Exporter) -> list[Metric]:
     names = {metric.name for metric in METRICS if f'"{metric.name}"' in text}
     if "daemon_families(" in text:  # what each daemon says of itself
         names |= {"laggard_connections_turned_away_total", *(metric.name for metric in PROCESS_METRICS)}
-        names |= {"laggard_otlp_exports_total"} if "otlp" in text else set()
     names |= {BUILD_INFO.name} if "BUILD_INFO" in text else set()
     return [metric for metric in METRICS if metric.name in names]
 

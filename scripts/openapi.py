@@ -17,26 +17,22 @@ from typing import Any, NamedTuple
 import msgspec
 
 from laggard import __version__
-from laggard.agent.web import questions as agent
 from laggard.agent.web.routes import ErrorBody
+from laggard.agent.web.stacks import AskStacks, Collectives, Ranks, Stacks
 from laggard.catalogue.findings import FINDINGS
 from laggard.collector.incidents.incident import IncidentsDocument
-from laggard.collector.ledger.ledger import CostDocument
 from laggard.collector.node_history import NodeHistoryDocument
 from laggard.collector.web import documents
 from laggard.collector.web import questions as collector
-from laggard.collector.web.newest_ring import NewestRing
+from laggard.collector.web.rings import NewestRing
 from laggard.model import Location, Report
 from laggard.recommend.advice.values import Recommendation
-from laggard.recommend.outcome.values import AdviceDocument
-from laggard.wire.acknowledgement import AcknowledgeAsk, AcknowledgementsDocument
-from laggard.wire.collectives import CollectivesDocument
 from laggard.wire.digest import Digest
 from laggard.wire.exclusion import ConfirmAsk, ConfirmedDocument, ExclusionsDocument
 from laggard.wire.idle_rings import RingAsk, RingDue
 from laggard.wire.nodes import DrainsDocument, NodesDocument, RingsDocument
 from laggard.wire.query import Schema, parameters
-from laggard.wire.ranks import RanksDocument
+from laggard.wire.ranks import CollectivesDocument, RanksDocument
 from laggard.wire.stacks import StacksAsk, StacksAsked, StacksDocument
 
 FOLDER = Path(__file__).parents[1] / "docs" / "openapi"
@@ -66,18 +62,18 @@ AGENT = {
     "/": Question("A page for people.", (HTML,)),
     **COMMON,
     "/api/v1/report": Question("The health of the node, by its last round of probes.", Report),
-    "/api/v1/ranks": Question("The ranks that run on the node.", RanksDocument, agent.Ranks),
-    "/api/v1/collectives": Question("The last collectives of some ranks.", CollectivesDocument, agent.Collectives),
+    "/api/v1/ranks": Question("The ranks that run on the node.", RanksDocument, Ranks),
+    "/api/v1/collectives": Question("The last collectives of some ranks.", CollectivesDocument, Collectives),
     "/api/v1/stacks": Question(
         "The stacks that ranks took of themselves, for who has the token. docs/stacks.md",
         StacksDocument,
-        agent.Stacks,
+        Stacks,
         (401, 403),
     ),
     "/api/v1/stacks/ask": Question(
         "Asked by who has the token: ranks are to take their stacks.",
         StacksAsked,
-        agent.AskStacks,
+        AskStacks,
         (401, 403, 404, 429, 503),
         posted=True,
     ),
@@ -97,13 +93,6 @@ COLLECTOR = {
         "The findings of all nodes, worst first.", documents.NodeFindingsDocument, collector.Findings
     ),
     "/api/v1/drains": Question("Whether one more failing node may be drained.", DrainsDocument, collector.OfNode),
-    "/api/v1/acknowledgements": Question("What operators have acknowledged.", AcknowledgementsDocument),
-    "/api/v1/acknowledge": Question(
-        "Asked by an operator who has the token: acknowledge a finding, or withdraw that. docs/acknowledge.md",
-        AcknowledgementsDocument,
-        refusals=(403, 409),
-        body=AcknowledgeAsk,
-    ),
     "/api/v1/exclusions": Question(
         "The nodes that the next job is to leave out, the worst first. docs/tasks/exclude.md",
         ExclusionsDocument,
@@ -144,11 +133,7 @@ COLLECTOR = {
     "/api/v1/targets": Question("The agents, for Prometheus' http_sd.", tuple[documents.ScrapeTargets, ...]),
     "/api/v1/incidents": Question("Culprits over time, the latest first.", IncidentsDocument, collector.Incidents),
     "/api/v1/history": Question("What a machine has behind it.", NodeHistoryDocument, collector.History),
-    "/api/v1/cost": Question("What incidents cost, in GPU-hours.", CostDocument, collector.Cost),
     "/api/v1/recommendation": Question("What to change for a job.", Recommendation, collector.OfJob, (409,)),
-    "/api/v1/advice": Question(
-        "What was advised of runs, what became of it, and how often it was right.", AdviceDocument, collector.Advice
-    ),
     "/api/v1/rings/due": Question(
         "Asked by an idle node that has the token: whether a ring is due. docs/rings.md",
         RingDue,

@@ -1,4 +1,4 @@
-"""Writes docs/privileges.md from the units, the pods and deploy/access.yaml.
+"""Writes docs/privileges.md from the units, the chart's pods and deploy/access.yaml.
 
 .venv/bin/python scripts/privileges_docs.py > docs/privileges.md
 """
@@ -6,26 +6,28 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
 
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
+from support.chart import rendered
+
 REPOSITORY = Path(__file__).resolve().parents[1]
 UNITS = REPOSITORY / "deploy" / "systemd" / "system"
-PODS = REPOSITORY / "deploy" / "kubernetes"
-MANIFESTS = ("base/agent.yaml", "base/collector.yaml", "components/controller/controller.yaml")
 NONE = "none"
 
 HEAD = """\
 # What each daemon may do, and what it opens
 
-Made by `scripts/privileges_docs.py` from `deploy/systemd`, `deploy/kubernetes` and `deploy/access.yaml`; a test keeps
+Made by `scripts/privileges_docs.py` from `deploy/systemd`, `deploy/helm` and `deploy/access.yaml`; a test keeps
 it current, and another traces the daemons (strace): what they open is in the last table, what they call is in the
 units' filters. [security.md](security.md) has what an attacker can do.
 
-`laggard healthcheck` and `laggard-prolog` run as root, for seconds, as SLURM's prolog does. They start no listener.
+`laggard healthcheck` runs as root, for seconds, as SLURM's prolog does. It starts no listener.
 """
 
 
@@ -131,12 +133,11 @@ def _bounds(it: Unit) -> str:
 
 
 def _containers() -> Iterator[list[str]]:
-    for name in MANIFESTS:
-        for document in yaml.safe_load_all((PODS / name).read_text(encoding="utf-8")):
-            if document and document["kind"] in ("DaemonSet", "Deployment"):
-                pod = document["spec"]["template"]["spec"]
-                for container in (*pod.get("initContainers", ()), *pod["containers"]):
-                    yield _container(document["metadata"]["name"], pod, container)
+    for item in rendered():
+        if item["kind"] in ("DaemonSet", "Deployment"):
+            pod = item["spec"]["template"]["spec"]
+            for container in (*pod.get("initContainers", ()), *pod["containers"]):
+                yield _container(item["metadata"]["name"], pod, container)
 
 
 def _container(pod_name: str, pod: dict[str, Any], container: dict[str, Any]) -> list[str]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
+import inspect
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,7 +21,6 @@ pytest_plugins = (
     "support.order",
     "support.machines",
     "support.judge",
-    "support.laggard_ask",
     "support.agents",
     "support.alerting",
     "support.browsing",
@@ -72,6 +73,16 @@ def pytest_collection_finish() -> None:
     """What collecting made stays to the end: no later collection of garbage needs to look at it again."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest's own, which refuses it
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """A test that is a coroutine runs in a loop of its own, and not for ever."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    words = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters}
+    asyncio.run(asyncio.wait_for(pyfuncitem.obj(**words), 300.0))
+    return True
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # around pytest's own, so that it stands below pytest's list

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from laggard.address import as_url
+from laggard.kit.address import as_url
 
 
 @pytest.mark.parametrize(

@@ -58,9 +58,9 @@ def test_a_branch_begins_where_it_left_main_and_main_with_its_last_commit(script
 @pytest.mark.parametrize(
     ("path", "reached", "not_reached"),
     [
-        ("src/laggard/locate/slow/medians.py", "tests/locate/test_verdict.py", "tests/probes/gpu/test_gpu_probes.py"),
+        ("src/laggard/locate/medians.py", "tests/locate/test_verdict.py", "tests/probes/gpu/test_gpu_values.py"),
         ("probes/gpu/throttle.py", "tests/probes/test_machines.py", "tests/locate/test_verdict.py"),
-        ("tests/support/cluster.py", "tests/end_to_end/test_hang.py", "tests/locate/test_verdict.py"),
+        ("tests/support/cluster.py", "tests/end_to_end/test_pipeline_hang.py", "tests/locate/test_verdict.py"),
     ],
 )
 def test_a_file_reaches_the_tests_of_what_imports_it(

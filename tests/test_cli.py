@@ -5,10 +5,12 @@ from __future__ import annotations
 import gc
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from laggard.cli import main
+from laggard.cli import COMMANDS, main
+from laggard.kit import left
 
 
 @pytest.mark.parametrize(
@@ -39,3 +41,55 @@ def test_a_command_without_its_packages_names_the_extra(missing: str, words: lis
     assert done.returncode == 64, done.stderr
     said = f"laggard: this needs packages of the extra `{extra}`: pip install 'laggard[{extra}]'\n"
     assert done.stderr == said
+
+
+@pytest.mark.parametrize("name", left.COMMANDS)
+def test_a_command_that_left_names_in_one_line_what_serves_instead(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert name not in {command.name for command in COMMANDS}
+    assert main([name, "--json"]) == 64
+    assert capsys.readouterr().err == f"laggard: `laggard {name}` left: {left.COMMANDS[name]}\n"
+
+
+def test_the_reader_imports_nothing_of_the_agent_but_its_own() -> None:
+    words = ["agent", "--log.level", "error", "--reader", "--socket", "/proc/nowhere/s", "--allow-user", "0"]
+    script = (
+        f"import sys; from laggard.cli import main; status = main({words!r})\n"
+        "print(status, *sorted(name for name in sys.modules if name.startswith('laggard.agent.')))\n"
+        "print(sorted({'numpy', 'ssl', 'httpx', 'asyncio'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    first, second = done.stdout.splitlines()
+    own = [name for name in first.split()[1:] if not name.startswith("laggard.agent.reader")]
+    assert first.startswith("64 ") and second == "[]", done.stderr
+    assert not [name for name in own if name in ("laggard.agent.main", "laggard.agent.settings")], own
+
+
+def test_the_agents_help_lists_its_parts_and_each_part_has_flags_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    for words, flag in ((["agent", "--help"], "--kubernetes-job"), (["agent", "--reader", "--help"], "--allow-user")):
+        with pytest.raises(SystemExit):
+            main(words)
+        assert flag in capsys.readouterr().out
+    assert main(["agent", "--idle-rings", "--reader"]) == 64
+    assert "unknown argument '--reader'; see `laggard agent --idle-rings --help`" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("end", ["", "=x"])
+@pytest.mark.parametrize("name", left.FLAGS)
+def test_a_flag_that_left_names_in_one_line_what_serves_instead(
+    name: str, end: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(f"{name}{end}".split()) == 64
+    said = capsys.readouterr().err
+    assert said.startswith(f"laggard: `laggard {name}") and said.endswith(f" left: {left.FLAGS[name]}\n"), said
+
+
+@pytest.mark.parametrize("name", left.SETTINGS)
+def test_a_key_that_left_names_in_one_line_what_serves_instead(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "collector.yaml"
+    config.write_text(f"{name}: x\n")
+    assert main(["collector", "--config", str(config), "--check-config"]) == 64
+    assert capsys.readouterr().err == f"laggard: {config}: the key `{name}` left: {left.SETTINGS[name]}\n"

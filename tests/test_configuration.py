@@ -14,9 +14,9 @@ from support.made_pages import expect_current
 from laggard.agent.settings import AgentSettings
 from laggard.cli import main
 from laggard.collector.settings import CollectorSettings
-from laggard.config import Settings, load, parse
-from laggard.errors import UsageError
-from laggard.probes.active_registry import ACTIVE_PROBES
+from laggard.kit.config import Settings, load, parse
+from laggard.kit.errors import UsageError
+from laggard.probes.choose import list_active_probes
 from laggard.probes.profiles import Profile
 from laggard.probes.registry import PROBES
 
@@ -86,8 +86,7 @@ def test_settings_are_checked_and_shown_without_a_start(
         ("collector", "targets: [n1, 'http://n1:19400']", "targets has http://n1:19400 twice, as n1"),
         ("collector", "timeout_seconds: 60", "timeout_seconds is 60, longer than interval_seconds, 5"),
         ("collector", "incidents_database: /nowhere/x.sqlite", "there is no folder /nowhere: make it"),
-        ("collector", "acknowledged_file: /nowhere/x.json", "there is no folder /nowhere: make it"),
-        ("collector", "acknowledge_token_file: /nowhere/token", "acknowledge_token_file /nowhere/token cannot be read"),
+        ("collector", "confirm_token_file: /nowhere/token", "confirm_token_file /nowhere/token cannot be read"),
         ("collector", "ring_token_file: /nowhere/token", "ring_token_file /nowhere/token cannot be read"),
         ("collector", "prometheus: 'http://p'\nprometheus_basic_auth_file: /nowhere/x", "/nowhere/x"),
         ("agent", "node: n 1", "node is 'n 1': a name has no blanks"),
@@ -151,7 +150,7 @@ def test_thresholds_have_a_range(
 
 
 def test_no_number_of_any_threshold_is_without_a_range() -> None:
-    for probe in (*PROBES, *ACTIVE_PROBES):
+    for probe in (*PROBES, *list_active_probes()):
         for field in msgspec.structs.fields(type(probe.thresholds)):
             if field.type in (int, float):
                 pytest.fail(f"{probe.name}.{field.name}: say with Ratio, NotNegative or Count what it can be")

@@ -3,34 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.mutated import mutated
 
-from laggard.agent.idle_rings.settings import IdleRingsSettings
-from laggard.agent.settings import AgentSettings
-from laggard.cli import main
-from laggard.collector.settings import CollectorSettings
-from laggard.config import Settings
-from laggard.errors import UsageError
-from laggard.kubernetes.settings import ControllerSettings
+from laggard.kit.config import Settings
+from laggard.kit.errors import UsageError
+from laggard.kit.web_config import load_web_config
 from laggard.probes.choose import choose_probes
 from laggard.probes.profiles import Expectations, Profile, find_profile, with_expectations
-from laggard.web_config import load_web_config
 
-DAEMONS = {
-    "agent": AgentSettings(),
-    "collector": CollectorSettings(),
-    "idle-rings": IdleRingsSettings(),
-    "kubernetes controller": ControllerSettings(),
-}
 PROFILE = Profile(thresholds={"gpu_temperature": {}}, skip=("gpu_ecc",))
 WEB = {
     "tls_server_config": {
@@ -61,33 +49,6 @@ def nearly_right(valid: Settings | dict[str, object]) -> st.SearchStrategy[bytes
 
 def of(valid: Settings | dict[str, object]) -> st.SearchStrategy[bytes]:
     return st.one_of(anything, nearly_right(valid))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("command", DAEMONS)
-def test_a_daemons_file_is_taken_or_refused_in_one_line(command: str, tmp_path: Path) -> None:
-    path = tmp_path / "settings.yaml"
-
-    @few
-    @given(of(DAEMONS[command]))
-    @example(b"a: 2001-13-45")
-    @example(b"a: !!int x")
-    @example(b"a: &a [*a]")
-    @example(b"targets: &a [*a]")
-    @example(b"[" * 5000)
-    @example(b'rank_dir: "a\\0b"')
-    @example(b'listen_address: "\\ud800:1"')
-    @example(b'"\\ud800": 1')
-    def check(data: bytes) -> None:
-        path.write_bytes(data)
-        out, said = io.StringIO(), io.StringIO()
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(said):
-            status = main([*command.split(), "--config", str(path), "--check-config"])
-        told = [line for line in out.getvalue().splitlines(True) if f"{path}: warning: " not in line]
-        expect_one_line(status, "".join(told) + said.getvalue())
-        out.getvalue().encode()  # what cannot be printed would end in a traceback
-
-    check()
 
 
 def expect_one_line(status: int, said: str) -> None:

@@ -9,11 +9,11 @@ import sys
 
 import pytest
 
-from laggard.daemon import REPEAT_SECONDS, OncePerMinute
+from laggard.kit.daemon import REPEAT_SECONDS, OncePerMinute
 
 SCRIPT = """
 import logging
-from laggard.daemon import log_to_stderr
+from laggard.kit.daemon import log_to_stderr
 log_to_stderr("{level}", "{form}")
 log = logging.getLogger("laggard.x")
 log.info("hello %s", "there")

@@ -13,10 +13,10 @@ from pathlib import Path
 
 from support.paths import DATA
 
-from laggard import environment
 from laggard.catalogue.findings import FINDINGS
 from laggard.catalogue.metrics import METRICS
-from laggard.cli import COMMANDS
+from laggard.cli import AGENT_PARTS, COMMANDS
+from laggard.kit import environment
 
 GOLDEN = DATA / "golden"
 
@@ -30,7 +30,7 @@ def check(name: str, text: str) -> None:
 
 def test_commands_and_flags() -> None:
     lines = []
-    for command in COMMANDS:
+    for command in (*COMMANDS, *AGENT_PARTS):
         parser = argparse.ArgumentParser(add_help=False)
         importlib.import_module(command.module).configure(parser)
         lines.append(f"laggard {command.name}")

@@ -7,12 +7,10 @@ import shutil
 from pathlib import Path
 
 import pytest
-from golden import frozen, pack
+from golden import frozen
 from golden.answers import answers, everything
 from golden.case import Case, Culprit, chosen, is_part, load
-from golden.real import real_runs
-from golden.row import Named, Row, alike, ranges, text
-from support.paths import DATA
+from golden.row import text
 
 from laggard.locate.slow import ranks
 
@@ -77,83 +75,6 @@ def test_a_changed_threshold_shows_as_a_row(
     assert text(frozen.read(folder / frozen.RECORDINGS)[SLOW_RANK]) == now
 
 
-@pytest.mark.parametrize(("name", "others"), [("fluid/nothing", "fluid/congestion, "), ("flute", "dumps, fluid, ")])
-def test_an_unknown_case_is_told_in_a_line(
-    name: str, others: str, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["--only", name], folder) == 64
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"golden: no case or family {name!r}; there are {others}")
-
-
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        ('{"case":"fluid/nic/1","verdict":', "Input data was truncated"),
-        ('{"case":"fluid/nic/1","prose":"slow"}', "unknown field `prose`"),
-        ('{"verdict":"ok"}', "missing required field `case`"),
-        ("<<<<<<< HEAD", "JSON is malformed"),
-        ('{"case":"dumps/complete/1","verdict":"ok"}', "dumps/complete/1 comes twice"),
-    ],
-)
-def test_a_damaged_file_is_told_in_a_line(
-    line: str, said: str, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with (folder / frozen.RECORDINGS).open("a") as file:
-        file.write(line + "\n")
-    assert main(["--only", "stacks"], folder) == 64
-    (told,) = capsys.readouterr().err.splitlines()
-    count = len((folder / frozen.RECORDINGS).read_text().splitlines())
-    assert told.startswith(f"golden: {folder / frozen.RECORDINGS}, line {count}: ") and said in told
-    assert told.endswith(f"; bring it back by `git checkout {folder / frozen.RECORDINGS}`")
-
-
-def test_a_file_that_is_not_there_is_told_in_a_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (folder / frozen.MACHINES).unlink()
-    assert main(["--only", "stacks"], folder) == 64
-    (told,) = capsys.readouterr().err.splitlines()
-    assert told.startswith(f"golden: {folder / frozen.MACHINES} has no frozen answers: ")
-
-
-def test_a_case_that_is_not_frozen_and_one_that_is_gone_are_rows(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = folder / frozen.RECORDINGS
-    path.write_text(path.read_text().replace("stacks/standing/all_wait", "stacks/standing/renamed"))
-    assert main(["--only", "stacks", "--workers", "1"], folder) == 1
-    assert capsys.readouterr().out.splitlines() == [
-        "stacks/standing/all_wait | (not frozen) | unknown; notes: ended lacks no_waits",
-        "stacks/standing/renamed | unknown; notes: ended lacks no_waits | (no such case)",
-        "6 cases, 2 differ from what is frozen",
-    ]
-    assert main(["--only", "stacks", "--workers", "1", "--write"], folder) == 0
-    assert path.read_text() == (frozen.FOLDER / frozen.RECORDINGS).read_text()
-
-
-def test_an_exception_is_an_answer(capsys: pytest.CaptureFixture[str]) -> None:
-    def fail(folder: Path) -> None:
-        raise IndexError("no such rank")
-
-    assert dict(answers([Case("a/b", fail)], 1)) == {"a/b": Row(error="IndexError")}  # type: ignore[arg-type]
-    assert capsys.readouterr().err == "\na/b: IndexError: no such rank\n"
-
-
-def test_a_cost_may_differ_by_a_unit_and_is_frozen_as_it_was(tmp_path: Path) -> None:
-    was, unit, more = (
-        Row("fail", (Named("slow_host", "8-15", ("n1",), "forward", cost),)) for cost in (0.1, 0.101, 0.102)
-    )
-    assert alike(was, unit) and not alike(was, more)
-    assert not alike(was, Row("fail", (Named("slow_host", "8-15", ("n1",), "forward"),)))
-    assert not alike(was, Row("fail")) and not alike(was, Row("fail", was.culprits, ("brief",)))
-    assert text(was) == "fail; slow_host 8-15 on n1 in forward costs 10.0%"
-    frozen.write_all({"a/1": was}, frozen.differences({"a/1": was}, {"a/1": unit}), tmp_path)
-    assert frozen.read(tmp_path / frozen.RECORDINGS) == {"a/1": was}
-
-
-def test_ranks_are_told_as_ranges() -> None:
-    assert [ranges(each) for each in ((), (3,), (7, 0, 1, 2, 5), range(12))] == ["", "3", "0-2 5 7", "0-11"]
-
-
 @pytest.mark.parametrize(
     "name",
     ["simulator/death_collective/1", "fluid/rank0/1", "laggard_bench/death/1", "written/innocent/two_ranks_well"],
@@ -177,40 +98,3 @@ def test_truths_have_ranks_and_laggards_kinds() -> None:
     assert loaded.truth.culprits == (culprit,) and loaded.truth.verdicts == ("fail",)
     assert (loaded.family, loaded.truth.healthy) == ("laggard_bench/leaf", False)
     assert loaded.timings.ranks.tolist() == list(range(32))
-
-
-@pytest.fixture
-def real_run(tmp_path: Path) -> Path:
-    """A folder of bench/real_quality.py with a run of which rank 1 was slow."""
-    case = tmp_path / "real_runs" / "ddp-quota"
-    shutil.copytree(DATA / "folders" / "oom-allocator" / "recording", case / "trace")
-    (case / "truth.json").write_text('{"ranks": 4, "victims": [1], "kinds": ["slow_host"], "required": true}')
-    return case.parent
-
-
-def test_real_runs_are_packed_alike_and_read_again(
-    real_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    packed = tmp_path / "packed"
-    assert not list(real_runs(packed))
-    assert pack.main([str(real_run)], packed) == 0
-    (path,) = packed.iterdir()
-    first = path.read_bytes()
-    assert f"1 case packed into {packed}; all that is there is {len(first):,} bytes" in capsys.readouterr().out
-    for file in (real_run / "ddp-quota" / "trace").iterdir():
-        file.touch()
-    assert pack.main([str(real_run)], packed) == 0 and path.read_bytes() == first
-    (case,) = real_runs(packed)
-    loaded = load(case)
-    assert (case.name, loaded.truth.culprits) == ("real/ddp/quota", (Culprit(("slow_host",), (1,), (1,)),))
-    assert loaded.timings.world_size == 4
-
-
-def test_packing_says_what_is_wrong(
-    real_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert pack.main([str(tmp_path)], tmp_path / "packed") == 64
-    assert "a case has truth.json and trace" in capsys.readouterr().err
-    monkeypatch.setattr(pack, "MAX_BYTES", 1000)
-    assert pack.main([str(real_run)], tmp_path / "packed") == 1
-    assert "bytes are more than 1,000" in capsys.readouterr().err and not (tmp_path / "packed").exists()

@@ -47,36 +47,22 @@ def test_no_two_files_import_each_other_in_a_circle() -> None:
     assert not found, " -> ".join(found)
 
 
-def test_a_circle_would_be_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    package = tmp_path / "round_about"
-    package.mkdir()
-    (package / "__init__.py").touch()
-    (package / "one.py").write_text("from round_about import two\n")
-    (package / "two.py").write_text("def later():\n    from round_about.three import value\n")
-    (package / "three.py").write_text(
-        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import round_about.one\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    imports = grimp.build_graph("round_about", cache_dir=None)
-    found = circle({name: imports.find_modules_directly_imported_by(name) for name in imports.modules})
-    assert set(found) == {"round_about.one", "round_about.two", "round_about.three"}
-
-
 CLIENT = re.compile(
     r"^\s*(?:import|from) (httpx|h11|urllib\.request|http\.client|urllib3|requests|aiohttp)\b", re.MULTILINE
 )
 CLIENTS = {
     # The second reads requests, as uvicorn.
-    "h11": ("collector/scrape/answer_reader.py", "collector/web/request_lengths.py"),
+    "h11": ("collector/scrape/fetch.py", "collector/web/connections.py"),
     "httpx": (
-        *("collector/prometheus/", "collector/locate_command/", "src/laggard/collector_client.py"),
-        *("src/laggard/dashboards/", "src/laggard/kubernetes/"),
+        *("collector/prometheus/", "collector/locate_command/", "src/laggard/kit/collector_client.py"),
+        "src/laggard/kubernetes/",
     ),
+    "requests": ("src/laggard/dashboards.py",),
 }
 """Who uses which HTTP client beside laggard's own: docs/decisions/005-own-http.md."""
 
 
-def test_there_is_no_fourth_http_client() -> None:
+def test_there_is_no_fifth_http_client() -> None:
     used = {
         (name, str(path.relative_to(REPOSITORY)))
         for room in ROOMS
@@ -223,8 +209,9 @@ def speeds(path: Path) -> Speeds:
     return _speeds_of(text) if _LIVE.search(text) else Speeds(frozenset(), frozenset(_TEST.findall(text)))
 
 
+FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
 _LIVE = re.compile(r"\bmark\.(?:slow|spine)\b")
-_TEST = re.compile(r"^def (test_\w+)\(", re.MULTILINE)
+_TEST = re.compile(r"^(?:async )?def (test_\w+)\(", re.MULTILINE)
 
 
 @cache
@@ -235,9 +222,12 @@ def _is_marked(folder: Path) -> bool:
     return bool(marks) or (folder != TESTS and _is_marked(folder.parent))
 
 
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
 def _speeds_of(text: str) -> Speeds:
     body = ast.parse(text).body
-    tests = {node.name for node in body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")}
+    tests = {node.name for node in body if isinstance(node, FUNCTIONS) and node.name.startswith("test_")}
     slow, some_slow = _marked(body, tests, "slow")
     spine, _ = _marked(body, tests, "spine")
     return Speeds(frozenset(slow | some_slow), frozenset(tests - slow - spine))
@@ -251,7 +241,7 @@ def _marked(body: Sequence[ast.stmt], tests: Collection[str], mark: str) -> tupl
             named |= {target.id for target in node.targets if isinstance(target, ast.Name)}
     whole, some = set(tests) if "pytestmark" in named else set(), set()
     for node in body:
-        if isinstance(node, ast.FunctionDef) and node.name in tests:
+        if isinstance(node, FUNCTIONS) and node.name in tests:
             for marks in (it for it in node.decorator_list if _holds(it, mark, named)):
                 (some if isinstance(marks, ast.Call) else whole).add(node.name)
     return whole, some
@@ -264,50 +254,6 @@ def _holds(node: ast.expr, mark: str, named: Collection[str]) -> bool:
         or (isinstance(it, ast.Attribute) and it.attr == mark and getattr(it.value, "attr", "") == "mark")
         for it in ast.walk(node)
     )
-
-
-FORMS = """
-import pytest
-
-slow = pytest.mark.slow
-SOME = [1, pytest.param(2, marks=pytest.mark.slow)]
-
-
-def test_quick(): ...
-
-
-@slow
-def test_by_a_name(): ...
-
-
-@pytest.mark.skipif(True, reason="")
-@pytest.mark.slow
-@pytest.mark.parametrize("it", SOME)
-def test_marked(it): ...
-
-
-@pytest.mark.parametrize("it", SOME)
-def test_of_some_parameters(it): ...
-
-
-@pytest.mark.spine
-def test_of_the_spine(): ...
-"""
-
-
-def test_slow_marks_are_read(request: pytest.FixtureRequest) -> None:
-    """As pytest reads them, in each form that a file can have; and of all tests that this run has collected."""
-    found = _speeds_of(FORMS)
-    assert found.slow == {"test_by_a_name", "test_marked", "test_of_some_parameters"}
-    assert found.quick == {"test_quick", "test_of_some_parameters"}
-    of_a_file = _speeds_of(FORMS.replace("slow = ", "pytestmark = slow = "))
-    assert not of_a_file.quick and of_a_file.slow == found.slow | found.quick | {"test_of_the_spine"}
-    for item in request.session.items:
-        assert isinstance(item, pytest.Function)
-        marks = {mark for mark in ("slow", "spine") if item.get_closest_marker(mark)}
-        read = speeds(item.path)
-        assert (item.originalname in read.slow) >= ("slow" in marks), item.nodeid
-        assert marks or item.originalname in read.quick, item.nodeid
 
 
 def test_each_file_with_slow_tests_has_quick_ones_of_the_same() -> None:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import re
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from support.daemons import Daemon
+from support.waiting import wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -36,24 +35,16 @@ def daemon(within: tuple[str, ...], tmp_path: Path) -> Iterator[Callable[..., st
     """Starts a daemon in the namespace, and returns the URL that it says."""
     if not within:
         pytest.skip("no network namespace can be made, as root on Linux can, or it has no IPv6")
-    started: list[subprocess.Popen[bytes]] = []
+    started: list[Daemon] = []
 
     def start(*words: str) -> str:
-        log = tmp_path / f"{words[0]}-{len(started)}.log"
-        environ = {**os.environ, "LAGGARD_STATE_DIR": str(tmp_path / "state")}
-        with log.open("w") as stderr:
-            command = [*within, sys.executable, "-m", "laggard", *words]
-            started.append(subprocess.Popen(command, stderr=stderr, env=environ))
-        deadline = time.monotonic() + SECONDS
-        while not (found := re.search(r"listening on (\S+)", log.read_text())):
-            assert time.monotonic() < deadline and started[-1].poll() is None, log.read_text()
-            time.sleep(0.05)
-        return found[1]
+        log, environ = tmp_path / f"{len(started)}.log", {"LAGGARD_STATE_DIR": str(tmp_path / "state")}
+        started.append(Daemon(log, words, environ, (*within, sys.executable, "-m", "laggard")))
+        return started[-1].url
 
     yield start
-    for process in started:
-        process.terminate()
-        process.wait(SECONDS)
+    for each in started:
+        each.stop()
 
 
 def test_all_of_it_works_without_ipv4(within: tuple[str, ...], daemon: Callable[..., str], tmp_path: Path) -> None:
@@ -67,9 +58,7 @@ def test_all_of_it_works_without_ipv4(within: tuple[str, ...], daemon: Callable[
         command = [*within, sys.executable, "-m", "laggard", *words, "--collector", collector]
         return subprocess.run(command, capture_output=True, text=True, timeout=SECONDS).stdout
 
-    deadline = time.monotonic() + SECONDS
-    while "1 agent answers" not in (said := laggard("locate")):
-        assert time.monotonic() < deadline, said
+    wait_for(lambda: "1 agent answers" in laggard("locate"), lambda: laggard("locate"))
     assert laggard("incidents").startswith("No incident is open.\n")
     gate = [*within, sys.executable, "-m", "laggard", "healthcheck", "--gate", "report-only", "--collector", collector]
     done = subprocess.run(gate, capture_output=True, text=True, timeout=SECONDS)

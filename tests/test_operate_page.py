@@ -13,6 +13,7 @@ PAGE = REPOSITORY / "docs" / "operate.md"
 BACKUP = "tests/collector/incidents/test_backup.py"
 WHEELHOUSE = "tests/test_wheelhouse.py"
 SYSTEMD = "scripts/install_check_parts/systemd.py"
+ACCEPT = "tests/gate/test_accept.py"
 
 RUN_BY = {
     "umask 077": f"{SYSTEMD}::_backup_and_restore",
@@ -31,6 +32,8 @@ RUN_BY = {
     "systemctl restart laggard-reader laggard-agent": f"{SYSTEMD}::_upgrade",
     "make wheelhouse": f"{WHEELHOUSE}::test_make_makes_it_for_another_python",
     "pip install --no-index": f"{WHEELHOUSE}::test_it_suffices_without_a_network",
+    "sudo laggard healthcheck --accept": f"{ACCEPT}::test_the_lines_of_the_page_accept_list_and_end",
+    "laggard healthcheck --accept": f"{ACCEPT}::test_the_lines_of_the_page_accept_list_and_end",
 }
 """How each command of the page begins, and what runs it. Its code has those words, or runs the page's whole block, of
 which BLOCKS has the heading."""

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from laggard.errors import UsageError
-from laggard.read_anew import ReadAnew
+from laggard.kit.errors import UsageError
+from laggard.kit.secret_files import ReadAnew
 
 
 class Place:
@@ -17,7 +17,7 @@ class Place:
     def __init__(self, path: Path) -> None:
         self.path, self.fails, self.reads = path, "", 0
         path.write_text("first")
-        self.file = ReadAnew(str(path), self.read, "word", lambda word: f"a word of {len(word)} letters")
+        self.file = ReadAnew(str(path), self.read, "word stays", lambda word: f"a word of {len(word)} letters")
 
     def read(self) -> str:
         self.reads += 1
@@ -78,5 +78,5 @@ def test_a_first_file_that_cannot_be_used_is_an_error(tmp_path: Path) -> None:
         raise UsageError("no")
 
     with pytest.raises(UsageError, match="no"):
-        ReadAnew(str(tmp_path / "none"), read, "word", str)
+        ReadAnew(str(tmp_path / "none"), read, "word stays", str)
     assert not os.listdir(tmp_path)

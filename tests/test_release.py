@@ -11,14 +11,13 @@ import pytest
 from support.paths import REPOSITORY
 
 from laggard import __version__
-from laggard.cli import COMMANDS
+from laggard.cli import AGENT_PARTS, COMMANDS
 
 PLACES = {
     "pyproject.toml": r'^version = "(.*)"$',
     "CHANGELOG.md": r"\A# .*?^## ([\d.]+): ",
     "deploy/helm/laggard/Chart.yaml": r"^(?:version|appVersion): (.*)$",
-    "deploy/kubernetes/base/kustomization.yaml": r"newTag: (.*)$",
-    "deploy/kubernetes/overlays/report-only/kustomization.yaml": r"newTag: (.*)$",
+    "deploy/kubernetes/agent.yaml": r'image: "registry.example.org/laggard:(.*)"$',
     "deploy/kubernetes/examples/gated-job.yaml": r"image: laggard:(.*)$",
     "docs/openapi/agent.json": r'^  "version": "(.*)",$',
 }
@@ -46,7 +45,7 @@ def test_manual_and_completion_have_every_command(tmp_path: Path) -> None:
     done = subprocess.run(words, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     page = (tmp_path / "laggard.1").read_text().replace("\\-", "-")
-    for command in COMMANDS:
+    for command in (*COMMANDS, *AGENT_PARTS):
         assert f"{command.name}" in page and command.help in page, command.name
     assert "--gate" in page, "flags of the commands are there, too"
     bash = tmp_path / "laggard.bash"

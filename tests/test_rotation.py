@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import time
 import urllib.error
@@ -13,36 +12,28 @@ from typing import Any
 
 import pytest
 import trustme
-from support.certificates import SECONDS, Daemon, Files, Start, client
+from support.agents import put
+from support.certificates import SECONDS, Files, Start, client
+from support.daemons import Daemon
 
-from laggard.acknowledge.asked import signed as sign_acknowledge
-from laggard.agent.idle_rings.ask import NoAnswer, ask_for_ring
-from laggard.errors import UsageError
-from laggard.http.client import NoResponse, get
-from laggard.http.tls import ENV_CA_FILE, ENV_CERT_FILE, client_context
+from laggard.agent.idle_rings.command import NoAnswer, ask_for_ring
+from laggard.kit.http_client import NoResponse, get
+from laggard.kit.secret_files import read_token_file
+from laggard.kit.tls import ENV_CA_FILE, ENV_CERT_FILE, client_context
 from laggard.rings.authentication import new_nonce
-from laggard.token_file import read_token_file
 from laggard.wire import encode
-from laggard.wire.acknowledgement import AcknowledgeAsk
+from laggard.wire.exclusion import ConfirmAsk, Confirmation
+from laggard.wire.signing import CONFIRM, STACKS, signed
 from laggard.wire.stacks import StacksAsk
-from laggard.wire.stacks import signed as sign_stacks
 
 pytestmark = pytest.mark.slow
 
 CLIENTS = {"client_ca_file": "ca.pem", "client_auth_type": "RequireAndVerifyClientCert"}
 
 
-def put(path: Path, *parts: trustme.Blob | bytes) -> None:
-    """One file as a whole, by a rename."""
-    fresh = path.with_suffix(".new")
-    fresh.touch(0o600)
-    fresh.write_bytes(b"".join(part if isinstance(part, bytes) else part.bytes() for part in parts))
-    os.replace(fresh, path)
-
-
 def pair(path: Path, authority: trustme.CA, name: str) -> None:
     """Key and certificate in one file, so that no moment has the one without the other."""
-    put(path, authority.issue_cert(name).private_key_and_cert_chain_pem)
+    put(path, authority.issue_cert(name).private_key_and_cert_chain_pem.bytes())
 
 
 def state(collector: Daemon) -> str:
@@ -80,43 +71,24 @@ class Watched:
 def test_an_authority_is_replaced_without_a_gap(files: Files, start: Start) -> None:
     watched, new = Watched(files, start), trustme.CA()
     watched.up()
-    put(watched.folder / "ca.pem", files.authority.cert_pem, new.cert_pem)
+    put(watched.folder / "ca.pem", files.authority.cert_pem.bytes() + new.cert_pem.bytes())
     watched.up()
     pair(watched.folder / "collector.pem", new, "collector.example")
     watched.up()
     pair(watched.folder / "node.pem", new, "127.0.0.1")
     watched.up()
-    put(watched.folder / "ca.pem", new.cert_pem)
+    put(watched.folder / "ca.pem", new.cert_pem.bytes())
     watched.up()
     pair_of_one = {"cert_file": "node.pem", "key_file": "node.pem"}
     files.config(**CLIENTS, **pair_of_one, client_allowed_sans="[nobody.example]")
     watched.up()  # the settings themselves hold until the agent is started again
     assert watched.agent.said().count("certificates are read anew") == 3, "its own file, and twice the authorities"
-    assert get(f"{watched.agent.url}/-/healthy", SECONDS, tls=client_context(watched.environ)).status == 200
+    assert get(f"{watched.agent.url}/-/healthy", SECONDS, tls=client_context(watched.environ)).body == b"healthy\n"
     with pytest.raises(NoResponse, match="does not accept this client's certificate"):
-        put(watched.folder / "old.pem", new.cert_pem)
+        put(watched.folder / "old.pem", new.cert_pem.bytes())
         old = client(files, "client")
         old.load_verify_locations(watched.folder / "old.pem")
         get(f"{watched.agent.url}/-/healthy", SECONDS, tls=old)
-
-
-def test_a_key_that_comes_before_its_certificate_is_no_gap(files: Files, start: Start) -> None:
-    """Of a collector that asks. Once both are there, the new ones hold; a collector that starts with such a pair says
-    what is wrong."""
-    agent = start("agent", "--web.config.file", files.config(**CLIENTS))
-    collector = start("collector", "--interval", "0.3", "--target", agent.url, environ=files.environment("client"))
-    collector.wait_until(lambda: "1 agent is up" in collector.said())
-    fresh = files.authority.issue_cert("collector.example")
-    put(files.folder / "client.key", fresh.private_key_pem)
-    collector.wait_until(lambda: "the former certificates stay in use: " in collector.said())
-    assert "client.pem cannot be used: key values mismatch" in collector.said()
-    assert state(collector) == "up"
-    with pytest.raises(UsageError, match="key values mismatch"):
-        client_context(files.environment("client"))
-    put(files.folder / "client.pem", fresh.cert_chain_pems[0])
-    put(files.folder / "ca.pem", trustme.CA().cert_pem)
-    collector.wait_until(lambda: state(collector) == "down")
-    assert "mismatch" not in collector.said().splitlines()[-1], "it reads the files again"
 
 
 OLD, BOTH, TURNED, NEW = (
@@ -138,9 +110,9 @@ class Asking:
         for part in PARTS:
             self.put(part, OLD)
         (folder / "agent.yaml").write_text(f"stacks_token_file: {folder / 'agent.token'}\n")
-        names = ("stacks_token_file", "acknowledge_token_file", "ring_token_file")
+        names = ("stacks_token_file", "confirm_token_file", "ring_token_file")
         own = dict.fromkeys(names, str(folder / "collector.token"))
-        config = {**own, "incidents_database": "", "interval_seconds": 0.3, "acknowledged_file": str(folder / "kept")}
+        config = {**own, "incidents_database": "", "interval_seconds": 0.3}
         (folder / "collector.yaml").write_text(json.dumps(config))
         self.agent = start_agent("--config", str(folder / "agent.yaml"))
         flags = ("--config", str(folder / "collector.yaml"), "--target", self.agent.url)
@@ -155,15 +127,16 @@ class Asking:
         node to the collector and back."""
         sent = read_token_file(str(self.folder / "operator.token"), "--token-file")[0]
         found = []
-        ask = sign_stacks(sent, StacksAsk(time.time(), new_nonce(), "j1"))
+        ask = signed(sent, STACKS, StacksAsk(time.time(), new_nonce(), "j1"))
         answer = self.collector.client.post("/api/v1/stacks/ask", content=encode(ask))
         if answer.status_code != 200 or "token" in answer.text:  # asked too often: who asks was known
             found.append(f"operator to collector to agent: {answer.text}")
         if (status := asked(self.agent.url, sent)) != 200:
             found.append(f"operator to agent: {status}")
-        withdraw = AcknowledgeAsk("x", time.time(), new_nonce(), withdraw="0" * 8)
-        answer = self.collector.client.post("/api/v1/acknowledge", content=encode(sign_acknowledge(sent, withdraw)))
-        if answer.status_code != 409 or "no acknowledgement has the id" not in answer.text:
+        now = time.time()
+        measured = ConfirmAsk(Confirmation("nobody", "confirmed", now, "x", "so", ("n0",)), now, new_nonce())
+        answer = self.collector.client.post("/api/v1/confirm", content=encode(signed(sent, CONFIRM, measured)))
+        if answer.status_code != 409 or "no agent has reported as nobody" not in answer.text:
             found.append(f"operator to collector: {answer.text}")
         try:
             ask_for_ring(self.collector.url, "n0", read_token_file(str(self.folder / "node.token"), "token_file"))
@@ -200,14 +173,3 @@ def test_a_token_is_replaced_without_a_refused_request(
     refused = "\n".join(asking.refused())
     assert refused.count("another token than the") == 3 and "operator to agent: 401" in refused, refused
     assert "node to collector" in refused, "the old one is gone everywhere"
-
-
-def test_without_the_steps_between_it_is_refused(
-    start_agent: Any, start_collector: Any, start_rank: Any, tmp_path: Path
-) -> None:
-    """The test above would see it."""
-    start_rank(rank=0)
-    asking = Asking(tmp_path, start_agent, start_collector)
-    asking.put("agent", NEW)
-    refused = asking.refused()
-    assert len(refused) == 2 and "its agent has another token" in refused[0], refused

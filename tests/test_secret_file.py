@@ -7,53 +7,44 @@ import os
 from pathlib import Path
 
 import pytest
-from support.agents import let_others_enter
 from support.certificates import Files
 
 from laggard.cli import main
-from laggard.collector.prometheus.login import Login
-from laggard.http.tls import ENV_CERT_FILE, ENV_KEY_FILE, client_context
-from laggard.secret_file import exposure
-from laggard.web_config import load_web_config
+from laggard.collector.prometheus.client import Login
+from laggard.kit.secret_files import exposure
+from laggard.kit.tls import ENV_CERT_FILE, ENV_KEY_FILE, client_context
+from laggard.kit.web_config import load_web_config
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Path:
-    """A folder that other users can enter."""
-    let_others_enter(tmp_path)
-    tmp_path.chmod(0o755)
-    return tmp_path
-
-
-def secret(place: Path, mode: int, text: str = "a secret\n") -> Path:
-    path = place / "secret"
+def secret(open_dir: Path, mode: int, text: str = "a secret\n") -> Path:
+    path = open_dir / "secret"
     path.write_text(text)
     path.chmod(mode)
     return path
 
 
-def test_a_file_is_exposed_where_strangers_reach_it_and_may_read_or_change_it(place: Path) -> None:
+def test_a_file_is_exposed_where_strangers_reach_it_and_may_read_or_change_it(open_dir: Path) -> None:
     for mode, word in ((0o644, "read"), (0o604, "read"), (0o602, "change")):
-        path = secret(place, mode)
+        path = secret(open_dir, mode)
         assert exposure(str(path)) == f"is for every user of this machine to {word}: chmod o= {path}"
     for mode in (0o600, 0o640, 0o660):
-        assert exposure(str(secret(place, mode))) == ""
-    os.symlink(secret(place, 0o644), place / "link")
-    assert exposure(str(place / "link")).endswith(f"chmod o= {place / 'secret'}"), "a link's target counts"
-    place.chmod(0o750)
-    assert exposure(str(place / "secret")) == "", "strangers do not get to it"
-    assert exposure(str(place / "absent")) == ""
+        assert exposure(str(secret(open_dir, mode))) == ""
+    os.symlink(secret(open_dir, 0o644), open_dir / "link")
+    assert exposure(str(open_dir / "link")).endswith(f"chmod o= {open_dir / 'secret'}"), "a link's target counts"
+    open_dir.chmod(0o750)
+    assert exposure(str(open_dir / "secret")) == "", "strangers do not get to it"
+    assert exposure(str(open_dir / "absent")) == ""
 
 
-def test_tokens_that_give_power_are_refused_in_one_line(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    token = secret(place, 0o644)
+def test_tokens_that_give_power_are_refused_in_one_line(open_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    token = secret(open_dir, 0o644)
     for name, key in (("collector", "ring_token_file"), ("idle-rings", "token_file")):
         settings = {key: str(token)} | ({"collector": "http://127.0.0.1:9"} if name == "idle-rings" else {})
-        (place / name).write_text(json.dumps(settings))
+        (open_dir / name).write_text(json.dumps(settings))
     for words, where in (
         (("ring", "--token-file", str(token)), "--token-file"),
-        (("collector", "--config", str(place / "collector"), "--web.listen-address", "127.0.0.1:0"), "ring_token_file"),
-        (("idle-rings", "--config", str(place / "idle-rings")), "token_file"),
+        (("collector", "--config", str(open_dir / "collector"), "--web.listen-address", ":0"), "ring_token_file"),
+        (("agent", "--idle-rings", "--config", str(open_dir / "idle-rings")), "token_file"),
         (("dashboards", "push", "http://127.0.0.1:9", "--token-file", str(token)), "--token-file"),
     ):
         assert main(words) == 64
@@ -62,11 +53,11 @@ def test_tokens_that_give_power_are_refused_in_one_line(place: Path, capsys: pyt
 
 
 def test_keys_and_logins_are_taken_with_a_warning(
-    place: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    open_dir: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    files = Files.make(place)
-    key = place / "server.key"
-    monkeypatch.setenv(ENV_CERT_FILE, str(place / "server.pem"))
+    files = Files.make(open_dir)
+    key = open_dir / "server.key"
+    monkeypatch.setenv(ENV_CERT_FILE, str(open_dir / "server.pem"))
     monkeypatch.setenv(ENV_KEY_FILE, str(key))
     load_web_config(files.config())
     client_context()
@@ -75,11 +66,11 @@ def test_keys_and_logins_are_taken_with_a_warning(
     os.utime(key)  # a context is kept until a file changes
     load_web_config(files.config())
     client_context()
-    assert Login(str(secret(place, 0o644, "token"))).headers() == {"Authorization": "Bearer token"}
+    assert Login(str(secret(open_dir, 0o644, "token"))).headers() == {"Authorization": "Bearer token"}
     told = f"{key} is for every user of this machine to read: chmod o= {key}"
     assert caplog.messages == [
         f"key_file {told}",
         f"{ENV_KEY_FILE} {told}",
-        f"the login for Prometheus in {place / 'secret'} is for every user of this machine to read: "
-        f"chmod o= {place / 'secret'}",
+        f"the login for Prometheus in {open_dir / 'secret'} is for every user of this machine to read: "
+        f"chmod o= {open_dir / 'secret'}",
     ]

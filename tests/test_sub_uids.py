@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from laggard.agent.ranks.directory import round_robin
-from laggard.sub_uids import Accounts
+from laggard.kit.users import Accounts
 
 
 def test_an_id_in_a_range_is_its_accounts(tmp_path: Path) -> None:

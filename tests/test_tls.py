@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
-import os
 import socket
 import ssl
-import subprocess
-import sys
-import time
 import urllib.request
 from pathlib import Path
 
 import pytest
-import trustme
-from support.certificates import SECONDS, Daemon, Files, Start, client
+from support.certificates import SECONDS, Files, Start, client
+from support.daemons import Daemon, laggard
+from support.waiting import wait_for
 
-from laggard.errors import UsageError
-from laggard.gate.cached_report import fetch_cached_report
-from laggard.http.client import NoResponse, get
-from laggard.http.tls import ENV_CA_FILE, ENV_CERT_FILE, ENV_KEY_FILE, client_context
-from laggard.kubernetes.exchange import Answer, Exchange
-from laggard.kubernetes.view import CollectorError, read_view
-from laggard.web_config import load_web_config
+from laggard.gate.cached_report import CachedReport, fetch_cached_report
+from laggard.kit.errors import UsageError
+from laggard.kit.http_client import NoResponse, get
+from laggard.kit.tls import ENV_CA_FILE, ENV_CERT_FILE, ENV_KEY_FILE, client_context
+from laggard.kit.web_config import load_web_config
+from laggard.kubernetes.api_server import Answer, Exchange
+from laggard.kubernetes.judge import CollectorError, read_view
 
 DAEMONS = (("agent",), ("collector", "--target", "127.0.0.1:9"))
 
@@ -137,32 +133,6 @@ def test_the_chain_from_agent_to_people(files: Files, start: Start) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("words", DAEMONS, ids=("agent", "collector"))
-def test_certificates_are_replaced_without_a_restart(words: tuple[str, ...], files: Files, start: Start) -> None:
-    daemon = start(*words, "--web.config.file", files.config())
-    first = served(daemon)
-    (files.folder / "server.key").write_text("half a key")
-    assert served(daemon) == first
-    daemon.wait_until(lambda: "the former certificates stay in use: cert_file, key_file: " in daemon.said())
-    files.write("server", files.authority.issue_cert("127.0.0.1"))
-    second = served(daemon)
-    assert second != first and served(daemon) == second
-    assert "certificates are read anew" in daemon.said() and "Traceback" not in daemon.said()
-
-
-@pytest.mark.slow
-def test_other_authorities_of_clients_hold_at_once(files: Files, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = files.config(client_ca_file="ca.pem", client_auth_type="RequireAndVerifyClientCert")
-    agent = start("agent", "--web.config.file", config)
-    own = files.environment("client")
-    own[ENV_CA_FILE] = str(files.folder / "servers.pem")
-    files.authority.cert_pem.write_to_path(files.folder / "servers.pem")
-    assert asked(agent, own, monkeypatch) == "healthy\n"
-    trustme.CA().cert_pem.write_to_path(files.folder / "ca.pem")
-    assert "it does not accept this client's certificate" in asked(agent, own, monkeypatch)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("words", DAEMONS, ids=("agent", "collector"))
 def test_handshakes_that_never_end_hold_up_nobody(words: tuple[str, ...], files: Files, start: Start) -> None:
     daemon = start(*words, "--web.config.file", files.config())
     with contextlib.ExitStack() as stack:
@@ -181,31 +151,18 @@ def test_handshakes_that_never_end_hold_up_nobody(words: tuple[str, ...], files:
 
 
 @pytest.mark.slow
-def test_a_certificate_that_has_expired_is_called_so(
-    files: Files, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    past = datetime.datetime.now(datetime.timezone.utc) - datetime.timedelta(days=1)
-    files.write("server", files.authority.issue_cert("127.0.0.1", not_after=past))
-    agent = start("agent", "--web.config.file", files.config())
-    said = asked(agent, files.environment(), monkeypatch)
-    assert said == "its certificate is not accepted: certificate has expired"
-
-
-@pytest.mark.slow
 def test_the_gate_takes_the_report_of_an_agent_with_tls(
     files: Files, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without its authority: who listens is known by the kernel."""
     agent = start("agent", "--web.config.file", files.config())
-    deadline = time.monotonic() + SECONDS
-    while True:
-        try:
-            report = fetch_cached_report(agent.port, "n0", 600.0, ())
-            break
-        except NoResponse as error:
-            assert time.monotonic() < deadline, error
-            time.sleep(0.2)
-    assert report.report.node == "n0"
+
+    def report() -> CachedReport | None:
+        with contextlib.suppress(NoResponse):
+            return fetch_cached_report(agent.port, "n0", 600.0, ())
+        return None
+
+    assert wait_for(report, agent.said).report.node == "n0"
 
 
 @pytest.mark.slow
@@ -220,8 +177,7 @@ def test_systemd_hears_of_a_daemon_that_asks_for_certificates(files: Files, tmp_
         try:
             assert systemd.recv(4096).startswith(b"READY=1\n")
         finally:
-            daemon.process.terminate()
-            daemon.process.wait(300)
+            daemon.stop()
 
 
 @pytest.mark.parametrize(
@@ -264,14 +220,6 @@ def test_a_wrong_file_is_one_line(files: Files, text: str, message: str) -> None
     assert message in said and "\n" not in said and str(files.folder) in said
 
 
-def served(daemon: Daemon) -> bytes:
-    """The certificate that the daemon shows, in DER."""
-    context = ssl.create_default_context()
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    with socket.create_connection(("127.0.0.1", daemon.port), SECONDS) as plain, context.wrap_socket(plain) as found:
-        return found.getpeercert(binary_form=True) or b""
-
-
 def get_text(url: str, tls: ssl.SSLContext) -> str:
     with urllib.request.urlopen(url, timeout=SECONDS, context=tls) as answer:
         text: str = answer.read().decode()
@@ -279,6 +227,27 @@ def get_text(url: str, tls: ssl.SSLContext) -> str:
 
 
 def locate(url: str, environ: dict[str, str]) -> str:
-    command = [sys.executable, "-m", "laggard", "locate", "--collector", url]
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environ}, timeout=SECONDS)
+    done = laggard("locate", "--collector", url, **environ)
     return done.stdout + done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", DAEMONS, ids=("agent", "collector"))
+def test_certificates_are_replaced_without_a_restart(words: tuple[str, ...], files: Files, start: Start) -> None:
+    daemon = start(*words, "--web.config.file", files.config())
+    first = served(daemon)
+    (files.folder / "server.key").write_text("half a key")
+    assert served(daemon) == first
+    daemon.wait_until(lambda: "the former certificates stay in use: cert_file, key_file: " in daemon.said())
+    files.write("server", files.authority.issue_cert("127.0.0.1"))
+    second = served(daemon)
+    assert second != first and served(daemon) == second
+    assert "certificates are read anew" in daemon.said() and "Traceback" not in daemon.said()
+
+
+def served(daemon: Daemon) -> bytes:
+    """The certificate that the daemon shows, in DER."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with socket.create_connection(("127.0.0.1", daemon.port), SECONDS) as plain, context.wrap_socket(plain) as found:
+        return found.getpeercert(binary_form=True) or b""

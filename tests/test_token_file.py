@@ -7,28 +7,10 @@ import time
 from pathlib import Path
 
 import pytest
-from support.agents import let_others_enter
+from support.agents import put
 
-from laggard.errors import UsageError
-from laggard.token_file import MAX_TOKEN_BYTES, TokenFile, proved_by, read_token_file, tokens_of
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Path:
-    """A folder that other users can enter, so that a file's mode counts."""
-    let_others_enter(tmp_path)
-    tmp_path.chmod(0o755)
-    return tmp_path
-
-
-def put(path: Path, text: str, mode: int = 0o600) -> Path:
-    """The file as a whole, by a rename."""
-    fresh = path.with_suffix(".new")
-    fresh.touch(mode)
-    fresh.write_text(text)
-    fresh.chmod(mode)
-    os.replace(fresh, path)
-    return path
+from laggard.kit.errors import UsageError
+from laggard.kit.secret_files import MAX_TOKEN_BYTES, TokenFile, proved_by, read_token_file, tokens_of
 
 
 @pytest.mark.parametrize(
@@ -52,12 +34,12 @@ def test_a_line_is_a_token_and_the_first_is_sent(text: str, tokens: tuple[str, .
     [
         ("a\nb\nc\n", "has 3 lines: 2 tokens at most, the one to send first"),
         ("x" * (MAX_TOKEN_BYTES + 1), f"has a line of more than {MAX_TOKEN_BYTES} characters, which is no token"),
-        ("x\n" * (MAX_TOKEN_BYTES + 3), "which is no file of tokens"),
+        ("x\n" * (MAX_TOKEN_BYTES + 3), "which is too long"),
         (" \n\n", "is empty"),
     ],
 )
-def test_a_file_that_is_none_is_one_line(place: Path, text: str, said: str) -> None:
-    path = put(place / "token", text)
+def test_a_file_that_is_none_is_one_line(open_dir: Path, text: str, said: str) -> None:
+    path = put(open_dir / "token", text)
     with pytest.raises(UsageError) as error:
         read_token_file(str(path), "ring_token_file")
     assert str(error.value).startswith(f"ring_token_file {path} ") and said in str(error.value)
@@ -76,9 +58,9 @@ def test_each_token_is_tried_also_after_one_has_held() -> None:
     assert proved_by((), lambda token: True) is None
 
 
-def test_a_daemons_file_is_read_anew_when_it_changes(place: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_daemons_file_is_read_anew_when_it_changes(open_dir: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
-    path = put(place / "token", "old\n")
+    path = put(open_dir / "token", "old\n")
     tokens = TokenFile(str(path), "ring_token_file")
     assert (tokens.sent(), tokens.accepted(), bool(tokens)) == ("old", ("old",), True)
     put(path, "old\nnew\n")
@@ -94,8 +76,8 @@ def test_a_daemons_file_is_read_anew_when_it_changes(place: Path, caplog: pytest
     assert not any("new\n" in it or " old" in it for it in caplog.messages), "no token is logged"
 
 
-def test_while_a_file_cannot_be_used_the_former_token_holds(place: Path, caplog: pytest.LogCaptureFixture) -> None:
-    path = put(place / "token", "old\n")
+def test_while_a_file_cannot_be_used_the_former_token_holds(open_dir: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = put(open_dir / "token", "old\n")
     tokens = TokenFile(str(path), "ring_token_file")
     put(path, "new\n", 0o644)
     assert tokens.accepted() == tokens.accepted() == ("old",)
@@ -113,19 +95,19 @@ def test_while_a_file_cannot_be_used_the_former_token_holds(place: Path, caplog:
     assert tokens.accepted() == ("newest",)
 
 
-def test_a_link_that_is_switched_is_another_file(place: Path) -> None:
+def test_a_link_that_is_switched_is_another_file(open_dir: Path) -> None:
     """As Kubernetes replaces secrets."""
     for name in ("first", "second"):
-        (place / name).mkdir()
-        put(place / name / "token", name)
+        (open_dir / name).mkdir()
+        put(open_dir / name / "token", name)
     now = time.time_ns()
     for name in ("first", "second"):
-        os.utime(place / name / "token", ns=(now, now))
-    os.symlink("first", place / "data")
-    tokens = TokenFile(str(place / "data" / "token"), "ring_token_file")
+        os.utime(open_dir / name / "token", ns=(now, now))
+    os.symlink("first", open_dir / "data")
+    tokens = TokenFile(str(open_dir / "data" / "token"), "ring_token_file")
     assert tokens.sent() == "first"
-    os.symlink("second", place / "data.new")
-    os.replace(place / "data.new", place / "data")
+    os.symlink("second", open_dir / "data.new")
+    os.replace(open_dir / "data.new", open_dir / "data")
     assert tokens.sent() == "second"
 
 

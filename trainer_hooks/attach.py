@@ -10,17 +10,18 @@ import importlib.util
 import logging
 import os
 import sys
-from typing import Any
+from contextlib import ContextDecorator
+from threading import get_ident
+from typing import Any, Final
 
-from laggard.environment import ENV_OFF
-from laggard.trainer_hooks.engines.catchers import hook_catchers
-from laggard.trainer_hooks.engines.hidden_waits import hook_hiding_calls
-from laggard.trainer_hooks.engines.known_loaders import hook_known_loaders
-from laggard.trainer_hooks.engines.phased_calls import hook_phased_calls
+from laggard.kit.constants import PHASES
+from laggard.kit.environment import ENV_OFF
+from laggard.trainer_hooks.engines.known_calls import hook_known_calls
+from laggard.trainer_hooks.output.run_environment import WATCH
 from laggard.trainer_hooks.output.witness import WITNESS
 from laggard.trainer_hooks.pytorch.training import hooked_optimizer
 from laggard.trainer_hooks.session import Session
-from laggard.trainer_hooks.wrapping import suppress_errors
+from laggard.trainer_hooks.wrapping import after_import, call_after, suppress_errors
 
 log = logging.getLogger("laggard")
 
@@ -42,7 +43,7 @@ def attach(*trained: Any) -> None:
     expect_training()
     try:
         have_end_told()
-        current = session() if trained or _has_torch() else _torchless_session()
+        current = session(bool(trained) or _has_torch())
         current.steps.claim_training_thread()
         for each in trained:
             _watch(current, each)
@@ -67,33 +68,25 @@ def loop_session() -> Session | None:
     process is not to be recorded."""
     if _active is not None or not _expected or is_disabled():
         return _active
-    return session() if "torch" in sys.modules else _torchless_session()
+    return session("torch" in sys.modules)
 
 
 def _has_torch() -> bool:
     return "torch" in sys.modules or importlib.util.find_spec("torch") is not None
 
 
-def _torchless_session() -> Session:
-    global _active
-    if _active is None:
-        _active = Session()
-    return _active
-
-
-def session() -> Session:
-    """The session of this process. The first call creates it and hooks torch."""
-    import torch  # noqa: F401 - must come first: with auto_attach's import hooks, this import creates the session
+def session(with_torch: bool = True) -> Session:
+    """The session of this process. The first call creates it, and the first one with torch hooks that."""
+    if with_torch:
+        import torch  # noqa: F401 - must come first: with the import hooks, this import creates the session
 
     global _active
-    if _active is None or not _active.is_hooked:
+    if _active is None or (with_torch and not _active.is_hooked):
         created = _active or Session()
         try:
-            created.hook()
-            hook_phased_calls(created)
-            hook_known_loaders(created)
-            hook_catchers()
-            hook_hiding_calls()
+            if with_torch:
+                created.hook()
+                hook_known_calls(created)
         except Exception as error:
             created.abandon()
             _watch_without_hooks(error)
@@ -180,3 +173,159 @@ def _watch(current: Session, each: Any) -> None:
         current.watch_module(each)
     elif hasattr(each, "step"):
         current.steps.boundary.set_leader(current.steps.optimizer_key(hooked_optimizer(each)))
+
+
+_installed = False
+
+
+def hook_process() -> None:
+    """Hooks this process, which may become a rank: whatever it imports, and its NCCL's log. A second call
+    changes nothing, and neither does one where LAGGARD_OFF is set."""
+    if not is_disabled() and not WATCH.is_prepared:
+        expect_training()
+        install_import_hooks()
+        have_end_told()
+        WATCH.prepare()
+        atexit.register(WATCH.close)
+
+
+def install_import_hooks() -> None:
+    """Hooks torch, FSDP and DeepSpeed as soon as the script imports them. A second call changes nothing, and neither
+    does one where LAGGARD_OFF is set."""
+    global _installed
+    if not is_disabled() and not _installed:
+        _installed = True
+        after_import("torch", _hook_torch)
+        after_import("torch.distributed.fsdp", _hook_fsdp)
+        after_import("deepspeed", _hook_deepspeed)
+
+
+def _hook_torch(torch: Any) -> None:
+    session().witness_start()
+
+
+def _hook_fsdp(fsdp: Any) -> None:
+    """Watches the modules that fully_shard(module) and the older class FullyShardedDataParallel shard."""
+    call_after(fsdp, "fully_shard", lambda _, module, *__, **___: session().watch_module(module))
+    wrapper = "FullyShardedDataParallel.__init__"
+    call_after(fsdp, wrapper, lambda _, self, /, *__, **___: session().watch_module(self))
+
+
+def _hook_deepspeed(deepspeed: Any) -> None:
+    """Attaches to the engine that deepspeed.initialize() returns."""
+    call_after(deepspeed, "initialize", lambda result, *_, **__: attach(result[0]))
+
+
+# `step` and `phase`: what a loop of one's own says of itself, as context managers and as decorators.
+#
+#     for batch in batches:
+#         with step():
+#             with phase("input"):
+#                 ...
+#             train(batch)
+#         with phase("evaluation"):
+#             ...
+#
+# They may stay in the code: where laggard does nothing, as in a process that was started without it, each costs a
+# microsecond. Neither raises, and neither keeps an exception of the script's from getting out.
+
+ALIASES: Final = {
+    "data": "input",
+    "load": "input",
+    "eval": "evaluation",
+    "evaluate": "evaluation",
+    "validate": "evaluation",
+    "validation": "evaluation",
+    "test": "evaluation",
+    "save": "checkpoint",
+    "ckpt": "checkpoint",
+    "log": "logging",
+    "metrics": "logging",
+}
+"""Other words for phases, as scripts use them."""
+
+_PLACES: Final = {
+    **{name: place for place, name in enumerate(PHASES)},
+    **{alias: PHASES.index(name) for alias, name in ALIASES.items()},
+}
+_told: set[str] = set()  # names that are no phase, each told of once
+
+
+class phase(ContextDecorator):
+    """Records what runs in it as the phase `name`: input, forward, backward, optimizer, evaluation, checkpoint, logging
+    or between_steps, or a word of ALIASES. Of phases within each other the outer one counts. Any other name counts as
+    between_steps, and one line says so."""
+
+    def __init__(self, name: str) -> None:
+        self._place = _place_of(name)
+        self._entered: list[Session | None] = []  # a decorated function may call itself
+
+    def __enter__(self) -> phase:
+        session = _session_of_this_thread(current_session())
+        self._entered.append(session)
+        if session is not None:
+            session.loop.enter(self._place)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        session = self._entered.pop()
+        if session is not None:
+            session.loop.leave()
+
+
+class step(ContextDecorator):
+    """Records what runs in it as one step of training; from the first on, no optimizer ends steps. For loops that have
+    no optimizer of torch's, such as JAX's. What no phase() in it names counts as forward."""
+
+    def __enter__(self) -> step:
+        session = loop_session()
+        if session is not None:
+            session.begin_loop_step()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        session = _session_of_this_thread(current_session())
+        if session is not None:
+            session.loop.end()
+
+
+def _session_of_this_thread(session: Session | None) -> Session | None:
+    """`session`, None on other threads than the training's: what these do beside it is no phase of the step."""
+    return session if session is not None and get_ident() == session.steps.thread else None
+
+
+def _place_of(name: Any) -> int:
+    place = _PLACES.get(name) if isinstance(name, str) else None
+    if place is not None:
+        return place
+    if repr(name) not in _told and len(_told) < len(PHASES):
+        _told.add(repr(name))
+        known = ", ".join(PHASES[:-1])
+        print(f"laggard: phase({name!r:.60}) counts as between_steps; the phases are {known}", file=sys.stderr)
+    return PHASES.index("between_steps")
+
+
+_PREFIX: Final = "laggard/"
+_DRAIN_SECONDS: Final = 0.2  # that is waited for the thread which counts
+
+_before: dict[str, float] = {}
+
+
+def metrics() -> dict[str, float]:
+    """The measurements since the last call, in seconds a step: `laggard/step_seconds`, `laggard/waited_seconds`, each
+    phase that took time (`laggard/forward_seconds`), and `laggard/steps`, how many there were. Empty before the first
+    step, and where laggard does nothing. Never raises."""
+    session = current_session()
+    if session is None:
+        return {}
+    session.recorder.drain(_DRAIN_SECONDS)
+    totals = session.recorder.totals
+    now = {"steps": float(totals.steps), "step_seconds": totals.step_ns / 1e9, "waited_seconds": totals.waited_ns / 1e9}
+    now |= {f"{name}_seconds": spent / 1e9 for name, spent in zip(PHASES, totals.phases_ns, strict=True)}
+    made = {name: value - _before.get(name, 0.0) for name, value in now.items()}
+    steps = made.pop("steps")
+    if steps <= 0:
+        return {}
+    _before.update(now)
+    means = {name: value / steps for name, value in made.items() if value > 0 or name == "waited_seconds"}
+    return {f"{_PREFIX}steps": steps, **{f"{_PREFIX}{name}": value for name, value in means.items()}}

@@ -15,12 +15,12 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from laggard.address import as_url
-from laggard.constants import COLLECTOR_PORT
-from laggard.environment import ENV_COLLECTOR, job_id
-from laggard.errors import UsageError
+from laggard.kit.address import as_url
+from laggard.kit.constants import COLLECTOR_PORT
+from laggard.kit.environment import ENV_COLLECTOR, job_id
+from laggard.kit.errors import UsageError
 from laggard.trainer_hooks.attach import current_session, is_disabled
-from laggard.trainer_hooks.record.periodic_thread import PeriodicThread
+from laggard.trainer_hooks.record.event_log import PeriodicThread
 
 log = logging.getLogger("laggard")
 
@@ -99,7 +99,7 @@ class CulpritWatch(PeriodicThread):
                     tell(line or NO_LONGER, session.recorder.step if session else 0)
 
     def _line(self) -> str | None:
-        from laggard.http.client import NoResponse, get
+        from laggard.kit.http_client import NoResponse, get
 
         for address in self._addresses:
             with contextlib.suppress(NoResponse):

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from laggard.trainer_hooks.attach import attach
-from laggard.trainer_hooks.auto_attach import install_import_hooks
+from laggard.trainer_hooks.attach import attach, install_import_hooks
 from laggard.trainer_hooks.culprit import running_tools, tell_culprit
 
 

@@ -6,8 +6,7 @@ import contextlib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from laggard.trainer_hooks.attach import attach
-from laggard.trainer_hooks.auto_attach import install_import_hooks
+from laggard.trainer_hooks.attach import attach, install_import_hooks
 from laggard.trainer_hooks.culprit import tell_culprit
 
 

@@ -15,7 +15,7 @@ from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader, Source
 from types import CodeType, ModuleType, TracebackType
 from typing import Any
 
-from laggard.errors import UsageError
+from laggard.kit.errors import UsageError
 
 
 def is_runnable(path: str) -> bool:

@@ -14,11 +14,10 @@ from collections.abc import MutableMapping
 from pathlib import Path
 from typing import Final
 
-from laggard.environment import ENV_RECORD_DIR
-from laggard.errors import UsageError
+from laggard.kit.environment import ENV_RECORD_DIR
+from laggard.kit.errors import UsageError
 from laggard.trainer_hooks import child_processes
-from laggard.trainer_hooks.attach import is_disabled
-from laggard.trainer_hooks.auto_attach import hook_process
+from laggard.trainer_hooks.attach import hook_process, is_disabled
 from laggard.trainer_hooks.main_module import is_runnable, run_module, run_script, show_the_scripts_frames_alone
 from laggard.trainer_hooks.record.ending import note_ending
 

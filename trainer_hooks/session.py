@@ -11,36 +11,32 @@ from collections.abc import Callable, Mapping
 from threading import get_ident
 from typing import Any, Final
 
-from laggard.environment import ENV_HOST_CLOCK, ENV_RANK_PROCESS
+from laggard.kit.environment import ENV_HOST_CLOCK, ENV_RANK_PROCESS
 from laggard.rankfile.fact_names import ENDING, GPU, UNSEEN_WAITS
 from laggard.trainer_hooks.collectives import process_group
-from laggard.trainer_hooks.collectives.functional_waits import FunctionalWaits
-from laggard.trainer_hooks.collectives.group_ends import hook_ends
-from laggard.trainer_hooks.collectives.groups import ProcessGroups, sharding_groups
+from laggard.trainer_hooks.collectives.groups import FunctionalWaits, ProcessGroups, hook_ends, sharding_groups
 from laggard.trainer_hooks.collectives.native import NativeCollectives
-from laggard.trainer_hooks.device.captures import GraphCaptures
-from laggard.trainer_hooks.device.placement import Placement, gpu_uuid
-from laggard.trainer_hooks.output.identity import identify
+from laggard.trainer_hooks.device.gpu import GraphCaptures, Placement, gpu_uuid
 from laggard.trainer_hooks.output.open_outputs import open_outputs
-from laggard.trainer_hooks.output.start_watch import StartWatch
-from laggard.trainer_hooks.output.witness import WITNESS
-from laggard.trainer_hooks.pytorch import dataloader
-from laggard.trainer_hooks.pytorch.ddp import Reducers, hook_buffer_broadcasts
+from laggard.trainer_hooks.output.recording_folder import identify
+from laggard.trainer_hooks.output.witness import WITNESS, StartWatch
+from laggard.trainer_hooks.pytorch import forward as dataloader
+from laggard.trainer_hooks.pytorch.ddp import Reducers, StepDigests, digest_steps, hook_buffer_broadcasts
 from laggard.trainer_hooks.pytorch.forward import TorchForward
-from laggard.trainer_hooks.pytorch.import_hook import after_import
-from laggard.trainer_hooks.pytorch.step_digests import StepDigests, digest_steps
-from laggard.trainer_hooks.pytorch.trained_modules import trained_modules
-from laggard.trainer_hooks.pytorch.training import TorchSteps
+from laggard.trainer_hooks.pytorch.training import TorchSteps, trained_modules
 from laggard.trainer_hooks.record.device_timer import DeviceTimer
-from laggard.trainer_hooks.record.digest_log import DIGEST_LOG
-from laggard.trainer_hooks.record.ending import forget_calls, note_departure, note_present_ending, watch_exceptions
-from laggard.trainer_hooks.record.facts import FACTS
+from laggard.trainer_hooks.record.ending import (
+    DIGEST_LOG,
+    FACTS,
+    forget_calls,
+    note_departure,
+    note_present_ending,
+    watch_exceptions,
+)
 from laggard.trainer_hooks.record.recorder import FindDevice, Recorder
 from laggard.trainer_hooks.stacks.watch import StackWatch
-from laggard.trainer_hooks.steps.engine_steps import EngineSteps
-from laggard.trainer_hooks.steps.loop_steps import LoopSteps
-from laggard.trainer_hooks.steps.periodic_steps import PeriodicSteps
-from laggard.trainer_hooks.wrapping import call_after, suppress_errors
+from laggard.trainer_hooks.steps import EngineSteps, LoopSteps, PeriodicSteps
+from laggard.trainer_hooks.wrapping import after_import, call_after, suppress_errors
 
 
 class Session:
@@ -65,18 +61,21 @@ class Session:
         if every := digest_steps(os.environ):
             self.digests = StepDigests(every, DIGEST_LOG, self.captures)
             self.digests.begin(self.recorder, self.forward.watched_modules)
-        self.stacks: StackWatch | None = None
-        self._start: StartWatch | None = None
         self.is_hooked = False  # in torch: a loop of another kind needs none
         self._sought_modules = False
+        self._begin()
+        os.register_at_fork(after_in_child=self._after_fork_in_child)
+
+    def _begin(self, forked_at: int | None = None) -> None:
+        """Nothing of this process was recorded yet. `forked_at`: the step in which it was forked, where it was."""
+        self.stacks: StackWatch | None = None
+        self._start: StartWatch | None = None
         self._opened = False
-        self._forked = False
         self._closes_at_exit = False
         self._end_is_told = False
         self._had_groups = False  # torch.distributed was initialized
         self._had_rpc = False
-        self._forked_at = 0  # the step in which this process was forked, where it was
-        os.register_at_fork(after_in_child=self._after_fork_in_child)
+        self._forked, self._forked_at = forked_at is not None, forked_at or 0
 
     def hook(self) -> None:
         """Puts the hooks into torch. What this build of torch lacks is left out."""
@@ -90,7 +89,7 @@ class Session:
             self.native.start()
             process_group.hook(torch.distributed, self.recorder, self.groups)
             after_import("torch.distributed._functional_collectives", self.waits.hook)
-            after_import("torch.distributed.rpc", self._hook_rpc)
+            after_import("torch.distributed.rpc", lambda rpc: call_after(rpc, "init_rpc", self._rpc_began))
             hook_ends(torch.distributed, self._before_group_ends)
             hook_buffer_broadcasts(torch.distributed, self.recorder, self.native)
             ddp = torch.nn.parallel.DistributedDataParallel
@@ -228,11 +227,9 @@ class Session:
             self.digests.stop()
         forget_calls()
         self.placement.index = None
-        self.stacks = self._start = None
         self._forget_groups()
-        self._opened, self._forked, self._closes_at_exit = False, True, False
-        self._had_groups = self._had_rpc = self._end_is_told = False
-        self._forked_at, self.steps.updates_elsewhere = self.recorder.step, 0
+        self._begin(forked_at=self.recorder.step)
+        self.steps.updates_elsewhere = 0
         WITNESS.forget()
 
     def witness_start(self) -> None:
@@ -278,10 +275,6 @@ class Session:
         if not self._end_is_told:
             self._end_is_told = True
             call_at_end_of_multiprocessing_child(self.witness_end)
-
-    def _hook_rpc(self, rpc: Any) -> None:
-        if hasattr(rpc, "init_rpc"):
-            call_after(rpc, "init_rpc", self._rpc_began)
 
     def _rpc_began(self, *_: Any, **__: Any) -> None:
         self._had_rpc = True

@@ -9,16 +9,69 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import selectors
 import socket
-import struct
+import stat
 import threading
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
-from laggard.agent.gate.question import MAX_QUESTION_BYTES, WAIT, Answer, Question, WrongQuestion, parse_question
 from laggard.agent.prober.loop import ROUND, ProbeLoop, uptime
+from laggard.agent.sock_diag import peer_of
+from laggard.probes.profiles import PROFILE, SCHEMA
+from laggard.probes.runner.report import parse_gpus
+
+MAX_WAIT_SECONDS: Final = 60.0
+
+_PATH: Final = re.compile(
+    rf"/{SCHEMA}/{PROFILE}/"
+    r"(?P<fingerprint>[0-9a-f]{32})/(?P<boot>[0-9a-f-]{36})/(?P<newer>[0-9]{1,12})/"
+    r"(?P<gpus>-|[0-9,-]{1,128})/(?P<wait>[0-9]{1,6})"
+)
+
+
+class WrongQuestion(ValueError):
+    """It is no question of this schema."""
+
+
+class Question(NamedTuple):
+    """`fingerprint`: what the gate would judge (probes/choose.py). `boot`: the kernel's boot id, as the prolog
+    sees it. `newer`: the report must be of a round that began a second after this uptime (seconds) or later; 0: any.
+    `gpus`: the device minors of the job's GPUs; None: all. `wait_seconds`: how long the answer may take."""
+
+    fingerprint: str
+    boot: str
+    newer: int
+    gpus: frozenset[int] | None
+    wait_seconds: float
+
+
+class Answer(NamedTuple):
+    """`passes`: the agent's report, `age_seconds` old, stands for a check. Else `reason`, one word, says why the gate
+    has to look itself, and `cure` what the agent could run so that its answer may be another: ROUND, VARIANTS, or
+    nothing."""
+
+    passes: bool
+    age_seconds: int = 0
+    reason: str = ""
+    cure: str = ""
+
+    @property
+    def line(self) -> str:
+        return f"PASS {self.age_seconds}" if self.passes else f"CHECK {self.reason}"
+
+
+def parse_question(path: str) -> Question:
+    """Raises WrongQuestion."""
+    found = _PATH.fullmatch(path)
+    gpus = None if not found or found["gpus"] == "-" else parse_gpus(found["gpus"])
+    if not found or (gpus is None and found["gpus"] != "-"):
+        raise WrongQuestion
+    wait = min(MAX_WAIT_SECONDS, int(found["wait"]) / 1000)
+    return Question(found["fingerprint"], found["boot"], int(found["newer"]), gpus, wait)
+
 
 log = logging.getLogger("laggard.agent")
 
@@ -27,12 +80,12 @@ QUESTION_SECONDS: Final = 2.0
 """The time for a whole question."""
 
 MAX_REQUEST_BYTES: Final = 4096
-"""The largest HTTP request, as curl sends one."""
+"""The largest request, as curl sends one."""
 
 _TICK_SECONDS: Final = 0.1
 _PAUSE_SECONDS: Final = 0.05
-_CREDENTIALS: Final = struct.Struct("3i")  # struct ucred: pid, uid, gid (unix(7))
-_HTTP: Final = "HTTP/1.0 200 OK\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n"
+_WAIT: Final = "HTTP/1.0 200 OK\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\nWAIT\n"
+"""The line before the answer, at once: the prolog knows that somebody works on it."""
 
 
 class _Prolog:
@@ -43,7 +96,6 @@ class _Prolog:
         self.until = until
         self.data = b""
         self.question: Question | None = None
-        self.speaks_http = False
         self.asked_at = 0.0  # seconds since boot
 
 
@@ -101,7 +153,7 @@ class GateServer:
             self._take(connection)
 
     def _take(self, connection: socket.socket) -> None:
-        if len(self._prologs) >= MAX_CONNECTIONS or _user(connection) not in (0, os.geteuid()):
+        if len(self._prologs) >= MAX_CONNECTIONS or peer_of(connection)[1] not in (0, os.geteuid()):
             connection.close()
             return
         connection.setblocking(False)
@@ -122,20 +174,18 @@ class GateServer:
             self._end(prolog)
             return
         prolog.data += data
-        prolog.speaks_http = prolog.data.startswith(b"GET /")
-        end, most = (b"\r\n\r\n", MAX_REQUEST_BYTES) if prolog.speaks_http else (b"\n", MAX_QUESTION_BYTES)
-        if end in prolog.data:
+        if b"\r\n\r\n" in prolog.data:
             self._asked(prolog)
-        elif len(prolog.data) > most:
+        elif len(prolog.data) > MAX_REQUEST_BYTES:
             self._end(prolog)
 
     def _asked(self, prolog: _Prolog) -> None:
-        line = prolog.data.split(b"\n", 1)[0].decode("ascii", "replace")
-        if prolog.speaks_http:  # GET /gate/1/prolog/... HTTP/1.1
-            path = line.split(" ")[1].strip("/").replace("/", " ")
-            line = path.replace(" ", "/", 1)
+        if not _sent(prolog.connection, _WAIT):
+            self._end(prolog)
+            return
+        path = prolog.data.split(b"\r\n", 1)[0].decode("ascii", "replace").split(" ")[1:2]
         try:
-            prolog.question = parse_question(line)
+            prolog.question = parse_question("".join(path))
         except WrongQuestion:
             self._send(prolog, "CHECK question")
             return
@@ -144,9 +194,6 @@ class GateServer:
         answer = self._judge(prolog.question)
         if answer.passes or not answer.cure or not prolog.question.wait_seconds:
             self._send(prolog, answer.line)
-            return
-        if not prolog.speaks_http and not _sent(prolog.connection, f"{WAIT}\n"):
-            self._end(prolog)
             return
         self._loop.want(answer.cure)
 
@@ -175,7 +222,7 @@ class GateServer:
                 self._send(prolog, self._judge(prolog.question).line)
 
     def _send(self, prolog: _Prolog, line: str) -> None:
-        _sent(prolog.connection, f"{_HTTP if prolog.speaks_http else ''}{line}\n")
+        _sent(prolog.connection, f"{line}\n")
         self._end(prolog)
 
     def _end(self, prolog: _Prolog) -> None:
@@ -186,14 +233,65 @@ class GateServer:
 
 
 def _sent(connection: socket.socket, text: str) -> bool:
-    """A line fits the kernel's buffer: who does not take it is gone."""
+    """It fits the kernel's buffer: who does not take it is gone."""
     try:
         return connection.send(text.encode("ascii")) == len(text)
     except OSError:
         return False
 
 
-def _user(connection: socket.socket) -> int:
-    """The user at the other end, as the kernel noted it when they connected."""
-    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    return int(_CREDENTIALS.unpack(credentials)[1])
+BACKLOG: Final = 512
+_MODE: Final = 0o600  # root may ask anyway
+
+
+def open_listener(path: str) -> socket.socket | None:
+    """Listens at `path`, in the place of a socket that nobody listens at any more. None where that cannot be, which the
+    log tells: prologs then look themselves."""
+    folder = os.path.dirname(path)
+    if not os.path.isdir(folder):
+        log.debug("prologs cannot ask: there is no folder %s", folder)
+        return None
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    try:
+        if reason := _why_not(folder) or _make_room(path):
+            raise OSError(0, reason)
+        listener.bind(path)
+        os.chmod(path, _MODE)
+        listener.listen(BACKLOG)
+        listener.setblocking(False)
+    except OSError as error:
+        listener.close()
+        log.warning("prologs cannot ask at %s: %s", path, error.strerror)
+        return None
+    log.info("prologs ask at %s", path)
+    return listener
+
+
+def _why_not(folder: str) -> str:
+    """Empty where nobody else can put a socket into `folder`."""
+    there = os.lstat(folder)
+    if there.st_uid not in (0, os.geteuid()):
+        return f"{folder} belongs to user {there.st_uid}"
+    if not stat.S_ISDIR(there.st_mode) or there.st_mode & 0o022:
+        return f"{folder} is no folder of the agent's alone: others may write there"
+    return ""
+
+
+def _make_room(path: str) -> str:
+    """Removes what an agent has left at `path`. Returns why it must not be removed."""
+    try:
+        there = os.lstat(path)
+    except FileNotFoundError:
+        return ""
+    if not stat.S_ISSOCK(there.st_mode):
+        return "something else than a socket is there"
+    with contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as other:
+        other.setblocking(False)
+        try:
+            other.connect(path)
+        except ConnectionRefusedError:
+            os.unlink(path)
+            return ""
+        except BlockingIOError:
+            pass
+    return "another agent listens there"

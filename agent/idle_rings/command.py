@@ -1,5 +1,5 @@
-"""`laggard idle-rings`: asks the collector whether a ring is due, runs it while the node is idle, and ends it within a
-second of a job's arrival. Off unless it is started, and it starts with a token alone."""
+"""`laggard agent --idle-rings`: asks the collector whether a ring is due, runs it while the node is idle, and ends it
+within a second of a job's arrival. Off unless it is started, and it starts with a token alone."""
 
 from __future__ import annotations
 
@@ -8,21 +8,115 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Callable
-from typing import Final
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Literal
 
-from laggard.address import without_login
-from laggard.agent.idle_rings.arrivals import Arrivals, hidden_processes, make_arrivals
-from laggard.agent.idle_rings.ask import NoAnswer, ask_for_ring
-from laggard.agent.idle_rings.child import RingOrder
-from laggard.agent.idle_rings.ring import LOOK_SECONDS, RingOutcome, find_user, run_ring
-from laggard.agent.idle_rings.settings import IdleRingsSettings, find_tokens, resolve_settings
+from msgspec import structs
+
+from laggard.agent.idle_rings.ring import (
+    LOOK_SECONDS,
+    Arrivals,
+    RingOutcome,
+    find_user,
+    hidden_processes,
+    make_arrivals,
+    run_ring,
+)
 from laggard.agent.idle_rings.state import StateFolder
-from laggard.daemon import add_config_flag, add_log_flags, asked_about_settings, log_to_stderr
-from laggard.errors import UsageError
-from laggard.rings.authentication import token_of_ring
-from laggard.rings.keep import keep_share
-from laggard.wire.idle_rings import RingTask
+from laggard.kit.address import as_url, without_login
+from laggard.kit.config import Settings, load
+from laggard.kit.constants import COLLECTOR_PORT
+from laggard.kit.daemon import add_config_flag, add_log_flags, asked_about_settings, log_to_stderr
+from laggard.kit.environment import ENV_RING_TOKEN_FILE, node_name, rank_dir
+from laggard.kit.errors import UsageError
+from laggard.kit.http_client import NoResponse, post
+from laggard.kit.secret_files import TokenFile
+from laggard.kit.words import printable_line
+from laggard.rings.authentication import new_nonce, token_of_ring
+from laggard.rings.membership import Membership, RingOrder
+from laggard.rings.place import read_tokens
+from laggard.rings.run import keep_share
+from laggard.wire import WireError, decode, encode
+from laggard.wire.idle_rings import RingAsk, RingDue, RingTask
+from laggard.wire.signing import RING_AGENT, RING_COLLECTOR, signed, signer
+
+# Asks the collector whether a ring is due. Both sides prove that they know the token: who merely has the collector's
+# address can have nothing started here.
+
+_ANSWER_SECONDS: Final = 10.0
+
+
+class NoAnswer(Exception):
+    """There is no answer to trust. The text says why."""
+
+
+def ask_for_ring(collector: str, node: str, tokens: Sequence[str]) -> RingDue:
+    """`tokens`: of which the first signs the question, and either the answer. Raises NoAnswer."""
+    ask = signed(tokens[0], RING_AGENT, RingAsk(node, time.time(), new_nonce()))
+    try:
+        due = decode(post(f"{collector}/api/v1/rings/due", encode(ask), _ANSWER_SECONDS).body, RingDue)
+    except (NoResponse, WireError) as error:
+        raise NoAnswer(f"the collector {without_login(collector)}: {printable_line(str(error), 300)}") from None
+    if due.nonce != ask.nonce or signer(tokens, RING_COLLECTOR, due) is None:
+        raise NoAnswer(
+            f"the collector {without_login(collector)} does not prove that it knows the token: nothing is started"
+        )
+    return due
+
+
+# The settings of `laggard agent --idle-rings`: a YAML file. Durations in seconds.
+
+
+class IdleRingsSettings(Settings, frozen=True):
+    collector: str = ""
+    """The collector that plans the rings, as http://HOST:PORT. It has to be given."""
+    token_file: str = ""
+    """A file with the secret that the collector's `ring_token_file` has, read anew when it changes. Where empty: the
+    file that LAGGARD_RING_TOKEN_FILE names, else LAGGARD_RING_TOKEN, which holds until the end. Without one nothing is
+    asked, and nothing starts."""
+    node: str = ""
+    """The name that this machine's agent reports. Where empty: LAGGARD_NODE, else the host name."""
+    rank_dir: str = ""
+    """The directory in which ranks write their files, as the agent's. Empty: LAGGARD_RANK_DIR, else /run/laggard/ranks
+    if that exists, else /dev/shm/laggard."""
+    device: Literal["auto", "cuda", "cpu"] = "auto"
+    """NCCL on GPUs (`cuda`), gloo on CPUs (`cpu`), or what the machine has (`auto`)."""
+    user: str = "laggard"
+    """The user to whom the ring's own processes belong where root starts this; any other user's are his own."""
+
+
+def resolve_settings(arguments: argparse.Namespace, environ: Mapping[str, str]) -> IdleRingsSettings:
+    """Returns the settings with every empty one filled in. Raises UsageError."""
+    settings = load(arguments.config, IdleRingsSettings) if arguments.config else IdleRingsSettings()
+    if arguments.collector is not None:
+        settings = structs.replace(settings, collector=as_url(arguments.collector, COLLECTOR_PORT))
+    if not settings.collector.startswith(("http://", "https://")):
+        raise UsageError(
+            f"collector is {without_login(settings.collector)!r}: give the collector that plans rings, http://HOST:PORT"
+        )
+    return structs.replace(
+        settings,
+        collector=settings.collector.rstrip("/"),
+        node=settings.node or node_name(environ),
+        rank_dir=settings.rank_dir or rank_dir(environ),
+    )
+
+
+def find_tokens(settings: IdleRingsSettings) -> Callable[[], tuple[str, ...]]:
+    """Returns what tells the tokens, of which the first is sent; those of a file are read anew when it changes. Raises
+    UsageError where there is none."""
+    if settings.token_file:
+        return TokenFile(settings.token_file, "token_file").accepted
+    if named := os.environ.get(ENV_RING_TOKEN_FILE):
+        return TokenFile(named, ENV_RING_TOKEN_FILE).accepted
+    tokens = read_tokens(None)
+    if not tokens:
+        raise UsageError(
+            "idle rings are off: no token. Give token_file, with the secret that the collector's ring_token_file has"
+        )
+    return lambda: tokens
+
 
 log = logging.getLogger("laggard.idle_rings")
 
@@ -97,8 +191,9 @@ class IdleRings:
         if self._wait_idle(task.begin_seconds):
             return
         tokens = tuple(token_of_ring(token, task.id) for token in self._tokens())
-        order = RingOrder(task, self._settings.node, self._settings.device, tokens)
-        outcome = run_ring(order, self._settings.user, self._arrivals, self._state, self._stopped.is_set)
+        outcome = run_ring(
+            _order(task, tokens, self._settings), self._settings.user, self._arrivals, self._state, self._stopped.is_set
+        )
         self._note(outcome)
 
     def _wait_idle(self, seconds: float) -> bool:
@@ -119,6 +214,21 @@ class IdleRings:
         if outcome.end is not None and outcome.end.share is not None:
             keep_share(outcome.end.share, pairs=outcome.end.pairs)
         self._state.note_outcome(outcome.outcome, outcome.abort_seconds)
+
+
+def _order(task: RingTask, tokens: tuple[str, ...], settings: IdleRingsSettings) -> RingOrder:
+    second = (task.second_host, task.port)
+    place = Membership(task.number, len(task.nodes), task.host, task.port, names=task.nodes, second=second)
+    return RingOrder(
+        place=place,
+        tokens=tokens,
+        device=settings.device,
+        seconds=task.seconds,
+        join_seconds=task.join_seconds,
+        deadline_seconds=task.deadline_seconds,
+        modest=True,
+        node=settings.node,
+    )
 
 
 def _refusal(task: RingTask, node: str) -> str:

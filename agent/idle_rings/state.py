@@ -1,4 +1,4 @@
-"""The files that `laggard idle-rings` leaves for this node's other parts: its ring's session, for the probe `gpu_busy`,
+"""The files of `laggard agent --idle-rings` for this node's other parts: its ring's session, for the probe `gpu_busy`,
 and how its rings ended, for the agent's metrics."""
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Final
 
 import msgspec
 
-from laggard.environment import ENV_STATE_DIR
-from laggard.probes.gpu.model.own_ring import RUNNING_PATH, RunningRing
+from laggard.kit.environment import ENV_STATE_DIR
+from laggard.probes.gpu.model.services import RUNNING_PATH, RunningRing
 from laggard.wire import WireError, decode, encode
 
 OUTCOMES: Final = ("ok", "fail", "unknown", "job_came", "stopped")

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import logging
+import subprocess
 import threading
 import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from laggard.agent.prober.process import ProberError
-from laggard.agent.prober.variants import split
+import msgspec
+
+from laggard.agent.prober.process import KnownProbes, ProberError, Refused, split
+from laggard.kit.errors import UsageError
+from laggard.kit.processes import own_process
 from laggard.model import ProbeResult, Report, Verdict
 
 log = logging.getLogger("laggard.agent")
@@ -32,7 +36,7 @@ _NO_VARIANTS: Final = Report(Verdict.SKIPPED, "", 0.0, (), (), {})
 
 class ProbeRound(NamedTuple):
     """A report and when it was finished, Unix time. `complete`: whether the probes ran; where they did not, the report
-    says why. `variants`: what the gate's variants found (stricter.py), which is no part of the report. `began`, `ended`
+    says why. `variants`: what the gate's variants found (known.py), which is no part of the report. `began`, `ended`
     and `variants_began` are seconds since boot."""
 
     report: Report
@@ -155,3 +159,26 @@ def _unknown(node: str, reason: str, elapsed_seconds: float) -> Report:
     """Returns the report that stands in where the probes did not run. That is never `ok`."""
     prober = ProbeResult(PROBER, Verdict.UNKNOWN, reason, elapsed_seconds)
     return Report(Verdict.UNKNOWN, node, elapsed_seconds, (prober,), (), {})
+
+
+# What an agent's own process knows of the probes: that its profile can be used, and what a prolog asks for.
+#
+# A process of its own tells it when the agent starts, since that takes the code of every probe, 3 MiB, which only the
+# prober needs later.
+
+_SECONDS: Final = 60.0
+"""A cold file system may need seconds for a hundred modules."""
+
+_ANSWER: msgspec.json.Decoder[KnownProbes | Refused] = msgspec.json.Decoder(KnownProbes | Refused)
+
+
+def know_probes(profile: str, node: str) -> KnownProbes:
+    """Raises UsageError where `profile` (a name or a path) cannot be used, or nothing tells what it runs."""
+    command = own_process("laggard.agent.prober.known", profile, node)
+    try:
+        answer = _ANSWER.decode(subprocess.run(command, stdout=subprocess.PIPE, timeout=_SECONDS, check=True).stdout)
+    except (OSError, subprocess.SubprocessError, msgspec.MsgspecError) as error:
+        raise UsageError(f"cannot tell what profile {profile} runs: {error}") from None
+    if isinstance(answer, Refused):
+        raise UsageError(answer.message)
+    return answer

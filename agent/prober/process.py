@@ -14,13 +14,13 @@ import subprocess
 import threading
 import time
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final, NamedTuple
 
+import msgspec
 from msgspec import structs
 
-from laggard.agent.prober.variants import WITH_VARIANTS
-from laggard.model import Report
-from laggard.own_process import own_process
+from laggard.kit.processes import own_process
+from laggard.model import ProbeResult, Report, worst
 from laggard.wire import WireError, decode
 
 MAX_BYTES: Final = 4 << 20
@@ -54,7 +54,8 @@ class Prober:
     def _run(self, request: bytes) -> Report:
         process = self._running_process()
         try:
-            _write(process, request)
+            assert process.stdin is not None
+            process.stdin.write(request)
             report = decode(_read_line(process, self._deadline_seconds), Report)
         except WireError as error:
             raise self._abandon(process, f"the prober's answer is no report: {error}") from None
@@ -95,7 +96,7 @@ class Prober:
 
 
 def prober_command(profile: str) -> tuple[str, ...]:
-    return own_process("laggard.agent.prober.worker", profile, WITH_VARIANTS)
+    return own_process("laggard.agent.prober.worker", profile)
 
 
 def _start(command: Sequence[str]) -> subprocess.Popen[bytes]:
@@ -107,11 +108,6 @@ def _start(command: Sequence[str]) -> subprocess.Popen[bytes]:
         )
     except OSError as error:
         raise ProberError(f"cannot start the prober {command[0]}: {error.strerror}") from None
-
-
-def _write(process: subprocess.Popen[bytes], data: bytes) -> None:
-    assert process.stdin is not None
-    process.stdin.write(data)
 
 
 def _read_line(process: subprocess.Popen[bytes], timeout_seconds: float) -> bytes:
@@ -152,3 +148,53 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
     for pipe in (process.stdin, process.stdout):
         if pipe is not None:
             pipe.close()
+
+
+# The gate's variants of probes in the agent's rounds: what of a report is the agent's, and what a prolog is told.
+
+PREFIX: Final = "gate:"
+
+
+class KnownProbes(NamedTuple):
+    """`fingerprint`: of what a prolog asks about this node. `gate`: the probes that it asks for; `variants`: those of
+    them that it judges otherwise than the agent, or that the agent does not run."""
+
+    fingerprint: str
+    gate: frozenset[str]
+    variants: frozenset[str]
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """Why the agent's profile cannot be used."""
+
+    message: str
+
+
+def split(report: Report) -> tuple[Report, Report]:
+    """What the agent reports, and what the gate's variants found, under the names that the gate has for them."""
+    variants = [result for result in report.probes if result.name.startswith(PREFIX)]
+    others = [result for result in report.probes if not result.name.startswith(PREFIX)]
+    facts = report.facts
+    return (
+        _part(report, others, {name: value for name, value in facts.items() if not name.startswith(PREFIX)}),
+        _part(
+            report,
+            [structs.replace(result, name=result.name.removeprefix(PREFIX)) for result in variants],
+            {name.removeprefix(PREFIX): value for name, value in facts.items() if name.startswith(PREFIX)},
+        ),
+    )
+
+
+def _part(report: Report, results: Sequence[ProbeResult], facts: dict[str, Any]) -> Report:
+    """The report of `results` alone."""
+    kept = sorted(place for result in results for place in result.findings)
+    moved = {place: number for number, place in enumerate(kept)}
+    return structs.replace(
+        report,
+        verdict=worst(result.verdict for result in results),
+        probes=tuple(
+            structs.replace(result, findings=tuple(moved[place] for place in result.findings)) for result in results
+        ),
+        findings=tuple(report.findings[place] for place in kept),
+        facts=facts,
+    )

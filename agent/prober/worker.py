@@ -1,19 +1,19 @@
-"""The agent's helper process: `python -m laggard.agent.prober.worker PROFILE variants`. It reads one line for each
-round of probes (`variants`: of the gate's variants alone) and answers with one line, the report. It has one thread, so
-that its probes can be forked. It ends when the agent closes its input or ends."""
+"""The agent's helper process: `python -m laggard.agent.prober.worker PROFILE`. It reads one line for each round of
+probes (`variants`: of the gate's variants alone) and answers with one line, the report. It has one thread, so that its
+probes can be forked. It ends when the agent closes its input or ends."""
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import os
 import select
 import signal
 import sys
 
-from laggard.agent.prober.stricter import stricter_probes
-from laggard.agent.prober.variants import WITH_VARIANTS
+from laggard.agent.prober.known import stricter_probes
 from laggard.probes.choose import choose_probes
-from laggard.probes.host import adjtimex, reader
+from laggard.probes.host import reader
 from laggard.probes.host.host import Host
 from laggard.probes.profiles import find_profile
 from laggard.probes.runner.runner import Runner
@@ -21,15 +21,15 @@ from laggard.wire import encode
 
 _REQUESTS, _REPORTS = 0, 1
 
-IMPORTED_AHEAD = (adjtimex, reader)
-"""What probes import when they need it, because a single health check mostly does not: here each round's forks would
-import it again, for 7 ms of CPU time in each (sockets alone)."""
+IMPORTED_AHEAD = (ctypes, reader)
+"""The modules that probes import when they need them, because a single health check mostly does not: here each round's
+forks would import them again, for 7 ms of CPU time in each (sockets alone)."""
 
 
-def main(profile_name: str, with_variants: bool) -> None:
+def main(profile_name: str) -> None:
     profile = find_profile(profile_name)
     probes = choose_probes(profile, (), (), f"profile {profile_name}")
-    variants = stricter_probes(probes) if with_variants else ()
+    variants = stricter_probes(probes)
     reports = _redirect_output()
     _exit_with_agent()
     host, runner = Host(), Runner()  # one runner for all rounds: it knows which probes of earlier rounds are stuck
@@ -75,4 +75,4 @@ def _send(descriptor: int, data: bytes) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], with_variants=WITH_VARIANTS in sys.argv[2:])
+    main(sys.argv[1])

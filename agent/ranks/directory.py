@@ -8,6 +8,7 @@ users who cannot have a subdirectory, share one sample.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import random
 import stat
@@ -15,10 +16,12 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
 from itertools import islice
 from typing import Final, NamedTuple, TypeVar
 
-from laggard.agent.ranks.users_mounts import is_below, users_mounts
-from laggard.rankfile.layout import SUFFIX
+from laggard.agent.ranks.stack_files import is_below, users_mounts
+from laggard.kit.environment import FALLBACK_RANK_DIR, SHARED_RANK_DIR
+from laggard.kit.users import ACCOUNTS
+from laggard.rankfile.layout import SHARED_MODE, SUFFIX
 from laggard.rankfile.unseen import MARK_SUFFIX, MAX_MARKS
-from laggard.sub_uids import ACCOUNTS
+from laggard.wire.ranks import RejectedFiles
 
 MAX_ENTRIES: Final = 65_536
 MAX_STATS: Final = 4_096
@@ -191,3 +194,99 @@ def _stat(path: str) -> FileEntry | None:
     except OSError:  # vanished since
         return None
     return FileEntry(path, status.st_uid, status.st_ctime)
+
+
+HOW = "as deploy/systemd/tmpfiles.d/laggard.conf does"
+
+
+def secure(directory: str) -> str:
+    """Makes the rank directory root's, with mode 1777, where this process may and nobody chose another one: the default
+    directories are created or taken over. Returns a line that warns where the directory is not safe; else nothing."""
+    if os.geteuid() == 0 and directory in (SHARED_RANK_DIR, FALLBACK_RANK_DIR):
+        try:
+            _take_over(directory)
+        except OSError as error:
+            return f"cannot make {directory} root's, with mode 1777: {error.strerror}; create it {HOW}"
+    return warning(directory)
+
+
+def warning(directory: str) -> str:
+    """The things that are not safe about the directory as it is; empty where there are none."""
+    try:
+        about = os.stat(directory)
+    except FileNotFoundError:
+        return (
+            f"the rank directory {directory} does not exist: no rank is seen before one creates it, and its user can "
+            f"then remove the other users' files; create it {HOW}"
+        )
+    except OSError as error:
+        return f"the rank directory {directory} cannot be read: {error.strerror}"
+    if about.st_uid not in (0, os.geteuid()):
+        return (
+            f"the rank directory {directory} belongs to user {about.st_uid}, who can remove other users' files: "
+            f"make it root's {HOW}"
+        )
+    if about.st_mode & stat.S_IWOTH and not about.st_mode & stat.S_ISVTX:
+        return f"in the rank directory {directory} each user can remove the others' files: chmod 1777 {directory}"
+    return ""
+
+
+def _take_over(directory: str) -> None:
+    os.makedirs(directory, exist_ok=True)
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        if os.fstat(fd).st_uid != 0:
+            os.fchown(fd, 0, 0)
+        if stat.S_IMODE(os.fstat(fd).st_mode) != SHARED_MODE:  # in a pod it is right already, and mounted read-only
+            os.fchmod(fd, SHARED_MODE)
+    finally:
+        os.close(fd)
+
+
+log = logging.getLogger("laggard.agent")
+
+MAX_LOG_LINES: Final = 8
+"""The most lines of the log for each scan, so that a user who makes new junk all day does not fill the log."""
+
+
+class Rejections:
+    """The rejected files of one scan after another: begin_scan(), then add() and count(), then end_scan()."""
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+        self._logged: set[tuple[str, str]] = set()
+        self._counts: dict[str, int] = {}
+        self._examples: dict[str, str] = {}
+        self._current: set[tuple[str, str]] = set()
+
+    def begin_scan(self) -> None:
+        self._counts, self._examples, self._current = {}, {}, set()
+
+    def add(self, path: str, reason: str) -> None:
+        name = _printable(os.path.basename(path))
+        self._current.add((name, reason))
+        self._examples.setdefault(reason, name)
+        self.count(reason, 1)
+
+    def count(self, reason: str, number: int) -> None:
+        """Counts files that were not read, or of which no single one is to blame: they have no example and no line in
+        the log."""
+        if number:
+            self._counts[reason] = self._counts.get(reason, 0) + number
+
+    def end_scan(self) -> tuple[RejectedFiles, ...]:
+        """Returns what this scan rejected, and logs what the scan before did not reject."""
+        new = sorted(self._current - self._logged)
+        for name, reason in new[:MAX_LOG_LINES]:
+            log.warning("ignoring %s in %s: %s", name, self._directory, reason)
+        if len(new) > MAX_LOG_LINES:
+            log.warning("ignoring %d more files in %s", len(new) - MAX_LOG_LINES, self._directory)
+        self._logged = self._current  # only these: a file that is gone may come back with another fault
+        return tuple(
+            RejectedFiles(reason, count, self._examples.get(reason, ""))
+            for reason, count in sorted(self._counts.items())
+        )
+
+
+def _printable(text: str) -> str:
+    return "".join(character if character.isprintable() else "?" for character in text[:256])

@@ -5,37 +5,156 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import struct
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Final
 
-from msgspec import structs
-
-from laggard.agent.ranks.collectives import read_collectives
 from laggard.agent.ranks.cpu_wait import CpuWaits
-from laggard.agent.ranks.directory import FileEntry, Listing, list_files, round_robin
-from laggard.agent.ranks.exit_watch import ExitWatch
-from laggard.agent.ranks.packed_steps import pack
-from laggard.agent.ranks.rejections import Rejections
-from laggard.agent.ranks.row import Now, RankSnapshot, read_rank, read_steps, step_row
+from laggard.agent.ranks.directory import FileEntry, Listing, Rejections, list_files, round_robin
+from laggard.agent.ranks.end import ExitWatch
+from laggard.agent.ranks.row import MAX_STEP_NS, Now, RankSnapshot, read_rank, read_steps
 from laggard.agent.ranks.stacks import StackReader
-from laggard.agent.ranks.unseen import read_unseen
-from laggard.probes.errors import Unknown
-from laggard.probes.host.host import Host
-from laggard.rankfile import RankFileError, Step
-from laggard.sub_uids import ACCOUNTS
-from laggard.wire.collectives import CollectivesDocument
-from laggard.wire.ranks import RankRow, RanksDocument
+from laggard.kit.constants import PHASES
+from laggard.kit.processes import GONE, boot_id, state_of
+from laggard.kit.users import ACCOUNTS
+from laggard.rankfile import Collective, RankFileError, RankFileReader, Step
+from laggard.rankfile.unseen import STARTING, UnseenMark, read_mark
+from laggard.wire.ranks import (
+    CollectiveLane,
+    CollectiveRow,
+    CollectivesDocument,
+    PackedSteps,
+    RankCollectives,
+    RankRow,
+    RanksDocument,
+    UnseenProcess,
+)
 from laggard.wire.stacks import MissingStacks, StacksDocument
+
+MAX_ROWS: Final = 4096
+"""The most rows of one rank, the newest: about 250 KB of JSON."""
+
+_MAX_NUMBER: Final = 1 << 53
+
+
+def read_collectives(snapshot: RankSnapshot) -> RankCollectives | None:
+    """The newest MAX_ROWS collectives that a rank has finished in steps. None where the path is another rank's file by
+    now, or no longer one."""
+    row = snapshot.row
+    expected = (row.owner, snapshot.started_ns, row.job_id, row.rank)
+    try:
+        with RankFileReader(snapshot.path) as file:
+            identity = file.identity
+            if (file.owner, identity["wall_ns"], identity["job_id"], identity["rank"]) != expected:
+                return None
+            lanes, records = file.lanes(), file.collectives()
+    except RankFileError:
+        return None
+    rows = tuple(_row(each) for each in records if _is_valid(each, len(lanes)))[-MAX_ROWS:]
+    return RankCollectives(row.rank, tuple(CollectiveLane(it.op, it.role, it.group, it.peer) for it in lanes), rows)
+
+
+def _is_valid(it: Collective, lanes: int) -> bool:
+    """Whether it is over, and no number of it is absurd: any user may have written the file."""
+    return (
+        0 <= it.step <= _MAX_NUMBER
+        and 0 <= it.lane < lanes
+        and it.sequence > 0
+        and 0 < it.arrival <= it.end <= it.arrival + MAX_STEP_NS
+        and 0 <= it.waited <= MAX_STEP_NS
+        and 0 <= it.bytes <= _MAX_NUMBER
+    )
+
+
+def _row(it: Collective) -> CollectiveRow:
+    return CollectiveRow(it.step, it.lane, it.sequence - 1, it.arrival / 1e9, it.end / 1e9, it.waited / 1e9, it.bytes)
+
+
+# The steps of all ranks of an answer as columns: who reads them needs no time a step. Standard library only: an agent
+# holds no numpy.
+
+_COLUMNS = 5 + len(PHASES)
+_FORMATS = {0: "", 4: "I", 8: "Q"}
+"""The format of a number in struct, by its width in bytes."""
+
+
+def pack(steps: Sequence[Sequence[Step]]) -> PackedSteps:
+    """The steps of each rank, which is_valid_step() lets pass."""
+    columns = list(zip(*_numbers(steps), strict=True)) or [()] * _COLUMNS
+    widths = tuple(_width(max(column, default=0)) for column in columns)
+    packed = [
+        struct.pack(f"<{len(column)}{_FORMATS[width]}", *column)
+        for column, width in zip(columns, widths, strict=True)
+        if width
+    ]
+    return PackedSteps(tuple(map(len, steps)), widths, b"".join(packed))
+
+
+def _numbers(steps: Sequence[Sequence[Step]]) -> Iterator[tuple[int, ...]]:
+    for of_rank in steps:
+        for step, start, end, phases, waited, work in of_rank:
+            yield step, start, end - start, waited, work, *phases
+
+
+def _width(largest: int) -> int:
+    """The bytes that a number of a column takes: 4 hold 4.29 s."""
+    return 0 if not largest else 4 if largest < 1 << 32 else 8
+
+
+# The processes of this node that run under laggard and are not seen as ranks, by the marks in the rank directory. Any
+# user may have written a mark.
+
+EXPIRE_SECONDS: Final = 600.0
+"""The time for which a process that ended is told of, after its mark was written."""
+
+
+def read_unseen(marks: Iterable[FileEntry], rejections: Rejections) -> Iterator[UnseenProcess]:
+    """Yields what the marks say, without those whose process is gone and was starting, or ended long ago."""
+    for file in marks:
+        try:
+            mark = read_mark(file.path)
+        except RankFileError as error:
+            if os.path.lexists(file.path):  # else it was taken away meanwhile
+                rejections.add(file.path, error.reason)
+            continue
+        running = _runs(mark, file.owner)
+        old = not 0 <= time.time() - file.changed < EXPIRE_SECONDS
+        if running or (mark.kind != STARTING and not old):
+            pid = mark.process.get("pid") if running else 0
+            yield UnseenProcess(
+                mark.kind,
+                mark.job_id,
+                mark.rank,
+                mark.world_size,
+                file.owner,
+                pid if isinstance(pid, int) else 0,
+                running,
+                mark.script,
+                mark.why,
+                mark.at,
+            )
+
+
+def _runs(mark: UnseenMark, owner: int) -> bool:
+    """Whether the process runs and is of the user who owns the mark. One in another PID namespace, of which nothing can
+    be said, counts as one that ended."""
+    if state_of(mark.process) in (GONE, None):
+        return False
+    try:
+        return os.stat(f"/proc/{mark.process['pid']}").st_uid == owner
+    except OSError:
+        return False
+
 
 MAX_RANKS: Final = 64
 MAX_ASKED: Final = 16
 """The most ranks whose collectives are read at once: 4 MB of JSON."""
 
-MAX_ROWS: Final = 65_536
-"""The most steps of all ranks together, about 8 MB of JSON. Eight ranks with full rings have 10,920."""
+MAX_STEPS: Final = 65_536
+"""The most steps of all ranks together, about 4 MB of JSON. Eight ranks with full rings have 10,920."""
 
 EXPIRE_AFTER_NS: Final = 600 * 10**9
 """The time for which a rank that ended is still reported, after its last progress."""
@@ -73,9 +192,9 @@ class RankFiles:
         self._rejections = Rejections(directory)
         self._booted = _booted()
 
-    def read(self, since: float | None = None, packed: bool = False) -> RanksDocument:
-        """Scans the directory. With `since`, seconds on the node's CLOCK_MONOTONIC, rows hold the steps that ended then
-        or later, or, `packed`, the document's `steps` do; without it, no steps."""
+    def read(self, since: float | None = None) -> RanksDocument:
+        """Scans the directory. With `since`, seconds on the node's CLOCK_MONOTONIC, `steps` has those that ended then
+        or later; without it, no steps."""
         with self._lock, self._timed():
             now = self._clock()
             self._rejections.begin_scan()
@@ -86,23 +205,19 @@ class RankFiles:
             if self._exits is not None:
                 self._exits.keep(self._known)
             self._cpu.keep(self._known)
-            rows, columns = [snapshot.row for snapshot in selected], None
-            if since is not None:
-                steps = _steps(selected, since, now)
-                rows, columns = (rows, pack(steps)) if packed else (_with_steps(rows, steps), None)
             return RanksDocument(
                 node=self._node,
                 boot_id=self._boot_id,
                 next=max(0, now.monotonic_ns - _MARGIN_NS) / 1e9,
-                ranks=tuple(rows),
+                ranks=tuple(snapshot.row for snapshot in selected),
                 ignored=self._rejections.end_scan(),
                 now=now.wall_ns / 1e9,
                 unseen=unseen,
-                steps=columns,
+                steps=None if since is None else pack(_steps(selected, since, now)),
             )
 
     def hanging_seconds(self) -> float:
-        """For how long the present scan has hung; 0: none does. It waits for no scan."""
+        """The seconds for which the present scan has hung; 0: none does. It waits for no scan."""
         began = self._scan_began
         seconds = 0.0 if began is None else time.monotonic() - began
         return seconds if seconds > HANGS_SECONDS else 0.0
@@ -223,15 +338,8 @@ def _steps(snapshots: list[RankSnapshot], since: float, now: Now) -> list[list[S
     """Reads the steps of each rank. A `since` in the future is from before a reboot: whoever asks needs every step."""
     since_ns = int(since * 1e9)
     since_ns = 0 if since_ns > now.monotonic_ns else since_ns
-    max_steps = MAX_ROWS // max(len(snapshots), 1)
+    max_steps = MAX_STEPS // max(len(snapshots), 1)
     return [read_steps(snapshot, since_ns, max_steps) for snapshot in snapshots]
-
-
-def _with_steps(rows: list[RankRow], steps: list[list[Step]]) -> list[RankRow]:
-    return [
-        structs.replace(row, rows=tuple([step_row(*step) for step in its]))
-        for row, its in zip(rows, steps, strict=True)
-    ]
 
 
 def _now() -> Now:
@@ -240,6 +348,24 @@ def _now() -> Now:
 
 def _boot_id() -> str:
     try:
-        return Host().boot_id()
-    except Unknown:
+        return boot_id()
+    except OSError:
         return ""
+
+
+class RankCache:
+    """The ranks as last read. They are read again when somebody asks and they are older than `max_age_seconds`; while
+    nobody asks there is no work."""
+
+    def __init__(self, read: Callable[[], RanksDocument], max_age_seconds: float) -> None:
+        self._read = read
+        self._max_age_seconds = max_age_seconds
+        self._lock = threading.Lock()
+        self._cached: tuple[float, RanksDocument] | None = None
+
+    def get(self) -> RanksDocument:
+        with self._lock:  # a thread that comes while another reads waits, and gets what that one read
+            now = time.monotonic()
+            if self._cached is None or now - self._cached[0] >= self._max_age_seconds:
+                self._cached = (now, self._read())
+            return self._cached[1]

@@ -4,34 +4,134 @@ checked with it, the rest is bounded."""
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from operator import truediv
+import re
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from msgspec import structs
 
 from laggard.agent.ranks.cpu_wait import CpuWaits
-from laggard.agent.ranks.end import LastMoment, is_failure, is_harmless, rank_end
-from laggard.agent.ranks.exit_watch import ExitWatch
-from laggard.agent.ranks.process_info import ProcessInfo, read_process_info
-from laggard.agent.ranks.validation import (
-    MAX_STEP_NS,
-    is_valid_step,
-    validate_beat,
-    validate_counters,
-    validate_identity,
-    validate_lanes,
-)
+from laggard.agent.ranks.end import ExitWatch, LastMoment, is_failure, is_harmless, rank_end
 from laggard.catalogue.rank_metrics import sum_collectives
-from laggard.constants import PHASES
+from laggard.kit.constants import PHASES
+from laggard.kit.limits import MAX_COUNT, MAX_WORLD
+from laggard.kit.processes import read_text
 from laggard.model import RankEnd
 from laggard.rankfile import BeatRecord, CollectiveInFlight, Lane, RankCounters, RankFileError, RankFileReader, Step
 from laggard.rankfile.fact_names import ENDING, GPU
 from laggard.rankfile.layout import FLIGHT_RECORDER
-from laggard.wire.ranks import BeatRow, CollectiveTotal, GroupProgress, InFlight, LaneProgress, RankRow, StepRow
+from laggard.wire.ranks import BeatRow, CollectiveTotal, GroupProgress, InFlight, LaneProgress, RankRow
+
+_MAX_CGROUP_LENGTH: Final = 512
+
+
+class ProcessInfo(NamedTuple):
+    """`uids`: the real and the effective user. `cgroup`: the path, "" where the process is in none. `stopped`: by a
+    signal (SIGSTOP) or by a tracer (a debugger)."""
+
+    uids: tuple[int, int]
+    cgroup: str
+    stopped: bool = False
+
+
+def read_process_info(pid: int, proc: str = "/proc") -> ProcessInfo | None:
+    """Reads /proc/PID/status and /proc/PID/cgroup. Returns None where the process is gone, or hidden from this user
+    (mount option hidepid)."""
+    try:
+        status = read_text(f"{proc}/{pid}/status")
+        cgroups = read_text(f"{proc}/{pid}/cgroup")
+    except OSError:
+        return None
+    uids = re.search(r"^Uid:\s+(\d+)\s+(\d+)", status, re.MULTILINE)
+    if uids is None:
+        return None
+    stopped = re.search(r"^State:\s+[Tt]\b", status, re.MULTILINE) is not None
+    return ProcessInfo((int(uids[1]), int(uids[2])), _cgroup(cgroups), stopped)
+
+
+def _cgroup(lines: str) -> str:
+    """Returns the path in the unified hierarchy; on hosts that still mount the old hierarchies, the deepest path of
+    all."""
+    paths = [line.split(":", 2)[2] for line in lines.splitlines() if line.count(":") >= 2]
+    deepest = max(paths, key=lambda path: path.count("/"), default="")
+    shown = deepest[:_MAX_CGROUP_LENGTH]
+    if not shown.isprintable():
+        shown = "".join(character if character.isprintable() else "?" for character in shown)
+    return "" if shown == "/" else shown
+
+
+# Validation of the numbers in a rank file. A checksum proves that they were written whole, not that they are sane. A
+# collector rejects a node's whole answer for one absurd number, so that no number of one user's file may cause that.
+
+MAX_SUM: Final = 1 << 62
+MAX_STEP_NS: Final = 10**16  # 115 days
+_ROUNDING_NS: Final = 10**4
+"""A time is sent as seconds, whose rounding can make a duration longer by microseconds than it is here."""
+
+_MAX_DURATION_NS: Final = MAX_STEP_NS - _ROUNDING_NS
+
+
+def validate_identity(identity: Mapping[str, Any]) -> None:
+    """Raises RankFileError."""
+    numbers = (identity["local_rank"], identity["attempt"])
+    clocks = (identity["wall_ns"], identity["monotonic_ns"])
+    if not identity["job_id"] or identity["world_size"] > MAX_WORLD:
+        raise RankFileError("impossible rank")
+    if not (_within(numbers, MAX_WORLD) and _within(clocks, MAX_SUM)):
+        raise RankFileError("impossible rank")
+
+
+def validate_counters(counters: RankCounters) -> None:
+    """Raises RankFileError."""
+    totals = (counters.steps, counters.lost, counters.errors)
+    times = (counters.step_ns, counters.own_ns, *counters.phases_ns)
+    sums = tuple(sum(column) for column in zip(*counters.lanes, strict=True))
+    lanes = (number for lane in counters.lanes for number in lane)
+    if not (
+        _within(totals, MAX_COUNT // 2) and _within(times, MAX_SUM) and _within((*lanes, *sums, counters.work), MAX_SUM)
+    ):
+        raise RankFileError("impossible counters")
+
+
+def validate_lanes(lanes: Iterable[Lane]) -> None:
+    """Raises RankFileError."""
+    if not _within((lane.peer + 1 for lane in lanes), MAX_WORLD):  # -1: no peer
+        raise RankFileError("impossible peer")
+
+
+def validate_beat(beat: BeatRecord | None) -> None:
+    """Raises RankFileError."""
+    if beat is None:
+        return
+    clocks = (beat.at_ns, beat.asked_ns, *(group.moved_ns for group in beat.groups))
+    numbers = (number + 1 for group in beat.groups for number in group[1:4])  # -1: not reported
+    entered = (number for lane in beat.lanes for number in lane)
+    known = 0 <= beat.flight_recorder < len(FLIGHT_RECORDER)
+    times = _within(clocks, MAX_SUM) and _within((beat.interval_ns,), MAX_STEP_NS)
+    if not (known and times and _within((*numbers, *entered), MAX_COUNT)):
+        raise RankFileError("impossible beat")
+
+
+def is_valid_step(step: Step) -> bool:
+    """Returns whether the step, each of its phases and its waiting have durations that are possible."""
+    number, start, end, phases, waited, work = step
+    return (
+        0 <= number <= MAX_COUNT
+        and 0 <= start <= end <= MAX_SUM
+        and end - start <= _MAX_DURATION_NS
+        and 0 <= waited <= _MAX_DURATION_NS
+        and min(phases) >= 0
+        and max(phases) <= _MAX_DURATION_NS
+        and 0 <= work <= MAX_COUNT
+    )
+
+
+def _within(numbers: Iterable[int], most: int) -> bool:
+    every = tuple(numbers)
+    return not every or (min(every) >= 0 and max(every) <= most)
+
 
 _MAX_BEAT_NS: Final = 10**9  # between two beats, whatever the file says
-_SECOND_NS: Final = (1e9,) * len(PHASES)
 _NO_COUNTERS: Final = RankCounters(0, -1, 0, 0, (0,) * len(PHASES), 0, 0, 0, 0, ())
 
 
@@ -121,11 +221,6 @@ def read_steps(snapshot: RankSnapshot, since_ns: int, max_steps: int) -> list[St
     except RankFileError:
         return []
     return [step for step in steps if is_valid_step(step)]
-
-
-def step_row(step: int, start: int, end: int, phases: tuple[int, ...], waited: int, work: int) -> StepRow:
-    seconds = tuple(map(truediv, phases, _SECOND_NS))
-    return StepRow(step, start / 1e9, end / 1e9, seconds, waited / 1e9, work)
 
 
 def _find_writer(file: RankFileReader) -> _Writer:

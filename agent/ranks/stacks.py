@@ -8,9 +8,16 @@ import os
 from collections.abc import Iterable
 from typing import Final
 
-from laggard.agent.ranks.kernel_side import KernelReader
 from laggard.agent.ranks.row import RankSnapshot
-from laggard.agent.ranks.stack_files import NO_FOLDER, Content, StackFile, changed_at, is_stack_file, read_stack_file
+from laggard.agent.ranks.stack_files import (
+    NO_FOLDER,
+    Content,
+    KernelReader,
+    StackFile,
+    changed_at,
+    is_stack_file,
+    read_stack_file,
+)
 from laggard.probes.host.reader import NoReader, ask
 from laggard.rankfile.layout import SUFFIX as RANK_SUFFIX
 from laggard.stacks.fault_text import SUFFIX as FAULT_SUFFIX
@@ -137,4 +144,4 @@ def _why_none(snapshot: RankSnapshot) -> str:
         return "it has ended, and left none"
     if row.stopped:
         return "its process is stopped, by a signal or a debugger"
-    return "it has taken none: nobody has asked it, LAGGARD_STACKS is 0 there, or its laggard is older"
+    return "it has taken none: nobody has asked it, or LAGGARD_STACKS is 0 there"

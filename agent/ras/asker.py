@@ -6,8 +6,11 @@ where it can tell what rank files do not: see RasAsker. Nothing of what comes ba
 
 from __future__ import annotations
 
+import ipaddress
 import logging
 import random
+import re
+import socket
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable
@@ -15,13 +18,113 @@ from typing import Final, NamedTuple
 
 from msgspec import structs
 
-from laggard.agent.ras.answer import UNKNOWN_HOST, Answer, Communicator, parse
-from laggard.agent.ras.history import History
-from laggard.agent.ras.listeners import Endpoint, Listener, find_listeners, is_local
-from laggard.agent.ras.processes import Processes
-from laggard.agent.ras.summary import Here, place_among_nodes, summarise
+from laggard.agent.ranks.row import read_process_info
+from laggard.agent.ras.answer import (
+    UNKNOWN_HOST,
+    Answer,
+    Communicator,
+    Here,
+    History,
+    parse,
+    place_among_nodes,
+    summarise,
+)
+from laggard.agent.sock_diag import listening_sockets
 from laggard.nccl.ras import LIMITS, Limits, RasError, RasTooOld, ask
-from laggard.wire.ras import RasJob, RasSource
+from laggard.wire.ranks import RasJob, RasSource
+
+# The process that listens at NCCL RAS's address on this machine, according to the kernel. Every process of every NCCL
+# job of one user does: the port is shared (SO_REUSEPORT), which Linux allows among sockets of one effective user alone.
+
+_DISCARD_PORT: Final = 9
+
+
+class Endpoint(NamedTuple):
+    """An address that somebody listens at, and one of whose listeners a connection reaches."""
+
+    host: str
+    port: int
+    owner: int  # uid
+
+
+class Listener(NamedTuple):
+    endpoint: Endpoint
+    inode: int
+
+
+def find_listeners(host: str, port: int) -> tuple[Listener, ...]:
+    """Returns the sockets that listen at `host` and `port`, a name or address of this machine. None of them where the
+    name is unknown. Raises OSError where the kernel does not tell who listens."""
+    listening = listening_sockets(port)
+    wanted = _addresses(host) if listening else frozenset()  # mostly nobody listens: then no name is looked up
+    found = []
+    for each in listening:
+        if each.address in wanted or ipaddress.ip_address(each.address).is_unspecified:
+            other = min(wanted, key=lambda it: (":" in it) != (":" in each.address)) if wanted else each.address
+            endpoint = Endpoint(each.address if each.address in wanted else other, port, each.owner)
+            found.append(Listener(endpoint, each.inode))
+    return tuple(found)
+
+
+def is_local(host: str) -> bool:
+    """Returns whether `host`, an address in digits, is one of this machine's: to itself a machine sends from that very
+    address. Nothing is sent. A link-local IPv6 address, which needs a zone, is not."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((host, _DISCARD_PORT))
+            return bool(probe.getsockname()[0] == host)
+    except OSError:
+        return False
+
+
+def _addresses(host: str) -> frozenset[str]:
+    try:
+        return frozenset(str(found[4][0]) for found in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM))
+    except OSError:
+        return frozenset()
+
+
+# The processes, as the agent sees them, that NCCL RAS names on this node. A pid is taken only where the process is one
+# of the user who listens: in a container with pids of its own it may be anybody's.
+
+_SLURM_JOB: Final = re.compile(r"/job_(\d{1,12})(?:/|$)")
+_MAX_PIDS: Final = 256
+
+
+class Processes:
+    """Remembers which pids were the user's processes, so that one that is gone can be told from one never seen."""
+
+    def __init__(self, proc: str = "/proc") -> None:
+        self._proc = proc
+        self._seen: frozenset[tuple[int, int]] = frozenset()
+        self._job_names: dict[tuple[int, int], str] = {}
+
+    def look(self, owner: int, pids: Iterable[int]) -> dict[int, str]:
+        """Returns running, stopped or gone for each of `pids` that is, or was, a process of `owner`."""
+        states, seen = {}, set()
+        for pid in sorted(pid for pid in set(pids) if pid > 0)[:_MAX_PIDS]:
+            info = read_process_info(pid, self._proc)
+            if info and owner in info.uids:
+                states[pid] = "stopped" if info.stopped else "running"
+                self._remember_job(owner, pid, info.cgroup)
+            elif (owner, pid) in self._seen:
+                states[pid] = "gone"
+            if pid in states:
+                seen.add((owner, pid))
+        self._seen = frozenset(seen | {key for key in self._seen if key[0] != owner or key[1] in states})
+        self._job_names = {key: name for key, name in self._job_names.items() if key in self._seen}
+        return states
+
+    def job_name(self, owner: int, pids: Iterable[int]) -> str | None:
+        """Returns the SLURM job that the cgroup of one of `pids` names; None where none does."""
+        return next((self._job_names[owner, pid] for pid in sorted(pids) if (owner, pid) in self._job_names), None)
+
+    def _remember_job(self, owner: int, pid: int, cgroup: str) -> None:
+        found = _SLURM_JOB.search(cgroup)
+        if found:
+            self._job_names[owner, pid] = found[1]
+
 
 log = logging.getLogger("laggard.agent")
 

@@ -3,29 +3,66 @@ leaves this file only as the few values that are asked for."""
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
 import pwd
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Final
 
 import msgspec
 
-from laggard.agent.ranks.kernel_side import NoSide, whole_side
-from laggard.agent.ranks.stack_files import StackFile, is_stack_file, read_stack_file
-from laggard.agent.reader.capabilities import CAP_DAC_READ_SEARCH, without_capability
-from laggard.agent.traffic.peers import VARIABLES
-from laggard.agent.traffic.sockets import process_sockets, process_variables
-from laggard.environment import rank_dir
-from laggard.errors import UsageError
+from laggard.agent.ranks.stack_files import NoSide, StackFile, is_stack_file, read_stack_file, whole_side
+from laggard.agent.traffic.sockets import VARIABLES, process_sockets, process_variables
+from laggard.kit.environment import rank_dir
+from laggard.kit.errors import UsageError
+from laggard.kit.processes import zombie_status
 from laggard.probes.errors import Unknown
 from laggard.probes.host.host import Host
 from laggard.probes.host.kernel_log import read_own_kmsg
 from laggard.probes.host.reader import MAX_ANSWER_BYTES
 from laggard.probes.nccl.model.running_ranks import read_own_rank_processes
 from laggard.probes.pci.model.config_space import read_needed_bytes
-from laggard.process_exit import zombie_status
+
+CAP_DAC_READ_SEARCH: Final = 2  # capability.h
+_VERSION_3: Final = 0x20080522
+_libc: Final = ctypes.CDLL(None, use_errno=True)
+
+
+class _Header(ctypes.Structure):
+    _fields_ = (("version", ctypes.c_uint32), ("pid", ctypes.c_int))
+
+
+class _Set(ctypes.Structure):
+    """Capabilities 0 to 31; a second one has the rest."""
+
+    _fields_ = (("effective", ctypes.c_uint32), ("permitted", ctypes.c_uint32), ("inheritable", ctypes.c_uint32))
+
+
+@contextlib.contextmanager
+def without_capability(number: int) -> Iterator[None]:
+    """Takes a capability below 32 from the effective set of this thread, and puts it back where it was there. Raises
+    OSError."""
+    sets = (_Set * 2)()
+    _call("capget", sets)
+    before = sets[0].effective
+    sets[0].effective = before & ~(1 << number)
+    _call("capset", sets)
+    try:
+        yield
+    finally:
+        sets[0].effective = before
+        _call("capset", sets)
+
+
+def _call(name: str, sets: object) -> None:
+    header = _Header(_VERSION_3, 0)  # 0: this thread
+    if getattr(_libc, name)(ctypes.byref(header), sets):
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+
 
 _ADDRESS: Final = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _CAP_SYS_PTRACE: Final = 19  # capability.h

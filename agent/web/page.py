@@ -10,9 +10,9 @@ from html import escape
 from string import Template
 from typing import Final
 
-from laggard.http import security_headers
+from laggard.kit import http_message as security_headers
+from laggard.kit.words import counted
 from laggard.model import Finding, ProbeResult, Report, Severity, Verdict
-from laggard.text.words import counted
 from laggard.wire.ranks import RanksDocument
 
 _STYLE: Final = """

@@ -9,16 +9,67 @@ import threading
 import time
 from collections.abc import Callable
 from http import HTTPStatus
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
-from laggard.agent.ranks.cache import RankCache
-from laggard.agent.ranks.reader import RankFiles
-from laggard.agent.web import questions
-from laggard.http.message import HttpError, Request
-from laggard.stacks.ask import FOLDER, MIN_SECONDS_BETWEEN, new_ask, trusted_users, write_ask
-from laggard.token_file import TokenFile, proved_by
-from laggard.wire.query import read_question
+from msgspec import Meta, Struct
+
+from laggard.agent.ranks.reader import MAX_ASKED, MAX_RANKS, RankCache, RankFiles
+from laggard.kit.http_message import HttpError, Request
+from laggard.kit.secret_files import TokenFile, proved_by
+from laggard.stacks.ask import (
+    FOLDER,
+    MAX_SAMPLES,
+    MAX_SECONDS,
+    MIN_SECONDS_BETWEEN,
+    SAMPLES,
+    SECONDS,
+    new_ask,
+    trusted_users,
+    write_ask,
+)
+from laggard.wire.query import Name, read_question
 from laggard.wire.stacks import MissingStacks, StacksAsked, StacksDocument
+
+Identifier = Annotated[int, Meta(ge=0, le=2**32 - 1)]
+"""The number of a user, which is larger than any rank's."""
+
+SinceBoot = Annotated[float, Meta(ge=0, le=1e9)]
+"""Seconds, up to 31 years."""
+
+
+class Ranks(Struct, frozen=True, kw_only=True):
+    since: Annotated[
+        SinceBoot | None,
+        Meta(description="Seconds since boot, `next` of the answer before, or 0: the steps from there on, too."),
+    ] = None
+
+
+class Collectives(Struct, frozen=True, kw_only=True):
+    owner: Annotated[Identifier, Meta(description="The uid of the job's owner.")]
+    job: Annotated[Name, Meta(description="The job's id.")]
+    rank: Annotated[
+        tuple[Identifier, ...],
+        Meta(min_length=1, max_length=MAX_ASKED, description="The ranks.", extra_json_schema={"explode": True}),
+    ]
+
+
+class Stacks(Struct, frozen=True, kw_only=True):
+    owner: Annotated[Identifier, Meta(description="The uid of the job's owner.")]
+    job: Annotated[Name, Meta(description="The job's id.")]
+    ranks: Annotated[
+        tuple[Identifier, ...],
+        Meta(
+            max_length=MAX_RANKS,
+            description="Ranks, with commas between them. Without: all of the job that are on the node.",
+            extra_json_schema={"explode": False},
+        ),
+    ] = ()
+
+
+class AskStacks(Stacks, frozen=True, kw_only=True):
+    samples: Annotated[int, Meta(ge=1, le=MAX_SAMPLES, description="So many samples of each rank.")] = SAMPLES
+    seconds: Annotated[float, Meta(gt=0, le=MAX_SECONDS, description="Over so many seconds.")] = SECONDS
+
 
 MAX_JOBS: Final = 64
 """The most jobs of which it is remembered when they were asked."""
@@ -82,7 +133,7 @@ class StackService(NamedTuple):
     def document(self, request: Request) -> StacksDocument:
         """Raises HttpError, and WrongQuestion."""
         self._check(request)
-        asked = read_question(questions.Stacks, request.query)
+        asked = read_question(Stacks, request.query)
         self.cached_ranks.get()  # a scan that is recent
         with self.lock:  # one answer of megabytes at a time
             return self.ranks.stacks(asked.owner, asked.job, frozenset(asked.ranks) or None)
@@ -90,7 +141,7 @@ class StackService(NamedTuple):
     def ask(self, request: Request) -> StacksAsked:
         """Writes the ask. Raises HttpError, and WrongQuestion."""
         self._check(request)
-        asked = read_question(questions.AskStacks, request.query)
+        asked = read_question(AskStacks, request.query)
         self.cached_ranks.get()
         wanted = frozenset(asked.ranks) or None
         running = self.ranks.ranks_of(asked.owner, asked.job, wanted)

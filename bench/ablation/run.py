@@ -20,7 +20,7 @@ from quality.run import progress
 from ablation.asked import Answer, Questions, Without, answered
 from ablation.switch import Rule
 from ablation.thresholds import Threshold
-from laggard.errors import UsageError
+from laggard.kit.errors import UsageError
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 _DECIDING: Final = (

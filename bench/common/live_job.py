@@ -14,15 +14,14 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from laggard.collector.incidents.moment import Moment
-from laggard.collector.incidents.sights import observation
+from laggard.collector.incidents.fault_tracker import observation
+from laggard.collector.incidents.incident import Moment
 from laggard.collector.incidents.tracker import IncidentTracker
-from laggard.collector.jobs.calm import CalmJobs
-from laggard.collector.jobs.held_culprits import HeldCulprits
+from laggard.collector.jobs.held_verdicts import CalmJobs, HeldCulprits
 from laggard.collector.jobs.snapshot import ClusterSnapshot, build_snapshot
 from laggard.collector.jobs.window import JobWindows
 from laggard.collector.settings import CollectorSettings
-from laggard.constants import PHASES
+from laggard.kit.constants import PHASES
 from laggard.locate.job_timings import JobTimings
 from laggard.locate.step_tables import END, FIRST_PHASE, START, STEP, STEP_COLUMNS, WAITED
 from laggard.locate.verdict import locate
@@ -128,7 +127,7 @@ class Collector:
                 rank_row(it, self._ranks, node=node, gpu=f"GPU-{it}", last_progress_timestamp_seconds=EPOCH + now)
                 for it in own
             ]
-            self._windows.ingest(node, ranks_document(node, rows), now, steps=[steps[it] for it in own])
+            self._windows.ingest(node, ranks_document(node, rows), [steps[it] for it in own], now)
         self._windows.expire(now)
         self._calm.begin_round(judges_all=False)
         drawn: list[Location] = []
@@ -144,7 +143,7 @@ class Collector:
 
 
 def steps_of(job: Job, rng: np.random.Generator) -> Iterator[Floats]:
-    """Yields each step of all ranks as rows of a step_table(), [R, STEP_COLUMNS]. All end together."""
+    """Yields each step of all ranks as rows of a Table, [R, STEP_COLUMNS]. All end together."""
     begun = 0.0
     for number, phases in enumerate(phases_of(job, rng)):
         if begun >= 60 * job.onset_minutes:

@@ -77,7 +77,7 @@ def _remapped(rng: random.Random, base: Base) -> Variant:
             machine.restart(age + 200)
         else:
             _reload(machine, age + 100)
-        xid(machine, age + 4000, gpu, 63, _REMAPPING, True)
+        xid(machine, age + 4000, gpu, 63, _REMAPPING)
         one = machine.gpu(gpu)
         one["rows"] = {**one["rows"], "uncorrectable": one["rows"]["uncorrectable"] + rows}
         one["ecc_aggregate"] = (one["ecc_aggregate"] or 0) + rows
@@ -114,12 +114,12 @@ def _reset(rng: random.Random, base: Base) -> Variant:
     before = rng.choice((5 * MINUTE, 40 * MINUTE, 3 * HOUR))
 
     def apply(machine: Machine, age: float) -> None:
-        xid(machine, age + before, gpu, code, ERRORS[code], True)
+        xid(machine, age + before, gpu, code, ERRORS[code])
         if reload:
             _reload(machine, age)
         elif not old:
             change = "GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)"
-            xid(machine, age + before - 1, gpu, 154, change, True)
+            xid(machine, age + before - 1, gpu, 154, change)
             xid(machine, age, gpu, 154, "GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)")
 
     how = "the driver was reloaded" if reload else "nvidia-smi --gpu-reset"
@@ -144,7 +144,7 @@ def _upgrade(rng: random.Random, base: Base) -> Variant:
 
     def apply(machine: Machine, age: float) -> None:
         if left:
-            xid(machine, age + 5 * HOUR, gpu, code, ERRORS[code], True)
+            xid(machine, age + 5 * HOUR, gpu, code, ERRORS[code])
         _reload(machine, age + 90, new)
         machine.nvml["driver_version"] = new
         for one in machine.gpus:  # counters since the driver was loaded begin anew
@@ -190,7 +190,7 @@ def _old_journal(rng: random.Random, base: Base) -> Variant:
 
     def apply(machine: Machine, age: float) -> None:
         machine.restart(age + 300)
-        xid(machine, age + 300 + gap, gpu, code, text, True)
+        xid(machine, age + 300 + gap, gpu, code, text)
 
     return Variant(
         f"repaired and rebooted; Xid {code} of the boot before in the journal, {gap / HOUR:g} h old", 6 * HOUR, apply
@@ -251,8 +251,6 @@ def _never_cabled(rng: random.Random, base: Base) -> Variant:
         machine.set_port(device, "1: DOWN", "3: Disabled" if how == "disabled" else "2: Polling")
         netdev = machine.netdev(device)
         machine.write(f"{NET}/{netdev}/carrier_up_count", "0" if how == "never" else "1")
-        if how == "never":
-            machine.unused.add(device)
 
     return Variant(
         f"storage port {device}: {'never cabled' if how == 'never' else 'set down for maintenance'}",
@@ -274,7 +272,6 @@ def _leaf_switch(rng: random.Random, base: Base) -> Variant:
             machine.set_port(device, "1: DOWN", "2: Polling")
         machine.add(f"{RDMA}/{device}/ports/1/counters/link_downed", begun)
         machine.add(f"{NET}/{machine.netdev(device)}/carrier_down_count", begun)
-        machine.flaps[device] = begun if age < 12 * HOUR else 0
         for number in range(begun):
             line = f"mlx5_core {base.address_of(device)} {machine.netdev(device)}: Link down"
             machine.say(max(age - number * every, 0.0), line)
@@ -345,8 +342,8 @@ def _old_counters(rng: random.Random, base: Base) -> Variant:
 
     def apply(machine: Machine, age: float) -> None:
         folder = f"{RDMA}/{device}/ports/1/counters"
-        machine.write_old(f"{folder}/link_downed", "255")
-        machine.write_old(f"{folder}/symbol_error", "65535")
+        machine.write(f"{folder}/link_downed", "255")
+        machine.write(f"{folder}/symbol_error", "65535")
         machine.gpu(0)["ecc_aggregate"] = 7
 
     return Variant(f"{device} carries the counts of years", 30 * DAY, apply, counters=True, steady=True)
@@ -441,7 +438,6 @@ def _brake(rng: random.Random, base: Base) -> Variant:
             counted[name] += int(min(age, lasts) * 1e9)
             if age < lasts:
                 one["clocks_event_reasons"] = 0x88
-                machine.slowdown_seconds = min(age, 10 * MINUTE)
 
     return Variant(
         f"power brake by the facility for {lasts / MINUTE:.0f} min, on all GPUs", 2 * HOUR, apply, counters=True

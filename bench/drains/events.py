@@ -62,8 +62,8 @@ NEWER: Final = tuple(kind for kind in (*BARE, "cloud_guest_l40s") if kind != "hg
 NAMES: Final = ("python", "python3", "pt_main_thread", "ray::RolloutWor", "torchrun", "node", "nsys")
 
 
-def xid(machine: Machine, age: float, gpu: int, code: int, text: str, dealt_with: bool = False) -> None:
-    machine.say(age, f"NVRM: Xid (PCI:{machine.bus(gpu)}): {code}, {text}", dealt_with)
+def xid(machine: Machine, age: float, gpu: int, code: int, text: str) -> None:
+    machine.say(age, f"NVRM: Xid (PCI:{machine.bus(gpu)}): {code}, {text}")
 
 
 def process(rng: random.Random, driver: str) -> str:

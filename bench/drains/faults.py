@@ -221,7 +221,6 @@ def _flapping(rng: random.Random, base: Base) -> Variant:
         times = 1 + int(age // every)
         machine.add(f"{RDMA}/{device}/ports/1/counters/link_downed", times)
         machine.add(f"{NET}/{machine.netdev(device)}/carrier_down_count", times)
-        machine.flaps[device] = min(times, 1 + int(12 * HOUR // every))
         for number in range(min(times, 40)):
             machine.say(
                 age - number * every, f"mlx5_core {base.address_of(device)} {machine.netdev(device)}: Link down"
@@ -276,7 +275,6 @@ def _hot(rng: random.Random, base: Base) -> Variant:
     def apply(machine: Machine, age: float) -> None:
         one = machine.gpu(gpu)
         counted = one["throttled_nanoseconds"]
-        machine.slowdown_seconds = min(age, 10 * MINUTE) * share
         counted["hw_thermal" if "hw_thermal" in counted else "thermal"] += int(age * share * 1e9)
         one.update(clocks_event_reasons=0x48, temperature_celsius=91, memory_temperature_celsius=97, margin_celsius=-3,
                    sm_mhz=600, processes=[{"pid": 4711}])  # fmt: skip

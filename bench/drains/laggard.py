@@ -22,11 +22,13 @@ from laggard.probes.host.kernel_log import KMSG_PATH
 from laggard.probes.nvml.model import NVML_PATH
 from laggard.probes.probe import Probe
 from laggard.probes.profiles import find_profile
-from laggard.probes.runner.history_store import RECORDED_PATH, HistoryFile, HistoryStore
+from laggard.probes.runner.state_file import RECORDED_PATH, HistoryFile, HistoryStore
 from laggard.probes.runner.worker import Observation, observe
 
-LAGGARD_LOOK: Final = 60.0
+LOOK_SECONDS: Final = 60.0
 """The seconds between two looks of the agent."""
+OUTSIDE: Final = frozenset({"machine check", "file system read-only"})
+"""No probe of laggard reads machine checks or how a file system is mounted: `laggard diagnose` reads their lines."""
 PROFILE: Final = "periodic"
 """The profile of the agent, whose critical findings drain nodes."""
 LOOKS: Final = (60.0, 3600.0, 12 * 3600.0, 86400.0)

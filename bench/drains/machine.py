@@ -20,29 +20,24 @@ UPTIME: Final = 864000.0
 
 class LogLine(NamedTuple):
     """A line of the kernel's log. `age`: seconds ago. `earlier_boot`: it is in the journal and not in the kernel's
-    buffer. `dealt_with`: its error was put right since; a tool that acts on each line once did so then, and was
-    right."""
+    buffer."""
 
     age: float
     text: str
     earlier_boot: bool = False
-    dealt_with: bool = False
 
 
 class Port(NamedTuple):
     """An RDMA port as sysfs shows it."""
 
     device: str
-    state: str
-    phys_state: str
-    gigabits: int
     ethernet: bool
     netdev: str
 
 
 class Base:
-    """A healthy node, laid out as a recorded machine in the folder `root`. `expected_gpus`: what its owner would write
-    into a tool's configuration. `compute_ports` carry the jobs' traffic."""
+    """A healthy node, laid out as a recorded machine in the folder `root`. `compute_ports` carry the jobs'
+    traffic."""
 
     def __init__(self, kind: str, root: Path, compute_ports: tuple[str, ...] = ()) -> None:
         self.kind = kind
@@ -76,15 +71,6 @@ class Machine:
         self.replies = copy.deepcopy(base.replies)
         self.files: dict[str, str] = {}
         self.removed: set[str] = set()
-        self.before: dict[str, str] = {}
-        """Counters that any tool saw at this value when it first looked, by path."""
-        self.unused: set[str] = set()
-        """Ports that were never up: nobody wrote them down as ports that should be."""
-        self.flaps: dict[str, int] = {}
-        """How often each port lost its link for half a minute and more in the last 12 hours: tools that watch all the
-        time know it."""
-        self.slowdown_seconds = 0.0
-        """For how much of the last ten minutes the hardware slowed a GPU down, for such tools."""
         self.log.append(
             LogLine(UPTIME - 14.9, f"NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  {self.driver}")
         )
@@ -115,9 +101,9 @@ class Machine:
         """A GPU's address as the driver logs it: 0000:3b:00."""
         return str(self.base.nvml["gpus"][number % self.base.expected_gpus]["bus_id"]).rpartition(".")[0]
 
-    def say(self, age: float, text: str, dealt_with: bool = False) -> None:
+    def say(self, age: float, text: str) -> None:
         """Adds a line to the kernel's log. Lines from before the boot are in the journal alone."""
-        self.log.append(LogLine(age, text, age >= self.uptime, dealt_with))
+        self.log.append(LogLine(age, text, age >= self.uptime))
 
     def restart(self, age: float) -> None:
         """The node was rebooted `age` seconds ago: the driver starts, and the kernel's buffer begins anew."""
@@ -144,11 +130,6 @@ class Machine:
         """Raises a counter in a file."""
         self.write(path, str(int(self.read(path) or 0) + count))
 
-    def write_old(self, path: str, text: str) -> None:
-        """A counter that stands at this value since long."""
-        self.write(path, text)
-        self.before[path] = text
-
     def set_port(self, device: str, state: str, phys: str, rate: str = "") -> None:
         folder = f"{RDMA}/{device}/ports/1"
         self.write(f"{folder}/state", state)
@@ -169,26 +150,16 @@ class Machine:
         found = []
         for device in self.base.ports:
             folder = f"{RDMA}/{device}/ports/1"
-            state = self.read(f"{folder}/state")
-            if state and f"{RDMA}/{device}" not in self.removed:
-                rate = (self.read(f"{folder}/rate").split() or ["0"])[0]
-                ethernet = self.read(f"{folder}/link_layer") == "Ethernet"
-                found.append(
-                    Port(device, state.partition(": ")[2], self.read(f"{folder}/phys_state").partition(": ")[2],
-                         int(float(rate)), ethernet, self.netdev(device))
-                )  # fmt: skip
+            if self.read(f"{folder}/state") and f"{RDMA}/{device}" not in self.removed:
+                found.append(Port(device, self.read(f"{folder}/link_layer") == "Ethernet", self.netdev(device)))
         return found
-
-    def lines(self, within: float = float("inf")) -> list[LogLine]:
-        """The lines of the kernel's buffer, of the last `within` seconds, oldest first."""
-        kept = [line for line in self.log if line.age <= within and not line.earlier_boot]
-        return sorted(kept, key=lambda line: -line.age)
 
     def kmsg(self) -> str:
         """The kernel's buffer, in the form of /dev/kmsg."""
+        kept = [line for line in self.log if line.age <= self.uptime and not line.earlier_boot]
         return "".join(
             f"4,{number},{max(0, round((self.uptime - line.age) * 1e6))},-;{line.text}\n"
-            for number, line in enumerate(self.lines(within=self.uptime))
+            for number, line in enumerate(sorted(kept, key=lambda line: -line.age))
         )
 
     def documents(self) -> dict[str, str]:

@@ -5,32 +5,37 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 from drains.events import HOUR, edges
-from drains.states import CLASSES, HOLD, NAMES, OUTSIDE, POLL, STICKY, Answers, Judge, Shown, State
+from drains.laggard import LOOK_SECONDS
+from drains.states import CLASSES, Answers, Judge, Shown, State
 from drains.stream import Node, Span, spans
-
-STICKY_HOURS: Final = 4.0
-"""How long a healthy node stays out where the tool keeps it out until it was reset, rebooted, replaced or returned by
-hand: assumed, as it depends on the site. The number of drains does not depend on it."""
 
 
 class Drain(NamedTuple):
-    """A healthy node that was taken out. `why`: the tool's reason; `state`: what it was in."""
+    """A healthy node that was taken out. `why`: the reason; `state`: what it was in."""
 
-    tool: str
     event: str
     why: str
     state: State
     hours: float
 
 
+def reasons(answers: Answers, state: State) -> frozenset[str]:
+    """What is said of the state beyond what is said of such a node without any event. A state that was not judged as a
+    whole says what its events say apart."""
+    kind, events = state
+    if state in answers:
+        return answers[state] - answers[kind, ()]
+    return frozenset().union(*(answers[kind, (shown,)] for shown in events)) - answers[kind, ()]
+
+
 class Fleet:
     """Adds up the years of nodes."""
 
-    def __init__(self, judge: Judge, answers: Mapping[State, Answers]) -> None:
+    def __init__(self, judge: Judge, answers: Answers) -> None:
         self.judge = judge
         self._answers = answers
         self._rng = random.Random(f"{judge.seed} polls")
@@ -39,16 +44,6 @@ class Fleet:
         self.fault_hours = 0.0
         self.drains: list[Drain] = []
         self.events: Counter[str] = Counter()
-
-    def reasons(self, state: State, tool: str) -> frozenset[str]:
-        """What the tool says of the state beyond what it says of such a node without any event. A state that was not
-        judged as a whole says what its events say apart."""
-        kind, events = state
-        base = self._answers[kind, ()][tool]
-        if state in self._answers:
-            return self._answers[state][tool] - base
-        apart = [self._answers[kind, (shown,)][tool] for shown in events]
-        return frozenset().union(*apart) - base
 
     def add(self, node: Node) -> None:
         self.nodes[node.kind] += 1
@@ -60,27 +55,23 @@ class Fleet:
                 self.fault_hours += hours
             else:
                 self.healthy_hours[node.kind] += hours
-        for tool in NAMES:
-            self._false_drains(tool, year)
+        self._false_drains(year)
 
-    def _false_drains(self, tool: str, year: Sequence[Span]) -> None:
-        out_until = 0.0
-        for run in _runs(year, lambda span: not span.fault and not span.free and bool(self.reasons(span.state, tool))):
+    def _false_drains(self, year: Sequence[Span]) -> None:
+        def critical(span: Span) -> bool:
+            return not span.fault and not span.free and bool(reasons(self._answers, span.state))
+
+        for run in _runs(year, critical):
             begin, end = run[0].begin, run[-1].end
-            chance = min(max((end - begin - HOLD[tool]) / POLL[tool], 0.0), 1.0)
-            if self._rng.random() >= chance or begin < out_until:
-                continue
-            seen = begin + HOLD[tool]
-            out_until = seen + STICKY_HOURS * HOUR if tool in STICKY else end
-            first = run[0].state
-            why = sorted(self.reasons(first, tool))
-            self.drains.append(Drain(tool, self._blame(tool, first), why[0], first, (out_until - seen) / HOUR))
+            if self._rng.random() < min((end - begin) / LOOK_SECONDS, 1.0):
+                first = run[0].state
+                why = min(reasons(self._answers, first))
+                self.drains.append(Drain(self._blame(first), why, first, (end - begin) / HOUR))
 
-    def _blame(self, tool: str, state: State) -> str:
-        for shown in state[1]:
-            if self._answers[state[0], (shown,)][tool] - self._answers[state[0], ()][tool]:
-                return CLASSES[shown.event].name
-        return " and ".join(CLASSES[shown.event].name for shown in state[1])
+    def _blame(self, state: State) -> str:
+        kind, events = state
+        alone = [shown for shown in events if reasons(self._answers, (kind, (shown,)))]
+        return " and ".join(CLASSES[shown.event].name for shown in alone[:1] or events)
 
 
 def _runs(year: Sequence[Span], critical: Callable[[Span], bool]) -> Iterable[list[Span]]:
@@ -96,37 +87,32 @@ def _runs(year: Sequence[Span], critical: Callable[[Span], bool]) -> Iterable[li
 
 
 class Catch(NamedTuple):
-    """How a tool did on a class of faults: variants that it caught of those there are, and the seconds until then."""
+    """Of a class of faults: variants that were caught of those there are, and the seconds until then."""
 
     caught: int
     all: int
     seconds: tuple[float, ...]
 
 
-def catches(judge: Judge, answers: Mapping[State, Answers], nodes: Iterable[Node]) -> dict[tuple[str, str], Catch]:
-    """By class of fault and tool, over all faults of the fleet."""
+def catches(judge: Judge, answers: Answers, nodes: Iterable[Node]) -> dict[str, Catch]:
+    """By class of fault, over all faults of the fleet."""
     count: Counter[tuple[str, int, int]] = Counter(
         (node.kind, one.event, one.variant) for node in nodes for one in node.instances if CLASSES[one.event].fault
     )
-    found: dict[tuple[str, str], Catch] = {}
+    found: dict[str, Catch] = {}
     for (kind, event, variant), times in count.items():
         bounds = edges(judge.variant(kind, event, variant))
-        for tool in NAMES:
-            base = answers[kind, ()][tool]
-            begins = [
-                begin
-                for number, begin in enumerate(bounds[:-1])
-                if answers[kind, (Shown(event, variant, number),)][tool] - base
-            ]
-            key = (CLASSES[event].name, tool)
-            before = found.get(key, Catch(0, 0, ()))
-            seconds = (begins[0] + POLL[tool] / 2 + HOLD[tool],) * times if begins else ()
-            found[key] = Catch(before.caught + (times if begins else 0), before.all + times, before.seconds + seconds)
+        begins = [
+            begin
+            for number, begin in enumerate(bounds[:-1])
+            if reasons(answers, (kind, (Shown(event, variant, number),)))
+        ]
+        before = found.get(CLASSES[event].name, Catch(0, 0, ()))
+        seconds = (begins[0] + LOOK_SECONDS / 2,) * times if begins else ()
+        found[CLASSES[event].name] = Catch(
+            before.caught + (times if begins else 0), before.all + times, before.seconds + seconds
+        )
     return found
-
-
-def outside(name: str, tool: str) -> bool:
-    return name in OUTSIDE[tool]
 
 
 def poisson_interval(count: int, confidence: float = 0.95) -> tuple[float, float]:

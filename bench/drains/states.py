@@ -1,4 +1,4 @@
-"""Distinct states of nodes, and what each tool says of each. A state is a kind of node with the events that it shows,
+"""Distinct states of nodes, and what laggard says of each. A state is a kind of node with the events that it shows,
 each at one of its ages; it is judged once, however many hours some node is in it."""
 
 from __future__ import annotations
@@ -6,7 +6,7 @@ from __future__ import annotations
 import random
 import shutil
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import lru_cache
 from pathlib import Path
@@ -17,17 +17,11 @@ from common.scratch import scratch
 from drains.churn import CHURN
 from drains.events import EventClass, Variant, edges
 from drains.faults import FAULTS
-from drains.fleet import KINDS, lay_out
-from drains.laggard import LAGGARD_LOOK, Laggard, Said
+from drains.fleet import lay_out
+from drains.laggard import Laggard, Said
 from drains.machine import Base, Machine
-from drains.rules import LAGGARD_OUTSIDE, TOOLS
 
 CLASSES: Final[tuple[EventClass, ...]] = (*CHURN, *FAULTS)
-NAMES: Final = ("laggard", *(tool.name for tool in TOOLS))
-POLL: Final = {"laggard": LAGGARD_LOOK, **{tool.name: tool.poll_seconds for tool in TOOLS}}
-HOLD: Final = {"laggard": 0.0, **{tool.name: tool.hold_seconds for tool in TOOLS}}
-STICKY: Final = frozenset(tool.name for tool in TOOLS if tool.sticky)
-OUTSIDE: Final = {"laggard": LAGGARD_OUTSIDE, **{tool.name: tool.outside for tool in TOOLS}}
 
 
 class Shown(NamedTuple):
@@ -41,8 +35,8 @@ class Shown(NamedTuple):
 State = tuple[str, tuple[Shown, ...]]
 """A kind of node, and what it shows, the oldest first."""
 
-Answers = dict[str, frozenset[str]]
-"""The reasons to take the node out of service, by tool."""
+Answers = Mapping[State, frozenset[str]]
+"""The reasons to take a node out of service, by its state."""
 
 
 class Judge:
@@ -105,11 +99,6 @@ class Judge:
         machine = self.machine(state)
         return self._laggards[kind].judge(machine, (lambda ago: self.machine(state, ago)) if counters else None)
 
-    def answers(self, state: State) -> Answers:
-        machine = self.machine(state)
-        others = {tool.name: frozenset(tool.judge(machine)) for tool in TOOLS}
-        return {"laggard": self.laggard(state).critical, **others}
-
     def says(self, state: State) -> str:
         kind, events = state
         return " + ".join(
@@ -138,20 +127,20 @@ def _judge_of_process(seed: int, folder: str) -> Judge:
     return Judge(seed, Path(tempfile.mkdtemp(dir=folder)))
 
 
-def _answer(seed: int, folder: str, states: Sequence[State]) -> list[tuple[State, Answers]]:
+def _answer(seed: int, folder: str, states: Sequence[State]) -> list[tuple[State, frozenset[str]]]:
     judge = _judge_of_process(seed, folder)
-    return [(state, judge.answers(state)) for state in states]
+    return [(state, judge.laggard(state).critical) for state in states]
 
 
-def answer_all(seed: int, states: Iterable[State], processes: int) -> dict[State, Answers]:
-    """The answers of all tools to all states."""
+def answer_all(seed: int, states: Iterable[State], processes: int) -> Answers:
+    """The answers to all states."""
     ordered = sorted(set(states))
     folder = memory_folder()
     parts = [ordered[at : at + 64] for at in range(0, len(ordered), 64)]
     try:
         with ProcessPoolExecutor(processes) as pool:
             done = pool.map(_answer, [seed] * len(parts), [str(folder)] * len(parts), parts)
-            return {state: answers for part in done for state, answers in part}
+            return {state: reasons for part in done for state, reasons in part}
     finally:
         shutil.rmtree(folder)
 
@@ -159,19 +148,3 @@ def answer_all(seed: int, states: Iterable[State], processes: int) -> dict[State
 def can_have(kind: str) -> list[int]:
     """The classes of events that a kind of node can have."""
     return [at for at, one in enumerate(CLASSES) if not one.kinds or kind in one.kinds]
-
-
-__all__ = [
-    "CLASSES",
-    "HOLD",
-    "KINDS",
-    "NAMES",
-    "OUTSIDE",
-    "POLL",
-    "STICKY",
-    "Judge",
-    "Shown",
-    "State",
-    "answer_all",
-    "can_have",
-]

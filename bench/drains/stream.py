@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from drains.events import HOUR, edges
-from drains.states import CLASSES, KINDS, Judge, Shown, State, can_have
+from drains.fleet import KINDS
+from drains.states import CLASSES, Judge, Shown, State, can_have
 
 YEAR: Final = 365 * 24 * HOUR
 MAX_AT_ONCE: Final = 3

@@ -48,6 +48,10 @@ _ALONE = {name: "it has no peers to be compared with" for name in ("forward", "i
 }
 
 
+def _ddp(way: str, title: str, words: str = "") -> Engine:
+    return Engine(f"ddp_{way}", f"DDP, {title}", "ddp_in_ways.py", (way,), words=words)
+
+
 def _pipeline(name: str, title: str) -> Engine:
     words = "four stages; the fault is in the second, that of the input in the first"
     return Engine(
@@ -74,10 +78,10 @@ def _deepspeed(stage: int) -> Engine:
 ENGINES: Final = (
     Engine("ddp", "DDP", "ddp.py"),
     Engine("ddp_accumulation", "DDP, `no_sync()`", "ddp_accumulation.py"),
-    Engine("ddp_join", "DDP, `join()`", "ddp_join.py", words="one rank has ten batches more"),
-    Engine("ddp_static_graph", "DDP, static graph", "ddp_static_graph.py"),
-    Engine("ddp_comm_hook", "DDP, communication hook", "ddp_comm_hook.py"),
-    Engine("ddp_compiled", "DDP, `torch.compile`", "ddp_compiled.py", words="by aot_eager, without a C compiler"),
+    _ddp("join", "`join()`", words="one rank has ten batches more"),
+    _ddp("static_graph", "static graph"),
+    _ddp("comm_hook", "communication hook"),
+    _ddp("compiled", "`torch.compile`", words="by aot_eager, without a C compiler"),
     Engine(
         "sync_batch_norm", "DDP, SyncBatchNorm", "sync_batch_norm.py",
         words="an own norm stands in for torch's, which refuses tensors of the CPU",
@@ -111,7 +115,9 @@ ENGINES: Final = (
         "torchrun_elastic", "torchrun, one restart", "ddp.py", start="torchrun",
         words="DDP; after a death the recording of the first attempt is judged, and the live answer is on the next one",
     ),
-    Engine("under_mpi", "mpirun (MPICH)", "under_mpi.py", start="mpirun", needs="mpirun", words="DDP on gloo"),
+    Engine(
+        "under_mpi", "mpirun (MPICH)", "ddp_in_ways.py", ("mpi",), start="mpirun", needs="mpirun", words="DDP on gloo"
+    ),
     _hugging_face("ddp", "DDP"),
     _hugging_face("fsdp", "FSDP"),
     *(_hugging_face(f"zero{stage}", f"ZeRO {stage}") for stage in (0, 1, 2, 3)),

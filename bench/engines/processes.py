@@ -24,6 +24,26 @@ JOBS = HERE / "jobs"
 _STARTING = threading.Lock()
 
 
+def of_job(folder: Path) -> dict[str, str]:
+    """The environment of a job on gloo on this machine."""
+    return {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "GLOO_SOCKET_IFNAME": "lo",
+        "OMP_NUM_THREADS": "1",
+        "TMPDIR": str(folder),
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(HERE), os.environ.get("PYTHONPATH", "")))),
+        "DS_ACCELERATOR": "cpu",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+
+
+def of_rank(rank: int, ranks: int) -> dict[str, str]:
+    return {
+        "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks),
+    }  # fmt: skip
+
+
 class Servers:
     """Processes that have imported what an engine needs, one for each set of modules."""
 
@@ -72,24 +92,10 @@ class Job:
         self.processes: list[Any] = []
         hooked = ["-m", "laggard", "run"] if hooks else []
         script = [str(JOBS / engine.script), *engine.arguments]
-        common = {
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(free_port()),
-            "GLOO_SOCKET_IFNAME": "lo",
-            "OMP_NUM_THREADS": "1",
-            "TMPDIR": str(folder),
-            "PYTHONPATH": os.pathsep.join(filter(None, (str(HERE), os.environ.get("PYTHONPATH", "")))),
-            "DS_ACCELERATOR": "cpu",
-            "RAY_TMPDIR": str(folder),
-            "RAY_USAGE_STATS_ENABLED": "0",
-            "TOKENIZERS_PARALLELISM": "false",
-            **environment,
-        }
+        common = {**of_job(folder), "RAY_TMPDIR": str(folder), "RAY_USAGE_STATS_ENABLED": "0", **environment}
         if engine.start == "ranks":
             for rank in range(engine.ranks):
-                about = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": engine.ranks, "LOCAL_WORLD_SIZE": engine.ranks}
-                own = {name: str(value) for name, value in about.items()}
-                self._fork(engine, [*hooked, *script], common | own)
+                self._fork(engine, [*hooked, *script], common | of_rank(rank, engine.ranks))
         elif engine.start == "script":
             self._fork(engine, [*hooked, *script], common)
         elif engine.start == "torchrun":

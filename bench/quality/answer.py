@@ -12,22 +12,13 @@ class Named(NamedTuple):
     link); one of them is enough. `recoverable` is the share of the step time that fixing it would save, None: it does
     not say."""
 
-    kind: str  # slow_compute, slow_host, slow_input, slow_link, hung, dead; slow: something of it; SLOW_NODE, NO_DUMP
+    kind: str  # slow_compute, slow_host, slow_input, slow_link, hung, dead; slow: something of it
     ranks: tuple[int, ...] = ()
     nodes: tuple[str, ...] = ()
     phase: str | None = None
     recoverable: float | None = None
 
 
-SLOW_NODE = "slow_node"
-"""The kind of a machine of which a tool says that something in it is slow: it names machines and nothing smaller."""
-NO_DUMP = "no_dump"
-"""The kind of a rank of which a tool says that it left no dump, and no more."""
-
 Tool = Callable[[Path], list[Named]]
-"""A tool: from a directory of recordings (a case's `trace`) to the culprits that it names; none: nobody is slow. It
-raises NotAsked, or another exception where it failed; neither is an answer."""
-
-
-class NotAsked(Exception):
-    """There is nothing in the recording that the tool could read."""
+"""A tool: from a directory of recordings (a case's `trace`) to the culprits that it names; none: nobody is slow. An
+exception is no answer."""

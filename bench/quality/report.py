@@ -7,11 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from quality.run import Result
-from quality.scope import SCOPES, read_by, within
 from quality.score import FALSE, RIGHT
-from quality.tools.peers import PEERS
-from quality.tools.shipped.adapters import SHIPPED
-from quality.tools.shipped.process import ANSWER_SECONDS
 
 STRONG = 0.1  # the size from which on nothing should be missed
 
@@ -25,8 +21,7 @@ class Tally(NamedTuple):
     right: int
     false: int
     accused: int  # cases in which it named somebody falsely
-    answered: int  # cases of which it said anything, if only that it is nobody
-    failed: int  # cases in which it ended with an error, or took too long
+    failed: int  # cases in which it ended with an error
     kinds: int
     phases: int
     errors: tuple[float, ...]  # of the recoverable ratio, in shares of the step time
@@ -40,9 +35,8 @@ class Tally(NamedTuple):
         return f"{self.right / (self.right + self.false):.3f}" if self.right + self.false else "-"
 
 
-def tally(results: Iterable[Result], tool: str) -> Tally:
-    results = list(results)
-    answers = [result.tools[tool] for result in results]
+def tally(results: Iterable[Result]) -> Tally:
+    answers = [result.answer for result in results]
     found = [one for answer in answers for one in answer["found"] if one["found"]]
     return Tally(
         len(answers),
@@ -51,7 +45,6 @@ def tally(results: Iterable[Result], tool: str) -> Tally:
         sum(answer["marks"].count(RIGHT) for answer in answers),
         sum(answer["marks"].count(FALSE) for answer in answers),
         sum(FALSE in answer["marks"] for answer in answers),
-        sum(answer.get("asked", True) and not answer["error"] for answer in answers),
         sum(bool(answer["error"]) for answer in answers),
         sum(bool(one["kind"]) for one in found),
         sum(bool(one["phase"]) for one in found),
@@ -76,125 +69,66 @@ def table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:
     return lines + ["| " + " | ".join(str(cell) for cell in row) + " |" for row in rows]
 
 
-OUT_OF_SCOPE = "out of scope"
 HEAD = (
-    "tool",
-    "as",
-    "recall in its scope, 10 % and more",
-    "recall over all, 10 % and more",
-    "precision in its scope",
-    "recall in its scope, 5 %",
-    "hangs and deaths, in its scope",
-    "hangs and deaths, of all",
-    "innocent jobs accused, in its scope",
-    "innocent jobs accused, of all",
-    "false culprits per 10,000 rank-hours",
-    "ended with an error",
-)
-OWN = "its own rules"
-REWRITTEN = "written anew"
-SIMPLE = "a simple rule"
-SHIPS = "as it ships"
-
-
-def run_as(tool: str) -> str:
-    """How a tool takes part: it runs as it ships, its rules were written anew, or it is a simple rule."""
-    if tool in SHIPPED:
-        return f"{SHIPS}, {SHIPPED[tool].environment.version}"
-    return REWRITTEN if tool in SCOPES else SIMPLE if tool in PEERS else OWN
-
-
-def by_tool(results: Sequence[Result], tools: Sequence[str]) -> list[str]:
-    hours = sum(one.rank_seconds for one in results) / 3600
-    rows = [of_tool(results, tool, hours) for tool in tools]
-    note = f"{len(results)} cases, {hours:.0f} rank-hours in all: one false culprit is {1e4 / hours:.0f} per 10,000."
-    return [*table(HEAD, rows), "", WHOSE, "", note] if results else []
-
-
+    "tool", "recall, 10 % and more", "precision", "recall, 5 %", "hangs and deaths", "innocent jobs accused",
+    "false culprits per 10,000 rank-hours", "ended with an error",
+)  # fmt: skip
 WHOSE = (
     "**The simulator, the cases and the judge are laggard's own**, and its rules were written with such cases: these "
-    "are no figures of running clusters. Who is out of scope at something does not claim it: bench/quality/scope.py "
-    "has each claim with its source. A tool that ended with an error, or took longer than "
-    f"{ANSWER_SECONDS:.0f} s, has found nobody in that case, and acquitted nobody: innocent jobs are those of which it "
-    "said something. The row `hang_network` requires nobody, so it counts in no recall."
+    "are no figures of running clusters. A tool that ended with an error has found nobody in that case. The row "
+    "`hang_network` requires nobody, so it counts in no recall."
 )
 
 
-def of_tool(results: Sequence[Result], tool: str, hours: float) -> tuple[str, ...]:
-    """A tool's row. Tools that read dumps were asked about jobs that stopped: no other leaves any."""
-    claimed = within(results, tool)
-    strong, weak = tally(slow(claimed, STRONG), tool), tally([one for one in claimed if one.size == 0.05], tool)
-    stops, all_stops, everything = (tally(some, tool) for some in (stopped(claimed), stopped(results), results))
-    calm, all_calm = (tally(innocent(some), tool) for some in (read_by(results, tool), results))
-    asked_while_it_runs = not (tool in SHIPPED and SHIPPED[tool].dumps)
-    return (
+def overall(results: Sequence[Result], tool: str) -> list[str]:
+    """The tool's figures over all cases."""
+    hours = sum(one.rank_seconds for one in results) / 3600
+    strong, weak = tally(slow(results, STRONG)), tally([one for one in results if one.size == 0.05])
+    stops, calm, everything = tally(stopped(results)), innocent(results), tally(results)
+    row = (
         tool,
-        run_as(tool),
-        strong.recall if strong.required else OUT_OF_SCOPE,
-        tally(slow(results, STRONG), tool).recall if strong.required else OUT_OF_SCOPE,
-        strong.precision if strong.required else OUT_OF_SCOPE,
-        weak.recall if weak.required else OUT_OF_SCOPE,
-        f"{stops.found} of {stops.required}" if stops.required else OUT_OF_SCOPE,
-        f"{all_stops.found} of {all_stops.required}" if stops.required else OUT_OF_SCOPE,
-        f"{calm.accused} of {calm.answered}" if asked_while_it_runs else OUT_OF_SCOPE,
-        f"{all_calm.accused} of {all_calm.answered}" if asked_while_it_runs else OUT_OF_SCOPE,
-        f"{everything.false / hours * 1e4:.0f}" if hours and asked_while_it_runs else OUT_OF_SCOPE,
-        f"{everything.failed} of {everything.answered + everything.failed}",
+        strong.recall,
+        strong.precision,
+        weak.recall,
+        f"{stops.found} of {stops.required}",
+        accused(calm) or "-",
+        f"{everything.false / hours * 1e4:.0f}" if hours else "-",
+        f"{everything.failed} of {everything.cases}",
     )
+    note = f"{len(results)} cases, {hours:.0f} rank-hours in all"
+    note += f": one false culprit is {1e4 / hours:.0f} per 10,000." if hours else "."
+    return [*table(HEAD, [row]), "", WHOSE, "", note] if results else []
 
 
-def hang_tools(results: Sequence[Result], tools: Sequence[str]) -> list[str]:
-    """How the tools that claim hangs and deaths did, by what stopped, with whom they named falsely."""
-    claiming = [tool for tool in tools if within(stopped(results), tool)]
-    if not claiming:
-        return []
-    rows = sorted({one.row for one in stopped(results)})
-    lines = []
-    for row in rows:
-        cases = [one for one in stopped(results) if one.row == row]
-        lines.append((row, *(claimed_cell(cases, tool) for tool in claiming)))
-    return table(("", *claiming), lines)
-
-
-def claimed_cell(results: Sequence[Result], tool: str) -> str:
-    """As `cell`, with those cases apart that the tool does not claim."""
-    claimed = within(results, tool)
-    others = [one for one in results if one not in claimed]
-    parts = [cell(claimed, tool), f"{OUT_OF_SCOPE}: {cell(others, tool)}" if others else ""]
-    return "; ".join(part for part in parts if part)
-
-
-def cell(results: Sequence[Result], tool: str) -> str:
+def cell(results: Sequence[Result]) -> str:
     """Found of required, and in brackets how many were named falsely."""
     if not results:
         return ""
-    one = tally(results, tool)
+    one = tally(results)
     return f"{one.found}/{one.required}" + (f" (false: {one.false})" if one.false else "")
 
 
-def accused(results: Sequence[Result], tool: str) -> str:
+def accused(results: Sequence[Result]) -> str:
     """In how many of the cases somebody is named falsely."""
-    return f"{tally(results, tool).accused} of {len(results)}" if results else ""
+    return f"{tally(results).accused} of {len(results)}" if results else ""
 
 
 def grid(
     results: Sequence[Result],
-    tool: str,
     row: Callable[[Result], Any],
     column: Callable[[Result], Any],
-    corner: str,
     shown: Callable[[Any], str] = str,
-    content: Callable[[Sequence[Result], str], str] = cell,
+    content: Callable[[Sequence[Result]], str] = cell,
 ) -> list[str]:
     places: dict[tuple[Any, Any], list[Result]] = {}
     for one in results:
         places.setdefault((row(one), column(one)), []).append(one)
     columns = sorted({place[1] for place in places})
     rows = [
-        (name, *(content(places.get((name, other), ()), tool) for other in columns))
+        (name, *(content(places.get((name, other), ())) for other in columns))
         for name in sorted({place[0] for place in places})
     ]
-    return table((corner, *(shown(one) for one in columns)), rows)
+    return table(("", *(shown(one) for one in columns)), rows)
 
 
 def percent(size: float) -> str:
@@ -207,7 +141,7 @@ def quantile(values: Sequence[float], share: float) -> float:
 
 def details(results: Sequence[Result], tool: str) -> list[str]:
     """What the tool got right of the culprits that it found, and after how many steps."""
-    one = tally(slow(results), tool)
+    one = tally(slow(results))
     lines = []
     if one.found:
         lines.append(
@@ -229,13 +163,12 @@ def details(results: Sequence[Result], tool: str) -> list[str]:
     return [" ".join(lines)] if lines else []
 
 
-def document(results: Sequence[Result], tools: Sequence[str], made: str) -> str:
-    """Returns the whole report in Markdown; `tools` begins with the one to which the detailed tables belong."""
-    first = tools[0]
+def document(results: Sequence[Result], tool: str, made: str) -> str:
+    """Returns the whole report in Markdown."""
     uneven = [one for one in slow(results, STRONG) if one.case["innocents"]]
-    parts = [[made], by_tool(results, tools), details(results, first)]
+    parts = [[made], overall(results, tool), details(results, tool)]
     for title, cases, row, column, shown, content in (
-        (f"Culprits that {first} found, of those there are", slow(results), row_name, size, percent, cell),
+        (f"Culprits that {tool} found, of those there are", slow(results), row_name, size, percent, cell),
         ("By form", slow(results), form, size, percent, cell),
         ("By layout", slow(results), layout, size, percent, cell),
         ("In jobs that are uneven besides, 10 % and more", uneven, background, form, str, cell),
@@ -243,9 +176,7 @@ def document(results: Sequence[Result], tools: Sequence[str], made: str) -> str:
         ("Innocent jobs in which somebody is accused", innocent(results), row_name, form, str, accused),
     ):
         if cases:
-            parts += [[f"**{title}**"], grid(cases, first, row, column, "", shown, content)]
-    if compared := hang_tools(results, tools):
-        parts += [["**Hangs and deaths, beside the tools that claim them**"], compared]
+            parts += [[f"**{title}**"], grid(cases, row, column, shown, content)]
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
 
 
@@ -273,7 +204,7 @@ def misses(results: Sequence[Result], tool: str) -> str:
     """Returns every miss and every false culprit of a tool, with the command that makes the case again."""
     lines = [f"# What {tool} missed", "", "OUT is a directory; the command writes the case there.", ""]
     for one in results:
-        answer = one.tools[tool]
+        answer = one.answer
         lost = sum(not found["found"] for found in answer["found"])
         false = [named for named, mark in zip(answer["named"], answer["marks"], strict=True) if mark == FALSE]
         said = [f"{lost} missed"] if lost else []

@@ -1,4 +1,4 @@
-"""Runs the benchmark's cases: simulates each, asks every tool, and scores the answers, several cases at once."""
+"""Runs the benchmark's cases: simulates each, asks the tool, and scores its answers, several cases at once."""
 
 from __future__ import annotations
 
@@ -16,13 +16,11 @@ from typing import Any, NamedTuple, TypeVar
 from common.scratch import scratch
 from simulator.case import Case, Simulated, simulate
 from simulator.faults import Fault, Unlocatable
-from simulator.flight_recorder import write_dumps
 from simulator.recording import write
 
-from quality.answer import Named, NotAsked, Tool
+from quality.answer import Named, Tool
 from quality.matrix import Entry
 from quality.score import FALSE, score
-from quality.tools.shipped.adapters import DUMPS
 
 One = TypeVar("One")
 
@@ -31,8 +29,8 @@ SMALLEST_TIMED = 0.1  # the size from which on the steps to the verdict are coun
 
 
 class Result(NamedTuple):
-    """What came out of one case. `tools` has for each tool its marks and what it found, as plain values; `steps` is how
-    many steps after the fault's first the tool named `first` needs."""
+    """What came out of one case. `answer` has the tool's marks and what it found, as plain values; `steps` is how many
+    steps after the fault's first it needs, where that was counted."""
 
     row: str
     size: float
@@ -40,24 +38,22 @@ class Result(NamedTuple):
     command: str
     expects_culprit: bool
     rank_seconds: float
-    tools: dict[str, dict[str, Any]]
+    answer: dict[str, Any]
     steps: int | None
 
 
-def run_entry(entry: Entry, tools: dict[str, Tool], timed: str | None) -> Result | None:
-    """Runs one case; None where no layout can have it. `timed`: the tool whose steps to the verdict are counted."""
+def run_entry(entry: Entry, tool: Tool, timed: bool) -> Result | None:
+    """Runs one case; None where no layout can have it. `timed`: the steps to the verdict are counted."""
     simulated = first_possible(entry)
     if simulated is None:
         return None
     folder = Path(tempfile.mkdtemp(prefix="laggard-case-", dir=scratch()))
     try:
         write(simulated, folder)
-        if simulated.ending != "complete" and any(getattr(tool, "dumps", False) for tool in tools.values()):
-            write_dumps(simulated, folder / DUMPS, timing=False)
-        answers = {name: ask(tool, folder / "trace", simulated.truth) for name, tool in tools.items()}
+        answer = ask(tool, folder / "trace", simulated.truth)
         steps = None
-        if timed and entry.size >= SMALLEST_TIMED and all(one["found"] for one in answers[timed]["found"]):
-            steps = steps_to_verdict(simulated, tools[timed], folder / "part")
+        if timed and entry.size >= SMALLEST_TIMED and all(one["found"] for one in answer["found"]):
+            steps = steps_to_verdict(simulated, tool, folder / "part")
     finally:
         shutil.rmtree(folder)
     truth = simulated.truth
@@ -69,7 +65,7 @@ def run_entry(entry: Entry, tools: dict[str, Tool], timed: str | None) -> Result
         command(simulated.case),
         bool(truth["culprits"]),
         ranks * (truth["step_seconds"] or 0.0) * truth["steps"],
-        answers,
+        answer,
         steps,
     )
 
@@ -87,20 +83,16 @@ def first_possible(entry: Entry) -> Simulated | None:
 
 
 def ask(tool: Tool, trace: Path, truth: dict[str, Any]) -> dict[str, Any]:
-    """Returns a tool's answer with its score. A tool that fails has found nobody, and says why; nor has one that was
-    not `asked`, since it reads nothing that is there."""
+    """Returns a tool's answer with its score. A tool that fails has found nobody, and says why."""
     began = time.perf_counter()
-    asked, error, named = True, None, list[Named]()
+    error, named = None, list[Named]()
     try:
         named = tool(trace)
-    except NotAsked:
-        asked = False
     except Exception as problem:
         error = f"{type(problem).__name__}: {problem}"
     result = score(truth, named)
     return {
         "seconds": round(time.perf_counter() - began, 3),
-        "asked": asked,
         "error": error,
         "named": [one._asdict() for one in named],
         "marks": result.marks,
@@ -154,8 +146,8 @@ def fault_text(fault: Fault) -> str:
 
 class Job(NamedTuple):
     entry: Entry
-    tools: dict[str, Tool]
-    timed: str | None
+    tool: Tool
+    timed: bool
 
 
 def work(job: Job) -> tuple[int, Result | None]:
@@ -164,8 +156,8 @@ def work(job: Job) -> tuple[int, Result | None]:
 
 def run(
     entries: Sequence[Entry],
-    tools: dict[str, Tool],
-    timed: str | None,
+    tool: Tool,
+    timed: bool,
     processes: int,
     journal: Path,
     minutes: float | None = None,
@@ -174,7 +166,7 @@ def run(
     standard error. Each result is added to the journal at once: a run that was stopped goes on where it was. The order
     is random, so that the cases of a run that was stopped are no worse a sample for it."""
     done = read_journal(journal)
-    jobs = [Job(entry, tools, timed) for entry in entries if entry.seed not in done]
+    jobs = [Job(entry, tool, timed) for entry in entries if entry.seed not in done]
     random.Random(len(entries)).shuffle(jobs)
     until = time.monotonic() + 60 * minutes if minutes else float("inf")
     context = multiprocessing.get_context("spawn")

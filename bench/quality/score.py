@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from quality.answer import SLOW_NODE, Named
+from quality.answer import Named
 
 SLOW_KINDS = frozenset(("slow", "slow_compute", "slow_host", "slow_input"))
 RIGHT, FALSE, TOLERATED = "right", "false", "tolerated"
@@ -32,9 +32,8 @@ def score(truth: dict[str, Any], named: Sequence[Named]) -> Score:
     """Marks each culprit named and finds each culprit of the truth.
 
     A named culprit is right where its place is that of a culprit in the truth; a second one for the same place is
-    tolerated. A tool that names nothing smaller than machines is right where the culprit is in that machine. Several
-    that together are just the ranks of a slow or dead node are right together. Naming what the truth does not require
-    is tolerated. All else is false.
+    tolerated. Several that together are just the ranks of a slow or dead node are right together. Naming what the truth
+    does not require is tolerated. All else is false.
     """
     culprits = truth["culprits"]
     marks, found = [FALSE] * len(named), [Found(False)] * len(culprits)
@@ -68,8 +67,6 @@ def ranks_of(truth: dict[str, Any], one: Named) -> set[int]:
 
 def is_there(truth: dict[str, Any], culprit: dict[str, Any], one: Named) -> bool:
     accused, ranks, within = ranks_of(truth, one), set(culprit["ranks"]), set(culprit["within"])
-    if one.kind == SLOW_NODE:
-        return bool(accused) and {node_of(truth, rank) for rank in accused} <= set(culprit["nodes"])
     if not culprit["required"] and culprit["kind"] != "slow_link":
         return bool(accused) and accused <= within
     if culprit["kind"] != "slow_link":

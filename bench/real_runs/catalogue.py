@@ -22,33 +22,30 @@ SINGLE_GROUP: Final = frozenset(job for job in JOBS if not job.startswith("pipel
 
 class Fault(NamedTuple):
     """What befalls a job, and how it may be called. `kinds` are those of a culprit that is right; empty: nobody is at
-    fault. `ends`: the job stands or dies of it. `row`: what it is in the tables of simulated jobs, by which other tools
-    claim it."""
+    fault. `ends`: the job stands or dies of it."""
 
     name: str
     what: str
     kinds: tuple[str, ...]
     ends: bool = False
-    row: str = ""
 
 
 SLOW: Final = ("slow_host", "slow_compute")
 FAULTS: Final = (
     Fault("none", "nothing", ()),
     Fault("all_slow", "a CPU quota of 40 % for every rank alike", ()),
-    Fault("quota", "a CPU quota of 15 % for one rank, by its cgroup", SLOW, row="host's CPU"),
-    Fault("hog", "one rank is bound to a CPU, and four busy processes with it", SLOW, row="host's CPU"),
+    Fault("quota", "a CPU quota of 15 % for one rank, by its cgroup", SLOW),
+    Fault("hog", "one rank is bound to a CPU, and four busy processes with it", SLOW),
     Fault(
         "taskset",
         "one rank and its three busy helpers are bound to one CPU at a lower priority",
         SLOW,
-        row="host's CPU",
     ),
-    Fault("link", "the link of one node has a tenth of the others' rate, both ways", ("slow_link",), row="link"),
-    Fault("pair", "the way between two nodes has a tenth of the others' rate", ("slow_link",), row="link"),
-    Fault("disk", "one rank reads its data through a throttle of 1 MiB/s", ("slow_input",), row="input"),
-    Fault("sigstop", "one rank is stopped by SIGSTOP", ("hung",), ends=True, row="hang_compute"),
-    Fault("sigkill", "one rank is killed by SIGKILL", ("dead",), ends=True, row="death"),
+    Fault("link", "the link of one node has a tenth of the others' rate, both ways", ("slow_link",)),
+    Fault("pair", "the way between two nodes has a tenth of the others' rate", ("slow_link",)),
+    Fault("disk", "one rank reads its data through a throttle of 1 MiB/s", ("slow_input",)),
+    Fault("sigstop", "one rank is stopped by SIGSTOP", ("hung",), ends=True),
+    Fault("sigkill", "one rank is killed by SIGKILL", ("dead",), ends=True),
 )
 FAULT_OF: Final = {fault.name: fault for fault in FAULTS}
 
@@ -76,14 +73,6 @@ def engine_of(job: str) -> Engine:
         return BY_NAME["deepspeed_zero1"]._replace(name=job, title="DeepSpeed, ZeRO 2", arguments=("2",))
     engine = BY_NAME[job]
     return engine._replace(ranks=RANKS.get(job, engine.ranks))
-
-
-def layout_of(job: str) -> str:
-    """The layout of the simulated jobs that a job is nearest to, by which other tools claim it."""
-    pipelines = {"pipeline_1f1b": "dp16_pp4_1f1b", "pipeline_gpipe": "dp8_pp4_gpipe", "fsdp2": "zero3_32"}
-    pipelines |= dict.fromkeys(("pipeline_interleaved", "pipeline_zero_bubble"), "dp16_pp4_interleaved")
-    zero = {f"deepspeed_zero{stage}": f"zero{stage}_32" for stage in (1, 2, 3)}
-    return (pipelines | zero).get(job, "dp8")
 
 
 def victim_of(run: Run) -> int:

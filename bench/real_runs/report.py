@@ -6,11 +6,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from quality.report import OUT_OF_SCOPE, run_as
-from quality.scope import scope_of
-
-from real_runs.catalogue import FAULT_OF, FAULTS, JOBS, Run, engine_of, layout_of, truth_of
-from real_runs.judge import PARTLY, RIGHT, WORTHS, WRONG
+from real_runs.catalogue import FAULTS, JOBS, engine_of
+from real_runs.judge import WORTHS
 
 DISTURBED = 0.1
 """The share of the machine that others may use in a run that counts. A run of which that is not known does not."""
@@ -27,7 +24,7 @@ def table(answers: Answers) -> str:
     if disturbed:
         parts.append([f"While others used more than {DISTURBED:.0%} of the machine:".replace("%", " %", 1)])
         parts.append([*counts(disturbed), "", *by_job(disturbed)])
-    parts += [of_tools(judged), failed(answers)]
+    parts += [failed(answers)]
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
 
 
@@ -49,50 +46,6 @@ def by_job(judged: Answers) -> list[str]:
         if any(cells):
             lines.append(f"| {engine_of(job).title}, {engine_of(job).ranks} ranks | {' | '.join(cells)} |")
     return lines
-
-
-FAILED, NOT_ASKED = "failed", "not asked"
-"""What stands in place of an answer's worth where a tool failed, or reads nothing that is there."""
-TOOLS_HEAD = (
-    "tool",
-    "as",
-    "found in its scope",
-    "found of all",
-    "named others",
-    "accused where nobody is at fault",
-    "ended with an error",
-)
-
-
-def of_tools(answers: Answers) -> list[str]:
-    """What other tools said of the same recordings, a row for each. A victim is found where it alone is named, by
-    whatever kind."""
-    asked = {key: one["tools"] for key, one in answers.items() if one.get("tools")}
-    names = dict.fromkeys(name for tools in asked.values() for name in tools)
-    rows = [of_tool(name, {Run(*key): tools[name] for key, tools in asked.items() if name in tools}) for name in names]
-    lines = ["| " + " | ".join(row) + " |" for row in (TOOLS_HEAD, *rows)]
-    return [lines[0], "|" + "---|" * len(TOOLS_HEAD), *lines[1:]] if rows else []
-
-
-def of_tool(name: str, worths: Mapping[Run, str]) -> tuple[str, ...]:
-    scope = scope_of(name)
-    faulty = {run: worth for run, worth in worths.items() if truth_of(run)["victims"] and truth_of(run)["required"]}
-    rows = {run: FAULT_OF[run.fault].row for run in faulty}
-    claimed = [worth for run, worth in faulty.items() if scope.holds(rows[run], "host", layout_of(run.job))]
-    calm = [worth for run, worth in worths.items() if not truth_of(run)["victims"]]
-    return (
-        name,
-        run_as(name),
-        found_of(claimed),
-        found_of(list(faulty.values())) if claimed else OUT_OF_SCOPE,
-        f"{sum(worth == WRONG for worth in faulty.values())} of {len(faulty)}",
-        f"{sum(worth == WRONG for worth in calm)} of {sum(worth in WORTHS for worth in calm)}",
-        f"{sum(worth == FAILED for worth in worths.values())} of {len(worths)}",
-    )
-
-
-def found_of(worths: Sequence[str]) -> str:
-    return f"{sum(worth in (RIGHT, PARTLY) for worth in worths)} of {len(worths)}" if worths else OUT_OF_SCOPE
 
 
 def failed(answers: Answers) -> list[str]:

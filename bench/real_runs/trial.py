@@ -14,16 +14,13 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import psutil
-from engines.processes import JOBS, Servers
+from engines.processes import JOBS, Servers, of_job, of_rank
 from support.namespaces import Namespaces
-from support.ports import free_port
 
 from real_runs.befall import LINK_RATE, CannotBefall, befall
 from real_runs.catalogue import FAULT_OF, Run, engine_of, truth_of, victim_of
 
-HERE: Final = Path(__file__).parents[1]
-IN_NODE: Final = HERE / "trainings" / "shaped_rank.py"
-WORKLOAD: Final = HERE / "engines"
+IN_NODE: Final = Path(__file__).with_name("in_node.py")
 DISK_BYTES: Final = 16 << 20
 ACTIVATIONS: Final = 2048
 """Numbers a row that go from stage to stage of a pipeline: 32 KiB a micro-batch, for which a link of LINK_RATE needs as
@@ -119,29 +116,19 @@ def start(
 ) -> None:  # fmt: skip
     """Starts the ranks, each a node of its own, into `processes`."""
     engine = engine_of(run.job)
-    port = str(free_port())
+    of_all = {
+        **of_job(folder),
+        "ENGINE_STEPS": str(bench.steps),
+        "ENGINE_WORK": "cpu",
+        "ENGINE_ACTIVATIONS": str(ACTIVATIONS),
+        "ENGINE_DISK": str(disk or ""),
+        "LAGGARD_RANK_DIR": str(folder / "ranks"),
+        "LAGGARD_JOB_ID": f"{run.job}-{run.fault}",
+    }
+    if nodes:
+        of_all |= {"MASTER_ADDR": nodes.address(0), "GLOO_SOCKET_IFNAME": "eth0"}
     for rank in range(engine.ranks):
-        environment = {
-            "MASTER_ADDR": nodes.address(0) if nodes else "127.0.0.1",
-            "MASTER_PORT": port,
-            "RANK": str(rank),
-            "LOCAL_RANK": str(rank),
-            "WORLD_SIZE": str(engine.ranks),
-            "LOCAL_WORLD_SIZE": str(engine.ranks),
-            "GLOO_SOCKET_IFNAME": "eth0" if nodes else "lo",
-            "OMP_NUM_THREADS": "1",
-            "TMPDIR": str(folder),
-            "PYTHONPATH": os.pathsep.join(filter(None, (str(WORKLOAD), os.environ.get("PYTHONPATH", "")))),
-            "DS_ACCELERATOR": "cpu",
-            "TOKENIZERS_PARALLELISM": "false",
-            "ENGINE_STEPS": str(bench.steps),
-            "ENGINE_WORK": "cpu",
-            "ENGINE_ACTIVATIONS": str(ACTIVATIONS),
-            "ENGINE_DISK": str(disk or ""),
-            "LAGGARD_NODE": f"n{rank}",
-            "LAGGARD_RANK_DIR": str(folder / "ranks"),
-            "LAGGARD_JOB_ID": f"{run.job}-{run.fault}",
-        }
+        environment = {**of_all, **of_rank(rank, engine.ranks), "LAGGARD_NODE": f"n{rank}"}
         script = [str(JOBS / engine.script), *engine.arguments]
         inside = [str(IN_NODE), nodes.path(rank)] if nodes else []
         words = ["-m", "laggard", "run", "--record", str(recording), *inside, *script]

@@ -20,7 +20,6 @@ RESTARTED_OF: Final = 200
 """Of so many agents one is being started anew at a time, each minute others."""
 
 BACKLOG: Final = 4096
-_DAY_SECONDS: Final = 86400.0
 
 
 class Orders(NamedTuple):
@@ -109,9 +108,9 @@ class Agent(asyncio.Protocol):
 
     def _body(self, path: str, query: Mapping[str, list[str]]) -> bytes:
         if path == "/api/v1/ranks":
-            since, packed = query.get("since"), query.get("packed") == ["1"]
+            since = query.get("since")
             seconds = float(since[0]) if since else None
-            return self.answers.ranks(self.node, seconds, self._is_of_the_next_release(), packed)
+            return self.answers.ranks(self.node, seconds, self._is_of_the_next_release())
         if path == "/api/v1/collectives":
             return self.answers.collectives(self.node, [int(rank) for rank in query["rank"]])
         return self.answers.report(self.node)

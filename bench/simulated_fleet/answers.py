@@ -1,4 +1,4 @@
-"""What each agent of the fleet answers, as bytes. The texts of steps are drawn once for a job and put together for each
+"""What each agent of the fleet answers, as bytes. The times of steps are drawn once for a job and put together for each
 answer, so that one process answers for thousands of agents."""
 
 from __future__ import annotations
@@ -19,8 +19,19 @@ from numpy.typing import NDArray
 
 from laggard.model import RankEnd
 from laggard.wire import encode
-from laggard.wire.collectives import CollectiveLane, CollectiveRow, CollectivesDocument, RankCollectives
-from laggard.wire.ranks import BeatRow, CollectiveTotal, InFlight, LaneProgress, PackedSteps, RankRow, RanksDocument
+from laggard.wire.ranks import (
+    BeatRow,
+    CollectiveLane,
+    CollectiveRow,
+    CollectivesDocument,
+    CollectiveTotal,
+    InFlight,
+    LaneProgress,
+    PackedSteps,
+    RankCollectives,
+    RankRow,
+    RanksDocument,
+)
 from simulated_fleet.plan import RANKS, Job, Plan, Share
 
 BOOT: Final = 100_000.0
@@ -79,7 +90,6 @@ class Answers:
         self.plan = plan
         self._zero = zero
         self._machines = machines
-        self._texts = lru_cache(maxsize=None)(_step_texts)
         self._numbers = lru_cache(maxsize=None)(_step_numbers)
 
     def now(self) -> Now:
@@ -89,23 +99,18 @@ class Answers:
         report = self._machines[self.plan.ill.get(node, HEALTHY)].replace(_NAME.encode(), b"n%d" % node, 1)
         return report.replace(_GPU, b"-%04x-4c1a-" % node)
 
-    def ranks(self, node: int, since: float | None, later: bool, packed: bool = False) -> bytes:
+    def ranks(self, node: int, since: float | None, later: bool) -> bytes:
         """`since`: on the node's clock. `later`: as an agent of the next release may answer, with fields that this one
-        does not know. `packed`: the steps as columns."""
+        does not know."""
         now, share = self.now(), self.plan.share(node)
         if self.plan.bad.get(node) == "claims" and self.plan.jobs:
             return self._claims(node, now)
         rows = () if share is None else tuple(rank_row(share, local, now, node) for local in range(RANKS))
         document = RanksDocument(f"n{node}", f"boot-{node}", BOOT + now.fleet - 1, rows, (), now=now.unix)
-        if share is not None and since is not None and packed:
+        if share is not None and since is not None:
             steps = self._steps(share.job, since, now)
             document = structs.replace(document, steps=self._packed(share, steps))
         body = encode(document)
-        if share is not None and since is not None and not packed:
-            steps = self._steps(share.job, since, now)
-            for local in range(RANKS):
-                told = self._rows(share.job, share.rank + local, steps)
-                body = body.replace(b'"rows":[]', b'"rows": [%s]' % told, 1)
         return _of_the_next_release(body) if later else body
 
     def absurd(self, node: int) -> bytes:
@@ -117,10 +122,12 @@ class Answers:
         job = self.plan.jobs[0]
         first = (node + 1) % job.nodes * RANKS
         rows = tuple(rank_row(Share(job, first), local, now, node) for local in range(RANKS))
-        slow = f"[0,{0.9 * job.step:.6f},0,0,0,0,0,0,0],{0.1 * job.step:.6f}]".encode()
-        steps = list(_prefixes(job, range(max(0, job.done(now.fleet) - 40), job.done(now.fleet))))
-        body = encode(RanksDocument(f"n{node}", f"boot-{node}", BOOT + now.fleet - 1, rows, (), now=now.unix))
-        return body.replace(b'"rows":[]', b'"rows":[%s]' % b",".join(prefix + slow for prefix in steps))
+        steps = range(max(0, job.done(now.fleet) - 40), job.done(now.fleet))
+        slow = np.zeros((len(steps), 10), np.int64)
+        slow[:, 0], slow[:, 2] = round(0.1 * job.step * 1e9), round(0.9 * job.step * 1e9)
+        columns = _columns(job, steps, [slow] * RANKS)
+        document = RanksDocument(f"n{node}", f"boot-{node}", BOOT + now.fleet - 1, rows, (), now=now.unix)
+        return encode(structs.replace(document, steps=columns))
 
     def collectives(self, node: int, ranks: Sequence[int]) -> bytes:
         share = self.plan.share(node)
@@ -135,41 +142,33 @@ class Answers:
         return range(max(0, first, done - RING_STEPS), done)
 
     def _packed(self, share: Share, steps: range) -> PackedSteps:
-        job, number = share.job, np.arange(steps.start, steps.stop)
-        start = np.rint((BOOT - job.age + number * job.step) * 1e6).astype("<u8") * 1000
-        end = np.rint((BOOT - job.age + (number + 1) * job.step) * 1e6).astype("<u8") * 1000
+        number = np.arange(steps.start, steps.stop)
         times = [
-            self._numbers(job, rank % 4, rank in job.victims)[(rank * 7919 + number * 31) % VARIANTS]
+            self._numbers(share.job, rank % 4, rank in share.job.victims)[(rank * 7919 + number * 31) % VARIANTS]
             for rank in range(share.rank, share.rank + RANKS)
         ]
-        own = np.concatenate(times)
-        columns = [number.astype("<u4"), start, (end - start).astype("<u8"), own[:, 0], None, *own[:, 1:].T]
-        widths, parts = [], []
-        for place, column in enumerate(columns):
-            told = column is not None and bool(column.any())
-            width = 0 if not told else 8 if place in (1, 2) else 4
-            whole = np.tile(column, RANKS) if place < 3 else column
-            widths.append(width)
-            parts.append(whole.astype(f"<u{width}").tobytes() if width else b"")
-        return PackedSteps((len(steps),) * RANKS, tuple(widths), b"".join(parts))
-
-    def _rows(self, job: Job, rank: int, steps: range) -> bytes:
-        texts = self._texts(job, rank % 4, rank in job.victims)
-        return b",".join(
-            prefix + texts[(rank * 7919 + step * 31) % VARIANTS]
-            for step, prefix in zip(steps, _prefixes(job, steps), strict=True)
-        )
+        return _columns(share.job, steps, times)
 
 
-@lru_cache(maxsize=64)
-def _prefixes(job: Job, steps: range) -> tuple[bytes, ...]:
-    """The begin of each step's row, which is the same for all ranks of a job."""
-    start = BOOT - job.age
-    return tuple(b"[%d,%.6f,%.6f," % (step, start + step * job.step, start + (step + 1) * job.step) for step in steps)
+def _columns(job: Job, steps: range, times: Sequence[NDArray[np.int64]]) -> PackedSteps:
+    """`times`: of each rank, as _step_numbers() has them."""
+    number = np.arange(steps.start, steps.stop)
+    start = np.rint((BOOT - job.age + number * job.step) * 1e6).astype("<u8") * 1000
+    end = np.rint((BOOT - job.age + (number + 1) * job.step) * 1e6).astype("<u8") * 1000
+    own = np.concatenate(times)
+    columns = [number.astype("<u4"), start, (end - start).astype("<u8"), own[:, 0], None, *own[:, 1:].T]
+    widths, parts = [], []
+    for place, column in enumerate(columns):
+        told = column is not None and bool(column.any())
+        width = 0 if not told else 8 if place in (1, 2) else 4
+        whole = np.tile(column, len(times)) if place < 3 else column
+        widths.append(width)
+        parts.append(whole.astype(f"<u{width}").tobytes() if width else b"")
+    return PackedSteps((len(steps),) * len(times), tuple(widths), b"".join(parts))
 
 
-def _step_texts(job: Job, speed: int, victim: bool) -> tuple[bytes, ...]:
-    """The rest of each row: the phases and the wait, of ranks of one speed."""
+def _step_numbers(job: Job, speed: int, victim: bool) -> NDArray[np.int64]:
+    """The wait and the phases of ranks of one speed, in nanoseconds; [VARIANTS, 10]."""
     draw = random.Random(f"{job.number} {speed} {victim}")
     share = OWN_SHARE
     if job.fault == "slow_link":
@@ -180,16 +179,9 @@ def _step_texts(job: Job, speed: int, victim: bool) -> tuple[bytes, ...]:
     for _ in range(VARIANTS):
         own = job.step * (share + 0.002 * (speed - 1.5) / 1.5 + draw.gauss(0, NOISE))
         own = min(own, 0.99 * job.step)
-        phases = [round(part * own, 6) for part in (0.01, 0.32, 0.64, 0.03)]
-        texts = ",".join(f"{part:.6f}" for part in (*phases, 0, 0, 0, 0, 0))
-        found.append(f"[{texts}],{job.step - sum(phases):.6f}]".encode())
-    return tuple(found)
-
-
-def _step_numbers(job: Job, speed: int, victim: bool) -> NDArray[np.int64]:
-    """The same in nanoseconds: the wait, then the phases; [VARIANTS, 10]."""
-    rows = [json.loads(b"[" + text) for text in _step_texts(job, speed, victim)]
-    return np.array([[round(it * 1e6) * 1000 for it in (waited, *phases)] for phases, waited in rows])
+        phases = [round(part * own * 1e6) * 1000 for part in (0.01, 0.32, 0.64, 0.03)]
+        found.append([round(job.step * 1e6) * 1000 - sum(phases), *phases, 0, 0, 0, 0, 0])
+    return np.array(found)
 
 
 def rank_row(share: Share, local: int, now: Now, node: int) -> RankRow:

@@ -35,7 +35,7 @@ class Collector:
         self._log = folder / "collector.log"
         self._config = folder / "collector.yaml"
         own = {"targets": targets, "listen_address": "127.0.0.1:0", "incidents_database": str(folder / "incidents")}
-        self._config.write_text(json.dumps({**own, "acknowledged_file": "", **settings}))
+        self._config.write_text(json.dumps({**own, **settings}))
         self.start()
 
     def start(self) -> None:

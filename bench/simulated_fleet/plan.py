@@ -133,9 +133,6 @@ class Plan:
         """The job's nodes whose agents tell nothing true of it."""
         return [node for node in range(job.first, job.first + job.nodes) if node in self.bad or node in self.away]
 
-    def victim_node(self, job: Job) -> int:
-        return job.first + job.victim // RANKS
-
 
 def made(nodes: int, jobs: int, seed: int, machines: Sequence[str] = ()) -> Plan:
     """A fleet of so many nodes and, where these suffice, jobs, the largest of which has LARGEST_RANKS. `machines`: the

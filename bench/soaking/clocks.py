@@ -6,9 +6,17 @@ from __future__ import annotations
 
 import mmap
 import struct
+import subprocess
 from pathlib import Path
 
-from common.node_clocks import built
+_SOURCE = Path(__file__).with_name("set_clock.c")
+
+
+def built(folder: Path) -> Path:
+    """The library to preload, built into `folder`."""
+    library = folder / "set_clock.so"
+    subprocess.run(["cc", "-O2", "-Wall", "-shared", "-fPIC", "-o", library, _SOURCE], check=True)
+    return library
 
 
 class Clock:
@@ -19,7 +27,7 @@ class Clock:
         path.write_bytes(struct.pack("d", 0.0))
         with path.open("r+b") as file:
             self._seconds = mmap.mmap(file.fileno(), 0)
-        self.environment = {"LD_PRELOAD": str(built(path.parent)), "NODE_CLOCK_FILE": str(path)}
+        self.environment = {"LD_PRELOAD": str(built(path.parent)), "SET_CLOCK_FILE": str(path)}
         self.ahead = 0
 
     def set_by(self, ahead: int) -> None:

@@ -15,6 +15,8 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+import yaml
+from support.chart import rendered
 from support.control_plane import ControlPlane
 from support.ports import free_port
 from support.warm import Warm, WarmProcess
@@ -22,8 +24,7 @@ from support.warm import Warm, WarmProcess
 from soaking.clocks import Clock
 from soaking.daemons import LAGGARD, Daemon
 
-MANIFESTS = Path(__file__).resolve().parents[2] / "deploy" / "kubernetes" / "overlays" / "report-only"
-JOB = Path(__file__).resolve().parents[1] / "trainings" / "verdict_job.py"
+JOB = Path(__file__).resolve().parents[1] / "trainings" / "ddp.py"
 RANKS, SLOW_RANK = 3, 1
 PACE, SLOW_PACE = "0.08", "0.2"
 DISK_BYTES = 8 << 20
@@ -126,10 +127,12 @@ class Site:
         self.others.append(self._daemon("controller", "kubernetes", "controller", "--config", str(config)))
 
     def _own_token(self, plane: ControlPlane) -> str:
-        """The controller's, with the rights that the manifests give it."""
+        """The controller's, with the rights that the chart gives it."""
         environment = {**os.environ, "KUBECONFIG": str(plane.write_kubeconfig(plane.folder))}
-        words = ["kubectl", "apply", "-k", str(MANIFESTS)]
-        subprocess.run(words, env=environment, stdout=subprocess.DEVNULL, check=True)
+        plane.do("POST", "/api/v1/namespaces", {"metadata": {"name": "laggard"}})
+        objects = yaml.safe_dump_all(rendered())
+        words = ["kubectl", "apply", "-f", "-"]
+        subprocess.run(words, env=environment, input=objects, text=True, stdout=subprocess.DEVNULL, check=True)
         return plane.service_account_token("laggard", "laggard-controller")
 
     def nodes_without_condition(self) -> list[str]:
@@ -148,7 +151,7 @@ class Site:
             settings = {"LAGGARD_RANK_DIR": self.ranks_folder, "LAGGARD_JOB_ID": self.job, "MASTER_ADDR": "127.0.0.1"}
             environment = {name: str(value) for name, value in {**about, **settings}.items()}
             pace = SLOW_PACE if rank == SLOW_RANK else PACE
-            words = ["-m", "laggard", "run", str(JOB), "ddp", str(self.folder), pace]
+            words = ["-m", "laggard", "run", str(JOB), pace]
             self.ranks.append(self.warm.start(words, {**environment, "GLOO_SOCKET_IFNAME": "lo"}))
 
     def end_job(self) -> None:

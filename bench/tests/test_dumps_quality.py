@@ -4,25 +4,10 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections import Counter
 from pathlib import Path
 
 import pytest
-from dumps_quality import error_of, whole
-from quality.answer import NO_DUMP, Named
-from quality.dumps import (
-    REFUSED,
-    Answer,
-    Judged,
-    answer_of,
-    answer_of_tool,
-    compared,
-    failures,
-    judge_answer,
-    judge_tool,
-)
-from quality.scope import DUMP_SCOPES, EVERY_KIND, FOUND, NOBODY, WHOLE
-from quality.tools.shipped.adapters import SHIPPED
+from quality.dumps import Answer, answer_of, judge_answer
 from simulator.case import programme_of
 from simulator.devices import Stop, Trouble, play
 from simulator.dump_cases import KINDS, dump_case, write_case
@@ -102,62 +87,3 @@ def test_answers_are_judged_by_whom_they_name() -> None:
     assert judge_answer(case, Answer("fail", (), (("deadlock", (3,)),), ())) == "wrong"
     nobody = case._replace(expected="nobody")
     assert judge_answer(nobody, said["right"]) == "wrong" and judge_answer(nobody, said["unsure"]) == "right"
-
-
-def test_who_only_says_that_a_rank_left_no_dump_accuses_nobody() -> None:
-    case = dump_case("cpu", 0)._replace(culprits=frozenset({3}), without=frozenset({3, 5}))
-    dumped, both = Named("hung", (4,)), [Named(NO_DUMP, (3,)), Named(NO_DUMP, (5,))]
-    seen = answer_of_tool(lambda trace: both, Path())
-    assert not seen.culprits and judge_tool(case, seen) == "right"
-    assert judge_tool(case._replace(culprits=frozenset({2})), seen) == "unsure"
-    assert judge_tool(case._replace(expected="nobody", culprits=frozenset()), seen) == "right"
-    assert judge_tool(case, answer_of_tool(lambda trace: [dumped, *both], Path())) == "wrong"
-
-
-def test_a_tool_that_fails_has_refused() -> None:
-    def fails(trace: Path) -> list[Named]:
-        raise RuntimeError("KeyError: 47")
-
-    said = answer_of_tool(fails, Path())
-    assert judge_tool(dump_case("cpu", 0), said) == judge_tool(dump_case("slow", 0), said) == REFUSED
-    assert error_of(said) == "KeyError"
-
-
-def test_whole_dumps_are_all_there_from_the_first_record_on(tmp_path: Path) -> None:
-    case = next(made for seed in range(50) if (made := dump_case("cpu", seed)).without)
-    write_case(whole(case), tmp_path)
-    dumps = [pickle.loads(file.read_bytes()) for file in sorted(tmp_path.iterdir())]
-    assert len(dumps) == case.world_size
-    assert all(one["version"] == "2.10" and one["entries"][0]["record_id"] == 0 for one in dumps)
-
-
-def test_tools_are_compared_in_what_they_claim_and_over_all() -> None:
-    def judged(*marks: str) -> list[Judged]:
-        cases = [("cpu", WHOLE, False), ("cpu", WHOLE, True), ("cpu", FOUND, False), ("gpu_tp", WHOLE, False)]
-        cases += [("slow", FOUND, False), ("slow", WHOLE, False)]
-        return [Judged(*case, mark) for case, mark in zip(cases, marks, strict=True)]
-
-    found = {
-        "laggard": judged("right", "right", "right", "narrowed", "right", "right"),
-        "torch fr_trace": judged("right", REFUSED, "wrong", "unsure", "wrong", REFUSED),
-    }
-    report = compared(found, {"laggard": "its own rules", "torch fr_trace": "as it ships, 1"})
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in report.splitlines() if line.startswith("| ")]
-    assert [cell.partition(",")[0] for cell in rows[0][2:4]] == ["recall in its scope", "recall over all"]
-    assert rows[1][2:4] == ["1.00 (3 right, 1 narrowed, of 4)"] * 2
-    assert rows[2][2:] == [
-        "1.00 (1 right, 0 narrowed, of 1)", "0.25 (1 right, 0 narrowed, of 4)",
-        "0 of 1", "1 of 4", "1 of 1", "2 of 6",
-    ]  # fmt: skip
-    assert "| cpu | 2 right | 1 right; out of scope: 1 refused |" in report.partition("| dumps whole")[2]
-
-
-def test_errors_are_told_by_how_many() -> None:
-    told = failures({"torch fr_trace": Counter({"KeyError": 9, "no answer within 120 s": 1}), "NVRx": Counter()})
-    assert told == ["- torch fr_trace ended with an error: KeyError (9), no answer within 120 s (1)"]
-
-
-def test_every_tool_that_reads_dumps_says_what_it_claims_of_them() -> None:
-    assert set(DUMP_SCOPES) == {name for name, tool in SHIPPED.items() if tool.dumps}
-    for scope in DUMP_SCOPES.values():
-        assert scope.kinds <= EVERY_KIND - NOBODY and scope.states and all(claim.source for claim in scope.claims)

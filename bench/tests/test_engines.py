@@ -52,12 +52,6 @@ def test_a_fault_is_right_by_its_rank_and_kind(case: str) -> None:
     assert judge(case, None, 1).worth == judge(case, {"error": "no recording"}, 1).worth == SILENT
 
 
-@pytest.mark.parametrize("case", GOOD)
-@pytest.mark.parametrize("also", [culprit("slow_link", 0, 1), culprit("dead", 0), culprit("slow_compute", 2)])
-def test_a_fault_is_wrong_where_another_is_accused_too(case: str, also: dict[str, Any]) -> None:
-    assert judge(case, answer(GOOD[case], also), 1).worth == WRONG
-
-
 @pytest.mark.parametrize(
     ("case", "named", "worth"),
     [
@@ -144,22 +138,6 @@ def test_a_cell_is_the_worse_of_both_answers() -> None:
     )
 
 
-def test_a_run_that_did_not_go_as_planned_says_nothing() -> None:
-    ddp = catalogue.BY_NAME["ddp"]
-    good = answer(GOOD["forward"])
-    assert cell(ddp, cases.BY_NAME["forward"], result(good, befell=False)).worth == "not tried"
-    assert cell(ddp, cases.BY_NAME["logging"], result(answer(), statuses=[0, 1])).worth == "not tried"
-
-
-def test_after_a_restart_the_live_answer_is_on_the_next_attempt() -> None:
-    elastic = catalogue.BY_NAME["torchrun_elastic"]
-    dead, calm = answer(GOOD["sigkill"]), answer()
-    for live in (calm, dead):
-        assert cell(elastic, cases.BY_NAME["sigkill"], result(dead, live)).worth == RIGHT
-    assert cell(elastic, cases.BY_NAME["sigkill"], result(dead, answer(culprit("slow_host", 0)))).worth == WRONG
-    assert cell(elastic, cases.BY_NAME["sigstop"], result(answer(culprit("hung", 1)), calm)).worth == WRONG
-
-
 def test_results_are_compared_with_those_without_the_hooks() -> None:
     ddp = catalogue.BY_NAME["ddp"]
     hooked = result(answer())
@@ -185,10 +163,6 @@ def test_the_page_has_a_row_for_each_engine_and_tells_what_is_not_right() -> Non
     assert "- one process, no odd collective: it makes no collectives." in text
     assert "| one process | - | - |" in text
     assert text.count("\n| ") == 1 + len(catalogue.ENGINES) + 1 + len(cases.CASES), "every engine and case has a row"
-
-
-def test_the_page_without_results() -> None:
-    assert "No engine has been tried yet." in page({}) and score({}) == (0, 0)
 
 
 def test_every_engine_has_its_script_and_a_name_of_its_own() -> None:

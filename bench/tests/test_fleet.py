@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from simulated_fleet import plan as planning
 from simulated_fleet.agents import address, is_cut_off
-from simulated_fleet.answers import BOOT, Answers, Now
+from simulated_fleet.answers import Answers, Now
 from simulated_fleet.judge import FALSE, MISSED, RIGHT, UNKNOWN, judged
 from simulated_fleet.plan import BAD, LARGEST_RANKS, RANKS, Plan, made
 
@@ -20,9 +20,8 @@ from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import ClusterSnapshot, build_snapshot
 from laggard.collector.jobs.window import JobWindows
 from laggard.collector.scrape.agent_state import AgentState
-from laggard.collector.scrape.collectives_validation import validate_collectives
-from laggard.collector.scrape.targets import parse_target
-from laggard.collector.scrape.validation import validate_ranks, validate_ranks_answer
+from laggard.collector.scrape.validation import validate_collectives, validate_ranks, validate_ranks_answer
+from laggard.collector.targets import parse_target
 from laggard.locate.verdict import locate
 from laggard.wire import WireError
 
@@ -90,13 +89,6 @@ def test_what_is_wrong_is_what_is_found_where_all_is_told(monkeypatch: pytest.Mo
     assert {each.outcome for each in found} == {RIGHT}, [each.said for each in found if each.outcome != RIGHT]
 
 
-def test_before_a_rank_stops_its_job_is_healthy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planning, "FAULTY_SHARE", 0.8)
-    plan = dataclasses.replace(made(80, 10, 3), bad={}, away=frozenset())
-    found = judged(plan, _told(plan, 10.0, monkeypatch), 10.0)
-    assert {each.outcome for each in found} == {RIGHT}, [each.said for each in found if each.outcome != RIGHT]
-
-
 def test_who_is_named_falsely_counts_as_that() -> None:
     plan = made(40, 5, 1)
     job = plan.jobs[0]
@@ -114,18 +106,6 @@ def test_who_is_named_falsely_counts_as_that() -> None:
     found = judged(liars, {job.key: {"verdict": "fail", "culprits": [culprit, liar]}}, 0.0)[0]
     assert (found.outcome, found.liars) == (RIGHT, 1), "the machine of an agent that says that it is slow"
     assert (outcome("ok"), outcome("unknown")) == (MISSED, UNKNOWN)
-
-
-def test_steps_are_told_from_where_they_are_asked_for() -> None:
-    plan = made(16, 3, 1)
-    answers, now = _answers(plan)
-    now[0] = 50.0
-    job = plan.jobs[0]
-    all_rows = validate_ranks(answers.ranks(job.first, 0.0, later=False)).ranks[0].rows
-    some = validate_ranks(answers.ranks(job.first, BOOT + 40.0, later=False)).ranks[0].rows
-    assert [row.step for row in all_rows] == list(range(all_rows[0].step, job.done(50.0)))
-    assert 0 < len(some) < len(all_rows) and some[0].end >= BOOT + 40.0 - job.step and some[-1] == all_rows[-1]
-    assert not validate_ranks(answers.ranks(job.first, None, later=False)).ranks[0].rows
 
 
 def test_absurd_answers_are_refused_and_those_of_the_next_release_are_not() -> None:

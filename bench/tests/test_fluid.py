@@ -15,14 +15,12 @@ import fluid
 import numpy as np
 import pytest
 from fluid_simulator.agenda import Agenda
-from fluid_simulator.cases import draw, family_of, make_case
+from fluid_simulator.cases import draw, make_case
 from fluid_simulator.cluster import Cluster, Resource
-from fluid_simulator.families import FAMILIES, INNOCENT, STOPS, families
+from fluid_simulator.families import FAMILIES, INNOCENT, STOPS
 from fluid_simulator.faults import calibrate, usual_step
 from fluid_simulator.groups import Group
-from fluid_simulator.job import Pipelined
 from fluid_simulator.network import Flow, Network, max_min
-from fluid_simulator.places import Place, Traffic
 from fluid_simulator.plan import Fault, Plan
 from fluid_simulator.run import Run
 from fluid_simulator.schedules import Task, schedule
@@ -110,17 +108,6 @@ def test_a_slow_adapter_slows_what_passes_it_alone() -> None:
     assert ended[0.25] == pytest.approx([4.0, 1.0, 1.0])
 
 
-def test_oversubscribed_uplinks_hold_up_what_crosses_them() -> None:
-    agenda = Agenda()
-    own = cluster(oversubscription=2.0)
-    network = Network(agenda, own)
-    across = [Ends() for _ in range(4)]
-    for rank, ends in enumerate(across):  # the four ranks of leaf 0 send to those of leaf 1
-        network.add(ends, 10e9, [(resource, 1) for resource in own.way(rank, rank + 4)], 0.0)
-    agenda.run()
-    assert [ends.at for ends in across] == pytest.approx([2.0] * 4)
-
-
 @pytest.mark.parametrize(("kind", "bytes_out"), [("ring", 1.0), ("tree", 0.75), ("exchange", 0.75)])
 def test_channels_carry_what_their_algorithm_sends(kind: str, bytes_out: float) -> None:
     """Bytes that leave a machine's adapters, over the collective's: of four machines with two ranks each. A double tree
@@ -149,17 +136,6 @@ def test_each_stage_does_each_task_once_and_no_backward_before_its_forward(name:
                 assert tasks.index(Task("F", task.micro, task.chunk)) < tasks.index(task)
 
 
-def test_places_that_the_same_transfers_pass_are_told_as_the_same() -> None:
-    own, traffic = cluster(), Traffic()
-    traffic.add("ring", "data")
-    traffic.between_machines("ring", (*own.way(0, 2), *own.way(2, 0)))
-    traffic.add("other ring", "data")
-    traffic.between_machines("other ring", (*own.way(1, 3), *own.way(3, 1)))
-    assert traffic.same(Place("nic", (0, 0))) == [Place("nic", (1, 0))]
-    assert traffic.stands_out(Place("nic", (0, 0)))
-    assert not traffic.stands_out(Place("pair", (0, 1)))
-
-
 def plan_of(engine: str) -> Plan:
     """A small job of that engine in which nothing is uneven."""
     for number in range(200):
@@ -186,33 +162,6 @@ def test_a_run_without_faults_comes_to_its_end_and_each_rank_takes_part_alike() 
         run.check_finished()
         assert {len(rank.steps) for rank in run.ranks} == {3}
         assert all(rank.entered == rank.done for rank in run.ranks)
-
-
-def test_nobody_ends_a_collective_before_the_last_member_began() -> None:
-    run = Run(plan_of("mega"), [], 3)
-    starts: dict[Any, float] = {}
-    ends: dict[Any, float] = {}
-    for rank in run.ranks:
-        for record in rank.records:
-            if record.op not in ("send", "recv"):
-                key = (record.group.name, record.op, record.number)
-                starts[key] = max(starts.get(key, 0.0), record.start)
-                ends[key] = min(ends.get(key, np.inf), record.end)
-    assert starts and all(ends[key] > start for key, start in starts.items())
-
-
-def test_the_host_runs_ahead_of_its_gpu() -> None:
-    plan = plan_of("mega")
-    assert isinstance(plan.job.work, Pipelined)
-    run = Run(plan, [], 3)
-    ahead = [record.start - record.issued for rank in run.ranks for record in rank.records]
-    assert max(ahead) > 0.001
-
-
-def test_a_set_has_each_family_as_often_as_its_weight_says() -> None:
-    assert Counter(families(SEED)) == FAMILIES
-    assert families(SEED) != families(SEED + 1)
-    assert 0.35 < sum(INNOCENT.values()) / COUNT < 0.45
 
 
 CASES = {
@@ -318,18 +267,3 @@ def test_seed_and_number_give_the_same_case_whatever_python_hashes(tmp_path: Pat
     first = {path.relative_to(tmp_path / "1"): path.read_bytes() for path in (tmp_path / "1").rglob("*.json*")}
     second = {path.relative_to(tmp_path / "2"): path.read_bytes() for path in (tmp_path / "2").rglob("*.json*")}
     assert len(first) > 8 and first == second
-
-
-def test_the_command_lists_cases_and_says_what_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
-    assert fluid.main(["--seed", str(SEED), "--count", "3", "--list"]) == 0
-    assert capsys.readouterr().out.splitlines() == [f"{number:04d} {family_of(SEED, number)}" for number in range(3)]
-    assert fluid.main(["--seed", str(SEED), "--out", "nowhere"]) == 64
-    assert "--count or --case" in capsys.readouterr().err
-    assert fluid.main(["--seed", str(SEED), "--case", "1"]) == 64
-
-
-def test_neither_folder_nor_job_tells_what_befalls_it(tmp_path: Path) -> None:
-    truth = make_case(SEED, 10, tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["0010"]
-    text = next((tmp_path / "0010" / "recording").iterdir()).read_text()
-    assert truth["family"] not in text.splitlines()[0] and "fault" not in text

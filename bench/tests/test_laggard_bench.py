@@ -14,14 +14,12 @@ from laggard_bench import freeze, score
 from laggard_bench.answer import cases_in, check_answer
 from laggard_bench.cases import draw, make_case, names, number_of
 from laggard_bench.cluster import NETWORK_SECONDS, NIC_BYTES, Cluster, Element, transfer_seconds
-from laggard_bench.draw import HUGE_WORLD
 from laggard_bench.faults import Fault, Part, same_ends, stands_out
 from laggard_bench.laggard_entry import locate, translated
 from laggard_bench.layouts import ENGINES, Design, build
 from laggard_bench.program import Builder, Program
 from laggard_bench.schedules import SCHEDULES, schedule
 from laggard_bench.simulate import QUIET, Job, lengthening, magnitude_for, run
-from laggard_bench.stories import FAMILIES, HEALTHY
 from laggard_bench.validate import problems
 
 SEED = 5
@@ -50,15 +48,6 @@ def test_a_pipeline_takes_as_long_as_its_formula_says() -> None:
         work = (8 + 4 - 1) * 3 * 0.4 / 4
         rest = 0.003 + 0.04 * 0.4 * 8  # the script's own work, and the optimizer
         assert took == pytest.approx(work + rest, rel=0.01)
-
-
-def test_better_schedules_have_smaller_bubbles() -> None:
-    took = {}
-    for name in SCHEDULES:
-        design = Design("megatron", pp=4, micros=8, schedule=name, forward=0.4, size=1e3)
-        took[name] = quiet(build(design, cluster(8), range(8)), 1, []).ends[0, 0]
-    assert took["interleaved"] < 0.95 * took["1f1b"]
-    assert took["zero_bubble"] < 0.95 * took["1f1b"]
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
@@ -115,18 +104,6 @@ def test_a_slow_gpu_makes_the_step_as_much_longer_as_it_shall(engine: str) -> No
     assert lengthening(happened, 0, 1, np.ones(6))[0] == pytest.approx(0.2, abs=0.05)
 
 
-def test_faults_of_several_are_measured_each_for_itself() -> None:
-    program = build(Design("ddp"), cluster(16), range(16))
-    large, small = (
-        Fault("gpu", "slow_compute", (Part("gpu", (r,), None, m),), np.ones(4)) for r, m in ((3, 0.5), (9, 0.1))
-    )
-    happened = quiet(program, 4, [large, small])
-    without_small = lengthening(happened, 0, 3, np.ones(4))[0]
-    small_alone = lengthening(happened, 5, 1, np.ones(4))[0]
-    assert without_small == pytest.approx(0.0, abs=1e-6)
-    assert small_alone > 0.05
-
-
 slow = pytest.mark.slow
 
 
@@ -156,15 +133,6 @@ def test_a_case_comes_out_the_same_again(cases: tuple[Path, list[dict[str, Any]]
 def test_cases_hold_to_their_schemas(cases: tuple[Path, list[dict[str, Any]]]) -> None:
     for case in cases_in(cases[0]):
         assert problems(case) == []
-
-
-def test_neither_a_cases_folder_nor_its_recording_tells_what_befalls_the_job(tmp_path: Path) -> None:
-    truth = make_case(3, "0283-hang", tmp_path / "a")
-    assert truth["case"] == "0283" and [path.name for path in (tmp_path / "a").iterdir()] == ["0283"]
-    make_case(3, "0283-balanced", tmp_path / "b")
-    files = [tmp_path / part / "0283" / "recording" / "rank-0.jsonl" for part in "ab"]
-    first, second = (json.loads(file.read_text().splitlines()[0])["job_id"] for file in files)
-    assert first == second
 
 
 @slow
@@ -220,25 +188,6 @@ def test_the_truth_itself_has_full_marks(cases: tuple[Path, list[dict[str, Any]]
     assert found["precision"]["hits"] == found["precision"]["count"] > 0
 
 
-@slow
-def test_silence_finds_nothing_and_accuses_nobody(cases: tuple[Path, list[dict[str, Any]]], tmp_path: Path) -> None:
-    found = figures(cases[0], tmp_path, [])
-    assert found["recall"]["hits"] == 0 < found["recall"]["count"]
-    assert found["healthy"]["accused"]["hits"] == 0 < found["healthy"]["cases"]
-
-
-@slow
-def test_who_accuses_everybody_has_no_precision(cases: tuple[Path, list[dict[str, Any]]], tmp_path: Path) -> None:
-    everybody = [
-        {"case": t["case"], "verdict": "slow", "culprits": [{"kind": "compute", "ranks": list(range(t["ranks"]))}]}
-        for t in cases[1]
-    ]
-    found = figures(cases[0], tmp_path, everybody)
-    assert found["precision"]["hits"] == 0
-    assert found["healthy"]["accused"]["hits"] == found["healthy"]["cases"]
-    assert found["healthy"]["ranks_accused"] == found["healthy"]["ranks"]
-
-
 def figures(folder: Path, scratch: Path, answers: list[dict[str, Any]]) -> dict[str, Any]:
     file = scratch / "answers.jsonl"
     file.write_text("".join(json.dumps(each) + "\n" for each in answers))
@@ -251,15 +200,6 @@ def figures(folder: Path, scratch: Path, answers: list[dict[str, Any]]) -> dict[
 
 def test_the_sets_are_those_that_were_frozen() -> None:
     assert json.loads((freeze.HERE / "frozen.json").read_text()) == freeze.frozen()
-
-
-def test_more_than_a_third_is_healthy_and_the_second_set_has_two_hundred() -> None:
-    for seed, count in freeze.SETS:
-        healthy = [name for name in names(seed, count) if name[5:] in HEALTHY]
-        assert len(healthy) > count / 3
-    assert len(healthy) >= 200
-    assert {name[5:] for name in names(*freeze.SETS[0])} == {name for name, _ in FAMILIES}
-    assert HUGE_WORLD == 4096
 
 
 @slow

@@ -70,14 +70,6 @@ def test_a_switch_is_right_by_its_machines_or_by_a_link_from_one_of_them() -> No
     assert judge.grade(link("c", "d"), switch, 8) == MISSED
 
 
-def test_links_that_nothing_tells_apart_are_right_together() -> None:
-    alike = LINK | {"same_in_any_recording": [link("b", "c")]}
-    assert judge.grade({"kind": "link", "nodes": ["a", "b", "c"]}, alike, 8) == RIGHT
-    assert judge.grade(link("b", "c"), alike, 8) == RIGHT
-    assert judge.grade(link("a", "c"), alike, 8) == MISSED
-    assert judge.grade({"kind": "link", "nodes": ["a", "b", "c", "d"]}, alike, 8) == MISSED
-
-
 @pytest.mark.parametrize(
     ("named", "grade"),
     [
@@ -95,12 +87,6 @@ def test_links_that_nothing_tells_apart_are_right_together() -> None:
 )
 def test_a_gpu_is_right_alone(named: dict[str, Any], grade: str) -> None:
     assert judge.grade(named, GPU, 8) == grade
-
-
-def test_a_machine_without_its_ranks_is_right_where_all_its_ranks_are_at_fault() -> None:
-    assert judge.grade(entry("host", [], "a"), HOST, 8) == RIGHT
-    assert judge.grade(entry("host", [2], "a"), HOST, 8) == RIGHT
-    assert judge.grade(entry("compute", [], "a"), GPU, 1) == RIGHT
 
 
 def test_a_stop_is_right_as_a_hang_and_as_a_death() -> None:
@@ -129,14 +115,6 @@ def test_nobody_need_name_what_is_optional_and_who_does_is_right() -> None:
     assert judge.judge(truth(hidden), answer(entry("compute", [9], "b"))).false
     counted = figures.figures([judge.judge(truth(hidden), answer())])
     assert counted["recall"]["count"] == 0 and counted["need_not"] == 1
-
-
-def test_whom_to_name_is_tolerated_is_no_accusation_and_nothing_found() -> None:
-    healthy = HEALTHY | {"tolerated": [entry("compute", [0, 1], "a")]}
-    assert judge.judge(healthy, answer(entry("compute", [1], "a"))).near == 1
-    assert not judge.judge(healthy, answer(entry("compute", [1], "a"))).alarmed
-    assert judge.judge(healthy, answer(entry("compute", [1, 2], "a"))).alarmed
-    assert judge.judge(healthy, answer(entry("hang", [1], "a"))).alarmed
 
 
 def test_a_healthy_job_is_accused_by_a_culprit_and_by_the_word_of_a_stop() -> None:

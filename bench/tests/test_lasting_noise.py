@@ -18,15 +18,12 @@ import numpy as np
 import pytest
 import simulate as simulate_command
 from common.live_job import VICTIM, Job, Noise, Round, Series, rounds_of, steps_of
-from fluid_simulator.lasting import Drift, add_lasting, lasting_of
-from fluid_simulator.lasting import Lasting as FluidLasting
+from fluid_simulator.lasting import Drift, lasting_of
 from laggard_bench import make
-from laggard_bench.lasting import Lasting as BenchLasting
-from laggard_bench.lasting import Walk, read, shape_with
+from laggard_bench.lasting import Walk, read
 from numpy.typing import NDArray
-from simulator.case import Case, healthy_job, programme_of
-from simulator.innocents import model_work
-from simulator.noise import Lasting, parse_lasting, wandering
+from simulator.case import Case
+from simulator.noise import parse_lasting, wandering
 from simulator.recording import write
 
 from laggard.locate.step_tables import END, START, WAITED
@@ -74,60 +71,6 @@ def test_what_is_drawn_has_the_deviation_and_the_correlation_that_were_asked_for
     first = noise[0] / sd  # it does not begin at 0: 20 values of a normal distribution have this sum of squares
     assert 5 < (first**2).sum() < 48  # chi-squared, 1 in 2,500 either way
     assert abs(np.corrcoef(noise[:, 0], noise[:, 1])[0, 1]) < 5 / (independent / count) ** 0.5
-
-
-def test_lasting_noise_of_a_rank_is_all_that_changes_in_a_job() -> None:
-    case = Case("dp=4,tp=2,gpus_per_node=4", seed=4, steps=60)
-    usual = healthy_job(case, plan := programme_of(case.layout))
-    longer = healthy_job(Case(case.layout, seed=4, steps=60, lasting=Lasting(0.9, 0.05)), plan)
-    ratio = longer.items / np.where(usual.items > 0, usual.items, 1.0)
-    computing = plan.computes & ~plan.on_cpu
-    assert (longer.items[:, ~computing] == usual.items[:, ~computing]).all()
-    assert (longer.joints == usual.joints).all() and (longer.late == usual.late).all()
-    for rank in range(8):
-        own = np.log(ratio[:, computing & (plan.rank == rank) & (plan.seconds > 0)])
-        assert np.allclose(own, own[:, :1]) and 0.01 < own.std() < 0.15
-
-
-def test_lengths_are_those_of_a_replicas_data_and_no_updates() -> None:
-    case = Case("dp=4,tp=2,gpus_per_node=4", seed=4, steps=60)
-    usual = healthy_job(case, plan := programme_of(case.layout))
-    for noise, changes in ((Lasting(0.9, lengths=0.1), True), (Lasting(data=0.1), False)):
-        longer = healthy_job(Case(case.layout, seed=4, steps=60, lasting=noise), plan)
-        work = model_work(plan) & (usual.items > 0).all(axis=0)
-        ratio = np.log(longer.items[:, work] / usual.items[:, work])
-        assert (longer.items[:, ~model_work(plan)] == usual.items[:, ~model_work(plan)]).all()
-        replica = np.array([plan.layout.position(rank).get("dp", 0) for rank in plan.rank[work]])
-        for number in range(4):
-            mine = ratio[:, replica == number]
-            assert np.allclose(mine, mine[:, :1]) and mine.any()
-            assert (mine[:, 0].std() > 1e-9) == changes
-
-
-def test_laggard_bench_lengthens_the_work_of_gpus_alone() -> None:
-    drawn, rng = laggard_bench.cases.draw(5, "0001-balanced")
-    program = laggard_bench.cases._programs(drawn, laggard_bench.cases.draw_cluster(rng, drawn))[0]
-    batch = np.zeros(len(program.duration), np.int64)
-    shape = shape_with(lambda step, program: None, BenchLasting(0.9, 0.05), [5], drawn.world, lambda _: batch)
-    factors = [shape(step, program) for step in range(50)]
-    found = np.array([factor for factor in factors if factor is not None])
-    gpu = program.kind == laggard_bench.cases.GPU
-    assert found.shape == (50, len(gpu)) and (found[:, ~gpu] == 1).all()
-    one = np.log(found[:, gpu & (program.owner == 1)])
-    assert np.allclose(one, one[:, :1]) and 0.01 < one.std() < 0.15
-
-
-def test_the_fluid_simulators_plans_keep_their_work_and_tokens_but_for_the_noise() -> None:
-    usual, longer = (fluid_simulator.cases.draw(11, 2, "packed")[1] for _ in range(2))
-    assert usual and longer and longer.drift is None
-    add_lasting(longer, FluidLasting(0.9, 0.05, lengths=0.08, data=0.08))
-    ratios = set()
-    for replica, step in ((0, 0), (0, 5), (1, 5)):
-        (before, tokens), (after, same) = usual.work(replica, step), longer.work(replica, step)
-        ratios |= {round(new / old, 9) for new, old in zip(after, before, strict=True)}
-        assert tokens == same
-    assert len(ratios) == 3  # one of each replica and step
-    assert longer.drift and longer.drift(0, 5) != longer.drift(1, 5) != longer.drift(1, 6)
 
 
 def digest(folder: Path) -> str:
@@ -181,31 +124,6 @@ def test_the_noise_of_a_recording_is_found_again(tmp_path: Path, capsys: pytest.
     assert capsys.readouterr().out.count("| not known | 0.8") == 2
 
 
-def test_ranks_that_a_fault_befell_are_left_out_also_as_peers(tmp_path: Path) -> None:
-    words = "--layout dp=4,gpus_per_node=2 --steps 60 --innocent calm --fault slow_gpu,size=0.5,rank=2"
-    assert simulate_command.main([str(tmp_path), *words.split()]) == 0
-    cause, found = noise_memory.measured(tmp_path / "trace")
-    assert cause == "a fault of other ranks" and len(found) == 3
-    assert max(abs(it.for_good) for it in found) < 0.02
-    assert noise_memory.befallen({"faults": [{"accepted": [{"ranks": [3]}]}], "victims": [1]}) == {1, 3}
-
-
-def test_white_noise_has_blocks_of_one_and_what_is_far_out_hides_nothing() -> None:
-    noise = np.random.default_rng(2).normal(0, 0.02, 512)
-    white = noise_memory.series(noise, 1.0)
-    assert white.blocks[:3] == pytest.approx((1, 1, 1), abs=0.5) and abs(white.correlations[0]) < 0.2
-    slower = noise + np.repeat([0.0, 0.05, 0.0, 0.05], 128)
-    paused = slower + 20 * (np.arange(512) == 100)
-    assert noise_memory.series(paused, 1.0).correlations[0] > 0.4
-    assert np.isnan(noise_memory.series(noise[:30], 1.0).correlations[3])  # of 10 steps: too short for it
-
-
-def test_a_folder_without_noise_is_told_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="64"):
-        noise_memory.main([str(tmp_path)])
-    assert "give recordings" in capsys.readouterr().err.splitlines()[-1]
-
-
 def test_a_live_jobs_ranks_wait_for_the_slowest_and_one_becomes_slower() -> None:
     job = Job(4, 1.0, Noise(0.9, 0.02), 2.0, slower=0.2, onset_minutes=1.0)
     steps = steps_of(job, np.random.default_rng(1))
@@ -228,20 +146,6 @@ def test_a_collector_names_a_slow_rank_of_a_quiet_job_and_nobody_of_a_healthy_on
     found = list(rounds_of(quiet._replace(slower=0.2, onset_minutes=1.0), np.random.default_rng(1)))
     named = [each.now for each in found if each.drawn and false_alarms.ranks_named(each.drawn) == {VICTIM}]
     assert 60 < named[0] <= 90 and sum(each.opened for each in found) == 1
-
-
-def test_false_alarms_are_counted_tabled_and_resumed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    few = "--ranks 2 --rho 0.5 --sd 0.01 --hours 0.05 --jobs 0 --cases 1 --processes 1"
-    words = [*few.split(), "--out", str(tmp_path)]
-    assert false_alarms.main(words) == 0
-    text = capsys.readouterr().out
-    assert "| rho 0.5, 1 % | 0.0 | 0.0 | 0.0 | 0 of 3 (0 to 56 %) |" in text
-    assert text.count("0 of 1 (0 to 79 %)") == 3
-    results = (tmp_path / "results-1.jsonl").read_text().splitlines()
-    assert len(results) == 6
-    (tmp_path / "results-1.jsonl").write_text("\n".join([*results[:5], results[5][:20]]) + "\n")
-    assert false_alarms.main([*words, "--resume"]) == 0
-    assert capsys.readouterr().out == text
 
 
 def told(*ranks: int) -> Location:

@@ -8,14 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import real_quality
-from quality.answer import Named, NotAsked
-from quality.scope import EVERYTHING
 from real_runs import befall, catalogue
 from real_runs.judge import MISSED, PARTLY, RIGHT, WRONG, judge
-from real_runs.report import DISTURBED, FAILED, NOT_ASKED, of_tools, table
-from real_runs.trial import Usage
-from simulator.layout import LAYOUTS
+from real_runs.report import DISTURBED, table
 
 
 def named(kind: str, *ranks: int) -> dict[str, Any]:
@@ -88,48 +83,6 @@ def test_runs_beside_which_others_worked_stand_apart() -> None:
     quiet, disturbed = table(answers).split("While others used more than 10 % of the machine:")
     assert "| all 1 | 1 | 0 | 0 | 0 |" in quiet and "| all 2 | 1 | 0 | 1 | 0 |" in disturbed
     assert "- ddp, disk: no run: no cgroup" in disturbed
-
-
-def test_other_tools_stand_beside_in_what_they_claim_and_over_all() -> None:
-    said = {
-        ("ddp", "quota"): {"TraceML step time": PARTLY, "torch fr_trace": NOT_ASKED},
-        ("ddp", "sigkill"): {"TraceML step time": MISSED, "torch fr_trace": FAILED},
-        ("pipeline_1f1b", "quota"): {"TraceML step time": WRONG, "torch fr_trace": NOT_ASKED},  # claims no pipeline
-        ("ddp", "link"): {"TraceML step time": WRONG, "torch fr_trace": NOT_ASKED},  # nobody can know
-        ("ddp", "none"): {"TraceML step time": FAILED, "torch fr_trace": NOT_ASKED},
-        ("fsdp2", "none"): {"TraceML step time": RIGHT, "torch fr_trace": NOT_ASKED},
-    }
-    lines = of_tools({key: {"worth": RIGHT, "tools": tools} for key, tools in said.items()})
-    rows = {line.split(" | ")[0].strip("| "): [cell.strip() for cell in line.split("|")[3:-1]] for line in lines}
-    assert rows["TraceML step time"] == ["1 of 1", "1 of 3", "1 of 3", "0 of 1", "1 of 6"]
-    assert rows["torch fr_trace"] == ["0 of 1", "0 of 3", "0 of 3", "0 of 0", "1 of 6"]
-    assert of_tools({("ddp", "none"): {"worth": RIGHT}}) == []
-
-
-def test_a_tool_that_fails_or_reads_nothing_has_not_answered(tmp_path: Path) -> None:
-    def fails(trace: Path) -> list[Named]:
-        raise RuntimeError("no answer within 120 s")
-
-    def reads_nothing(trace: Path) -> list[Named]:
-        raise NotAsked("no phases")
-
-    nobody = truth("ddp", "none")
-    assert real_quality.worth_of(fails, tmp_path / "trace", nobody) == FAILED
-    assert real_quality.worth_of(reads_nothing, tmp_path / "trace", nobody) == NOT_ASKED
-    assert real_quality.worth_of(lambda trace: [], tmp_path / "trace", nobody) == RIGHT
-
-
-def test_every_fault_is_claimed_by_somebody_and_every_job_has_a_layout() -> None:
-    assert all(bool(fault.row) == bool(fault.kinds) for fault in catalogue.FAULTS)
-    assert {fault.row for fault in catalogue.FAULTS} - {""} <= EVERYTHING.rows
-    assert {catalogue.layout_of(job) for job in catalogue.JOBS} <= set(LAYOUTS)
-
-
-def test_what_this_process_uses_is_not_counted_as_of_others() -> None:
-    usage = Usage()
-    busy = sum(range(3_000_000))
-    usage.look()
-    assert busy and 0.0 <= usage.others() <= 1.0
 
 
 def test_a_machine_without_the_cgroup_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

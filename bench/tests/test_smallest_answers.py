@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 from common.smallest import BENCH, Ended
-from quality.tools.shipped import environments
 
 Bench = Callable[..., Ended]
 
@@ -33,9 +32,9 @@ def test_fluid(bench: Bench, tmp_path: Path) -> None:
 
 
 def test_locate_quality(bench: Bench, tmp_path: Path) -> None:
-    words = ("--cases", "1,0,0", "--row", "input", "--no-peers", "--out", tmp_path, "--seed", 7)
+    words = ("--cases", "1,0,0", "--row", "input", "--out", tmp_path, "--seed", 7)
     ended = bench("locate_quality", *words, status=(0,))
-    assert "5 cases, made by" in ended.out and 0 <= float(ended.row("laggard")[1]) <= 1
+    assert "5 cases, made by" in ended.out and 0 <= float(ended.row("laggard")[0]) <= 1
     assert len(json.loads((tmp_path / "results.json").read_text())) == 5
 
 
@@ -75,27 +74,8 @@ def test_diagnose_quality(bench: Bench) -> None:
 
 def test_false_drains(bench: Bench, tmp_path: Path) -> None:
     ended = bench("false_drains", "--size", "2,1,2", "--out", tmp_path, status=(0,), seconds=400)
-    assert "node-hours of 2 nodes" in ended.out and ended.row("laggard")
+    assert "node-hours of 2 nodes" in ended.out and ended.row("healthy node-hours taken")
     assert (tmp_path / "report.md").read_text().strip() in ended.out
-
-
-def test_verdicts(bench: Bench, tmp_path: Path) -> None:
-    words = ("--what", "SIGKILL", "--times", 1, "--fault-ranks", 2, "--out", tmp_path / "results.jsonl")
-    ended = bench("verdicts", *words)
-    assert ended.row("SIGKILL")[:2] in (["2", "1 of 1"], ["2", "0 of 1"])
-    assert json.loads((tmp_path / "results.jsonl").read_text())["said"]
-
-
-def test_node_verdicts(bench: Bench, tmp_path: Path) -> None:
-    ended = bench("node_verdicts", "--what", "SIGKILL", "--times", 1, "--out", tmp_path / "results.jsonl")
-    assert ended.row("SIGKILL")[0] in ("1 of 1", "0 of 1")
-    assert json.loads((tmp_path / "results.jsonl").read_text())["said"]
-
-
-def test_stack_faults(bench: Bench, tmp_path: Path) -> None:
-    ended = bench("stack_faults", "--case", "transform-ddp", "--out", tmp_path, status=(0,))
-    assert ended.out.startswith("transform-ddp: ") and "recorded" in ended.out
-    assert json.loads((tmp_path / "results.jsonl").read_text())["case"] == ["transform-ddp"]
 
 
 def test_every_engine(bench: Bench, tmp_path: Path) -> None:
@@ -120,63 +100,19 @@ def test_real_quality(bench: Bench, tmp_path: Path) -> None:
     assert result["worth"] and result["steps"] and [one["ranks"] for one in result["named"]] in ([], [[1]])
 
 
-def test_ring_pairs(bench: Bench, tmp_path: Path) -> None:
-    words = ("--runs", 1, "--nodes", 3, "--cases", "one slow node", "--state", tmp_path / "state.jsonl")
-    ended = bench("ring_pairs", *words)
-    assert ended.row("one slow node")[:2] in (["3", "1 of 1"], ["3", "0 of 1"])
-    assert json.loads((tmp_path / "state.jsonl").read_text())["seconds"] > 0
-
-
-def test_suspect(bench: Bench, tmp_path: Path) -> None:
-    words = ("--runs", 1, "--cases", "the suspect is slow", "--state", tmp_path / "state.jsonl")
-    ended = bench("suspect", *words)
-    assert ended.row("the suspect is slow")[0] in ("1 of 1 confirmed", "0 of 1 confirmed")
-    assert json.loads((tmp_path / "state.jsonl").read_text())["seconds"] > 0
-
-
-def test_recommend_real(bench: Bench) -> None:
-    ended = bench("recommend_real", "--only", "micro", "--pairs", 1, seconds=400)
-    assert ended.row("stage 3 with micro-batch 1")[0] == "200mbit"
-
-
-@pytest.mark.timeout(800)
-def test_tune_real(bench: Bench, tmp_path: Path) -> None:
-    """`laggard tune` takes 24 trials or more, and each is a training: no other smallest run takes so long."""
-    words = ("--rates", "2gbit", "--kinds", "zero", "--trials", 24, "--width", 16, "--ab", 0)
-    ended = bench("tune_real", "--out", tmp_path, *words, seconds=700)
-    assert ended.row("zero")[0] == "2gbit" and ended.value("zero", "", place=4) == 24
-    assert 0 < ended.value("zero", "", place=5) < 24, "the campaign was killed on its way, and kept what it had"
-
-
 def test_soak(bench: Bench, tmp_path: Path) -> None:
     ended = bench("soak", "--minutes", 0.1, "--without-kubernetes", "--report", tmp_path / "soak.md", seconds=400)
     assert " faults in 0.1 minutes: agent killed 1, rank killed 1." in ended.out and ended.row("collector")
     assert (tmp_path / "soak.svg").read_text().startswith("<svg") and ended.status == 0, ended
 
 
-def test_laggard_bench_is_made_checked_scored_and_packed(bench: Bench, tmp_path: Path) -> None:
+def test_laggard_bench_is_made_checked_and_scored(bench: Bench, tmp_path: Path) -> None:
     cases = tmp_path / "cases"
     bench("laggard_bench/make", "--seed", 2, "--count", 1, "--out", cases, status=(0,))
     assert bench("laggard_bench/validate", cases, status=(0,)).out == ""
     scored = bench("laggard_bench/score", cases, BENCH / "laggard_bench" / "laggard_entry.py", "--format", "json")
     assert json.loads(scored.out)["cases"] == 1 and scored.status == 0
-    packed = bench("laggard_bench/pack", cases, "--out", tmp_path / "packed", status=(0,))
-    assert len(packed.out.splitlines()) == len(list((tmp_path / "packed").iterdir())) >= 2
 
 
 def test_laggard_bench_is_the_one_that_was_frozen(bench: Bench) -> None:
     assert bench("laggard_bench/freeze", status=(0,)).out == ""
-
-
-def test_a_tool_that_cannot_be_installed_says_so_in_a_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """As without a network."""
-    monkeypatch.setattr(environments, "FOLDER", tmp_path)
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("GIT_ALLOW_PROTOCOL", "none")
-    assert environments.main() == 1
-    lines = capsys.readouterr().out.splitlines()
-    made = [each for each in environments.ENVIRONMENTS if each.is_made_here]
-    assert len(lines) == len(environments.ENVIRONMENTS)
-    assert len([line for line in lines if "not installed: " in line]) == len(made) > 2

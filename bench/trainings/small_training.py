@@ -18,7 +18,7 @@ import torch
 import torch.distributed
 from torch.utils.data import DataLoader, TensorDataset
 
-WATCHERS = ("none", "laggard", "traceml", "profiler")
+WATCHERS = ("none", "laggard", "profiler")
 WARM_UP = 50
 WIDTH = 64
 
@@ -33,11 +33,6 @@ def watched(by: str, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -
 
         laggard.trainer_hooks.attach(model, optimizer)
         yield contextlib.nullcontext
-    elif by == "traceml":
-        import traceml_ai
-
-        traceml_ai.init(mode="auto")
-        yield lambda: traceml_ai.trace_step(model)
     elif by == "profiler":
         from torch.profiler import ProfilerActivity, profile, schedule
 

@@ -1,21 +1,34 @@
-"""Decides from the nodes' reports, round after round, which faults begin, go on and are repaired. No clock, no file.
+"""Decides from the nodes' reports, each read once, which faults begin, go on and are repaired. Makes the sights that
+the trackers look at. No clock, no file.
 
 A fault ends when the check that found it could tell, for `quiet_seconds`, and found nothing: an agent that is silent
-and a check that cannot tell end nothing."""
+and a check that cannot tell end nothing.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 from msgspec import structs
 
-from laggard.collector.incidents.fault import Fault, NodeName, NodeSight, SeenFinding
-from laggard.collector.incidents.incident import WEEK_SECONDS
-from laggard.collector.incidents.machine_names import MachineNames
-from laggard.collector.incidents.moment import Moment
-from laggard.collector.incidents.returns import Ends
-from laggard.model import SEVERITIES, Severity
+from laggard.collector.incidents.identity import Ends, MachineNames
+from laggard.collector.incidents.incident import (
+    MAX_REPORTED,
+    WEEK_SECONDS,
+    Fault,
+    Moment,
+    NodeName,
+    NodeSight,
+    SeenFinding,
+)
+from laggard.collector.incidents.tracker import Observation
+from laggard.collector.jobs.snapshot import JobSnapshot
+from laggard.collector.node_findings import NodeGpus
+from laggard.collector.scrape.agent_state import AgentState
+from laggard.locate.job_timings import UNLISTED, UNNAMED
+from laggard.model import SEVERITIES, Finding, Report, Severity, Verdict
 
 MAX_FAULTS = 32_768
 """The most open faults."""
@@ -187,3 +200,91 @@ def _place(fault: Fault) -> tuple[str, ...]:
 
 def _worse(one: Severity, other: Severity) -> Severity:
     return min(one, other, key=SEVERITIES.index)
+
+
+# The sights that the trackers look at in a round, made from the agents' reports and the jobs' verdicts. Pure.
+#
+# A report is an agent's word, and may hold anything: what cannot be read is not known.
+
+_XIDS: Final = "gpu_xid"
+_XID_CODE: Final = "GPU_XID"
+_TAKEN_BACK: Final = "xids_taken_back"
+"""The fact of the Xid probe that counts the Xids which a later one took back."""
+
+
+def node_sight(node: str, report: Report) -> NodeSight:
+    """The faults that a node's report tells of."""
+    gpus = NodeGpus.of(report.facts)
+    probes = {place: probe.name for probe in report.probes for place in probe.findings}
+    found = tuple(
+        SeenFinding(finding, probes.get(place, ""), _gpu(gpus, finding.device), _detail(finding))
+        for place, finding in enumerate(report.findings[:MAX_REPORTED])
+        if finding.severity is not Severity.INFO
+    )
+    telling = frozenset(it.name for it in report.probes if it.verdict in (Verdict.OK, Verdict.FAIL) and not it.unknown)
+    return NodeSight(node, frozenset(gpus.uuids), found, telling | {""}, _taken_back(report.facts))
+
+
+def _gpu(gpus: NodeGpus, device: str) -> str:
+    about = gpus.about(device) or ()
+    return about[0] if len(about) == 1 and about[0] not in (UNLISTED, UNNAMED) else ""
+
+
+def _detail(finding: Finding) -> str:
+    """The number of an Xid or SXid."""
+    number = finding.evidence.get("xid", finding.evidence.get("sxid")) if finding.code == _XID_CODE else None
+    return str(number) if isinstance(number, int) else ""
+
+
+def _taken_back(facts: Mapping[str, Any]) -> frozenset[tuple[str, str]]:
+    """The Xids that later ones took back."""
+    told = facts.get(_XIDS)
+    numbers = told.get(_TAKEN_BACK) if isinstance(told, dict) else None
+    return frozenset((_XID_CODE, str(number)) for number in numbers) if isinstance(numbers, dict) else frozenset()
+
+
+def observation(job: JobSnapshot) -> Observation:
+    it = job.location
+    return Observation(
+        job.key,
+        job.running,
+        it.verdict in (Verdict.OK, Verdict.FAIL),
+        it.culprits,
+        job.progressed_at,
+        max(it.world_size, it.ranks_seen),
+        it.slowdown_ratio,
+        job.told,
+    )
+
+
+class ReadReport(NamedTuple):
+    """`name`: the node's, as of its agent."""
+
+    report: Report
+    name: str
+    gpus: NodeGpus
+    skipped: str
+    sight: NodeSight
+
+    @classmethod
+    def of(cls, report: Report, agent: AgentState) -> ReadReport:
+        name, skipped = agent.name, agent.skipped
+        return cls(report, name, NodeGpus.of(report.facts), skipped, node_sight(name, report))
+
+
+class ReadReports:
+    """By agent's URL, of those that have one. Not thread-safe: one round follows the other."""
+
+    def __init__(self) -> None:
+        self._read: dict[str, ReadReport] = {}
+
+    def of(self, agents: Iterable[AgentState]) -> dict[str, ReadReport]:
+        before, self._read = self._read, {}
+        for agent in agents:
+            if agent.report is None:
+                continue
+            known = before.get(agent.url)
+            if known is None or known.report is not agent.report or known.name != agent.name:
+                known = ReadReport.of(agent.report, agent)
+            self._read[agent.url] = known
+        return self._read

@@ -9,65 +9,50 @@ from __future__ import annotations
 
 import logging
 import os
-import secrets
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from msgspec import structs
 
-from laggard.address import without_login
-from laggard.collector.incidents.advice_rows import Kept
 from laggard.collector.incidents.database import (
-    MAX_CONFIRMATIONS,
-    MAX_LOSSES,
-    DatabaseError,
     IncidentDatabase,
-    read_advice,
     read_digest,
     read_faults,
     read_incidents,
-    read_losses,
     read_machine,
 )
-from laggard.collector.incidents.fault import Fault, NodeName, NodeSight
-from laggard.collector.incidents.fault_rows import MachineRows
-from laggard.collector.incidents.fault_tracker import FaultTracker
+from laggard.collector.incidents.fault_tracker import FaultTracker, observation
+from laggard.collector.incidents.identity import merged_fault, merged_incident
 from laggard.collector.incidents.incident import (
     WEEK_SECONDS,
+    AskedDigest,
+    Fault,
     HistoryState,
     Incident,
     IncidentQuery,
     IncidentsDocument,
+    KeptDigest,
+    Moment,
+    NodeSight,
+    incident_of,
+    of_incident,
     with_confirmation,
 )
-from laggard.collector.incidents.kept_advice import MAX_LIMIT, AdviceQuery, RunAdvice
-from laggard.collector.incidents.kept_digest import AskedDigest, KeptDigest, incident_of, of_incident
-from laggard.collector.incidents.loss import Loss
-from laggard.collector.incidents.moment import Moment
-from laggard.collector.incidents.moved_jobs import Moved
-from laggard.collector.incidents.newest import Newest
-from laggard.collector.incidents.node_rows import NodeRows
-from laggard.collector.incidents.notice import Notice, NoticeChanges, NoticeMaker
-from laggard.collector.incidents.outbox import MAX_WAITING, Outbox
-from laggard.collector.incidents.run import Run
-from laggard.collector.incidents.run_tracker import RunTracker
-from laggard.collector.incidents.same import merged_fault, merged_incident
-from laggard.collector.incidents.shared_database import SharedDatabase
-from laggard.collector.incidents.shared_rows import SharedIds
-from laggard.collector.incidents.sights import observation, run_sight
-from laggard.collector.incidents.stores import open_database
+from laggard.collector.incidents.shared_database import Moved, SharedDatabase, SharedIds, open_database
+from laggard.collector.incidents.tables import MAX_CONFIRMATIONS, DatabaseError, MachineRows, NodeRows
 from laggard.collector.incidents.tracker import MAX_OPEN, IncidentTracker
-from laggard.collector.incidents.waiting import Batch, Waiting
+from laggard.collector.incidents.waiting import Batch, Newest, Waiting
 from laggard.collector.jobs.snapshot import JobSnapshot
-from laggard.database_url import is_database_url
-from laggard.recommend.outcome.calibration import outcomes_by_kind
-from laggard.recommend.outcome.values import AdviceDocument, AdviceHistory, RunOutcomes
+from laggard.kit.address import is_database_url, without_login
 from laggard.wire.digest import Digest
 from laggard.wire.exclusion import MAX_SECONDS, Confirmation
 
 log = logging.getLogger("laggard.collector")
+
+T = TypeVar("T")
 
 RETRY_SECONDS = 60.0
 SHARED_RETRY_SECONDS = 5.0
@@ -83,23 +68,28 @@ MAX_SLOW_LINKS = 1024
 MAX_SUSPECTS = 4096
 """The most incidents that are remembered without the database, the last ones, to tell which nodes jobs led to."""
 
+LATELY_SECONDS = 300.0
+"""The time for which an incident that was closed is told of as such: five scrapes of a Prometheus that comes once a
+minute."""
+
+MAX_CLOSED_LATELY = 1024
+"""The most incidents that are told of as closed, the last ones."""
+
 REMEMBER_SECONDS = 86400.0
 """The time for which a job that has ended may still be reported after its incidents were closed."""
 
 
 class HistorySettings(NamedTuple):
     """`path` empty: no database is asked for. `quiet_seconds`: docs/incidents.md. `optional`: whether a missing folder
-    is no failure, as with the default path. `notify`: whether there is somebody to be told of incidents. Where
-    `path` is a URL of PostgreSQL, `writer` is this collector's name there, the same after a restart. `takes_over`:
-    whether jobs move between the collectors there, and their incidents with them (move()); then it goes on with none by
-    itself."""
+    is no failure, as with the default path. Where `path` is a URL of PostgreSQL, `writer` is this collector's name
+    there, the same after a restart. `takes_over`: whether jobs move between the collectors there, and their incidents
+    with them (move()); then it goes on with none by itself."""
 
     path: str
     max_bytes: int
     keep_seconds: float
     quiet_seconds: float
     optional: bool = False
-    notify: bool = False
     writer: str = "collector"
     takes_over: bool = False
 
@@ -122,8 +112,6 @@ class IncidentHistory:
         self._news_at = clock().monotonic
         self._waiting = Waiting()
         self._changed = threading.Condition()
-        self._maker = NoticeMaker(_new_id) if settings.notify else None
-        self.outbox = Outbox(self._wake)
         self._slow_links: Newest[int, Incident] = Newest(MAX_SLOW_LINKS)
         self._past: Newest[int, Incident] = Newest(MAX_SUSPECTS)
         self._others: Newest[int, Incident] = Newest(MAX_SUSPECTS)  # that other collectors wrote
@@ -134,12 +122,13 @@ class IncidentHistory:
         self._writer: threading.Thread | None = None
         self._tracker = IncidentTracker(settings.quiet_seconds, clock())
         self._fault_tracker = FaultTracker(settings.quiet_seconds, clock())
-        self._run_tracker = RunTracker(settings.quiet_seconds, clock())
         self._open_now: tuple[Incident, ...] = ()
         self._faults_now: tuple[Fault, ...] = ()
         self.lost: dict[str, float] = {}
         self.state = HistoryState("off", "the database has not been opened yet")
         self.opened: dict[str, int] = {}
+        self.closed: Counter[str] = Counter()
+        self._closed_lately: Newest[int, tuple[Incident, float]] = Newest(MAX_CLOSED_LATELY)
         self.refused = 0
 
     def start(self) -> None:
@@ -164,7 +153,7 @@ class IncidentHistory:
         self._writer.start()
 
     def _go_on_with_nodes(self) -> None:
-        """Goes on with the faults, names and runs of the database, and remembers what was over within the week."""
+        """Goes on with the faults and names of the database, and remembers what was over within the week."""
         if self._database is None:
             return
         since = self._clock().wall - WEEK_SECONDS
@@ -178,7 +167,6 @@ class IncidentHistory:
         self._tracker.remember_ends(ended)
         self._fault_tracker = FaultTracker(quiet, moment, rows.faults, rows.names)
         self._fault_tracker.remember(closed)
-        self._run_tracker = RunTracker(quiet, moment, rows.runs)
         self._faults_now = self._fault_tracker.open
 
     def move(self, moved: Moved) -> None:
@@ -204,9 +192,6 @@ class IncidentHistory:
             self._past.drop(left)
             self._slow_links.drop(left)
             self._others.put((it.id, it) for it in self._numbered(released))
-            if self._maker is not None:
-                self._maker.forget(left)
-                self._maker.learn(moved.told)
             self._open_now = self._tracker.open
             self._changed.notify_all()
 
@@ -215,20 +200,18 @@ class IncidentHistory:
         moment = self._clock()
         changed = self._tracker.observe([observation(job) for job in jobs], moment)
         faults, names = self._fault_tracker.observe(nodes, moment)
-        runs = self._run_tracker.observe([run_sight(job) for job in jobs], moment)
         with self._changed:
-            self._note(changed, jobs)
+            self._note_closed(changed, moment.monotonic)
             self._faults_now = self._fault_tracker.open
             self.lost = dict(self._tracker.lost)
-            rows: tuple[Fault | NodeName | Run, ...] = (*faults, *names, *runs)
-            self._waiting.rows.put((_row_key(it), it) for it in rows)
+            self._waiting.faults.put((it.id, it) for it in faults)
+            self._waiting.names.put(((it.node, it.machine), it) for it in names)
             self._waiting.incidents.put((it.id, it) for it in changed)
             self._remember(changed)
             self._open_now, self.refused = self._tracker.open, self._tracker.refused
             self.opened = dict(self._tracker.opened)
             if self.state.state == "off":
-                self._waiting.incidents.take()
-                self._waiting.rows.take()
+                self._waiting.take()
             self._changed.notify_all()
 
     @property
@@ -239,117 +222,46 @@ class IncidentHistory:
     @property
     def faults(self) -> tuple[Fault, ...]:
         """The faults that are open, of the nodes that this collector watches."""
-        return tuple(map(self._ids.fault, self._faults_now)) if self._settings.is_shared else self._faults_now
+        return tuple(map(self._ids.fault, self._faults_now))
 
     def _numbered(self, incidents: Iterable[Incident]) -> tuple[Incident, ...]:
         """The incidents under the ids that they have in the database."""
-        return tuple(map(self._ids.incident, incidents) if self._settings.is_shared else incidents)
+        return tuple(map(self._ids.incident, incidents))
 
-    def _note(self, changed: Sequence[Incident], jobs: Sequence[JobSnapshot]) -> None:
-        """Makes the notices of a round. They are sent once they are in the file; where there is none, at once."""
-        if self._maker is None:
-            return
-        closed = [it for it in changed if it.closed_at is not None]
-        made = self._maker.observe(self._tracker.open, closed, jobs, self._clock().wall)
-        told = {it.incident.id: it.incident for it in made.made if it.incident.closed_at is None}
-        self._waiting.incidents.put(told.items())  # so that what is told and the incident are in the file together
-        self._take(made)
+    def _note_closed(self, incidents: Iterable[Incident], now: float) -> None:
+        """Remembers those of them that were closed in this round: `closed_at` may be minutes before."""
+        closed = [it for it in incidents if it.closed_at is not None]
+        self._closed_lately.put((it.id, (it, now)) for it in closed)
+        self.closed = self.closed + Counter(it.opened_as.kind for it in closed)
 
-    def _take(self, made: NoticeChanges) -> None:
-        if self.told_state().state != "on":  # who is to be told does not wait for a disk
-            self._send(map(self._ids.notice, made.made))
-        if self.state.state != "off":
-            self._waiting.notices.put((it.id, it) for it in made.made)
-            self._waiting.told.put(made.told.items())
-
-    def _send(self, notices: Iterable[Notice]) -> None:
-        if lost := self.outbox.put(notices):
-            log.error("too many notices of incidents wait for the webhook: %d are lost", lost)
-
-    def _wake(self) -> None:
+    @property
+    def closed_lately(self) -> tuple[Incident, ...]:
+        """The incidents that this collector closed within LATELY_SECONDS, the last ones."""
         with self._changed:
-            if self.state.state == "off":
-                self.outbox.forget(self.outbox.done())
-            self._changed.notify_all()
-
-    def keep_advice(self, runs: Iterable[RunAdvice]) -> None:
-        """Keeps what was advised of runs. While there is no database it is lost."""
-        with self._changed:
-            if self.state.state == "on":
-                self._waiting.advice.put(((it.owner, it.job_id, it.started_at), it) for it in runs)
-                self._changed.notify_all()
-
-    def advice(self, query: AdviceQuery, kind: type[Kept]) -> tuple[Kept, ...]:
-        """Returns what was advised of runs, the newest first; nothing where there is no database."""
-        if self.told_state().state != "on":
-            return ()
-        try:
-            return read_advice(self._settings.path, query, kind)
-        except DatabaseError as error:
-            log.error("no advice of earlier runs: %s", error)
-            return ()
-
-    def advice_document(self, query: AdviceQuery) -> AdviceDocument:
-        """The answer to a query, with the outcomes of all that is kept of that owner."""
-        runs = self.advice(query, RunOutcomes)
-        every = self.advice(AdviceQuery(query.owner, limit=MAX_LIMIT), RunOutcomes)
-        kinds = outcomes_by_kind(it for run in every for it in run.advised)
-        state = self.told_state()
-        history = AdviceHistory(state.state, state.reason)
-        return AdviceDocument(runs=runs, kinds=kinds, now=self._clock().wall, history=history)
+            since = self._clock().monotonic - LATELY_SECONDS
+            return tuple(it for it, at in self._closed_lately if at >= since)
 
     def machine(self, node: str, limit: int) -> MachineRows:
         """The faults of the machine of that name, the newest first, and its names."""
         with self._changed:
             here = [it for it in self.faults if it.node == node]
-            waiting = (self._ids.fault(it) for it in self._waiting.rows if isinstance(it, Fault))
-            fresh = [it for it in waiting if it.node == node]
-        try:
-            kept = read_machine(self._settings.path, node, limit) if self.told_state().state == "on" else MachineRows()
-        except DatabaseError as error:
-            log.error("no faults of an earlier time: %s", error)
-            kept = MachineRows()
+            fresh = [it for it in map(self._ids.fault, self._waiting.faults) if it.node == node]
+        kept = self._stored(MachineRows(), "no faults of an earlier time", lambda at: read_machine(at, node, limit))
         faults = self._faults((*kept.faults, *fresh, *here))
         newest = sorted(faults.values(), key=lambda it: -it.id)[:limit]
         return MachineRows(tuple(newest), kept.names, kept.others_until)
 
     def all_faults(self, since: float) -> tuple[Fault, ...]:
         """The faults of all machines that were open then or later."""
-        try:
-            kept = read_faults(self._settings.path, since) if self.told_state().state == "on" else ()
-        except DatabaseError as error:
-            log.error("no faults of an earlier time: %s", error)
-            kept = ()
+        kept = self._stored(tuple[Fault, ...](), "no faults of an earlier time", lambda at: read_faults(at, since))
         return tuple(self._faults((*kept, *self.faults)).values())
 
     def _faults(self, faults: Iterable[Fault]) -> dict[int, Fault]:
         """The faults by id: what is known last, with what other collectors know of the same."""
         found: dict[int, Fault] = {}
         for it in faults:
-            is_known = self._settings.is_shared and it.id in found
-            found[it.id] = merged_fault(found[it.id], it) if is_known else it
+            found[it.id] = merged_fault(found[it.id], it) if it.id in found else it
         return found
-
-    def losses(self, since: float, owner: int | None = None) -> tuple[tuple[Loss, ...], tuple[Run, ...]]:
-        """The losses by incidents that lasted then or later, of all users or one, and the runs that were seen since."""
-        with self._changed:
-            known = [Loss.of(it) for it in (*self._numbered(self._waiting.incidents), *self.open)]
-            unwritten = [it for it in self._waiting.rows if isinstance(it, Run)]
-            followed = [*unwritten, *self._run_tracker.followed]
-        losses: tuple[Loss, ...] = ()
-        runs: tuple[Run, ...] = ()
-        if self.told_state().state == "on":
-            try:
-                losses, runs = read_losses(self._settings.path, since, owner, MAX_LOSSES)
-            except DatabaseError as error:
-                log.error("the ledger has only what is open: %s", error)
-        mine = (owner,) if owner is not None else None
-        late = [
-            it for it in known if (it.closed_at is None or it.closed_at >= since) and (not mine or it.owner in mine)
-        ]
-        running = [it for it in followed if it.seen_at >= since and (not mine or it.owner in mine)]
-        by_start = {(it.owner, it.job_id, it.began_at): it for it in (*runs, *running)}
-        return tuple({it.id: it for it in (*losses, *late)}.values()), tuple(by_start.values())
 
     def keep(self, digests: Iterable[KeptDigest]) -> None:
         """Keeps digests of runs. While there is no database they are lost."""
@@ -362,7 +274,7 @@ class IncidentHistory:
     def _with_own_id(self, kept: KeptDigest) -> KeptDigest:
         """The digest of an incident that is open, under the id that this collector gave that, until it is written."""
         number = incident_of(kept.run)
-        if number is None or not self._settings.is_shared:
+        if number is None:
             return kept
         of_job = (it for it in self._open_now if (it.owner, it.job_id) == (kept.owner, kept.job_id))
         own = next((it.id for it in of_job if number in (it.id, self._ids.incident(it).id)), number)
@@ -370,11 +282,15 @@ class IncidentHistory:
 
     def digest(self, asked: AskedDigest) -> Digest | None:
         """The digest that is kept of a run; None where there is none, or no database."""
+        return self._stored(None, "no digest of an earlier run", lambda at: read_digest(at, asked))
+
+    def _stored(self, otherwise: T, lack: str, read: Callable[[str], T]) -> T:
+        """Reads from the place of the database; `otherwise` where there is none, or it fails: `lack` is then told."""
         try:
-            return read_digest(self._settings.path, asked) if self.told_state().state == "on" else None
+            return read(self._settings.path) if self.told_state().state == "on" else otherwise
         except DatabaseError as error:
-            log.error("no digest of an earlier run: %s", error)
-            return None
+            log.error("%s: %s", lack, error)
+            return otherwise
 
     def slow_links(self, since: float) -> tuple[Incident, ...]:
         """Those of slow links that were open at `since` (Unix seconds) or later, also of jobs that are gone, and where
@@ -449,10 +365,7 @@ class IncidentHistory:
     def flush(self, seconds: float) -> bool:
         """Returns whether everything was written within `seconds`."""
         with self._changed:
-            return self._changed.wait_for(lambda: not self._has_to_write() and self._writing_since is None, seconds)
-
-    def _has_to_write(self) -> bool:
-        return bool(self._waiting or self.outbox.done())
+            return self._changed.wait_for(lambda: not self._waiting and self._writing_since is None, seconds)
 
     def close(self) -> None:
         """Writes what is left, if the disk answers soon."""
@@ -483,7 +396,6 @@ class IncidentHistory:
             found = () if settings.takes_over else database.open_incidents(MAX_OPEN)
             closed = database.closed_since(self._clock().wall - MAX_SECONDS, MAX_OPEN)
             confirmations, size = database.confirmations(), database.bytes()
-            self._go_on_telling(database)
         except DatabaseError as error:
             database.close()
             self._failed(error)
@@ -492,15 +404,6 @@ class IncidentHistory:
             self._know(confirmations)
         self._database, self.state = database, HistoryState("on", bytes=size)
         return found, closed
-
-    def _go_on_telling(self, database: IncidentDatabase) -> None:
-        """Takes what a former collector told, and left to be sent. Raises DatabaseError."""
-        if self._maker is None:
-            return
-        told, waiting = database.told(), database.notices(MAX_WAITING)
-        with self._changed:
-            self._maker.learn(told)
-            self._send(waiting)
 
     def _failed(self, error: DatabaseError) -> None:
         log.error("no history of incidents: %s", error)
@@ -512,21 +415,17 @@ class IncidentHistory:
     def _write_for_ever(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._has_to_write() or self._ends, self._patience())
+                self._changed.wait_for(lambda: self._waiting or self._ends, self._patience())
                 if self._ends:
                     break
-                batch = self._waiting.take(self.outbox.done())
+                batch = self._waiting.take()
                 self._writing_since = self._clock().monotonic
             was_open = self._database is not None
-            notices = self._write(batch)
-            written = notices is not None
+            written = self._write(batch)
             with self._changed:
                 self._writing_since = None
-                self._send(map(self._ids.notice, batch.notices.values()) if notices is None else notices)
-                if written:
-                    self.outbox.forget(batch.done)
-                else:
-                    self._waiting.put_back(batch, self.outbox.done())
+                if not written:
+                    self._waiting.put_back(batch)
                 self._changed.notify_all()
                 pause = self._pause(was_open)
                 if not written and self._changed.wait_for(lambda: self._ends, pause):
@@ -547,62 +446,52 @@ class IncidentHistory:
             return None
         return max(0.0, NEWS_SECONDS - (self._clock().monotonic - self._news_at))
 
-    def _write(self, batch: Batch) -> tuple[Notice, ...] | None:
-        """Returns the notices that are to be sent, once it is in the database, and None where it is not; opens one that
-        could not be used before."""
+    def _write(self, batch: Batch) -> bool:
+        """Returns whether it is in the database; opens one that could not be used before."""
         incidents = batch.incidents
         if self._database is None:
             left, _ = self._open()
-            unwatched = self._unwatched(left)
-            self._note_unwatched(unwatched)
-            incidents = {**{it.id: it for it in unwatched}, **incidents}
+            incidents = {**{it.id: it for it in self._unwatched(left)}, **incidents}
         if self._database is None:
-            return None
+            return False
         wall = self._clock().wall
         try:
-            stored = self._database.write(incidents.values(), wall, batch.changes)
-            self._database.keep_nodes(_node_rows(batch.rows.values()), wall)
+            size = self._database.write(incidents.values(), wall)
+            rows = NodeRows(tuple(batch.faults.values()), tuple(batch.names.values()))
+            self._database.keep_nodes(rows, wall)
             if batch.confirmations:
                 self._database.keep_confirmations(batch.confirmations.values(), wall)
         except DatabaseError as error:
             self._failed(error)
-            return None
-        self.state = HistoryState("on", bytes=stored.bytes)
+            return False
+        self.state = HistoryState("on", bytes=size)
         try:
             self._database.keep_digests(batch.digests.values(), wall)
-            self._database.keep_advice(batch.advice.values(), wall)
         except DatabaseError as error:  # incidents are worth more
             log.error("no digests of runs: %s", error)
-            return stored.notices
+            return True
         try:
             self._learn(self._database)
         except DatabaseError as error:
             log.error("no news of other collectors: %s", error)
-        return stored.notices
+        return True
 
     def _learn(self, database: IncidentDatabase) -> None:
         """Takes what other collectors wrote, where it is time to. Raises DatabaseError."""
         if not isinstance(database, SharedDatabase) or self._patience():
             return
         self._news_at = self._clock().monotonic
-        news = database.news(self._maker is not None, MAX_WAITING)
+        news = database.news()
         with self._changed:
             self._others.put((it.id, it) for it in news.incidents)
             if self._settings.takes_over:  # what comes back may come back to another collector
                 self._ended_elsewhere.put((it.id, it) for it in news.incidents if it.closed_at is not None)
             self._know(news.confirmations)
-            self._send(news.notices)
 
     def _know(self, confirmations: Iterable[Confirmation]) -> None:
         """Takes measurements of suspects that are in the database."""
         known = {(it.node, it.at): it for it in (*confirmations, *self._confirmations)}
         self._confirmations = sorted(known.values(), key=lambda it: it.at)[-MAX_CONFIRMATIONS:]
-
-    def _note_unwatched(self, closed: Sequence[Incident]) -> None:
-        """Tells, with the next write, of incidents that ended while nobody watched them."""
-        if self._maker is not None and closed:
-            with self._changed:
-                self._take(self._maker.observe((), closed, (), self._clock().wall))
 
     def _unwatched(self, left: Sequence[Incident]) -> list[Incident]:
         """The incidents that a file which is opened late holds as open, and this collector has never watched, as closed
@@ -613,28 +502,6 @@ class IncidentHistory:
             for it in left
             if it.id not in watched
         ]
-
-
-def _new_id() -> str:
-    """An id that no other collector gives away either."""
-    return f"msg_{secrets.token_hex(12)}"
-
-
-def _row_key(row: Fault | NodeName | Run) -> tuple[object, ...]:
-    if isinstance(row, Fault):
-        return ("fault", row.id)
-    if isinstance(row, NodeName):
-        return ("name", row.node, row.machine)
-    return ("run", row.owner, row.job_id, row.began_at)
-
-
-def _node_rows(rows: Iterable[Fault | NodeName | Run]) -> NodeRows:
-    each = tuple(rows)
-    return NodeRows(
-        tuple(it for it in each if isinstance(it, Fault)),
-        tuple(it for it in each if isinstance(it, NodeName)),
-        tuple(it for it in each if isinstance(it, Run)),
-    )
 
 
 def _why_off(settings: HistorySettings) -> str:

@@ -1,16 +1,19 @@
-"""An incident: one culprit of one job, from the first verdict that names it to the last. Values alone."""
+"""An incident of a job, a fault of a node, a digest of a run as it is kept, and a moment: values alone.
+
+A machine is known by its GPUs: it keeps its history under another name, and another machine under its name has its own.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from msgspec import Struct, structs
 
-from laggard.collector.jobs.key import JobKey
-from laggard.model import Culprit, CulpritStack
-from laggard.wire.acknowledgement import Acknowledgement
+from laggard.model import Culprit, CulpritStack, Finding, JobKey, Severity
+from laggard.wire import encode
+from laggard.wire.digest import Digest
 from laggard.wire.exclusion import MAX_SECONDS, Confirmation
 
 DEFAULT_LIMIT = 100
@@ -51,10 +54,8 @@ class Incident(Struct, frozen=True):
     became part of. `gaps`: how often verdicts left it out for a while. `progressed_at`: when the job last got on, by
     its node's clock. `confirmation`: the newest measurement of its node, as a suspect, since it was opened.
 
-    `world_size` is the job's ranks, 0 where it is not known. `lost_seconds`: how much of the job's time it took while
-    it was watched, None in those of a release that did not count; `doubtful_seconds` how much it took besides if it was
-    there while verdicts left it out; `window_seconds` what the first verdict looked back on. `returned`: it came
-    back."""
+    `lost_gpu_hours`: what it took of its job's time while it was watched; a rank's hour is one. Culprits of a job share
+    its time, so that no hour is counted twice. `returned`: it came back."""
 
     id: int
     owner: int
@@ -72,10 +73,7 @@ class Incident(Struct, frozen=True):
     part_of: int | None = None
     progressed_at: float = 0.0
     confirmation: Confirmation | None = None
-    world_size: int = 0
-    lost_seconds: float | None = None
-    doubtful_seconds: float = 0.0
-    window_seconds: float = 0.0
+    lost_gpu_hours: float = 0.0
     returned: Return | None = None
 
     @property
@@ -105,8 +103,7 @@ class JobName(Struct, frozen=True):
 class IncidentsDocument(Struct, frozen=True):
     """`laggard.incidents/1`: incidents, the newest first. `next`: pass it as `before` for those that follow; None where
     there are none. `open` is how many are open in all, whatever was asked for; `now` is when this was written. `jobs`:
-    those of the incidents, by `owner:job_id`; empty where no collector was asked. `acknowledged`: what operators know
-    of on the incidents' nodes, one for each node."""
+    those of the incidents, by `owner:job_id`; empty where no collector was asked."""
 
     incidents: tuple[Incident, ...]
     next: int | None
@@ -114,7 +111,6 @@ class IncidentsDocument(Struct, frozen=True):
     now: float
     history: HistoryState
     jobs: dict[str, JobName] = {}
-    acknowledged: tuple[Acknowledgement, ...] = ()
     schema: str = "laggard.incidents/1"
 
 
@@ -183,3 +179,127 @@ def _bounded_stack(stack: CulpritStack) -> CulpritStack:
         differing=min(stack.differing, _MAX_LINES),
         peer_frames=tuple(frame[:_MAX_TEXT] for frame in stack.peer_frames[:_MAX_LINES]),
     )
+
+
+FAULT_REASONS = {
+    "repaired": "its check passed again",
+    "cancelled": "the driver wrote later that it is over, with no repair",
+    "replaced": "its name is another machine's now",
+    "gone": "no agent has reported the machine for a week",
+}
+"""The reasons why a fault was closed, in words."""
+
+
+class Fault(Struct, frozen=True):
+    """Moments are Unix seconds on the collector's clock. `machine`: the machine by one of its GPUs' UUIDs, empty where
+    they are not known; `gpu`: the UUID of the GPU that it is about, if of one; `detail` what tells it from others of
+    its code there: an Xid's number. `severity` is the worst that it had. `probe`: the check that found it.
+    `closed_because` is one of FAULT_REASONS."""
+
+    id: int
+    node: str
+    machine: str
+    code: str
+    device: str
+    severity: Severity
+    summary: str
+    probe: str
+    opened_at: float
+    seen_at: float
+    gpu: str = ""
+    detail: str = ""
+    closed_at: float | None = None
+    closed_because: str | None = None
+    returned: Return | None = None
+
+    @property
+    def is_failure(self) -> bool:
+        """Whether it counts as a failure of the machine: a job must not have got it. An error that only a line of the
+        kernel's log tells of, and nothing confirms, is a warning; one that a later record took back is none."""
+        return self.severity is Severity.CRITICAL and self.closed_because != "cancelled"
+
+
+class NodeName(Struct, frozen=True):
+    """A machine under a name: since when, and when it was last seen so (Unix seconds). `gpus`: its GPUs' UUIDs."""
+
+    node: str
+    machine: str
+    since: float
+    seen_at: float
+    gpus: tuple[str, ...] = ()
+
+
+MAX_REPORTED = 512
+"""The most findings of one report that are looked at: as many as a report may have."""
+
+
+class SeenFinding(NamedTuple):
+    """`gpu` and `detail` as of a fault."""
+
+    finding: Finding
+    probe: str
+    gpu: str = ""
+    detail: str = ""
+
+
+class NodeSight(NamedTuple):
+    """One node's report in one round. `gpus`: the UUIDs of its GPUs. `telling`: the checks that could tell.
+    `cancelled`: codes and details of findings that a later record of the node took back."""
+
+    node: str
+    gpus: frozenset[str]
+    found: tuple[SeenFinding, ...]
+    telling: frozenset[str]
+    cancelled: frozenset[tuple[str, str]] = frozenset()
+
+
+# A digest of a run as it is kept. Values alone.
+
+LAST: Final = "last"
+"""A run while it was healthy: its newest digest."""
+
+FIRST: Final = "first"
+"""A run's first hour."""
+
+
+def of_incident(number: int) -> str:
+    """A run as it was when the incident began."""
+    return f"incident:{number}"
+
+
+def incident_of(run: str) -> int | None:
+    """The incident of such a run; None for others."""
+    kind, _, number = run.partition(":")
+    return int(number) if kind == "incident" and number.isascii() and number.isdecimal() else None
+
+
+class KeptDigest(NamedTuple):
+    """`run`: LAST, FIRST or of_incident(). There is one of each of a run, which began at `started_at` (Unix seconds; 0:
+    not known)."""
+
+    owner: int
+    job_id: str
+    run: str
+    digest: Digest
+
+    def row(self) -> tuple[int, str, float, str, str, int, float, bytes]:
+        it = self.digest
+        began, made = it.started_at or 0.0, it.made_at or 0.0
+        return self.owner, self.job_id, began, self.run, it.script or "", it.world_size, made, encode(it)
+
+
+class AskedDigest(NamedTuple):
+    """The digest that is wanted: of the run itself, or with LAST of the last healthy other one of its script and
+    size."""
+
+    run: str
+    owner: int
+    job_id: str
+    started_at: float
+    script: str
+    world_size: int
+
+
+class Moment(NamedTuple):
+    wall: float  # Unix seconds
+    monotonic: float

@@ -14,11 +14,9 @@ import time
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from laggard.address import without_login
-from laggard.collector.incidents.engine import DatabaseError, NoTables
-from laggard.collector.incidents.schema import STEPS, VERSION
-from laggard.database_url import refusal
-from laggard.text.words import printable_line
+from laggard.collector.incidents.tables import TABLES, VERSION, DatabaseError
+from laggard.kit.address import refusal, without_login
+from laggard.kit.words import printable_line
 
 if TYPE_CHECKING:
     import psycopg
@@ -46,10 +44,7 @@ _LOCK: Final = 0x6C61676761726400  # "laggard", and one byte for other locks
 _ROW_BYTES: Final = 200
 """The bytes that a row takes beside its document: header, other columns, entries in indexes. laggard's estimate."""
 
-_DOCUMENTS: Final = (
-    "incidents", "losses", "faults", "names", "runs", "digests", "advice", "notices", "told", "confirmations",
-    "acknowledgements",
-)  # fmt: skip
+_DOCUMENTS: Final = ("incidents", "faults", "names", "digests", "confirmations")
 
 _WORDS: Final = (
     (") STRICT, WITHOUT ROWID;", ");"),
@@ -65,26 +60,18 @@ ALTER TABLE incidents ADD COLUMN writer TEXT NOT NULL DEFAULT '';
 ALTER TABLE incidents ADD COLUMN written_at TIMESTAMPTZ NOT NULL DEFAULT now();
 ALTER TABLE faults ADD COLUMN writer TEXT NOT NULL DEFAULT '';
 ALTER TABLE faults ADD COLUMN written_at TIMESTAMPTZ NOT NULL DEFAULT now();
-ALTER TABLE runs ADD COLUMN writer TEXT NOT NULL DEFAULT '';
-ALTER TABLE runs ADD COLUMN written_at TIMESTAMPTZ NOT NULL DEFAULT now();
-ALTER TABLE notices ADD COLUMN number BIGINT GENERATED ALWAYS AS IDENTITY;
-ALTER TABLE notices ADD COLUMN claimed_by TEXT NOT NULL DEFAULT '';
-ALTER TABLE notices ADD COLUMN claimed_until TIMESTAMPTZ NOT NULL DEFAULT '-infinity';
 CREATE INDEX incidents_by_writing ON incidents (written_at);
 CREATE INDEX open_of_job ON incidents (owner, job_id) WHERE closed_at IS NULL;
-CREATE TABLE acknowledgements (id TEXT PRIMARY KEY, until DOUBLE PRECISION NOT NULL, document BYTEA NOT NULL);
 CREATE TABLE version (number BIGINT NOT NULL)
 """
 """The columns and tables that several collectors need beside those of a file: who wrote a row, and when by the
-database's clock; who sends a notice; and acknowledgements, which one collector alone keeps in a file."""
+database's clock."""
 
 _readers = threading.BoundedSemaphore(MAX_READERS)
 
 
 class PostgresReader:
     """A connection."""
-
-    arrival = "number"
 
     def __init__(self, place: str, connection: psycopg.Connection[Any]) -> None:
         self.place, self.connection = without_login(place), connection
@@ -117,9 +104,6 @@ class PostgresReader:
 
     def told(self) -> contextlib.AbstractContextManager[None]:
         return told(self.place)
-
-    def has_table(self, name: str) -> bool:
-        return True  # a database of another version is refused
 
     def version(self) -> int:
         """The version of its tables; 0: it has none."""
@@ -205,24 +189,23 @@ class PostgresStore(PostgresReader):
         return False  # where the server's disk is full, dropping rows takes more of it
 
     def _prepare(self) -> None:
-        """Makes the tables where there are none, and brings those of an earlier version up to this one: in one
-        transaction, so that whoever is killed leaves them as they were."""
+        """Makes the tables where there are none, in one transaction, so that whoever is killed leaves none. Raises
+        DatabaseError where they are of another version."""
         if (encoding := self.run("SHOW server_encoding")[0][0]) != "UTF8":
             raise DatabaseError(f"{self.place} has the encoding {encoding}: make the database with ENCODING 'UTF8'")
         if self.version() == VERSION:
             return
         with self._alone():
             version = self.version()
-            if version > VERSION:
+            if version == VERSION:  # another collector has made them meanwhile
+                return
+            if version != 0:
                 raise _of_version(self.place, version)
             if not self.run("SELECT 1 FROM pg_namespace WHERE nspname = ?", (SCHEMA,)):
                 self.run(f"CREATE SCHEMA {SCHEMA}")
-            for step in range(version, VERSION):
-                self._execute(_in_postgres_words(STEPS[step]))
-            if version == 0:
-                self._execute(_SHARED)
-                self.run("INSERT INTO version VALUES (?)", (VERSION,))
-            self.run("UPDATE version SET number = ?", (VERSION,))
+            self._execute(_in_postgres_words(TABLES))
+            self._execute(_SHARED)
+            self.run("INSERT INTO version VALUES (?)", (VERSION,))
 
     def _execute(self, statements: str) -> None:
         for statement in statements.split(";"):
@@ -354,8 +337,10 @@ def _in_postgres_words(statements: str) -> str:
 
 def _of_version(place: str, version: int) -> DatabaseError:
     if version == 0:
-        return NoTables(f"{place} has no incidents of laggard: a collector makes the tables, by incidents_database")
-    what_to_do = "upgrade this laggard" if version > VERSION else "a collector of this release brings it up to that"
+        return DatabaseError(
+            f"{place} has no incidents of laggard: a collector makes the tables, by incidents_database"
+        )
+    what_to_do = "name another database, or read it with the laggard that made it"
     return DatabaseError(f"{place} is of version {version}, and this laggard knows {VERSION}: {what_to_do}")
 
 

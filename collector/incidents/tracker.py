@@ -1,4 +1,5 @@
-"""Decides from the verdicts, round after round, which incidents begin, go on and end. No clock, no file.
+"""Decides from the verdicts, round after round, which incidents begin, go on and end, and divides a job's time among
+them. No clock, no file.
 
 A verdict flickers: one round names a rank, the next does not, a third names its machine. So an incident is opened when
 its culprit was named in two rounds (a rank that died: in one), goes on wherever a culprit of its kind is named at its
@@ -10,18 +11,33 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from msgspec import structs
 
-from laggard.collector.incidents.incident import Incident, bounded, family
-from laggard.collector.incidents.moment import Moment
-from laggard.collector.incidents.returns import Ends
-from laggard.collector.incidents.same import same_place
-from laggard.collector.incidents.shares import shares
+from laggard.collector.incidents.identity import Ends, same_place
+from laggard.collector.incidents.incident import Incident, Moment, bounded, family
 from laggard.collector.jobs.job import JobKey
 from laggard.locate.describe import culprit_text
 from laggard.model import Culprit
+
+_STOPPING: Final = ("hung", "dead")
+"""The kinds of culprits for which the whole job stands still."""
+
+
+def shares(culprits: Sequence[Culprit], slowdown_ratio: float | None) -> list[float]:
+    """The share of the job's time that each takes, at most 1 in all. While one stops the job, it takes everything, and
+    several take equal parts. Of slow ones each takes its recoverable_ratio; together they take no more than the verdict
+    says that all of them do, 1 - 1 / slowdown_ratio, where no single one takes more."""
+    stopping = [culprit.kind in _STOPPING for culprit in culprits]
+    if any(stopping):
+        return [1 / sum(stopping) if stops else 0.0 for stops in stopping]
+    wanted = [min(max(culprit.recoverable_ratio or 0.0, 0.0), 1.0) for culprit in culprits]
+    together = 1 - 1 / slowdown_ratio if slowdown_ratio and slowdown_ratio > 1 else 1.0
+    most = max(together, max(wanted, default=0.0))
+    scale = min(1.0, most / sum(wanted)) if sum(wanted) > 0 else 1.0
+    return [share * scale for share in wanted]
+
 
 OPENING_ROUNDS = 2
 REWRITE_SECONDS = 60.0
@@ -37,14 +53,9 @@ MAX_REMEMBERED_JOBS = 4096
 """The most jobs that have ended of which it is known which culprits had incidents."""
 
 
-MAX_UNWATCHED_SECONDS = 7 * 86400.0
-"""The longest time between two collectors in which an incident that is named by both may have gone on."""
-
-
 class Observation(NamedTuple):
-    """One job in one round. `conclusive`: whether a culprit that is not named is none. `window_seconds`: what the
-    verdict looks back on; `slowdown_ratio`: the verdict's, None where it has none. `told`: whether somebody tells of
-    the job, so that the verdict is about now."""
+    """One job in one round. `conclusive`: whether a culprit that is not named is none. `slowdown_ratio`: the
+    verdict's, None where it has none. `told`: whether somebody tells of the job, so that the verdict is about now."""
 
     key: JobKey
     running: bool
@@ -52,7 +63,6 @@ class Observation(NamedTuple):
     culprits: tuple[Culprit, ...]
     progressed_at: float
     world_size: int = 0
-    window_seconds: float = 0.0
     slowdown_ratio: float | None = None
     told: bool = True
 
@@ -60,17 +70,12 @@ class Observation(NamedTuple):
 @dataclasses.dataclass
 class _Open:
     """An open incident. `quiet`: for how many seconds verdicts have left it out. `absent_since`: since when nobody
-    reports its job. `inherited`: whether it is a former collector's, and its job has not been seen since. `share`: the
-    part of the job's time that it took last; `unnamed_seconds`: what it took since it was named last, if it was there;
-    `first_unnamed_seconds`: of these, those of the first round."""
+    reports its job. `inherited`: whether it is a former collector's, and its job has not been seen since."""
 
     incident: Incident
     observed_at: float
     stored_at: float = float("-inf")
     quiet: float = 0.0
-    share: float = 0.0
-    unnamed_seconds: float = 0.0
-    first_unnamed_seconds: float = 0.0
     absent_since: float | None = None
     inherited: bool = False
 
@@ -98,7 +103,7 @@ class IncidentTracker:
         self._over: dict[JobKey, list[Incident]] = {}
         self._ends = Ends()
         self._last_id = 0
-        self.opened: Counter[str] = Counter()  # by kind
+        self.opened: Counter[str] = Counter()  # by the kind that was named first
         self.lost: defaultdict[str, float] = defaultdict(float)  # GPU-seconds, by kind
         self.refused = 0
         self.inherit(open_before, moment)
@@ -119,8 +124,8 @@ class IncidentTracker:
         for each in self._open.get(incident.key, ()):
             was = each.incident
             if was.id == incident.id and was.seen_at < incident.seen_at:
-                lost = max(was.lost_seconds or 0.0, incident.lost_seconds or 0.0)
-                each.incident = structs.replace(was, seen_at=incident.seen_at, lost_seconds=lost)
+                lost = max(was.lost_gpu_hours, incident.lost_gpu_hours)
+                each.incident = structs.replace(was, seen_at=incident.seen_at, lost_gpu_hours=lost)
 
     def known(self, key: JobKey) -> list[Incident]:
         """The incidents of the job that are open, and those that are over, as far as they are remembered."""
@@ -170,11 +175,10 @@ class IncidentTracker:
             elif whole := _whole(each.incident, of_job, pairs):
                 each.incident = _closed(was, moment.wall, "superseded", whole.incident.id)
             else:
-                _left_out(each, moment.monotonic - each.observed_at)
                 if seen.conclusive and seen.told:
                     each.quiet += moment.monotonic - each.observed_at
                 if each.quiet >= self._quiet_seconds:
-                    each.incident = _closed(_perhaps_longer(each), was.seen_at, "recovered")
+                    each.incident = _closed(was, was.seen_at, "recovered")
             each.observed_at = moment.monotonic
         for culprit in new:
             if opened := self._open_if_due(culprit, seen, moment, taken[id(culprit)]):
@@ -193,7 +197,8 @@ class IncidentTracker:
         """Where nobody tells of the job any more, the verdict is about what it was, and what it says now has not been
         seen since."""
         was = each.incident
-        lost, doubtful = self._taken(each, seen, moment, share) if seen.told else (0.0, 0.0)
+        counts = seen.told and seen.running
+        lost = share * (moment.monotonic - each.observed_at) * seen.world_size if counts else 0.0
         if _gist(was.culprit) != _gist(culprit):
             each.stored_at = float("-inf")
         ratios = [ratio for ratio in (was.most_recoverable_ratio, culprit.recoverable_ratio) if ratio is not None]
@@ -206,25 +211,11 @@ class IncidentTracker:
             most_recoverable_ratio=max(ratios, default=None),
             gaps=was.gaps + (each.quiet > 0),
             progressed_at=seen.progressed_at,
-            world_size=max(was.world_size, seen.world_size),
-            lost_seconds=(was.lost_seconds or 0.0) + lost,
-            doubtful_seconds=was.doubtful_seconds + doubtful,
+            lost_gpu_hours=was.lost_gpu_hours + lost / 3600,
         )
-        if not seen.told:
-            _left_out(each, moment.monotonic - each.observed_at)
-            return
-        self.lost[culprit.kind] += lost * seen.world_size
-        each.quiet, each.share = 0.0, share
-        each.unnamed_seconds = each.first_unnamed_seconds = 0.0
-
-    def _taken(self, each: _Open, seen: Observation, moment: Moment, share: float) -> tuple[float, float]:
-        """The seconds of the job that it took since it was looked at last, and how many more in which it was perhaps
-        there: those in which no verdict named it, and those in which no collector looked."""
-        since = moment.monotonic - each.observed_at if seen.running else 0.0
-        if each.inherited:
-            unwatched = max(0.0, moment.wall - each.incident.seen_at - since)
-            return share * since, share * min(unwatched, MAX_UNWATCHED_SECONDS)
-        return share * since, each.unnamed_seconds
+        if seen.told:
+            self.lost[culprit.kind] += lost
+            each.quiet = 0.0
 
     def _open_if_due(self, culprit: Culprit, seen: Observation, moment: Moment, share: float) -> _Open | None:
         if not seen.running and self._was_told(culprit, seen):
@@ -246,13 +237,13 @@ class IncidentTracker:
         if not self._has_room(seen.key):
             self.refused += 1
             return None
-        self.opened[culprit.kind] += 1
-        lost = found.lost_seconds
-        self.lost[culprit.kind] += lost * seen.world_size
-        return _Open(self._incident(culprit, found, seen, moment, lost), moment.monotonic, share=share)
+        self.opened[found.culprit.kind] += 1
+        lost = found.lost_seconds * seen.world_size
+        self.lost[culprit.kind] += lost
+        return _Open(self._incident(culprit, found, seen, moment, lost / 3600), moment.monotonic)
 
     def _incident(
-        self, culprit: Culprit, found: _Candidate, seen: Observation, moment: Moment, lost: float
+        self, culprit: Culprit, found: _Candidate, seen: Observation, moment: Moment, lost_gpu_hours: float
     ) -> Incident:
         self._last_id = max(self._last_id + 1, int(found.first.wall * 1000))
         returned = self._ends.before(_place(culprit), found.first.wall) if _has_place(culprit) else None
@@ -268,9 +259,7 @@ class IncidentTracker:
             findings=culprit.findings,
             most_recoverable_ratio=culprit.recoverable_ratio,
             progressed_at=seen.progressed_at,
-            world_size=seen.world_size,
-            lost_seconds=lost,
-            window_seconds=seen.window_seconds,
+            lost_gpu_hours=lost_gpu_hours,
             returned=returned,
         )
 
@@ -356,19 +345,6 @@ def _closed(incident: Incident, at: float, reason: str, part_of: int | None = No
     """The incident as it ended; a clock that was set back lets nothing end before it began."""
     ended = max(incident.opened_at, at)
     return structs.replace(incident, closed_at=ended, closed_because=reason, part_of=part_of)
-
-
-def _left_out(each: _Open, seconds: float) -> None:
-    """Counts what it takes if it goes on unnamed."""
-    if not each.unnamed_seconds:
-        each.first_unnamed_seconds = each.share * seconds
-    each.unnamed_seconds += each.share * seconds
-
-
-def _perhaps_longer(each: _Open) -> Incident:
-    """The incident that ended somewhere between the round that named it last and the next one: half of it, likely."""
-    it = each.incident
-    return structs.replace(it, doubtful_seconds=it.doubtful_seconds + each.first_unnamed_seconds / 2)
 
 
 def _has_place(culprit: Culprit) -> bool:

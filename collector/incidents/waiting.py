@@ -2,19 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from typing import Generic, NamedTuple, TypeVar
 
-from laggard.collector.incidents.confirmation_rows import MAX_CONFIRMATIONS
-from laggard.collector.incidents.fault import Fault, NodeName
-from laggard.collector.incidents.incident import Incident
-from laggard.collector.incidents.kept_advice import RunAdvice
-from laggard.collector.incidents.kept_digest import KeptDigest
-from laggard.collector.incidents.newest import Newest
-from laggard.collector.incidents.notice import Notice, NoticeChanges, Told
-from laggard.collector.incidents.outbox import MAX_WAITING
-from laggard.collector.incidents.run import Run
+from laggard.collector.incidents.incident import Fault, Incident, KeptDigest, NodeName
+from laggard.collector.incidents.tables import MAX_CONFIRMATIONS
 from laggard.wire.exclusion import Confirmation
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+class Newest(Generic[K, V]):
+    """Holds at most `most` values: beyond them those are lost that were put in first. Not thread-safe."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._values: dict[K, V] = {}
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __iter__(self) -> Iterator[V]:
+        return iter(self._values.values())
+
+    def put(self, values: Iterable[tuple[K, V]]) -> None:
+        """Takes values, in place of those with the same keys, as the newest."""
+        for key, value in values:
+            self._values.pop(key, None)
+            self._values[key] = value
+        while len(self._values) > self._most:
+            del self._values[next(iter(self._values))]
+
+    def drop(self, keys: Iterable[K]) -> None:
+        for key in keys:
+            self._values.pop(key, None)
+
+    def take(self) -> dict[K, V]:
+        """Empties it. Returns what was in it."""
+        taken, self._values = self._values, {}
+        return taken
+
+    def put_back(self, taken: Mapping[K, V]) -> None:
+        """Takes what could not be written, under what came since."""
+        newer = self.take()
+        self.put({**taken, **newer}.items())
+
 
 MAX_UNWRITTEN = 8192
 """The most incidents that wait for a database that fails; then the oldest are lost."""
@@ -22,14 +55,8 @@ MAX_UNWRITTEN = 8192
 MAX_UNWRITTEN_DIGESTS = 256
 """The most digests that wait for the disk; then the oldest are lost."""
 
-MAX_UNWRITTEN_ADVICE = 256
-"""The most runs whose advice waits for the disk; then the oldest are lost."""
-
-MAX_UNWRITTEN_TOLD = 65_536
-"""The most incidents of which waits for the disk what was told of them."""
-
 MAX_UNWRITTEN_ROWS = 65_536
-"""The most faults, names and runs that wait for the disk; then the oldest are lost."""
+"""The most faults, and the most names, that wait for the disk; then the oldest are lost."""
 
 
 class Batch(NamedTuple):
@@ -37,16 +64,9 @@ class Batch(NamedTuple):
 
     incidents: dict[int, Incident]
     digests: dict[tuple[int, str, str], KeptDigest]
-    advice: dict[tuple[int, str, float], RunAdvice]
-    notices: dict[str, Notice]
-    told: dict[int, Told | None]
-    done: tuple[str, ...]
     confirmations: dict[tuple[str, float], Confirmation]
-    rows: dict[tuple[object, ...], Fault | NodeName | Run]
-
-    @property
-    def changes(self) -> NoticeChanges:
-        return NoticeChanges(tuple(self.notices.values()), self.done, self.told)
+    faults: dict[int, Fault]
+    names: dict[tuple[str, str], NodeName]
 
 
 class Waiting:
@@ -55,35 +75,28 @@ class Waiting:
     def __init__(self) -> None:
         self.incidents: Newest[int, Incident] = Newest(MAX_UNWRITTEN)
         self.digests: Newest[tuple[int, str, str], KeptDigest] = Newest(MAX_UNWRITTEN_DIGESTS)
-        self.advice: Newest[tuple[int, str, float], RunAdvice] = Newest(MAX_UNWRITTEN_ADVICE)
-        self.notices: Newest[str, Notice] = Newest(MAX_WAITING)
-        self.told: Newest[int, Told | None] = Newest(MAX_UNWRITTEN_TOLD)
         self.confirmations: Newest[tuple[str, float], Confirmation] = Newest(MAX_CONFIRMATIONS)
-        self.rows: Newest[tuple[object, ...], Fault | NodeName | Run] = Newest(MAX_UNWRITTEN_ROWS)
+        self.faults: Newest[int, Fault] = Newest(MAX_UNWRITTEN_ROWS)
+        self.names: Newest[tuple[str, str], NodeName] = Newest(MAX_UNWRITTEN_ROWS)
 
     def __bool__(self) -> bool:
-        incidents = (self.incidents, self.notices, self.told)
-        others = (self.digests, self.advice, self.confirmations, self.rows)
-        return any(len(kind) > 0 for kind in (*incidents, *others))
+        return any(
+            len(kind) > 0 for kind in (self.incidents, self.digests, self.confirmations, self.faults, self.names)
+        )
 
-    def take(self, done: tuple[str, ...]) -> Batch:
-        """Takes all of it. `done`: the ids of notices that need not be kept any more."""
+    def take(self) -> Batch:
+        """Takes all of it."""
         return Batch(
             self.incidents.take(),
             self.digests.take(),
-            self.advice.take(),
-            self.notices.take(),
-            self.told.take(),
-            done,
             self.confirmations.take(),
-            self.rows.take(),
+            self.faults.take(),
+            self.names.take(),
         )
 
-    def put_back(self, batch: Batch, done: Iterable[str]) -> None:
-        """Takes what could not be written, to try it again, but digests and advice. `done`: as of take(), now."""
-        ended = set(done)
+    def put_back(self, batch: Batch) -> None:
+        """Takes what could not be written, to try it again, but digests."""
         self.incidents.put_back(batch.incidents)
-        self.notices.put_back({key: it for key, it in batch.notices.items() if key not in ended})
-        self.told.put_back(batch.told)
         self.confirmations.put_back(batch.confirmations)
-        self.rows.put_back(batch.rows)
+        self.faults.put_back(batch.faults)
+        self.names.put_back(batch.names)

@@ -1,26 +1,218 @@
-"""One job as the collector holds it: the newest row about each of its ranks, and their last steps."""
+"""One job as the collector holds it: the newest row about each of its ranks, their last steps, their stacks and their
+layout."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from operator import lt
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 from msgspec import structs
 from numpy.typing import NDArray
 
-from laggard.collector.jobs.held_stacks import HeldStacks
-from laggard.collector.jobs.kept_layout import KeptLayout
-from laggard.collector.jobs.key import JobKey as JobKey
-from laggard.collector.jobs.step_window import StepWindow
-from laggard.locate.job_timings import FIRST_STEPS, WARM_UP_STEPS, WINDOW_STEPS, JobTimings, live_timings
+from laggard.locate.job_timings import (
+    FIRST_STEPS,
+    MAX_WINDOW_STEPS,
+    WARM_UP_STEPS,
+    WINDOW_SECONDS,
+    WINDOW_STEPS,
+    JobTimings,
+    NodeFindings,
+    live_timings,
+)
 from laggard.locate.live_collectives import with_collectives
-from laggard.locate.node_findings import NodeFindings
-from laggard.locate.step_tables import FIRST_PHASE, STEP, STEP_COLUMNS, distinct_steps, step_rows
-from laggard.stacks.sampled import Sampled
-from laggard.wire.collectives import RankCollectives
-from laggard.wire.ranks import RankRow, StepRow
+from laggard.locate.live_positions import LiveLayout
+from laggard.locate.step_tables import END, FIRST_PHASE, NO_STEPS, START, STEP, STEP_COLUMNS, Table, distinct_steps
+from laggard.model import JobKey as JobKey
+from laggard.rankfile.fact_names import GROUPS
+from laggard.stacks.sampled import Counted, Frame, Sampled, Thread
+from laggard.wire import encode
+from laggard.wire.ranks import RankCollectives, RankRow
+from laggard.wire.stacks import MissingStacks
+
+MAX_BYTES: Final = 64 << 20
+"""The most bytes of the stacks of all jobs together."""
+
+_FRAME_BYTES: Final = 250  # a tuple of four, two texts and their heads; measured with sys.getsizeof
+_COUNTED_BYTES: Final = 200
+_REFERENCE_BYTES: Final = 8
+_MAX_FRAMES: Final = 1 << 16
+
+
+class JobStacks(NamedTuple):
+    """The stacks of one job, for those who read them. `missing`: why a rank has none; `ranks`: all of the job."""
+
+    by_rank: Mapping[int, Sampled]
+    missing: Mapping[int, MissingStacks]
+    ranks: tuple[int, ...]
+
+
+@dataclasses.dataclass
+class HeldStacks:
+    """`missing`: why a rank had none when it was last asked. `updated_at`: when the last ones came, in monotonic
+    seconds. Equal frames of different ranks are held once: the ranks of a job run one script."""
+
+    by_rank: Mapping[int, Sampled] = dataclasses.field(default_factory=dict)
+    missing: Mapping[int, MissingStacks] = dataclasses.field(default_factory=dict)
+    updated_at: float = 0.0
+    bytes: int = 0
+    _frames: dict[Frame, Frame] = dataclasses.field(default_factory=dict)
+
+    def add(self, found: Mapping[int, Sampled], missing: Mapping[int, MissingStacks], now: float) -> None:
+        """Takes them over where they are newer. Readers may read meanwhile: the mapping is replaced as a whole."""
+        newer = {
+            rank: self._shared(each)
+            for rank, each in found.items()
+            if rank not in self.by_rank or each.at >= self.by_rank[rank].at
+        }
+        self.by_rank = {**self.by_rank, **newer}
+        kept = {rank: each for rank, each in self.missing.items() if rank not in found}
+        self.missing = {**kept, **missing}
+        self.updated_at = now
+        used = {frame for each in self.by_rank.values() for frame in _frames_of(each)}
+        self._frames = {frame: frame for frame in used}
+        self.bytes = sum(_FRAME_BYTES + len(frame.file) + len(frame.function) for frame in used) + sum(
+            map(_own_bytes, self.by_rank.values())
+        )
+
+    def kernel(self) -> dict[int, str]:
+        """The places in the kernel of ranks without stacks, in words, where they are known."""
+        return {rank: each.kernel for rank, each in self.missing.items() if each.kernel}
+
+    def clear(self) -> None:
+        self.by_rank, self.missing, self._frames, self.bytes = {}, {}, {}, 0
+
+    def _shared(self, sampled: Sampled) -> Sampled:
+        threads = (
+            Thread(thread.name, tuple(self._shared_stack(each) for each in thread.stacks), thread.pid)
+            for thread in sampled.threads
+        )
+        return sampled._replace(threads=tuple(threads))
+
+    def _shared_stack(self, each: Counted) -> Counted:
+        if len(self._frames) > _MAX_FRAMES:
+            return each
+        return each._replace(frames=tuple(self._frames.setdefault(frame, frame) for frame in each.frames))
+
+
+def _frames_of(sampled: Sampled) -> set[Frame]:
+    return {frame for thread in sampled.threads for each in thread.stacks for frame in each.frames}
+
+
+def _own_bytes(sampled: Sampled) -> int:
+    stacks = [each for thread in sampled.threads for each in thread.stacks]
+    frames = sum(len(each.frames) for each in stacks)
+    return _COUNTED_BYTES * (len(stacks) + len(sampled.threads) + 2) + _REFERENCE_BYTES * frames
+
+
+class KeptLayout:
+    """The layout of the ranks that were last asked about. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._told: Mapping[int, tuple[int, bytes]] | None = None
+        self._layout: LiveLayout | None = None
+
+    def of(self, rows: Mapping[int, RankRow]) -> LiveLayout:
+        """The layout of the ranks with these rows: the one that is kept, where they tell what it was made of."""
+        told = _told(rows)
+        if self._layout is None or told is None or told != self._told:
+            self._told, self._layout = told, LiveLayout(rows)
+        return self._layout
+
+
+def _told(rows: Mapping[int, RankRow]) -> dict[int, tuple[int, bytes]] | None:
+    """All that LiveLayout reads of the rows; None where that cannot be told. As text, since to Python 1 and true are
+    equal, and so are groups in another order."""
+    try:
+        return {rank: (row.world_size, encode(row.facts.get(GROUPS))) for rank, row in rows.items()}
+    except RecursionError:  # facts may be nested as deeply as could just be read
+        return None
+
+
+class StepWindow:
+    """A rank's last steps, ascending: WINDOW_STEPS of them, and of shorter steps those of the last WINDOW_SECONDS.
+    `table` has them; a later one takes its place, and none ever changes."""
+
+    __slots__ = ("_first", "_last", "_last_end", "table")
+
+    def __init__(self) -> None:
+        self.table: Table = NO_STEPS
+        # The numbers of the first and the last step, and when the last ended: a number of an array takes 0.1 µs.
+        self._first = self._last = -1
+        self._last_end = 0.0
+
+    def add(self, steps: Table, most: int = MAX_WINDOW_STEPS) -> bool:
+        """Adds those of the steps that are new, and keeps the last of all, `most` of them at most; a repeated step
+        changes nothing. Returns whether the rank got any further."""
+        last_before = self._last
+        known = self._known(steps[:, STEP].tolist())
+        if known is None:
+            merged = _merged(self.table, steps)
+            if len(merged) > len(self.table):
+                self._hold(merged, _excess(merged, NO_STEPS, most))
+        elif known < len(steps):
+            self._append(steps[known:] if known else steps, most)
+        return self._last > last_before
+
+    def restarted(self, steps: Table) -> bool:
+        """Whether `steps` are numbered anew, later in time: the same job name, another run."""
+        last, ended = self._last, self._last_end
+        if last < 0 or not len(steps):
+            return False
+        numbers = steps[:, STEP].tolist()
+        if all(map(lt, numbers, numbers[1:])):  # then the first of them alone can be numbers that there were already
+            steps = steps[: bisect_right(numbers, last)]
+        return any([number <= last and start > ended for number, start in steps[:, : START + 1].tolist()])
+
+    def _known(self, numbers: Sequence[float]) -> int | None:
+        """How many of the first of these steps are held, where all others come later; None where it is not so simple:
+        they are in no order, or there are gaps that they may fill."""
+        if not all(map(lt, numbers, numbers[1:])):
+            return None
+        known = bisect_right(numbers, self._last)
+        if known and (numbers[0] < self._first or self._last - self._first >= len(self.table)):
+            return None
+        return known
+
+    def _append(self, new: Table, most: int) -> None:
+        """Holds `new`, which come after all that are held, too."""
+        excess = _excess(self.table, new, most)
+        if excess < len(self.table):
+            self._keep(np.concatenate((self.table[excess:], new)))
+        else:
+            self._keep(new[excess - len(self.table) :].copy())
+
+    def _hold(self, table: Table, excess: int) -> None:
+        """Holds the steps of `table` but for the first, as many as `excess`."""
+        self._keep(table[excess:].copy() if excess else table)
+
+    def _keep(self, table: Table) -> None:
+        self.table = table
+        self._first, self._last = int(table.item(0, STEP)), int(table.item(-1, STEP))
+        self._last_end = table.item(-1, END)
+
+
+def _merged(held: Table, steps: Table) -> Table:
+    """The steps of both, ascending; of those with one number the one that is held, or else the first."""
+    together = np.concatenate((held, steps))
+    return together[np.unique(together[:, STEP], return_index=True)[1]]
+
+
+def _excess(held: Table, new: Table, most: int) -> int:
+    """The number of the first steps of `held`, with `new` behind them, that are not kept."""
+    count = len(held) + len(new)
+    if count <= WINDOW_STEPS:
+        return 0
+    least, certain = max(0, count - most), count - WINDOW_STEPS
+    if certain > len(held):
+        held = np.concatenate((held, new))
+    recent = held[least:certain, START] >= (new if len(new) else held).item(-1, END) - WINDOW_SECONDS
+    first = int(recent.argmax()) if len(recent) else 0
+    return least + first if len(recent) and recent[first] else certain
+
 
 CONTESTED_ANSWERS: Final = 2
 """The number of answers about a rank in a row, none by a second machine among them, after which it is believed again:
@@ -32,7 +224,7 @@ COLLECTIVES_SECONDS: Final = 30.0
 
 @dataclasses.dataclass
 class RankWindow:
-    """The newest row about one rank, without its steps, and the rank's last steps.
+    """The newest row about one rank, and the rank's last steps.
     `source` is the URL of the agent that reports the rank; `asked_at` and `updated_at` are when it was last asked, and
     when its answer was there (monotonic seconds). `reporter`: the node and boot id of that agent. `rival`: the node of
     another machine that reported the rank as running, too; `contested`: how many answers have to come without that."""
@@ -47,14 +239,9 @@ class RankWindow:
     contested: int = 0
 
     @property
-    def table(self) -> NDArray[np.float64]:
-        """The rank's last steps as a step_table(), ascending. Later steps change another table."""
+    def table(self) -> Table:
+        """The rank's last steps, ascending. Later steps change another table."""
         return self.window.table
-
-    @property
-    def steps(self) -> dict[int, StepRow]:
-        """The steps by number, ascending."""
-        return {step.step: step for step in step_rows(self.table)}
 
 
 class Run(NamedTuple):
@@ -102,6 +289,16 @@ class Job:
     @property
     def sources(self) -> set[str]:
         return {rank.source for rank in self.ranks.values()}
+
+    def by_agent(self, ranks: Iterable[int], answering: Collection[str] | None = None) -> dict[str, tuple[int, ...]]:
+        """Those of these ranks that the job has, by the URL of the agent that reports them: of the agents `answering`;
+        None: of all."""
+        found: dict[str, tuple[int, ...]] = {}
+        for number in ranks:
+            rank = self.ranks.get(number)
+            if rank is not None and (answering is None or rank.source in answering):
+                found[rank.source] = (*found.get(rank.source, ()), number)
+        return found
 
     @property
     def recency(self) -> tuple[bool, float, float]:

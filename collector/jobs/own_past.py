@@ -12,14 +12,13 @@ from msgspec import structs
 
 from laggard.collector.jobs.job import Job, JobKey
 from laggard.collector.jobs.snapshot import JobSnapshot
+from laggard.kit.words import joined, phase_text
 from laggard.locate.against.compare import compare
 from laggard.locate.against.digest import Described, digest_of, layout_text
 from laggard.locate.against.estimate import MIN_STEPS
-from laggard.locate.run_environment import merged_environment
+from laggard.locate.job_timings import merged_environment
 from laggard.model import Note, Verdict
-from laggard.rankfile.fact_names import GROUPS
-from laggard.rankfile.members import parse_runs
-from laggard.text.words import joined, phase_text
+from laggard.rankfile.fact_names import GROUPS, parse_runs
 from laggard.wire.digest import Digest
 
 FIRST_SECONDS: Final = 3600.0

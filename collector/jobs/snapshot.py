@@ -12,25 +12,21 @@ from typing import Any, Protocol
 
 from msgspec import structs
 
-from laggard.collector.finding_places import NodeGpus, findings_by_node
-from laggard.collector.jobs.failing_nodes import failing_note
+from laggard.collector.jobs.holdings import NotHeld
 from laggard.collector.jobs.job import Job, JobKey, RankWindow, Run
-from laggard.collector.jobs.not_held import NotHeld
 from laggard.collector.jobs.unseen import UnseenJob, UnseenOn, starting, starting_text, unseen_jobs
 from laggard.collector.jobs.window import JobWindows
-from laggard.collector.node_labels import NodeLabels
+from laggard.collector.node_findings import NodeGpus, failing_note, findings_by_node
+from laggard.collector.targets import NodeLabels
+from laggard.kit.words import counted, joined, listed, natural, printable_line, ranks_text
 from laggard.locate.hang.launched_job import LaunchedJob
 from laggard.locate.hang.launches import locate_launches, no_timings
-from laggard.locate.job_timings import JobTimings, live_timings
-from laggard.locate.node_findings import NodeFindings
+from laggard.locate.job_timings import JobTimings, NodeFindings, live_timings
 from laggard.locate.stacked import with_stacks
 from laggard.model import MAX_NAMED_RANKS, Location, Note, Verdict, Window
 from laggard.rankfile.fact_names import SCRIPT, STARTED
-from laggard.text.job_names import is_numbered
-from laggard.text.words import counted, joined, natural, printable_line, ranks_text
-from laggard.wire.acknowledgement import Acknowledgement
-from laggard.wire.node_finding import NodeFinding
-from laggard.wire.nodes import NodeRow
+from laggard.wire.nodes import NodeFinding, NodeRow
+from laggard.wire.words import is_numbered
 
 log = logging.getLogger("laggard.collector")
 
@@ -61,7 +57,7 @@ class JobSnapshot:
 
 
 class Calm(Protocol):
-    """The jobs that need not be judged in each round (calm.py)."""
+    """The jobs that need not be judged in each round (held_verdicts.py)."""
 
     def still(self, key: JobKey, job: Job, answering: Collection[str]) -> JobSnapshot | None: ...
 
@@ -75,12 +71,12 @@ class ClusterSnapshot:
     `rounds` counts the scrapes; `round_began_at` and `scraped_at` are when the last one began and when its answers were
     there, in monotonic seconds; `round_seconds` is how long it took, with the analysis. `only_of`: the user whose view
     of the cluster this is; empty: everything. `skipped`: by agent's URL, how many of its checks judged nothing and
-    why. `gpus`: by agent's URL, the GPUs of its node. `acknowledged`: what operators know of, which `findings` have as
-    warnings. `fleet_wide`: the codes that so many nodes have at once, and `failing_together` the nodes that fail for
-    nothing else. `waiting_seconds`: how long a failing node is to wait until it may be drained. `last_failed`: the
-    nodes whose last report has something critical, whether or not their agents answer now. `failing_since`: when each
-    of them began to fail, Unix time, where this collector saw it. `labels`: by agent's URL, its node's place in the
-    site. `evaluators`: how many collectors share the jobs of a Prometheus; None where none do."""
+    why. `gpus`: by agent's URL, the GPUs of its node. `fleet_wide`: the codes that so many nodes have at once, and
+    `failing_together` the nodes that fail for nothing else. `waiting_seconds`: how long a failing node is to wait until
+    it may be drained. `last_failed`: the nodes whose last report has something critical, whether or not their agents
+    answer now. `failing_since`: when each of them began to fail, Unix time, where this collector saw it. `labels`: by
+    agent's URL, its node's place in the site. `evaluators`: how many collectors share the jobs of a Prometheus; None
+    where none do."""
 
     nodes: tuple[NodeRow, ...]
     ignored: str = ""
@@ -97,7 +93,6 @@ class ClusterSnapshot:
     unseen: tuple[UnseenOn, ...] = ()
     skipped: Mapping[str, str] = dataclasses.field(default_factory=dict)
     gpus: Mapping[str, NodeGpus] = dataclasses.field(default_factory=dict)
-    acknowledged: tuple[Acknowledgement, ...] = ()
     fleet_wide: Mapping[str, int] = dataclasses.field(default_factory=dict)
     failing_together: frozenset[str] = frozenset()
     waiting_seconds: Mapping[str, float] = dataclasses.field(default_factory=dict)
@@ -121,11 +116,10 @@ class ClusterSnapshot:
         found = self._named(name) if name else ()
         if len(found) < 2:
             return ""
-        choices = ", ".join(str(job.key) for job in found[:_NAMED_JOBS])
-        more = f" and {len(found) - _NAMED_JOBS} more" if len(found) > _NAMED_JOBS else ""
+        choices = listed([str(job.key) for job in found], _NAMED_JOBS)
         if any(job.key.job_id != found[0].key.job_id for job in found):
-            return f"{len(found)} jobs are called so, {name}; ask for one of them: {choices}{more}"
-        return f"{len(found)} users have a job named {name}; ask for one of them as UID:NAME: {choices}{more}"
+            return f"{len(found)} jobs are called so, {name}; ask for one of them: {choices}"
+        return f"{len(found)} users have a job named {name}; ask for one of them as UID:NAME: {choices}"
 
     def location(self, name: str | None) -> Location:
         """The verdict on the job that job() finds; verdict `unknown`, with the reason, where it finds none."""
@@ -343,9 +337,8 @@ def _with_notes(location: Location, job: Job, silent: Mapping[str, tuple[int, No
     notes = list(location.notes)
     of_job = [row for _, row in sorted(silent[url] for url in job.sources if url in silent)]
     if of_job and location.verdict is not Verdict.UNKNOWN:
-        names = ", ".join(f"{row.node or row.url} ({row.state})" for row in of_job[:4])
-        more = f" and {len(of_job) - 4} more" if len(of_job) > 4 else ""
-        notes.append(Note(kind="agents_silent", text=f"no longer reporting: {names}{more}"))
+        names = listed([f"{row.node or row.url} ({row.state})" for row in of_job], 4)
+        notes.append(Note(kind="agents_silent", text=f"no longer reporting: {names}"))
     if contested := job.contested:
         notes.append(_contested_note(contested))
     if not job.running:

@@ -12,15 +12,17 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 
-import numpy as np
-from msgspec import structs
-from numpy.typing import NDArray
-
-from laggard.collector.jobs.holdings import MAX_JOBS_OF_AGENT, MAX_RANKS_OF_AGENT, Holdings, Limits, who_gives_way
+from laggard.collector.jobs.holdings import (
+    MAX_JOBS_OF_AGENT,
+    MAX_RANKS_OF_AGENT,
+    Held,
+    Limits,
+    NotHeld,
+    who_gives_way,
+)
 from laggard.collector.jobs.job import CONTESTED_ANSWERS, Job, JobKey, RankWindow, Run
-from laggard.collector.jobs.not_held import NotHeld
 from laggard.locate.job_timings import WINDOW_STEPS
-from laggard.locate.step_tables import step_table
+from laggard.locate.step_tables import Table
 from laggard.wire.ranks import RankRow, RanksDocument
 
 CLAIM_SECONDS = 60.0
@@ -47,7 +49,8 @@ class JobWindows:
         self.jobs: dict[JobKey, Job] = {}
         self._limits = limits or Limits()
         self._expire_after_seconds = expire_after_seconds
-        self._held = Holdings()
+        self._jobs_held = Held(self._limits.jobs, MAX_JOBS_OF_AGENT)
+        self._ranks_held = Held(self._limits.ranks, MAX_RANKS_OF_AGENT)
         self._keys_of_owner: dict[int, dict[JobKey, None]] = {}  # oldest first
         self._challengers: dict[JobKey, dict[Run, Job]] = {}
         self._round_began = math.nan
@@ -64,13 +67,12 @@ class JobWindows:
         self,
         source: str,
         document: RanksDocument,
+        steps: Sequence[Table],
         now: float,
         asked_at: float | None = None,
-        steps: Sequence[NDArray[np.float64]] | None = None,
     ) -> Counter[Refusal]:
         """Adds the ranks that agent `source`, asked at `asked_at` (default: now), reported at `now` (seconds, any
-        monotonic clock). `steps`: a step_table() of each of them, made here where there is none yet. Returns how many
-        are not shown, and why."""
+        monotonic clock). `steps`: of each of them. Returns how many are not shown, and why."""
         self._asked_at, self._node_now = now if asked_at is None else asked_at, document.now
         self._reporter = document.node, document.boot_id
         self._round_began = now if math.isnan(self._round_began) else self._round_began
@@ -80,8 +82,6 @@ class JobWindows:
         self._full_for.clear()
         taken: list[tuple[JobKey, Run]] = []
         runs: dict[JobKey, Run | None] = {}
-        if steps is None:
-            steps = [step_table(row.rows) for row in document.ranks]
         for row, table in _newest(zip(document.ranks, steps, strict=True)):
             key, run = JobKey(row.owner, row.job_id), Run(row.attempt, row.world_size)
             if row.state == "running":  # an agent speaks for one run at a time
@@ -102,10 +102,6 @@ class JobWindows:
             elif self.jobs[key].run != run:
                 refused[Refusal.OTHER_RUN] += 1
         return +refused
-
-    def counted(self) -> tuple[int, int]:
-        """The number of jobs and of ranks that are held, with those of runs that are not shown."""
-        return self._held.jobs, self._held.ranks
 
     def not_held(self, answering: Collection[str]) -> NotHeld:
         """The jobs and ranks that the agents `answering` reported last and there was no room for."""
@@ -145,11 +141,11 @@ class JobWindows:
             for run in (*challengers, job):
                 self._drop_ranks(key, run, [number for number, rank in run.ranks.items() if rank.source == source])
 
-    def _ingest_rank(
-        self, key: JobKey, run: Run, source: str, row: RankRow, steps: NDArray[np.float64]
-    ) -> Refusal | None:
-        """Takes the rank, with a step_table() of its steps, or returns why not."""
+    def _ingest_rank(self, key: JobKey, run: Run, source: str, row: RankRow, steps: Table) -> Refusal | None:
+        """Takes the rank, with its steps, or returns why not."""
         now = self._now
+        if key not in self.jobs and not (row.state == "running" or len(steps)):
+            return Refusal.OVER  # the file of a rank that ended may stay for days: it does not bring back its job
         job = self._job_of(key, run, source, row, now)
         if isinstance(job, Refusal):
             return job
@@ -162,7 +158,7 @@ class JobWindows:
                 self._drop_ranks(key, job, ())
                 return claimed
             rank = claimed
-        rank.newest, rank.asked_at = structs.replace(row, rows=()) if row.rows else row, self._asked_at
+        rank.newest, rank.asked_at = row, self._asked_at
         rank.contested = max(0, rank.contested - 1)
         rank.updated_at = job.updated_at = now
         job.ended_at = max(job.ended_at, self._last_ran(row, now, job.ended_at))
@@ -173,8 +169,8 @@ class JobWindows:
     def _most_steps(self, source: str) -> int:
         """The number of steps that are kept of each of an agent's ranks, so that neither it nor all agents together
         take more room than WINDOW_STEPS of as many ranks as they may report."""
-        of_agent = MAX_RANKS_OF_AGENT // max(1, self._held.ranks_of_agent[source])
-        of_all = self._limits.ranks // max(1, self._held.ranks)
+        of_agent = MAX_RANKS_OF_AGENT // max(1, self._ranks_held.of_agent[source])
+        of_all = self._limits.ranks // max(1, self._ranks_held.total)
         return WINDOW_STEPS * max(1, min(of_agent, of_all))
 
     def _job_of(self, key: JobKey, run: Run, source: str, row: RankRow, now: float) -> Job | Refusal:
@@ -191,13 +187,11 @@ class JobWindows:
         return self._challengers.setdefault(key, {}).setdefault(run, self._made(run, source, row, now))
 
     def _new_job(self, key: JobKey, run: Run, source: str, row: RankRow, now: float) -> Job | Refusal:
-        if not (row.state == "running" or row.rows):
-            return Refusal.OVER  # the file of a rank that ended may stay for days: it does not bring back its job
-        if not self._make_room_for_job(key.owner, source):
+        if not self._make_room(self._jobs_held, key.owner, source):
             return Refusal.NO_ROOM
         job = self.jobs[key] = self._made(run, source, row, now)
         self._keys_of_owner.setdefault(key.owner, {})[key] = None
-        self._held.add_job(key.owner, source)
+        self._jobs_held.add(key.owner, source)
         return job
 
     def _made(self, run: Run, source: str, row: RankRow, now: float) -> Job:
@@ -224,10 +218,10 @@ class JobWindows:
                 rank.rival, rank.contested = self._reporter[0], CONTESTED_ANSWERS
             return Refusal.CLAIMED
         if rank is not None:
-            self._held.add_rank(key.owner, rank.source, -1)
-        elif not self._make_room_for_rank(key, source):
+            self._ranks_held.add(key.owner, rank.source, -1)
+        elif not self._make_room(self._ranks_held, key.owner, source, but=key):
             return Refusal.NO_ROOM
-        self._held.add_rank(key.owner, source)
+        self._ranks_held.add(key.owner, source)
         window = job.ranks[row.rank] = RankWindow(source, row, now, self._asked_at, reporter=self._reporter)
         if rank is not None and contested:  # it may have moved; but a round may also take longer than a claim holds
             window.rival, window.contested = rank.reporter[0], CONTESTED_ANSWERS
@@ -265,51 +259,37 @@ class JobWindows:
     def _replace(self, key: JobKey, successor: Job) -> Job:
         """Puts another run, which counts its own ranks already, in the place of the one held."""
         old = self.jobs[key]
-        for rank in old.ranks.values():
-            self._held.add_rank(key.owner, rank.source, -1)
-        self._held.add_job(key.owner, old.agent, -1)
-        self._held.add_job(key.owner, successor.agent)
+        self._count_out(key, old)
+        self._jobs_held.add(key.owner, old.agent, -1)
+        self._jobs_held.add(key.owner, successor.agent)
         self.jobs[key] = successor
         return successor
 
     # Room.
 
-    def _make_room_for_job(self, owner: int, source: str) -> bool:
-        """Whether there is room for another job; where there is none, another gives way, if that is fair."""
-        if self._held.jobs_of_agent[source] >= MAX_JOBS_OF_AGENT:
-            return self._make_room_at_agent(owner, source, None)
-        if self._held.jobs < self._limits.jobs:
+    def _make_room(self, held: Held, owner: int, source: str, but: JobKey | None = None) -> bool:
+        """Whether there is room for another job, or for another rank of the job `but`; where there is none, another
+        gives way, if that is fair."""
+        if held.of_agent[source] >= held.most_of_agent:
+            return self._make_room_at_agent(owner, source, but)
+        if held.total < held.most:
             return True
-        if ("job", owner) in self._full_for:
+        memo = "rank" if but else "job", owner
+        if memo in self._full_for:
             return False
-        gives_way = who_gives_way(self._held.jobs_of_owner, owner)
+        gives_way = who_gives_way(held.of_owner, owner)
         loser = owner if gives_way is None else gives_way
-        if self._drop_over(("over", loser), self._keys_of_owner.get(loser, ())):
+        if self._drop_over(("over", loser), self._keys_of_owner.get(loser, ()), but):
             return True
         if gives_way is None:
-            self._full_for.add(("job", owner))
-            return False
-        self._drop_job(next(reversed(self._keys_of_owner[gives_way])))
-        return True
-
-    def _make_room_for_rank(self, key: JobKey, source: str) -> bool:
-        """Whether there is room for another rank of the job `key`."""
-        if self._held.ranks_of_agent[source] >= MAX_RANKS_OF_AGENT:
-            return self._make_room_at_agent(key.owner, source, key)
-        if self._held.ranks < self._limits.ranks:
-            return True
-        if ("rank", key.owner) in self._full_for:
-            return False
-        gives_way = who_gives_way(self._held.ranks_of_owner, key.owner)
-        loser = key.owner if gives_way is None else gives_way
-        if self._drop_over(("over", loser), self._keys_of_owner.get(loser, ()), but=key):
-            return True
-        if gives_way is None:
-            self._full_for.add(("rank", key.owner))
+            self._full_for.add(memo)
             return False
         newest = next(reversed(self._keys_of_owner[gives_way]))
-        self._drop_ranks(newest, self.jobs[newest], [next(reversed(self.jobs[newest].ranks))])
-        return self._held.ranks < self._limits.ranks
+        if but is None:
+            self._drop_job(newest)
+        else:
+            self._drop_ranks(newest, self.jobs[newest], [next(reversed(self.jobs[newest].ranks))])
+        return held.total < held.most
 
     def _make_room_at_agent(self, owner: int, source: str, but: JobKey | None) -> bool:
         """Drops one of the jobs that this agent brought, for another of `owner`, if that is fair."""
@@ -341,10 +321,14 @@ class JobWindows:
         job = self.jobs[key]
         return not job.running or (key not in self._reported and self._now - job.updated_at > CLAIM_SECONDS)
 
+    def _count_out(self, key: JobKey, job: Job) -> None:
+        for rank in job.ranks.values():
+            self._ranks_held.add(key.owner, rank.source, -1)
+
     def _drop_ranks(self, key: JobKey, job: Job, numbers: Iterable[int]) -> None:
         """Drops ranks of a job, or of another run of it, and the run itself where no rank is left."""
         for number in numbers:
-            self._held.add_rank(key.owner, job.ranks.pop(number).source, -1)
+            self._ranks_held.add(key.owner, job.ranks.pop(number).source, -1)
         if not job.ranks:
             if self.jobs.get(key) is job:
                 self._drop_job(key)
@@ -353,11 +337,10 @@ class JobWindows:
 
     def _drop_job(self, key: JobKey) -> None:
         job = self.jobs.pop(key)
-        self._held.add_job(key.owner, job.agent, -1)
+        self._jobs_held.add(key.owner, job.agent, -1)
         for run in list(self._challengers.get(key, {})):
             self._drop_challenger(key, run)
-        for rank in job.ranks.values():
-            self._held.add_rank(key.owner, rank.source, -1)
+        self._count_out(key, job)
         keys = self._keys_of_owner[key.owner]
         del keys[key]
         if not keys:
@@ -368,15 +351,14 @@ class JobWindows:
         challenger = challengers.pop(run, None)
         if challenger is None:
             return
-        for rank in challenger.ranks.values():
-            self._held.add_rank(key.owner, rank.source, -1)
+        self._count_out(key, challenger)
         if not challengers:
             del self._challengers[key]
 
 
 def _newest(
-    ranks: Iterable[tuple[RankRow, NDArray[np.float64]]],
-) -> Iterable[tuple[RankRow, NDArray[np.float64]]]:
+    ranks: Iterable[tuple[RankRow, Table]],
+) -> Iterable[tuple[RankRow, Table]]:
     """One row, with its steps, for each rank: a node may still hold the file of an attempt, or of a process, that is
     over."""
     ascending = sorted(ranks, key=lambda it: _recency(it[0]))

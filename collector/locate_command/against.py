@@ -10,18 +10,17 @@ from typing import Final, NamedTuple
 from msgspec import structs
 
 from laggard.collector.locate_command.recording import check_job
-from laggard.errors import UsageError
+from laggard.kit.errors import UsageError
+from laggard.kit.progress import Progress, size_of, size_text
+from laggard.kit.words import joined, printable_line
 from laggard.locate.against.compare import compare
+from laggard.locate.against.describe import places_of_changes
 from laggard.locate.against.digest import Described, digest_of
-from laggard.locate.against.in_the_code import places_of_changes
 from laggard.locate.describe import culprit_text, sentence
 from laggard.model import Culprit, Location, Note, Verdict
 from laggard.recording.judged import JudgedRecording, judge_recording
 from laggard.stacks.sampled import Sampled
-from laggard.terminal.progress import Progress, size_of, size_text
-from laggard.text.words import joined, printable_line
-from laggard.wire.comparison import Comparison
-from laggard.wire.digest import Digest
+from laggard.wire.digest import Comparison, Digest
 
 _KEPT: Final = re.compile(r"last|first|incident:[0-9]{1,16}")
 """The runs that a collector keeps; a file of such a name is `./last`."""
@@ -40,11 +39,11 @@ def compared(url: str, paths: Sequence[str] | None, job: str | None, run: str) -
         which = "--against" if not run.strip() else "--trace"
         raise UsageError(f"{which} names nothing: is a variable empty? Give a recording, a file or a directory")
     if paths is None:
-        from laggard.collector.locate_command import kept_digests
+        from laggard.collector.locate_command.collector import digest_kept, digest_now
 
-        now, location = kept_digests.digest_now(url, job)
+        now, location = digest_now(url, job)
         if _KEPT.fullmatch(run):
-            return _told(compare(kept_digests.digest_kept(url, job, run), now, run), location)
+            return _told(compare(digest_kept(url, job, run), now, run), location)
         recorded = _recorded([run])
         if recorded.digest is None:
             return _told(_nothing_to_compare(None, recorded, now.job_id, run), location, recorded.lacks)

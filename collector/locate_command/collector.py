@@ -1,28 +1,24 @@
-"""The verdict of a running collector, and what it holds of the job."""
+"""The verdict of a running collector, what it holds of the job, and the digests of runs that it keeps."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from laggard import wire
-from laggard.address import without_login
-from laggard.collector.job_words import job_text, known_jobs, other_jobs, short_text
+from laggard.collector.job_words import OTHER_VERSION, ask_for, job_text, known_jobs, other_jobs, short_text
 from laggard.collector.jobs.job import JobKey
-from laggard.collector.keep import page_of_collector, recommendation_of_collector
+from laggard.collector.locate_command.page import page_of_collector, recommendation_of_collector
 from laggard.collector.web.documents import JobLine
-from laggard.collector.web.kept_page import KeptPage
-from laggard.collector_client import answer
-from laggard.errors import UsageError
+from laggard.collector.web.page_html import KeptPage
+from laggard.kit.collector_client import answer
+from laggard.kit.errors import UsageError
+from laggard.kit.parts import Line
+from laggard.kit.users import by_uid
 from laggard.model import Location
-from laggard.terminal.parts import Line
-from laggard.text.users import by_uid
+from laggard.wire.digest import Digest
 
 if TYPE_CHECKING:
-    import httpx
-
     from laggard.recommend.advice.values import Item
 
 
@@ -87,7 +83,7 @@ class CollectorSource:
         """Writes DIRECTORY/job.jsonl, which `locate --trace DIRECTORY` judges as the collector does. Nothing is
         overwritten: raises UsageError where the file is there already."""
         path = Path(directory) / "job.jsonl"
-        with _answer(self._url, "recording", self._job) as found:
+        with answer(self._url, "recording", _fresh(self._job)) as found:
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 with open(path, "xb") as file:
@@ -102,14 +98,26 @@ class CollectorSource:
 def ask(url: str, job: str | None) -> CollectorSource:
     """Asks for the verdict on `job`; None: on the one that progressed last. Raises UsageError where no collector
     answers at `url`."""
-    with _answer(url, "location", by_uid(job)) as found:
-        try:
-            location = wire.decode(found.read(), Location)
-        except wire.WireError as error:
-            raise UsageError(f"what answers at {without_login(url)} is not a laggard collector: {error}") from None
-    return CollectorSource(url, job, location)
+    return CollectorSource(url, job, ask_for(url, "location", _fresh(by_uid(job)), Location))
 
 
-def _answer(url: str, document: str, job: str | None) -> AbstractContextManager[httpx.Response]:
-    """Asks for a document that is fresh, not up to 5 s old as of the last round. Raises UsageError."""
-    return answer(url, document, {"fresh": "1", **({"job": job} if job else {})})
+def _fresh(job: str | None) -> dict[str, str]:
+    """The query for what is fresh, not up to 5 s old as of the last round."""
+    return {"fresh": "1", **({"job": job} if job else {})}
+
+
+def digest_now(url: str, job: str | None) -> tuple[Digest, Location]:
+    """The digest of what the collector at `url` holds of a job, and its verdict. Raises UsageError."""
+    source = ask(url, job)
+    return _digest(url, job, "now"), source.location
+
+
+def digest_kept(url: str, job: str | None, run: str) -> Digest:
+    """`run`: last, first or incident:ID. Raises UsageError."""
+    return _digest(url, job, run)
+
+
+def _digest(url: str, job: str | None, run: str) -> Digest:
+    asked, (kind, _, number) = by_uid(job), run.partition(":")
+    query = {"run": kind, **({"incident": number} if number else {}), **({"job": asked} if asked else {})}
+    return ask_for(url, "digest", query, Digest, OTHER_VERSION)

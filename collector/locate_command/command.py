@@ -5,20 +5,45 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Protocol
 
 from laggard import wire
-from laggard.collector_client import COLLECTOR_HELP, DEFAULT_URL, JOB_HELP
-from laggard.errors import UsageError
+from laggard.kit.collector_client import COLLECTOR_HELP, DEFAULT_URL, JOB_HELP
+from laggard.kit.errors import UsageError
+from laggard.kit.parts import Line
+from laggard.kit.terminal import show, write_document
+from laggard.kit.words import ascii_line, printable_line
 from laggard.locate.describe import culprit_name, details, sentence
 from laggard.model import EXIT_CODES, Location
-from laggard.terminal.output import show, write_document
-from laggard.terminal.parts import Line
-from laggard.text.words import ascii_line, printable_line
 
 if TYPE_CHECKING:
-    from laggard.collector.locate_command.source import Source
+    from laggard.collector.web.page_html import KeptPage
+    from laggard.recommend.advice.values import Item
+
+
+class Source(Protocol):
+    """A verdict, and what else its place tells of the job."""
+
+    @property
+    def location(self) -> Location: ...
+
+    @property
+    def recommend_words(self) -> Sequence[str] | None:
+        """The words after `laggard recommend` that ask the same place what to change; None: it can't be asked."""
+
+    def name_before(self) -> str:
+        """The job's name, to be put before the answer where a reader could take it for another job's; else empty."""
+
+    def changes(self) -> Sequence[Item]:
+        """The items of the recommendation, the first to be done first."""
+
+    def job_lines(self) -> Iterator[Line]:
+        """Lines that say which job that is, and which others there are."""
+
+    def page(self) -> KeptPage:
+        """The answer as one page that loads nothing. Raises UsageError."""
+
 
 MAX_CHANGES = 3
 
@@ -85,7 +110,7 @@ def main(arguments: argparse.Namespace) -> int:
         return _main_against(arguments)
     source = _source(arguments)
     if arguments.html:
-        from laggard.collector.keep import write_page
+        from laggard.collector.locate_command.page import write_page
 
         write_page(arguments.html, source.page())
         _tell(f"the page is in {arguments.html}")
@@ -165,7 +190,7 @@ def _lines(source: Source) -> Iterator[Line]:
 
 def _change_lines(source: Source, location: Location) -> Iterator[Line]:
     """What to do besides looking at the culprits, which have said that: the recommendation's first changes."""
-    from laggard.recommend.advice.words import change_text, gain_text
+    from laggard.recommend.advice.values import change_text, gain_text
 
     if source.recommend_words is None:
         return

@@ -7,16 +7,15 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, NamedTuple
 
 from laggard.collector.job_words import job_text
-from laggard.collector.keep import page_of_counters
-from laggard.collector.prometheus.client import Prometheus
-from laggard.collector.prometheus.login import Login
+from laggard.collector.locate_command.page import page_of_counters
+from laggard.collector.prometheus.client import Login, Prometheus
 from laggard.collector.prometheus.verdict import locate_by_counters
-from laggard.collector.web.kept_page import KeptPage
-from laggard.errors import UsageError
+from laggard.collector.web.page_html import KeptPage
+from laggard.kit.errors import UsageError
+from laggard.kit.parts import Line
+from laggard.kit.users import by_uid
 from laggard.model import Location
-from laggard.terminal.parts import Line
-from laggard.text.job_names import ended_job_prefix
-from laggard.text.users import by_uid
+from laggard.wire.words import ended_job_prefix
 
 if TYPE_CHECKING:
     from laggard.recommend.advice.values import Item

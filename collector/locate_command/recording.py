@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from laggard.errors import UsageError
+from laggard.kit.errors import UsageError
+from laggard.kit.parts import Line
+from laggard.kit.progress import Progress, size_of, size_text
 from laggard.model import Location
 from laggard.recording.judged import JudgedRecording, judge_recording
-from laggard.terminal.parts import Line
-from laggard.terminal.progress import Progress, size_of, size_text
-from laggard.text.job_names import ended_job_prefix, recorded_text
+from laggard.wire.words import ended_job_prefix, recorded_text
 
 if TYPE_CHECKING:
-    from laggard.collector.web.kept_page import KeptPage
+    from laggard.collector.web.page_html import KeptPage
     from laggard.recommend.advice.values import Item
 
 
@@ -37,9 +37,10 @@ class RecordingSource:
         return "" if self._asked else ended_job_prefix(self.location)
 
     def changes(self) -> Sequence[Item]:
-        from laggard.recommend.advice.by_timings import recommend_by_timings
+        from laggard.recommend.advice.situation import Situation, with_job
+        from laggard.recommend.advice.watched import recommend_watched
 
-        return recommend_by_timings(self._judged.timings, self.location.culprits).items
+        return recommend_watched(with_job(Situation(), self._judged.timings, self.location.culprits)).items
 
     def job_lines(self) -> Iterator[Line]:
         location, timings = self._judged.location, self._judged.timings
@@ -47,7 +48,7 @@ class RecordingSource:
             yield Line(f"  Job {text}", "aside")
 
     def page(self) -> KeptPage:
-        from laggard.collector.keep import page_of_recording
+        from laggard.collector.locate_command.page import page_of_recording
 
         return page_of_recording(self._judged, self._paths)
 

@@ -1,10 +1,11 @@
-"""The job that is asked about, and the facts that a few of its ranks tell first: the scrape interval, how fresh the
-samples are, and how long a step takes."""
+"""The job that is asked about, and what a few of its ranks tell first: the scrape interval, how fresh samples are.
+And its nodes' findings in the store."""
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -12,14 +13,91 @@ from msgspec import structs
 
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import unknown_location
+from laggard.collector.node_findings import NO_GPUS, failing_note, node_findings
 from laggard.collector.prometheus import queries
-from laggard.collector.prometheus.answer import Series
-from laggard.collector.prometheus.client import Prometheus
-from laggard.collector.prometheus.counters import INTERVALS, Floats, rank_numbers
-from laggard.collector.prometheus.findings import failing_nodes
-from laggard.errors import UsageError
-from laggard.model import Location, Note, Verdict
-from laggard.text.words import printable_line
+from laggard.collector.prometheus.client import Labels, Prometheus, Series
+from laggard.collector.prometheus.counters import INTERVALS, Floats, machine, rank_numbers
+from laggard.kit.errors import UsageError
+from laggard.kit.words import printable_line
+from laggard.locate.job_timings import NodeFindings
+from laggard.model import Finding, Fix, Location, Note, Severity, Verdict
+from laggard.wire.nodes import NodeFinding, NodeRow
+
+_CRITICAL = ("severity=", Severity.CRITICAL.value)
+_CODE = re.compile(r"[A-Z][A-Z0-9_]{0,63}")
+_MAX_DEVICE = 256
+
+
+class _Stored(NamedTuple):
+    cluster: str
+    machine: str
+    finding: Finding
+
+
+def findings_of(
+    prometheus: Prometheus, cluster: str | None, instances: Mapping[str, str], moment: float
+) -> dict[str, NodeFindings]:
+    """The findings of these nodes at that moment, by node. `instances`: what was scraped on each, by node."""
+    machines = {node: machine(instance) for node, instance in instances.items() if instance}
+    if not machines:
+        return {}
+    some = ("instance=~", f"({'|'.join(map(re.escape, sorted(set(machines.values()))))})(:[0-9]+)?")
+    by_machine: dict[str, list[Finding]] = {}
+    for each in _stored(prometheus, cluster, moment, some):
+        by_machine.setdefault(each.machine, []).append(each.finding)
+    return {node: node_findings(by_machine.get(name, ()), NO_GPUS) for node, name in machines.items()}
+
+
+def failing_nodes(
+    prometheus: Prometheus, cluster: str | None, moment: float | None, among: frozenset[str] | None = None
+) -> Note | None:
+    """The note on nodes with critical findings; None where there is none. `among`: the machines that count, None: all
+    that report to this store."""
+    found = [it for it in _stored(prometheus, cluster, moment, _CRITICAL) if among is None or it.machine in among]
+    if not found:
+        return None
+    several = len({each.cluster for each in found}) > 1
+    names = {(it.cluster, it.machine): f"{it.machine} ({it.cluster})" if several else it.machine for it in found}
+    reported = _machines(prometheus, cluster, moment) if among is None else [("", name) for name in among]
+    rows = [_row(name, "fail") for name in names.values()]
+    rows += [_row(str(number), "ok") for number in range(len(reported) - len(rows))]
+    told = [NodeFinding(names[it.cluster, it.machine], "", it.finding) for it in found]
+    return failing_note(rows, told)
+
+
+def _stored(
+    prometheus: Prometheus, cluster: str | None, moment: float | None, matcher: tuple[str, str]
+) -> Iterator[_Stored]:
+    for labels in _series(prometheus, queries.selector(queries.FINDING, None, matcher, *_of(cluster)), moment):
+        try:
+            severity = Severity(labels.severity)
+        except ValueError:
+            continue  # no metric of laggard's
+        if _CODE.fullmatch(labels.code) and labels.instance and len(labels.device) <= _MAX_DEVICE:
+            finding = Finding(labels.code, severity, labels.device, "", {}, Fix(""), "")
+            yield _Stored(labels.cluster, machine(labels.instance), finding)
+
+
+def _machines(prometheus: Prometheus, cluster: str | None, moment: float | None) -> list[tuple[str, str]]:
+    """The machines of which agents report their probes, each once."""
+    query = f"group by (cluster, instance) ({queries.selector(queries.PROBED, None, *_of(cluster))})"
+    found = ((labels.cluster, machine(labels.instance)) for labels in _series(prometheus, query, moment))
+    return list(dict.fromkeys(found))
+
+
+def _series(prometheus: Prometheus, query: str, moment: float | None) -> Iterable[Labels]:
+    if moment is not None:
+        return prometheus.labels_at(query, moment)
+    return [labels for part in prometheus.at(query, None) for labels in part.labels]
+
+
+def _of(cluster: str | None) -> list[tuple[str, str]]:
+    return [] if cluster is None else [("cluster=", cluster)]
+
+
+def _row(name: str, verdict: str) -> NodeRow:
+    return NodeRow(name, name or None, "up", "", None, verdict, (), ())
+
 
 STALE_SECONDS = 60.0
 STALE_INTERVALS = 3
@@ -105,13 +183,20 @@ def clusters_text(found: Sequence[Known]) -> str:
     return ", ".join(printable_line(name, 64) for name in names[:_NAMED_JOBS])
 
 
+def doubted(location: Location, note: Note, first: bool = True) -> Location:
+    """The location with a note, the first or the last, that something which the judgement needs is not there: so
+    nothing is `ok`."""
+    verdict = Verdict.UNKNOWN if location.verdict is Verdict.OK else location.verdict
+    notes = (note, *location.notes) if first else (*location.notes, note)
+    return structs.replace(location, verdict=verdict, notes=notes)
+
+
 def with_what_is_left_out(prometheus: Prometheus, location: Location) -> Location:
     """The location with what the store says to have left out: what is not whole is never `ok`."""
     if not prometheus.warnings:
         return location
-    verdict = Verdict.UNKNOWN if location.verdict is Verdict.OK else location.verdict
     text = f"the answer is not whole, ranks may be missing: {prometheus.warnings[0]}"
-    return structs.replace(location, verdict=verdict, notes=(Note("partial_answer", text), *location.notes))
+    return doubted(location, Note("partial_answer", text))
 
 
 def not_of_now(location: Location, ahead: float) -> Location:
@@ -119,10 +204,9 @@ def not_of_now(location: Location, ahead: float) -> Location:
     is not known to be now, and nothing is `ok`."""
     if abs(ahead) <= MAX_AHEAD:
         return location
-    verdict = Verdict.UNKNOWN if location.verdict is Verdict.OK else location.verdict
     way = "ahead of" if ahead > 0 else "behind"
     text = f"Prometheus' clock is {_long(abs(ahead))} {way} this machine's: whether this is of now is not known"
-    return structs.replace(location, verdict=verdict, notes=(Note("store_clock", text), *location.notes))
+    return doubted(location, Note("store_clock", text))
 
 
 def _with_failing_nodes(prometheus: Prometheus, location: Location, at: float | None) -> Location:

@@ -1,19 +1,274 @@
-"""Asks a Prometheus, or what speaks its API: Thanos, Mimir, VictoriaMetrics. Errors are told in the user's words."""
+"""Asks a Prometheus, or what speaks its API: Thanos, Mimir, VictoriaMetrics. Logs in by files, reads answers as a
+stream, and tells errors in the user's words.
+
+An answer is cut where a series begins, `{"metric":`. Inside of a JSON string its quotes would be escaped, so that no
+label can hold it. The numbers of all series in a part are then read at once.
+"""
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 import httpx
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
-from laggard.address import without_login
-from laggard.collector.prometheus.answer import Answer, AnswerError, Labels, Series
-from laggard.collector.prometheus.login import Login
-from laggard.errors import UsageError
-from laggard.text.words import printable_line
+from laggard.kit.address import without_login
+from laggard.kit.errors import UsageError
+from laggard.kit.secret_files import ReadAnew, read_secret, warn_of_exposed
+from laggard.kit.words import printable_line
+
+MAX_SERIES = 1 << 21
+MAX_BYTES = 4 << 30
+MAX_SERIES_BYTES = 1 << 20
+"""The most bytes of one series. An answer in which no series begins for so long is none of Prometheus'."""
+
+_PARTIAL = "isPartial: a storage node of VictoriaMetrics did not answer"
+
+_BEGIN = b'{"metric":'
+_VALUES = b',"values":['
+_VALUE = b',"value":['
+_NO_NUMBER = b'[]{}"'
+
+
+class Labels(msgspec.Struct, frozen=True):
+    """The labels that laggard reads; others are passed over."""
+
+    job_id: str = ""
+    user: str = ""
+    rank: str = ""
+    hostname: str = ""
+    gpu: str = ""
+    world_size: str = ""
+    attempt: str = ""
+    instance: str = ""
+    phase: str = ""
+    group: str = ""
+    cluster: str = ""
+    code: str = ""
+    severity: str = ""
+    device: str = ""
+
+
+class Series(NamedTuple):
+    """N series: their labels; how many samples each has; all times (Unix seconds) and values, one series after the
+    other."""
+
+    labels: list[Labels]
+    counts: NDArray[np.int64]
+    times: NDArray[np.float64]
+    values: NDArray[np.float64]
+
+
+class AnswerError(Exception):
+    """An answer that is not Prometheus', or an error that Prometheus reports, in one line."""
+
+
+class Answer:
+    """Reads one answer. After the last part of series() `warnings` says what Prometheus, or a Thanos or a cluster of
+    VictoriaMetrics in front of several, left out."""
+
+    def __init__(self) -> None:
+        self.warnings: tuple[str, ...] = ()
+
+    def series(self, chunks: Iterable[bytes]) -> Iterator[Series]:
+        """Yields the series as they come. Raises AnswerError."""
+        held, head, total, count = b"", b"", 0, 0
+        for chunk in chunks:
+            total += len(chunk)
+            held += chunk
+            last = held.rfind(_BEGIN)
+            if last <= 0 and len(held) > MAX_SERIES_BYTES or total > MAX_BYTES:
+                raise AnswerError("the answer is not one of Prometheus', or larger than any that was asked for")
+            if last > 0:
+                first, *parts = held[:last].split(_BEGIN)
+                head, held = head or first, held[last:]
+                if parts:
+                    count += len(parts)
+                    yield _parsed(parts)
+            if count > MAX_SERIES:
+                raise AnswerError(f"there are more than {MAX_SERIES} series: choose one job with --job")
+        begin, *rest = held.split(_BEGIN)
+        tail = begin
+        if rest:
+            end, tail = _end_of(rest[-1])
+            rest[-1] = rest[-1][:end]
+            yield _parsed(rest)
+        self._read_frame((head or begin) + b"]}" + tail if rest else held)
+
+    def _read_frame(self, text: bytes) -> None:
+        """Reads what is around the series: the status and the warnings."""
+        try:
+            frame = msgspec.json.decode(_framed(text), type=_Frame)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            raise AnswerError("the answer is cut off, or not the JSON of Prometheus (a login page?)") from None
+        if frame.status != "success":
+            raise AnswerError(f"Prometheus reports {frame.errorType or 'an error'}: {frame.error}")
+        self.warnings = (*frame.warnings, *([_PARTIAL] if frame.isPartial else []))
+
+
+class _Frame(msgspec.Struct, frozen=True):
+    status: str
+    errorType: str = ""
+    error: str = ""
+    warnings: tuple[str, ...] = ()
+    isPartial: bool = False
+    """VictoriaMetrics' cluster says so where a vmstorage did not answer (its documentation, "Cluster availability")."""
+
+
+def _framed(text: bytes) -> bytes:
+    """`text` without the place where the series were: the head up to `"result":[` and what follows the last series."""
+    head, separator, tail = text.partition(b"]}")
+    return head + b"]}" + tail.lstrip() if separator and head.endswith(b'"result":[') else text
+
+
+def _end_of(part: bytes) -> tuple[int, bytes]:
+    """The place where the last series ends in `part`, and the text that follows the list of series."""
+    for begin, end in ((_VALUES, b"]]}"), (_VALUE, b"]}")):
+        at = part.find(begin)
+        if at >= 0:
+            close = part.find(end, at)
+            if close < 0:
+                break
+            after = part[close + len(end) :].lstrip()
+            return close + len(end), after.removeprefix(b"]").lstrip().removeprefix(b"}")
+    raise AnswerError("the answer is cut off")
+
+
+_decode_labels = msgspec.json.Decoder(Labels).decode
+
+
+def _parsed(parts: list[bytes]) -> Series:
+    cut = [part.partition(_VALUES) for part in parts]
+    end = b"]]},"
+    if not cut[0][1]:
+        cut, end = [part.partition(_VALUE) for part in parts], b"]},"
+    # A series ends so where another one follows; the last, and those with histograms, are looked at more closely.
+    texts = [after[: -len(end)] if after.endswith(end) else _cut_off(after, end[:-2]) for _, _, after in cut]
+    try:
+        labels = [_decode_labels(before) for before, _, _ in cut]
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise AnswerError(f"a series has labels that cannot be read: {error}") from None
+    counts = np.array([text.count(b'"') for text in texts], np.int64) // 2
+    found = _numbers(b",".join(texts).translate(None, _NO_NUMBER), 2 * int(counts.sum()))
+    return Series(labels, counts, found[0::2], found[1::2])
+
+
+def _cut_off(after: bytes, end: bytes) -> bytes:
+    """The samples without what follows them."""
+    numbers, closed, _ = after.partition(end)
+    if not closed:
+        raise AnswerError("the answer is cut off, or has a series without samples")
+    return numbers
+
+
+def _numbers(text: bytes, count: int) -> NDArray[np.float64]:
+    """The numbers between the commas, which have to be `count`. numpy stops at what is none, and only warns of it: one
+    more number behind the text shows whether it came to the end. (Filters of warnings are the whole process'.)"""
+    try:
+        found = np.fromstring(text.decode("ascii") + (",0" if count else "0"), dtype=np.float64, sep=",")
+    except (DeprecationWarning, ValueError, UnicodeDecodeError):
+        found = np.empty(0)
+    if len(found) != count + 1:
+        raise AnswerError("the answer has samples that are no numbers")
+    return found[:-1]
+
+
+# The part of a request to Prometheus beside the query: the login and other headers, from files. A collector asks for
+# weeks, in which both rotate: the files are read anew when they change.
+
+_MAX_SECRET_BYTES: Final = 1 << 16
+_MAX_HEADERS: Final = 16
+_HEADER: Final = re.compile(r"([A-Za-z0-9!#$%&'*+.^_`|~-]+):[ \t]*([ -~]+)")
+_OWN: Final = ("host", "content-length", "content-type", "content-encoding", "connection", "transfer-encoding")
+
+
+class Login:
+    """The headers of the next query."""
+
+    def __init__(
+        self,
+        token_file: str | None = None,
+        basic_file: str | None = None,
+        headers_file: str | None = None,
+        headers_setting: str = "prometheus_headers_file",
+    ) -> None:
+        """Of the two files of a login the first that is named counts. `headers_setting`: the flag or setting that names
+        the file of headers. Raises UsageError."""
+        self._files = []
+        if path := token_file or basic_file:
+            self._files.append(_login_file(path, basic=not token_file))
+        if headers_file:
+            self._files.append(_headers_file(headers_file, headers_setting))
+
+    def headers(self) -> dict[str, str]:
+        found: dict[str, str] = {}
+        for file in self._files:
+            found.update(file.value())
+        return found
+
+
+def _login_file(path: str, basic: bool) -> ReadAnew[Mapping[str, str]]:
+    def read() -> Mapping[str, str]:
+        return {"Authorization": _basic(path) if basic else f"Bearer {_secret(path)}"}
+
+    return ReadAnew(
+        path, read, "login for Prometheus stays", lambda _: f"the login for Prometheus is read anew from {path}"
+    )
+
+
+def _headers_file(path: str, setting: str) -> ReadAnew[Mapping[str, str]]:
+    def read() -> Mapping[str, str]:
+        headers = _read_headers(path, setting)
+        if any(name.lower() == "authorization" for name in headers):
+            raise UsageError(f"{path} has a login in it: that goes into a file of its own, for its own setting")
+        return headers
+
+    return ReadAnew(path, read, f"{setting} stays", lambda _: f"{setting} is read anew from {path}")
+
+
+def _read_headers(path: str, setting: str) -> dict[str, str]:
+    """The lines `NAME: VALUE` of a file. Raises UsageError, whose text has nothing of what is in it. `setting`: what
+    names the file."""
+    try:
+        with open(path, encoding="ascii") as file:
+            text = file.read(_MAX_SECRET_BYTES)
+    except OSError as error:
+        raise UsageError(f"{setting} {path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{setting} {path} is not ASCII text") from None
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    found = [_HEADER.fullmatch(line) for line in lines]
+    if not lines or len(lines) > _MAX_HEADERS or not all(found):
+        raise UsageError(f"{setting} {path} has to have 1 to {_MAX_HEADERS} lines of the form NAME: VALUE")
+    headers = {each[1]: each[2] for each in found if each}
+    if any(name.lower() in _OWN for name in headers):
+        raise UsageError(f"{setting} {path} sets one of the headers that laggard sets: {', '.join(_OWN)}")
+    return headers
+
+
+def _basic(path: str) -> str:
+    pair = _secret(path)
+    if ":" not in pair:
+        raise UsageError(f"{path} has no USER:PASSWORD in it")
+    return f"Basic {base64.b64encode(pair.encode()).decode()}"
+
+
+def _secret(path: str) -> str:
+    """The only line of the file. Its text is in no message."""
+    text = read_secret(path, "the login for Prometheus in", _MAX_SECRET_BYTES)
+    if not text.isascii() or not text.isprintable():
+        raise UsageError(f"{path} has to hold one line of printable ASCII, without which there is no login")
+    warn_of_exposed(path, "the login for Prometheus in")
+    return text
+
 
 QUERY_SECONDS = 60.0
 """The time limit of one query; Prometheus itself allows two minutes by default."""
@@ -135,23 +390,21 @@ def _said(response: httpx.Response) -> str:
     return ""
 
 
+_MEANINGS: Final = {
+    403: "refuses ({}): give --bearer-token-file FILE, or --basic-auth-file FILE with USER:PASSWORD in it, of one who"
+    " may read; Mimir and Cortex want X-Scope-OrgID in --headers-file FILE",
+    404: "has no API there ({}): is a path missing behind the host, as /prometheus or /select/0/prometheus?",
+    422: "cannot answer ({}): choose one job with --job, or raise its --query.max-samples",
+    429: "takes no more queries now ({}): raise its limits for this tenant",
+    503: "is overloaded or away ({})",
+    300: "sends elsewhere ({}), to a login perhaps: name the API itself",
+}
+_ALIKE: Final = {401: 403, 502: 503, 504: 503}
+
+
 def _meaning(status: int) -> str:
-    if status in (401, 403):
-        return (
-            f"refuses ({status}): give --bearer-token-file FILE, or --basic-auth-file FILE with USER:PASSWORD in it,"
-            " of one who may read; Mimir and Cortex want X-Scope-OrgID in --headers-file FILE"
-        )
-    if status == 404:
-        return "has no API there (404): is a path missing behind the host, as /prometheus or /select/0/prometheus?"
-    if 300 <= status < 400:
-        return f"sends elsewhere ({status}), to a login perhaps: name the API itself"
-    if status == 422:
-        return "cannot answer (422): choose one job with --job, or raise its --query.max-samples"
-    if status == 429:
-        return "takes no more queries now (429): raise its limits for this tenant"
-    if status in (502, 503, 504):
-        return f"is overloaded or away ({status})"
-    return f"answers {status}"
+    alike = 300 if 300 <= status < 400 else _ALIKE.get(status, status)
+    return _MEANINGS.get(alike, "answers {}").format(status)
 
 
 def _checked_url(url: str) -> str:

@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from laggard.collector.prometheus.answer import Labels, Series
-from laggard.collector.scrape.bounds import MAX_WORLD
-from laggard.constants import PHASES
+from laggard.collector.prometheus.client import Labels, Series
+from laggard.kit.constants import PHASES
+from laggard.kit.limits import MAX_WORLD
 from laggard.locate.job_timings import JobTimings, RankState
+from laggard.locate.medians import last_axis_median
 
 Floats = NDArray[np.floating[Any]]
 Mask = NDArray[np.bool_]
@@ -167,7 +168,7 @@ def intervals(counters: Counters) -> Intervals:
     # Where time of no phase was asked for and is not there, what is work is not known.
     other = np.zeros_like(own) if counters.other is None else differences(counters.other) / made
     few = differences(counters.few_steps)
-    step = _median(differences(counters.step_seconds) / np.where(few > 0, few, np.nan))
+    step = last_axis_median(differences(counters.step_seconds) / np.where(few > 0, few, np.nan))
     return Intervals(made, np.maximum(own - other, 0.0), differences(counters.input) / made, other, step)
 
 
@@ -191,14 +192,6 @@ def differences(values: Floats) -> Floats:
     """[K, R]: from one moment to the next; nan where a counter began anew."""
     found = np.diff(values, axis=0)
     return np.where(found >= 0, found, np.nan)
-
-
-def _median(values: Floats) -> Floats:
-    """[K] over the ranks; nan where none has a value."""
-    known = np.isfinite(values).any(axis=1)
-    result = np.full(len(values), np.nan)
-    result[known] = np.nanmedian(values[known], axis=1)
-    return result
 
 
 def typical_steps(found: Intervals) -> float:

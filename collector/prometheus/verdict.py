@@ -12,17 +12,19 @@ from msgspec import structs
 
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import unknown_location
-from laggard.collector.prometheus import queries
-from laggard.collector.prometheus.answer import Labels
 from laggard.collector.prometheus.choice import (
     STALL_INTERVALS,
     Few,
+    Known,
     choose_job,
+    doubted,
+    failing_nodes,
     few_ranks,
+    findings_of,
     not_of_now,
     with_what_is_left_out,
 )
-from laggard.collector.prometheus.client import Prometheus
+from laggard.collector.prometheus.client import Labels, Prometheus
 from laggard.collector.prometheus.counters import (
     FIRST_INTERVAL,
     INTERVALS,
@@ -38,16 +40,21 @@ from laggard.collector.prometheus.counters import (
     part_of,
     typical_steps,
 )
-from laggard.collector.prometheus.findings import failing_nodes, findings_of
-from laggard.collector.prometheus.reading import Reading, small_number
-from laggard.collector.prometheus.screening import MAX_UNSCREENED_RANKS, screened
+from laggard.collector.prometheus.queries import Reading, small_number
 from laggard.collector.prometheus.second_look import advised, less_sure, with_agents
-from laggard.collector.prometheus.stall import silent_note, stalled_by
-from laggard.collector.prometheus.suspects import chosen, described
-from laggard.locate.positions import REPLICAS, canonical_role
+from laggard.collector.prometheus.suspects import (
+    MAX_UNSCREENED_RANKS,
+    chosen,
+    described,
+    screened,
+    silent_note,
+    stalled_by,
+)
+from laggard.kit.words import ranks_text, seconds_text
+from laggard.locate.live_positions import REPLICAS, canonical_role
+from laggard.locate.medians import last_axis_median
 from laggard.locate.verdict import locate
 from laggard.model import MAX_NAMED_RANKS, Culprit, Location, Note, Verdict, Window
-from laggard.text.words import ranks_text, seconds_text
 
 MAX_APART = 600.0
 """The most seconds between two moments: for longer steps there is no verdict."""
@@ -77,18 +84,17 @@ POSITIONS_UNKNOWN_FACTOR = 0.5
 def locate_by_counters(prometheus: Prometheus, job: str | None, at: float | None) -> Location:
     """The verdict on the job of that key or name, by default the one that got on last, at a moment (Unix seconds; None:
     now). Raises UsageError where Prometheus does not answer, or the name is that of several users' jobs."""
-    with ThreadPoolExecutor(CONCURRENT_QUERIES) as pool:
-        found = choose_job(prometheus, job, at)
-        if isinstance(found, Location):
-            return with_what_is_left_out(prometheus, found)
-        return _Question(Reading(prometheus, pool, found.job, found.now), at is None, found.ahead).answer()
+    found = choose_job(prometheus, job, at)
+    if isinstance(found, Location):
+        return with_what_is_left_out(prometheus, found)
+    return locate_known(prometheus, found, live=at is None)
 
 
-def locate_known(prometheus: Prometheus, job: queries.Job, now: float, ahead: float = 0.0) -> Location:
-    """The verdict on a job that Prometheus has samples of, now by the server's clock, which is so many seconds `ahead`
-    of this machine's. Raises UsageError."""
+def locate_known(prometheus: Prometheus, known: Known, live: bool = True) -> Location:
+    """The verdict on a job that Prometheus has samples of, at its moment by the server's clock; `live`: whether that is
+    now. Raises UsageError."""
     with ThreadPoolExecutor(CONCURRENT_QUERIES) as pool:
-        return _Question(Reading(prometheus, pool, job, now), live=True, ahead=ahead).answer()
+        return _Question(Reading(prometheus, pool, known.job, known.now), live, known.ahead).answer()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,9 +120,9 @@ class _Question:
         location = self._stalled(everyone, few) if few.stands_still else self._slow(everyone, closely, few, world)
         missing = _missing(everyone, few)
         if missing.any() and not any(note.kind == "silent_ranks" for note in location.notes):
-            location = _doubted(location, silent_note(everyone.ranks[missing], everyone.machines, missing))
+            location = doubted(location, silent_note(everyone.ranks[missing], everyone.machines, missing), first=False)
         if not world:
-            location = _doubted(location, Note("partial", _WORLD_UNKNOWN))
+            location = doubted(location, Note("partial", _WORLD_UNKNOWN), first=False)
         location = structs.replace(
             location,
             world_size=max(world, len(everyone.ranks)),
@@ -156,7 +162,7 @@ class _Question:
         culprits = tuple(_in_real_steps(culprit, counters.steps) for culprit in culprits)
         location = structs.replace(location, culprits=culprits, notes=tuple(notes), window=_window(counters, found))
         lacks = _lacks(everyone, counters)
-        return _doubted(location, lacks) if lacks else location
+        return doubted(location, lacks, first=False) if lacks else location
 
     def _described(
         self, culprits: Sequence[Culprit], counters: Counters, moments: Moments, few: Few
@@ -219,12 +225,6 @@ class _Question:
         return self._finished(unknown_location(kind, text, self.reading.job.job_id))
 
 
-def _doubted(location: Location, note: Note) -> Location:
-    """The location with a note that something which the judgement needs is not there: so nothing is `ok`."""
-    verdict = Verdict.UNKNOWN if location.verdict is Verdict.OK else location.verdict
-    return structs.replace(location, verdict=verdict, notes=(*location.notes, note))
-
-
 def _lacks(everyone: Counters, looked_at: Counters) -> Note | None:
     """The note on ranks that the store has not all counters of."""
     ranks = np.union1d(*(each.ranks[lacking(each)] for each in (everyone, looked_at)))
@@ -258,9 +258,8 @@ def _window(counters: Counters, found: Intervals) -> Window:
     if not np.isfinite(counters.steps).any():
         return Window()
     first, last = int(np.nanmin(counters.steps)), int(np.nanmax(counters.steps))
-    known = np.isfinite(found.made).any(axis=1)
-    made = np.full(len(found.made), typical_steps(found))
-    made[known] = np.nanmedian(found.made[known], axis=1)
+    made = last_axis_median(found.made)
+    made[np.isnan(made)] = typical_steps(found)
     return Window(first, max(first, last - 1), round(float(np.nansum(found.step * made)), 3))
 
 

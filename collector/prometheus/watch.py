@@ -13,7 +13,7 @@ from laggard.collector.jobs.snapshot import JobSnapshot, unknown_location
 from laggard.collector.prometheus.choice import Known, clusters_text, known_jobs
 from laggard.collector.prometheus.client import Prometheus
 from laggard.collector.prometheus.verdict import locate_known
-from laggard.errors import UsageError
+from laggard.kit.errors import UsageError
 from laggard.locate.job_timings import build_timings
 from laggard.model import Location, Note
 
@@ -125,7 +125,7 @@ def _locate(prometheus: Prometheus, alike: Sequence[Known]) -> Location:
         text = f"{len(alike)} clusters have this job: set prometheus_cluster to one of {clusters_text(alike)}"
         return unknown_location("several_clusters", text, each.job.job_id)
     try:
-        return locate_known(prometheus, each.job, each.now, each.ahead)
+        return locate_known(prometheus, each)
     except UsageError:
         raise
     except Exception as error:  # a job that the analysis fails on leaves the others their verdict

@@ -1,24 +1,70 @@
-"""The state of one agent at the collector: its last answers, and what is wrong with it."""
+"""The state of one agent at the collector: its last answers, its clock, what is wrong with it. What many agents
+report alike is held once."""
 
 from __future__ import annotations
 
 import dataclasses
+import logging
 import math
 import time
 from collections import Counter
+from typing import Any, Final
 
 import msgspec
+from msgspec import structs
 
 from laggard.collector.jobs.window import JobWindows
 from laggard.collector.scrape.fetch import FetchFailure
-from laggard.collector.scrape.node_clock import NodeClock
-from laggard.collector.scrape.targets import Target
 from laggard.collector.scrape.validation import RanksAnswer
+from laggard.collector.targets import Target
+from laggard.kit.words import counted, listed, printable_line
+from laggard.locate.job_timings import WINDOW_SECONDS, WINDOW_STEPS
 from laggard.model import Finding, Report, Verdict
-from laggard.text.words import counted, printable_line
+from laggard.wire import encode
 from laggard.wire.nodes import MAX_RING_NODES, MAX_RING_PAIRS, NodeRow, RingPairs
-from laggard.wire.ranks import UnseenProcess
-from laggard.wire.ras import RasSource
+from laggard.wire.ranks import RankRow, RanksDocument, RasSource, UnseenProcess
+
+# A node's clock beside the collector's. The ends of ranks are told in their node's Unix time, and who of several nodes
+# died first can only be said on one clock.
+
+TOLERATED_SECONDS: Final = 0.5
+"""The tolerated difference of clocks, which locate/hang/deaths.py allows between nodes too: chrony and NTP keep clocks
+far closer."""
+
+
+class NodeClock:
+    """`ahead_seconds`: by how much the node's clock is ahead of the collector's, 0 where the two agree within what an
+    answer can tell; `uncertain_seconds`: by how much that may be wrong, to either side."""
+
+    def __init__(self) -> None:
+        self.ahead_seconds = 0.0
+        self.uncertain_seconds = 0.0
+
+    def observe(self, at: float, asked_at: float, answered_at: float) -> None:
+        """`at` is the node's Unix time while it answered; it was asked, and the answer was there, at these Unix times
+        of the collector. What is known already stays while it explains the answer, so that ends do not wander."""
+        for known in (0.0, self.ahead_seconds):
+            if asked_at - TOLERATED_SECONDS <= at - known <= answered_at + TOLERATED_SECONDS:
+                self.ahead_seconds = known
+                self.uncertain_seconds = self.uncertain_seconds if known else 0.0
+                return
+        self.ahead_seconds = at - (asked_at + answered_at) / 2
+        self.uncertain_seconds = (answered_at - asked_at) / 2
+
+    def on_ours(self, answer: RanksDocument) -> RanksDocument:
+        """The answer with the ends of its ranks in the collector's Unix time."""
+        if not self.ahead_seconds:
+            return answer
+        return structs.replace(answer, ranks=tuple(map(self._row, answer.ranks)))
+
+    def _row(self, row: RankRow) -> RankRow:
+        end = row.end
+        if end is None:
+            return row
+        at = max(0.0, end.at_seconds - self.ahead_seconds + self.uncertain_seconds)
+        uncertain = end.uncertain_seconds + 2 * self.uncertain_seconds
+        return structs.replace(row, end=structs.replace(end, at_seconds=at, uncertain_seconds=uncertain))
+
 
 _MAX_REASON_CHARACTERS = 200
 
@@ -81,7 +127,7 @@ class AgentState:
             wall = time.time()
             self.clock.observe(document.now, wall - (now - asked_at), wall)
             document = self.clock.on_ours(document)
-        refused = windows.ingest(self.url, document, now, asked_at, answer.steps)
+        refused = windows.ingest(self.url, document, answer.steps, now, asked_at)
         if refused:
             reasons = ", ".join(f"{count} {refusal.value}" for refusal, count in refused.most_common())
             self.reason = f"{refused.total()} of its ranks not shown: {reasons}"
@@ -162,3 +208,99 @@ def _skipped(report: Report) -> str:
 
 def _short(text: str) -> str:
     return printable_line(text, _MAX_REASON_CHARACTERS)
+
+
+log = logging.getLogger("laggard.collector")
+
+LINE_SECONDS: Final = 60.0
+_MAX_NAMED: Final = 4
+
+
+class StateChanges:
+    """Collects the changes of a round; says() what is due."""
+
+    def __init__(self) -> None:
+        self._pending: dict[str, dict[str, str]] = {}  # by state: the agents that are in it since, with the reason
+        self._said_at: dict[str, float] = {}
+
+    def forget(self, url: str) -> None:
+        for agents in self._pending.values():
+            agents.pop(url, None)
+
+    def add(self, url: str, state: str, reason: str) -> None:
+        self.forget(url)
+        self._pending.setdefault(state, {})[url] = reason
+
+    def lines(self, now: float) -> list[tuple[int, str]]:
+        """The levels and lines to log now; what came too soon after a line of its state waits for the next."""
+        due = [
+            state
+            for state, agents in self._pending.items()
+            if agents and now - self._said_at.get(state, now - LINE_SECONDS) >= LINE_SECONDS
+        ]
+        self._said_at.update(dict.fromkeys(due, now))
+        return [
+            (logging.INFO if state == "up" else logging.WARNING, _line(state, self._pending.pop(state)))
+            for state in due
+        ]
+
+
+def _line(state: str, agents: dict[str, str]) -> str:
+    named = [f"{url} ({reason})" if reason else url for url, reason in agents.items()]
+    verb = "is" if len(agents) == 1 else "are"
+    return f"{counted(len(agents), 'agent')} {verb} {state}: {listed(named, _MAX_NAMED)}"
+
+
+MAX_PARTS: Final = 16_384
+"""The most parts that are remembered. With more all are forgotten, and those of the next reports take their place."""
+
+MAX_PART_BYTES: Final = 16 << 10
+"""The largest part that is remembered, as JSON."""
+
+
+class SharedReports:
+    """Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._parts: dict[tuple[str, bytes], Any] = {}
+
+    def of(self, report: Report) -> Report:
+        """The same report, but that how long each probe took is 0: that is another time on each node, and no collector
+        looks at it."""
+        if len(self._parts) > MAX_PARTS:
+            self._parts.clear()
+        probes = tuple(self._one("", structs.replace(it, elapsed_seconds=0.0)) for it in report.probes)
+        facts = {name: self._one(name, value) for name, value in report.facts.items()}
+        return structs.replace(report, probes=probes, facts=facts)
+
+    def _one(self, name: str, part: Any) -> Any:
+        """The part that was there first of those with this text: to Python 1 and true would be equal."""
+        try:
+            told = encode(part)
+        except RecursionError:  # facts may be nested as deeply as could just be read
+            return part
+        return part if len(told) > MAX_PART_BYTES else self._parts.setdefault((name, told), part)
+
+
+# The steps that an agent is asked for at first. Its rank files hold up to ten times as many as a collector keeps: to
+# read them all takes minutes where thousands of agents are asked anew, as after a restart. Pure.
+
+SPARE: Final = 2.0
+"""The time that is asked for, over that which steps of the usual length take: the last ones may be longer."""
+
+
+def last_steps_since(document: RanksDocument) -> float:
+    """The time, on the node's monotonic clock, from which on the last WINDOW_STEPS steps of all its ranks are told, and
+    those of WINDOW_SECONDS; 0.0, for all, where that cannot be told. `document`: what the agent answered without
+    steps."""
+    if document.now is None or not document.ranks:
+        return 0.0
+    return max(0.0, document.next - max(_seconds_back(row, document.now) for row in document.ranks))
+
+
+def _seconds_back(row: RankRow, now: float) -> float:
+    """The seconds from now back to the first of the rank's last steps, and before: one that hangs made none of late."""
+    if not row.steps:
+        return SPARE * WINDOW_SECONDS
+    quiet = max(0.0, now - row.last_progress_timestamp_seconds)
+    return quiet + SPARE * max(WINDOW_SECONDS, WINDOW_STEPS * row.step_seconds / row.steps)

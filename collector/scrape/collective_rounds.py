@@ -1,22 +1,27 @@
-"""Asks the agents of suspects for single collectives, bounded in how often, in jobs and ranks, and in bytes."""
+"""Asks agents for single collectives of suspects, and of ranks that readers look at: bounded in how often, in jobs
+and ranks, and in bytes."""
 
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from urllib.parse import quote
 
-from laggard.collector.jobs.job import Job, JobKey
+import numpy as np
+from numpy.typing import NDArray
+
+from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.window import JobWindows
-from laggard.collector.scrape.collectives_validation import validate_collectives
 from laggard.collector.scrape.fetch import FetchFailure, fetch
-from laggard.locate.link_suspects import link_suspects
+from laggard.collector.scrape.validation import validate_collectives
 from laggard.locate.links.later_links import SLOW_TRANSFERS
+from laggard.locate.live_collectives import link_suspects
 from laggard.model import Location
 from laggard.wire import WireError
-from laggard.wire.collectives import RankCollectives
+from laggard.wire.ranks import RankCollectives
 
 ASK_SECONDS = 10.0
 """The least time between two questions to a job's ranks."""
@@ -62,7 +67,8 @@ class CollectiveRounds:
             if not job.running:
                 continue
             self._asked_at[key] = now
-            by_agent = _suspects(key, job, answers)
+            suspects = link_suspects(job.timings(key.job_id, answers, {}), job.newest_rows(answers))
+            by_agent = job.by_agent(suspects, answers)
             if by_agent:
                 found.append(Wanted(key, by_agent))
                 ranks += sum(map(len, by_agent.values()))
@@ -75,7 +81,8 @@ class CollectiveRounds:
         jobs = [self._windows.jobs.get(each.key) for each in wanted]
         found = await asyncio.gather(*map(self.answers, wanted))
         for job, each, answers in zip(jobs, wanted, found, strict=True):
-            self._hand_over(job, each.key, answers, now)
+            if job is not None and self._windows.jobs.get(each.key) is job:
+                job.collectives, job.collectives_at = answers, now
 
     async def answers(self, wanted: Wanted) -> dict[int, RankCollectives]:
         """The collectives that the agents have of these ranks, as far as they answer."""
@@ -86,10 +93,6 @@ class CollectiveRounds:
         ]
         answers = await asyncio.gather(*requests)
         return {it.rank: it for answer in answers for it in answer}
-
-    def _hand_over(self, job: Job | None, key: JobKey, found: dict[int, RankCollectives], now: float) -> None:
-        if job is not None and self._windows.jobs.get(key) is job:
-            job.collectives, job.collectives_at = found, now
 
     async def _ask_agent(self, url: str, key: JobKey, ranks: tuple[int, ...]) -> tuple[RankCollectives, ...]:
         """The collectives that one agent has; nothing where it does not answer, or not as an agent does."""
@@ -111,11 +114,60 @@ def is_in_network(location: Location) -> bool:
     return "slow_link" in kinds or SLOW_TRANSFERS in kinds
 
 
-def _suspects(key: JobKey, job: Job, answering: set[str]) -> dict[str, tuple[int, ...]]:
-    """The ranks of the job that may sit at a slow link, by agent."""
-    by_agent: dict[str, tuple[int, ...]] = {}
-    for rank in link_suspects(job.timings(key.job_id, answering, {}), job.newest_rows(answering)):
-        source = job.ranks[rank].source
-        if source in answering:
-            by_agent[source] = (*by_agent.get(source, ()), rank)
-    return by_agent
+# The ranks that readers look at: while somebody does, their agents are asked for single collectives in each round. What
+# they answer is for the reader alone: no verdict rests on who looks at what.
+
+READER_SECONDS: Final = 20.0
+"""The time for which a rank's agent is asked after somebody looked at the rank; pages ask every few seconds."""
+
+MAX_LOOKED_RANKS: Final = 64
+"""The most ranks of all readers together; those that were looked at last."""
+
+
+class LookedRank(NamedTuple):
+    """The last collectives of a rank, and its steps, of the same clock."""
+
+    collectives: RankCollectives
+    steps: NDArray[np.float64]
+
+
+class LookedRanks:
+    """Handlers look from threads; the scrape loop asks."""
+
+    def __init__(self, windows: JobWindows) -> None:
+        self._windows = windows
+        self._lock = threading.Lock()
+        self._looked_at: dict[tuple[JobKey, int], float] = {}
+        self._known: dict[tuple[JobKey, int], LookedRank] = {}
+
+    def look(self, key: JobKey, ranks: Sequence[int], now: float) -> Mapping[int, LookedRank]:
+        """Notes that a reader looks. Returns what is known of these ranks."""
+        with self._lock:
+            for place in ((key, rank) for rank in ranks):
+                self._looked_at.pop(place, None)
+                self._looked_at[place] = now
+            for place in list(self._looked_at)[:-MAX_LOOKED_RANKS]:
+                del self._looked_at[place]
+            return {rank: self._known[key, rank] for rank in ranks if (key, rank) in self._known}
+
+    def wanted(self, answering: Collection[str], now: float) -> list[Wanted]:
+        """The ranks to ask for now: those of jobs that run, whose agents answer."""
+        with self._lock:
+            self._looked_at = {place: at for place, at in self._looked_at.items() if now - at < READER_SECONDS}
+            self._known = {place: it for place, it in self._known.items() if place in self._looked_at}
+            looked = list(self._looked_at)
+        ranks: dict[JobKey, list[int]] = {}
+        for key, rank in looked:
+            ranks.setdefault(key, []).append(rank)
+        jobs = ((key, self._windows.jobs.get(key)) for key in ranks)
+        wanted = (Wanted(key, job.by_agent(ranks[key], answering)) for key, job in jobs if job and job.running)
+        return [each for each in wanted if each.ranks]
+
+    def keep(self, key: JobKey, found: Iterable[RankCollectives]) -> None:
+        """Keeps what the agents answered, with the steps that are held of these ranks now."""
+        job = self._windows.jobs.get(key)
+        if job is None:
+            return
+        known = {(key, it.rank): LookedRank(it, job.ranks[it.rank].table) for it in found if it.rank in job.ranks}
+        with self._lock:
+            self._known.update(known)

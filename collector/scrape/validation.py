@@ -2,72 +2,144 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import chain
-from typing import NamedTuple, TypeVar
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from laggard.collector.scrape.bounds import (
-    MAX_CLOCK,
-    MAX_COUNT,
-    MAX_SECONDS,
-    MAX_TEXT,
-    MAX_WORLD,
-    all_within,
-    check_length,
-    require,
-    within,
-)
-from laggard.collector.scrape.checked_steps import check_step, is_possible, possible_steps, steps_by_rank
-from laggard.collector.scrape.packed_steps import unpacked
-from laggard.collector.scrape.ras_validation import check_ras
-from laggard.locate.step_tables import step_table
-from laggard.model import MAX_FINDINGS, MAX_SUMMARY, REPORT_SCHEMA, Finding, RankEnd, Report, Verdict
-from laggard.rankfile.unseen import STARTING, UNSEEN
-from laggard.wire import WireError, decode, encode
+from laggard.kit.limits import MAX_CLOCK, MAX_COUNT, MAX_SECONDS
+from laggard.locate.step_tables import END, FIRST_PHASE, NO_STEPS, START, STEP, STEP_COLUMNS, WORK, Table
+from laggard.model import REPORT_SCHEMA, Report
+from laggard.stacks.sampled import Sampled, SampledError, text_of
+from laggard.wire import WireError, decode, encode, require
 from laggard.wire.ranks import (
+    COLLECTIVES_SCHEMA,
+    MAX_LISTED,
     RANKS_SCHEMA,
-    BeatRow,
-    CpuWait,
-    InFlight,
+    CollectivesDocument,
     PackedSteps,
+    RankCollectives,
     RankRow,
     RanksDocument,
-    UnseenProcess,
+    RasCommunicator,
+    RasSource,
+)
+from laggard.wire.stacks import (
+    STACKS_ASKED_SCHEMA,
+    STACKS_SCHEMA,
+    MissingStacks,
+    StacksAsked,
+    StacksDocument,
+    sampled_of,
 )
 
-T = TypeVar("T")
+MAX_STEPS_OF_ANSWER: Final = 1 << 17
+"""The most steps of all ranks of an answer, 15 MB as a table: columns that are not sent could stand for any number.
+Agents tell of 65,536 at most."""
 
-MAX_RANKS = 1024
-MAX_ROWS = 8192  # of one rank in one answer
-MAX_LANES = 256
-MAX_NEIGHBOURS = 8
+_TYPES: Final[Mapping[int, np.dtype[Any]]] = {4: np.dtype("<u4"), 8: np.dtype("<i8")}
+"""A number of 8 bytes that is too large for a signed one is too large for a step, too: it becomes a negative one, which
+is refused."""
+
+
+def _limits() -> NDArray[np.float64]:
+    limits = np.full(STEP_COLUMNS, MAX_SECONDS)
+    limits[[STEP, WORK]], limits[[START, END]] = MAX_COUNT, MAX_CLOCK
+    return limits
+
+
+_LIMITS: Final = _limits()
+
+
+def unpacked(steps: PackedSteps, ranks: int, most: int) -> Table:
+    """The steps of all ranks, one after the other, as one Table. On the wire each column stands where the table has it,
+    and a step's length in the place of its end. `most`: of a rank. Raises WireError where they are not those of so many
+    `ranks`, but looks at no number: that is for is_possible()."""
+    require(len(steps.counts) == ranks, "the packed steps are not of as many ranks")
+    require(all([0 <= count <= most for count in steps.counts]), f"more than {most} steps of a rank")
+    total = sum(steps.counts)
+    require(total <= MAX_STEPS_OF_ANSWER, f"more than {MAX_STEPS_OF_ANSWER} steps")
+    require(len(steps.widths) == STEP_COLUMNS, f"the packed steps have other than {STEP_COLUMNS} columns")
+    require(all([width in (0, 4, 8) for width in steps.widths]), "the width of a packed column is none")
+    require(len(steps.columns) == total * sum(steps.widths), "the packed steps are cut off, or too long")
+    table = np.empty((total, STEP_COLUMNS))
+    begin = 0
+    for place, width in enumerate(steps.widths):
+        if width:
+            table[:, place] = np.frombuffer(steps.columns, _TYPES[width], total, begin)
+        else:
+            table[:, place] = 0.0
+        begin += total * width
+    if total:
+        _put_ends(table, steps)
+        table[:, START:WORK] /= 1e9
+        table[:, FIRST_PHASE:] /= 1e9
+    table.flags.writeable = False
+    return table
+
+
+def is_possible(table: Table) -> bool:
+    """Whether all numbers of a Table are within what a step can be."""
+    if not len(table):
+        return True
+    seconds = table[:, END] - table[:, START]
+    within_limits = table.min() >= 0 and bool((table.max(axis=0) <= _LIMITS).all())
+    return bool(within_limits and seconds.min() >= 0 and seconds.max() <= MAX_SECONDS)
+
+
+def steps_by_rank(table: Table, counts: Iterable[int]) -> Iterator[Table]:
+    """The part of the table that is each rank's own, of which each has so many steps."""
+    begin = 0
+    for count in counts:
+        yield table[begin : (begin := begin + count)]
+
+
+def _put_ends(table: NDArray[np.float64], steps: PackedSteps) -> None:
+    """Puts the ends in the place of the lengths: added as whole numbers, since a sum of rounded ones differs."""
+    first, total = sum(steps.widths[:START]) * len(table), len(table)
+    found = np.zeros(total, np.int64)
+    for width in steps.widths[START : END + 1]:
+        if width:
+            found += np.frombuffer(steps.columns, _TYPES[width], total, first)
+        first += total * width
+    table[:, END] = found
+
+
+def check_ras(source: RasSource) -> None:
+    """What no type says. Raises WireError."""
+    for job in source.jobs:
+        require(sum(len(it.ranks) for it in job.communicators) <= MAX_LISTED, f"ras: more than {MAX_LISTED} ranks")
+        for communicator in job.communicators:
+            _check_communicator(communicator)
+
+
+def _check_communicator(it: RasCommunicator) -> None:
+    require(it.at_front <= it.answered <= it.size, "ras: more ranks than the communicator has")
+    ranks = {rank.rank for rank in it.ranks}
+    require(len(ranks) == len(it.ranks), "ras: a rank stands twice in a communicator")
+    require(all(rank < it.size for rank in ranks), "ras: a rank is none of its communicator")
+
+
+T = TypeVar("T", RanksDocument, Report, CollectivesDocument, StacksDocument, StacksAsked)
+J = TypeVar("J", CollectivesDocument, StacksDocument)
+
+MAX_STEPS = 8192  # of one rank in one answer
 MAX_FACTS = 64 << 10  # bytes
-MAX_PROSE = 4096
-
-MAX_UNSEEN = 64
-
-STATES = ("running", "finished", "died")
-_NO_STATE = f"state is none of {', '.join(STATES)}"
 
 # msgspec (0.22) learns a type at its first use, and crashes where another thread uses it meanwhile. Agents' answers are
-# decoded in threads, the first ones all at once: so both types are learned here.
-for _kind in (RanksDocument, Report):
+# decoded in threads, the first ones all at once: so all types are learned here.
+for _kind in (RanksDocument, Report, CollectivesDocument, StacksDocument, StacksAsked):
     msgspec.json.Decoder(_kind)
 
 
 class RanksAnswer(NamedTuple):
-    """An agent's document, and the steps of each of its ranks as a step_table()."""
+    """An agent's document, and the steps of each of its ranks."""
 
     document: RanksDocument
-    steps: tuple[NDArray[np.float64], ...]
-
-    @staticmethod
-    def of(document: RanksDocument) -> RanksAnswer:
-        return RanksAnswer(document, tuple(step_table(row.rows) for row in document.ranks))
+    steps: tuple[Table, ...]
 
 
 def validate_ranks(body: bytes) -> RanksDocument:
@@ -77,203 +149,110 @@ def validate_ranks(body: bytes) -> RanksDocument:
 
 def validate_ranks_answer(body: bytes) -> RanksAnswer:
     """The ranks document in `body`, with its steps as arrays. Raises WireError that says what is wrong with it."""
-    document = decode_bounded(body, RanksDocument)
-    require(document.schema == RANKS_SCHEMA, f"schema is not {RANKS_SCHEMA}")
-    check_length("node", document.node)
-    check_length("boot_id", document.boot_id)
-    require(bool(document.node), "node is empty")
-    require(within(document.next, MAX_CLOCK), "next is no time")
-    require(within(document.now or 0.0, MAX_CLOCK), "now is no time")
-    require(len(document.ranks) <= MAX_RANKS, f"more than {MAX_RANKS} ranks")
+    document = _document(body, RanksDocument, RANKS_SCHEMA)
     for row in document.ranks:
         _check_rank(row)
-    steps = tuple(_packed(document.ranks, document.steps) if document.steps else _by_row(document.ranks))
-    _check_findings(document.findings)
-    _check_unseen(document.unseen)
+    steps = _steps(document.ranks, document.steps)
     if document.ras:
         check_ras(document.ras)
     return RanksAnswer(document, steps)
 
 
-def _by_row(ranks: Sequence[RankRow]) -> Iterator[NDArray[np.float64]]:
-    """The steps of each rank, from its `rows`."""
-    table = possible_steps(ranks)
-    if table is None:
-        for row in ranks:
-            _check_steps(row)
-        table = step_table(chain.from_iterable(row.rows for row in ranks))  # a number at its very limit
-    return steps_by_rank(table, [len(row.rows) for row in ranks])
-
-
-def _packed(ranks: Sequence[RankRow], steps: PackedSteps) -> Iterator[NDArray[np.float64]]:
+def _steps(ranks: Sequence[RankRow], steps: PackedSteps | None) -> tuple[Table, ...]:
     """The steps of each rank, from the columns of all."""
-    require(not any(row.rows for row in ranks), "steps in rows and packed")
-    table = unpacked(steps, len(ranks), MAX_ROWS)
+    if steps is None:
+        return (NO_STEPS,) * len(ranks)
+    table = unpacked(steps, len(ranks), MAX_STEPS)
+    by_rank = tuple(steps_by_rank(table, steps.counts))
     if not is_possible(table):
-        wrong = (
-            row for row, its in zip(ranks, steps_by_rank(table, steps.counts), strict=True) if not is_possible(its)
-        )
-        raise WireError(f"rank {next(wrong).rank}: a number of a packed step is out of range")
-    return steps_by_rank(table, steps.counts)
+        wrong = (row for row, its in zip(ranks, by_rank, strict=True) if not is_possible(its))
+        raise WireError(f"rank {next(wrong).rank}: a number of a step is out of range")
+    return by_rank
 
 
 def validate_report(body: bytes) -> Report:
     """The report in `body`. Raises WireError that says what is wrong with it."""
-    report = decode_bounded(body, Report)
-    require(report.schema == REPORT_SCHEMA, f"schema is not {REPORT_SCHEMA}")
-    require(report.verdict in tuple(Verdict), "verdict is unknown to us")
-    check_length("node", report.node)
-    _check_findings(report.findings)
-    return report
+    return _document(body, Report, REPORT_SCHEMA)
 
 
-def _check_findings(findings: tuple[Finding, ...]) -> None:
-    require(len(findings) <= MAX_FINDINGS, f"more than {MAX_FINDINGS} findings")
-    for finding in findings:
-        check_length("code", finding.code)
-        check_length("device", finding.device)
-        check_length("doc", finding.doc)
-        require(len(finding.summary) <= MAX_SUMMARY, "a summary of a finding is too long")
-
-
-def decode_bounded(body: bytes, kind: type[T]) -> T:
+def _document(body: bytes, kind: type[T], schema: str) -> T:
     """The document in `body`; raises WireError."""
     try:
-        return decode(body, kind)
+        document = decode(body, kind)
     except WireError as error:
         raise WireError(f"not the JSON expected: {error}") from None
     except (RecursionError, OverflowError, MemoryError):
         raise WireError("not the JSON expected: nested too deeply or a number too large") from None
+    require(document.schema == schema, f"schema is not {schema}")
+    return document
+
+
+def _of_job(body: bytes, kind: type[J], schema: str, key: tuple[int, str], asked: Collection[int], what: str) -> J:
+    """The document of these ranks of the job, or of some of them. Raises WireError, also where it is of another job, or
+    of a rank that it was not asked for."""
+    document = _document(body, kind, schema)
+    require((document.owner, document.job_id) == key, f"{what} of another job")
+    ranks = [each.rank for each in document.ranks]
+    require(len(ranks) == len(set(ranks)) and set(ranks) <= set(asked), f"{what} of ranks not asked for")
+    return document
 
 
 def _check_rank(row: RankRow) -> None:
+    """What no type says. Raises WireError."""
+    require(row.rank < row.world_size, f"rank {row.rank} is not a rank of {row.world_size}")
+    require(len(encode(row.facts)) <= MAX_FACTS, f"rank {row.rank}: the facts are more than {MAX_FACTS} bytes")
+
+
+def validate_collectives(body: bytes, owner: int, job_id: str, asked: Collection[int]) -> CollectivesDocument:
+    """The document in `body`. Raises WireError that says what is wrong with it; that it is about another job, or about
+    a rank that it was not asked for, is wrong, too."""
+    document = _of_job(body, CollectivesDocument, COLLECTIVES_SCHEMA, (owner, job_id), asked, "collectives")
+    for each in document.ranks:
+        _check(each)
+    return document
+
+
+def _check(it: RankCollectives) -> None:
+    lanes = len(it.lanes)
+    possible = all(row.lane < lanes and 0 <= row.end - row.start <= MAX_SECONDS for row in it.rows)
+    require(possible, f"rank {it.rank}: a collective's number is out of range")
+
+
+_IDENT: Final = re.compile(r"[0-9a-f]{16}")
+_REASON_CHARACTERS: Final = 200
+
+
+def validate_stacks(
+    body: bytes, owner: int, job_id: str, asked: Collection[int]
+) -> tuple[Mapping[int, Sampled], tuple[MissingStacks, ...]]:
+    """The stacks by rank, and the ranks without. Raises WireError that says what is wrong; that it is about
+    another job, or about a rank that it was not asked for, is wrong, too."""
+    document = _of_job(body, StacksDocument, STACKS_SCHEMA, (owner, job_id), asked, "stacks")
+    require(len(document.missing) <= len(asked), "more ranks without stacks than were asked for")
     try:
-        _check_numbers(row)
-        if row.in_flight:
-            _check_in_flight(row.in_flight)
-        if row.cpu_wait:
-            _check_cpu_wait(row.cpu_wait)
-        if row.end:
-            _check_end(row.end)
-        if row.beat:
-            _check_beat(row.beat)
-        require(len(encode(row.facts)) <= MAX_FACTS, f"the facts are more than {MAX_FACTS} bytes")
-        require(len(row.rows) <= MAX_ROWS, f"more than {MAX_ROWS} step rows")
-    except WireError as error:  # which rank it is is written only now: most have nothing wrong
-        where = f"rank {row.rank}" if within(row.rank, MAX_WORLD) else "a rank"
-        raise WireError(f"{where}: {error}") from None
+        found = {each.rank: sampled_of(each) for each in document.ranks}
+        missing = tuple(_missing(each, asked) for each in document.missing)
+    except (SampledError, ValueError) as error:
+        raise WireError(str(error)) from None
+    require(all(each.job_id == text_of(job_id) for each in found.values()), "stacks of another job")
+    return found, missing
 
 
-def _check_numbers(row: RankRow) -> None:
-    if not _is_possible(row):
-        _say_what_is_impossible(row)
+def validate_asked(body: bytes, owner: int, job_id: str, ranks: Collection[int]) -> StacksAsked:
+    """Raises WireError."""
+    document = _document(body, StacksAsked, STACKS_ASKED_SCHEMA)
+    require((document.owner, document.job_id) == (owner, job_id), "an ask of another job")
+    require(len(document.idents) == 1 and bool(_IDENT.fullmatch(document.idents[0])), "no ident of an ask")
+    require(set(document.ranks) <= set(ranks), "ranks that were not to be asked")
+    require(len(document.missing) <= len(ranks), "more ranks missing than were to be asked")
+    try:
+        missing = tuple(_missing(each, ranks) for each in document.missing)
+    except ValueError as error:
+        raise WireError(str(error)) from None
+    return msgspec.structs.replace(document, missing=missing, ranks=tuple(sorted(set(document.ranks))))
 
 
-def _is_possible(row: RankRow) -> bool:
-    """The conditions of _say_what_is_impossible() in a third of the time: nearly all rows fulfil them."""
-    return (
-        0 < len(row.job_id) <= MAX_TEXT
-        and len(row.node) <= MAX_TEXT
-        and len(row.gpu or "") <= MAX_TEXT
-        and len(row.phase or "") <= MAX_TEXT
-        and len(row.cgroup) <= MAX_PROSE
-        and 0 <= row.rank < row.world_size <= MAX_WORLD
-        and row.state in STATES
-        and 0 <= row.local_rank <= MAX_COUNT
-        and 0 <= row.attempt <= MAX_COUNT
-        and 0 <= row.owner <= MAX_COUNT
-        and 0 <= row.pid <= MAX_COUNT
-        and 0 <= row.steps <= MAX_COUNT
-        and 0 <= row.lost <= MAX_COUNT
-        and 0 <= row.step_seconds <= MAX_CLOCK
-        and 0 <= row.own_seconds <= MAX_CLOCK
-        and 0 <= row.last_progress_timestamp_seconds <= MAX_CLOCK
-        and 0 <= (row.last_beat_timestamp_seconds or 0.0) <= MAX_CLOCK
-        and all_within(row.phase_seconds, MAX_CLOCK)
-    )
-
-
-def _say_what_is_impossible(row: RankRow) -> None:
-    for name in ("job_id", "node", "gpu", "phase"):
-        check_length(name, getattr(row, name) or "")
-    check_length("cgroup", row.cgroup, MAX_PROSE)
-    require(bool(row.job_id), "job_id is empty")
-    require(1 <= row.world_size <= MAX_WORLD, "world_size is out of range")
-    if not 0 <= row.rank < row.world_size:
-        raise WireError(f"not a rank of {row.world_size}")
-    require(row.state in STATES, _NO_STATE)
-    for name in ("local_rank", "attempt", "owner", "pid", "steps", "lost"):
-        if not within(getattr(row, name), MAX_COUNT):
-            raise WireError(f"{name} is out of range")
-    seconds = (row.step_seconds, row.own_seconds, *row.phase_seconds, row.last_progress_timestamp_seconds)
-    seconds = (*seconds, row.last_beat_timestamp_seconds or 0.0)
-    require(all_within(seconds, MAX_CLOCK), "a time is out of range")
-
-
-def _check_in_flight(it: InFlight) -> None:
-    check_length("op", it.op)
-    check_length("group", it.group)
-    require(within(it.seconds, MAX_SECONDS), "in_flight.seconds is out of range")
-    require(within(it.seq, MAX_COUNT), "in_flight.seq is out of range")
-    require(within(it.peer + 1, MAX_WORLD), "in_flight.peer is no rank")
-
-
-def _check_steps(row: RankRow) -> None:
-    for step in row.rows:
-        check_step(f"rank {row.rank}", step)
-
-
-def _check_unseen(processes: tuple[UnseenProcess, ...]) -> None:
-    require(len(processes) <= MAX_UNSEEN, f"more than {MAX_UNSEEN} unseen processes")
-    for each in processes:
-        require(each.kind in (STARTING, UNSEEN), "the kind of an unseen process is none")
-        require(bool(each.job_id), "the job_id of an unseen process is empty")
-        for name in ("job_id", "script", "why"):
-            check_length(f"an unseen process: {name}", getattr(each, name))
-        require(0 <= each.rank < MAX_WORLD, "an unseen process: rank is out of range")
-        require(1 <= each.world_size <= MAX_WORLD, "an unseen process: world_size is out of range")
-        require(all_within((each.owner, each.pid), MAX_COUNT), "an unseen process: a number is out of range")
-        require(within(each.at, MAX_CLOCK), "an unseen process: at is no time")
-
-
-def _check_cpu_wait(wait: CpuWait) -> None:
-    times = (wait.seconds, wait.running_seconds, wait.queued_seconds, wait.throttled_seconds, wait.stolen_seconds)
-    taken = (each.seconds for each in wait.neighbours)
-    require(all_within((*times, *taken), MAX_CLOCK), "a time of cpu_wait is out of range")
-    require(len(wait.neighbours) <= MAX_NEIGHBOURS, f"more than {MAX_NEIGHBOURS} neighbours")
-    for each in wait.neighbours:
-        check_length("a neighbour's command", each.command)
-        require(all_within((each.pid, each.owner), MAX_COUNT), "a neighbour's pid or owner is out of range")
-
-
-def _check_end(end: RankEnd) -> None:
-    for name in ("signal", "exception", "cause", "kernel"):
-        check_length(f"end.{name}", getattr(end, name))
-    require(within(end.at_seconds, MAX_CLOCK), "end.at_seconds is no time")
-    require(within(end.uncertain_seconds, MAX_SECONDS), "end.uncertain_seconds is out of range")
-    require(within(end.exit_code or 0, 255), "end.exit_code is none")
-
-
-def _check_beat(beat: BeatRow) -> None:
-    check_length("flight_recorder", beat.flight_recorder)
-    require(len(beat.lanes) <= MAX_LANES and len(beat.groups) <= MAX_LANES, f"more than {MAX_LANES} lanes")
-    ages = (beat.age_seconds, beat.groups_age_seconds or 0.0)
-    times = (*ages, beat.interval_seconds, *(group.seconds for group in beat.groups))
-    require(all_within(times, MAX_SECONDS), "a time of the beat is out of range")
-    for lane in beat.lanes:
-        if (
-            len(lane.op) <= MAX_TEXT
-            and len(lane.group) <= MAX_TEXT
-            and 0 <= lane.entered <= MAX_COUNT
-            and 0 <= lane.done <= MAX_COUNT
-            and -1 <= lane.peer < MAX_WORLD
-        ):
-            continue  # each of the checks below takes as long as all of these
-        check_length("op", lane.op)
-        check_length("group", lane.group)
-        require(all_within((lane.entered, lane.done), MAX_COUNT), "a lane's count is out of range")
-        require(within(lane.peer + 1, MAX_WORLD), "a lane's peer is no rank")
-    for group in beat.groups:
-        check_length("group", group.name)
-        numbers = (group.enqueued + 1, group.started + 1, group.completed + 1)
-        require(all_within(numbers, MAX_COUNT), "a group's count is out of range")
+def _missing(it: MissingStacks, asked: Collection[int]) -> MissingStacks:
+    if it.rank not in asked:
+        raise ValueError("a rank that was not asked for")
+    return MissingStacks(it.rank, text_of(it.reason[:_REASON_CHARACTERS]), text_of(it.kernel[:_REASON_CHARACTERS]))

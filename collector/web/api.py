@@ -1,16 +1,16 @@
-"""The handlers of /api/v1: every document is made from the latest snapshot. Nothing is changed, but by who has a token:
-agents that ask for a ring (idle_rings.py), operators who acknowledge (acknowledge.py), ask for stacks (stacks.py) or
-tell that a suspect was measured (confirm.py)."""
+"""The handlers of /api/v1: every document is made from the latest snapshot, and kept until the next. Nothing is
+changed, but by who has a token."""
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
+import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Hashable, Iterator
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, Final, TypeVar
 
 from msgspec import structs
 from starlette.exceptions import HTTPException
@@ -18,44 +18,77 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from laggard.acknowledge.matching import of_node
-from laggard.collector.fleet.drain_cap import drains_document
-from laggard.collector.fleet.ring_plan import plan_rings
-from laggard.collector.incidents.incident import WEEK_SECONDS, query_for
-from laggard.collector.incidents.kept_advice import advice_query_for
-from laggard.collector.incidents.kept_digest import of_incident
+from laggard.collector.fleet import drains_document
+from laggard.collector.incidents.incident import of_incident, query_for
 from laggard.collector.jobs.snapshot import ClusterSnapshot
 from laggard.collector.settings import CollectorSettings
 from laggard.collector.web import questions
-from laggard.collector.web.acknowledge import acknowledge_handler
-from laggard.collector.web.answers import SnapshotAnswers
-from laggard.collector.web.chosen_nodes import NodesAsked, findings_on, name_of, nodes_document, nodes_of
-from laggard.collector.web.confirm import confirm_handler
 from laggard.collector.web.documents import LinksDocument, NodeFindingsDocument, TimelineDocument
-from laggard.collector.web.exclusions import exclusions
 from laggard.collector.web.heatmap import MapView, empty_heatmap, heatmap_document, map_medians
-from laggard.collector.web.history import cost_of, node_history_of
-from laggard.collector.web.http_sd import scrape_targets
-from laggard.collector.web.idle_rings import idle_ring_handler
-from laggard.collector.web.kept_page import culprit_ranks
 from laggard.collector.web.metric_links import MetricLinks
-from laggard.collector.web.newest_ring import newest_ring
-from laggard.collector.web.ring_suspects import ring_suspects
-from laggard.collector.web.situation import situation_of
-from laggard.collector.web.source import ClusterSource
+from laggard.collector.web.nodes import (
+    NodesAsked,
+    findings_on,
+    name_of,
+    nodes_document,
+    nodes_of,
+    scrape_targets,
+    tiles_document,
+)
+from laggard.collector.web.page_html import culprit_ranks
+from laggard.collector.web.rings import idle_ring_handler, newest_ring, plan_rings, ring_suspects
+from laggard.collector.web.signed_requests import confirm_handler
+from laggard.collector.web.source import ClusterSource, exclusions, node_history_of, situation_of
 from laggard.collector.web.stacks import stacks_document, stacks_handler
 from laggard.collector.web.summary import job_names, summary_document
-from laggard.collector.web.tiles import tiles_document
 from laggard.collector.web.timeline import mean_own_seconds, timeline_document
+from laggard.kit.words import seconds_text
 from laggard.model import Note
-from laggard.recommend.advice.recommend import recommend
+from laggard.recommend.advice.watched import recommend_watched
 from laggard.recording.writer import JobRecording
-from laggard.text.words import seconds_text
 from laggard.wire import encode
-from laggard.wire.acknowledgement import AcknowledgementsDocument
+
+T = TypeVar("T")
+
+MAX_ANSWERS: Final = 64
+"""The most answers that are kept of one snapshot. The largest, a heat map, has about a megabyte."""
+
+
+class _Answer:
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.value: Any = None
+
+
+class SnapshotAnswers:
+    """The answers of one snapshot, for use from threads. A second thread that asks for an answer that is being made
+    waits for it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._snapshot: object = None
+        self._answers: dict[Hashable, _Answer] = {}
+
+    def get(self, snapshot: object, key: Hashable, make: Callable[[], T]) -> T:
+        """The answer that `make` returned for this snapshot and key. What it raises is not kept."""
+        answer = self._answer(snapshot, key)
+        with answer.lock:
+            if answer.value is None:
+                answer.value = make()
+            value: T = answer.value
+            return value
+
+    def _answer(self, snapshot: object, key: Hashable) -> _Answer:
+        with self._lock:
+            if self._snapshot is not snapshot:
+                self._snapshot, self._answers = snapshot, {}
+            if key not in self._answers and len(self._answers) >= MAX_ANSWERS:
+                del self._answers[next(iter(self._answers))]  # the oldest
+            return self._answers.setdefault(key, _Answer())
+
 
 MAX_RECORDINGS = 2
-"""How many recordings are sent at once. The largest take tens of seconds of a core to write."""
+"""The number of recordings that are sent at once. The largest take tens of seconds of a core to write."""
 
 _RECORDING_LINES = 1024
 """Lines that are written at once, about 200 kB."""
@@ -83,8 +116,6 @@ class Api:
             Route("/api/v1/rings", self.rings),
             Route("/api/v1/rings/newest", self.newest_ring),
             Route("/api/v1/rings/due", idle_ring_handler(self.source, self.settings), methods=["POST"]),
-            Route("/api/v1/acknowledgements", self.acknowledgements),
-            Route("/api/v1/acknowledge", acknowledge_handler(self.source, self.settings), methods=["POST"]),
             Route("/api/v1/stacks", self.stacks),
             Route("/api/v1/stacks/ask", stacks_handler(self.source, self.settings), methods=["POST"]),
             Route("/api/v1/location", self.location),
@@ -97,9 +128,7 @@ class Api:
             Route("/api/v1/links", self.links),
             Route("/api/v1/incidents", self.incidents),
             Route("/api/v1/history", self.history),
-            Route("/api/v1/cost", self.cost),
             Route("/api/v1/recommendation", self.recommendation),
-            Route("/api/v1/advice", self.advice),
         ]
 
     def nodes(self, request: Request) -> Response:
@@ -128,9 +157,6 @@ class Api:
         seconds, settings = questions.Exclusions.of(request).seconds, self.settings
         kept = settings.exclude_seconds if seconds is None else seconds
         return _json(exclusions(self.source, settings.max_drain_ratio, kept))
-
-    def acknowledgements(self, request: Request) -> Response:
-        return _json(AcknowledgementsDocument(self.source.acknowledgements.holding(time.time())))
 
     def rings(self, request: Request) -> Response:
         asked = questions.Rings.of(request)
@@ -247,18 +273,10 @@ class Api:
         )
         found = self.source.incidents.document(query)
         jobs = job_names(self.source.snapshot, found.incidents)
-        on = {node for incident in found.incidents for node in incident.culprit.machines}
-        known = tuple(it for node in sorted(on) for it in of_node(self.source.snapshot.acknowledged, node))
-        return _json(structs.replace(found, jobs=jobs, acknowledged=known))
+        return _json(structs.replace(found, jobs=jobs))
 
     def history(self, request: Request) -> Response:
         return _json(node_history_of(self.source.incidents, questions.History.of(request).node, time.time()))
-
-    def cost(self, request: Request) -> Response:
-        asked, now = questions.Cost.of(request), time.time()
-        until = now if asked.until is None else min(asked.until, now)
-        since = until - WEEK_SECONDS if asked.since is None else min(asked.since, until)  # no time: nothing is lost
-        return _json(cost_of(self.source.incidents, self.settings, since, until, asked.by))
 
     def recommendation(self, request: Request) -> Response:
         asked = questions.OfJob.of(request)
@@ -266,14 +284,9 @@ class Api:
         snapshot = self.source.snapshot
         job = snapshot.job(asked.job_name)
         key = ("recommendation", job and job.key)
-        return _sent(self.answers.get(snapshot, key, lambda: encode(recommend(situation_of(snapshot, asked.job_name)))))
-
-    def advice(self, request: Request) -> Response:
-        asked = questions.Advice.of(request)
-        latest = self.source.snapshot.job(None) if asked.job == "" else None
-        query = advice_query_for(str(latest.key) if latest else asked.job or None)
-        query = query._replace(since=asked.since, limit=asked.limit)
-        return _json(self.source.incidents.advice_document(query))
+        return _sent(
+            self.answers.get(snapshot, key, lambda: encode(recommend_watched(situation_of(snapshot, asked.job_name))))
+        )
 
     def _check_name(self, asked: questions.OfJob) -> None:
         """Raises HTTPException, which Starlette answers, where several users' jobs have the name."""

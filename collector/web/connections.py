@@ -1,4 +1,5 @@
-"""Bounds on the collector's connections: how many there are, in all and from one address, and how long each may take.
+"""Bounds on the collector's connections: how many there are, who makes room for a new one, how long each takes, and
+what it holds.
 
 uvicorn closes a connection that is idle after an answer, and refuses requests beyond a number of connections; it has
 neither a deadline for a request nor a bound for one address or for what clients do not take, so these are here, in a
@@ -9,18 +10,274 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import heapq
+import ipaddress
+import logging
+import math
 import select
 import time
-from collections.abc import Callable
-from typing import Any, Final
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from http import HTTPStatus
+from typing import Any, Final, NamedTuple
 
+import h11
 from starlette.responses import PlainTextResponse
 from starlette.types import Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from laggard.collector.tenants.peers import peer_of
-from laggard.collector.web.connection_table import ConnectionTable
-from laggard.collector.web.request_lengths import LengthsOnly
+from laggard.collector.tenants import peer_of
+from laggard.kit.address import ip_of
+
+log = logging.getLogger("laggard.collector")
+
+MAX_UNSENT_BYTES: Final = 64 << 20
+"""The most bytes of all answers together that clients have yet to take."""
+
+NO_REQUEST: Final = "no_request"
+NOT_TAKEN: Final = "not_taken"
+REFUSED: Final = "refused"
+
+MAX_WAITING: Final = 32
+"""The most new connections that wait for a place."""
+
+_LOOKED_AT: Final = 16
+_KEPT_SHARE: Final = 4
+_MIN_KEPT: Final = 4
+_IPV4_PREFIX, _IPV6_PREFIX = 24, 64
+_WORDS: Final = {
+    NO_REQUEST: "a connection of %s was closed for a newer one: it had sent no whole request",
+    NOT_TAKEN: "a connection of %s was closed to make room: it had not taken its answer",
+    REFUSED: "a connection of %s was refused: all places are taken",
+}
+
+
+class ConnectionTable:
+    """The open connections. At a limit the one makes room whose client has kept the collector waiting the longest, for
+    a request or until it takes its answer; of the same address where that is the limit, else of the address that has
+    the most. Honest clients do both in milliseconds, so that slow ones displace one another.
+
+    Where none can make room, the new one gets one of the places that are kept for gates and agents: there it is
+    answered if it asks what they ask. Those are as many again as a quarter of each limit.
+
+    At a limit a connection is closed after its next answer, so that clients that ask again and again on the same
+    connection hold no place for long. A place that is given up goes to whoever waits and has the fewest.
+    """
+
+    def __init__(self, max_connections: int, max_of_address: int, max_unsent_bytes: int = MAX_UNSENT_BYTES) -> None:
+        self._ordinary = _Places(max_connections, max_of_address)
+        self._kept = _Places(kept_places(max_connections), kept_places(max_of_address))
+        self._max_unsent_bytes = max_unsent_bytes
+        self._untaken: dict[BoundedProtocol, float] = {}  # since when; the longest comes first
+        self._waiting: dict[BoundedProtocol, None] = {}  # the oldest first
+        self.ended: Counter[str] = Counter({reason: 0 for reason in _WORDS})
+        """Connections that were refused or closed at a limit, so far, by the reason."""
+
+    @property
+    def turned_away(self) -> int:
+        return sum(self.ended.values())
+
+    def admit(self, connection: BoundedProtocol) -> bool:
+        """Whether there is a place for the connection; then it is in the table. Where there is none, many may have come
+        at once, so that what they sent was not read yet: it may wait, or has to be refused."""
+        self._waiting.pop(connection, None)
+        for places in (self._ordinary, self._kept):
+            crowds = places.crowds(connection.address)
+            if crowds is None or any(self._displace(crowd, connection) for crowd in crowds):
+                places.add(connection)
+                return True
+        return False
+
+    def wait(self, connection: BoundedProtocol) -> None:
+        """Lets the connection ask again in a moment; then admit(), refuse() or remove() has to follow. Where too many
+        wait, the oldest of the address that has the most is refused."""
+        if len(self._waiting) >= MAX_WAITING:
+            count = Counter(each.address for each in self._waiting)
+            oldest = max(self._waiting, key=lambda each: count[each.address] + self._ordinary.held(each.address))
+            self.refuse(oldest)
+        self._waiting[connection] = None
+
+    def refuse(self, connection: BoundedProtocol) -> None:
+        self._close(connection, REFUSED)
+
+    def note_refused(self, count: int, address: str) -> None:
+        """Notes that so many connections, one of `address` among them, were closed before they asked for a place."""
+        self._end(address, REFUSED, count)
+
+    def hand_over(self) -> None:
+        """A place was given up: has one of those that wait ask again, of the address that has the fewest places the
+        oldest."""
+        found = [each for each in self._waiting if self._has_place_for(each)]
+        if found:
+            min(found, key=lambda each: self._ordinary.held(each.address)).ask_again()
+
+    def is_crowded(self, connection: BoundedProtocol) -> bool:
+        """Whether another client, or the same, may wait for the place of this connection."""
+        return not self._ordinary.has(connection) or self._ordinary.crowds(connection.address) is not None
+
+    def has_kept_place(self, connection: BoundedProtocol) -> bool:
+        """Whether it is in a place that is kept for gates and agents; it is moved from there where it can be."""
+        if not self._kept.has(connection):
+            return False
+        if self._ordinary.crowds(connection.address) is not None:
+            return True
+        self._kept.remove(connection)
+        self._ordinary.add(connection)
+        return False
+
+    def remove(self, connection: BoundedProtocol) -> None:
+        self._ordinary.remove(connection)
+        self._kept.remove(connection)
+        self._untaken.pop(connection, None)
+        self._waiting.pop(connection, None)
+
+    def note_unsent(self, connection: BoundedProtocol) -> None:
+        """Notes that the connection has an answer to send, or has sent it. Where all answers together are too large,
+        others make room."""
+        if not connection.unsent or not self._has(connection):
+            self._untaken.pop(connection, None)
+            return
+        self._untaken.setdefault(connection, time.monotonic())
+        total = sum(each.unsent for each in self._untaken)
+        for oldest in list(self._untaken):
+            if total <= self._max_unsent_bytes:
+                return
+            if oldest is not connection:
+                total -= oldest.unsent
+                self._close(oldest, NOT_TAKEN)
+
+    def _has_place_for(self, connection: BoundedProtocol) -> bool:
+        return any(places.crowds(connection.address) is None for places in (self._ordinary, self._kept))
+
+    def _has(self, connection: BoundedProtocol) -> bool:
+        return self._ordinary.has(connection) or self._kept.has(connection)
+
+    def _displace(self, crowd: Iterable[BoundedProtocol], new: BoundedProtocol) -> bool:
+        """Closes one of `crowd`. Returns False where all of them are being answered, or came later than `new`, which
+        may have waited."""
+        latest = math.inf if new.waits_since is None else new.waits_since
+        slow = [(since, reason, each) for each in crowd for since, reason in self._waits(each) if since <= latest]
+        for _, reason, slowest in heapq.nsmallest(_LOOKED_AT, slow, key=lambda found: found[0]):
+            if reason == NOT_TAKEN or not slowest.has_sent():  # else many come at once, and this one was not read yet
+                self._close(slowest, reason)
+                return True
+        return False
+
+    def _waits(self, connection: BoundedProtocol) -> Iterator[tuple[float, str]]:
+        """Yields since when its client has kept the collector waiting, and for what."""
+        since = self._untaken.get(connection)
+        if since is not None and connection.unsent:
+            yield since, NOT_TAKEN
+        elif connection.waits_since is not None:
+            yield connection.waits_since, NO_REQUEST
+
+    def _close(self, connection: BoundedProtocol, reason: str) -> None:
+        self.remove(connection)
+        self._end(connection.address, reason)
+        connection.abort()
+
+    def _end(self, address: str, reason: str, count: int = 1) -> None:
+        self.ended[reason] += count
+        log.warning(_WORDS[reason], _Network(address))
+
+
+class _Places:
+    """So many places in all, and so many of one address."""
+
+    def __init__(self, most: int, most_of_address: int) -> None:
+        self._most = most
+        self._most_of_address = most_of_address
+        self._by_address: dict[str, dict[BoundedProtocol, None]] = {}  # oldest first
+        self._count = 0
+
+    def crowds(self, address: str) -> list[Iterable[BoundedProtocol]] | None:
+        """The connections, by address, of which one has to go before one of `address` has a place, the first where that
+        can be; None: there is a place."""
+        of_address = self._by_address.get(address, {})
+        if len(of_address) >= self._most_of_address:
+            return [of_address]
+        if self._count < self._most:
+            return None
+        return [*sorted(self._by_address.values(), key=len, reverse=True)]
+
+    def held(self, address: str) -> int:
+        return len(self._by_address.get(address, ()))
+
+    def has(self, connection: BoundedProtocol) -> bool:
+        return connection in self._by_address.get(connection.address, {})
+
+    def add(self, connection: BoundedProtocol) -> None:
+        self._by_address.setdefault(connection.address, {})[connection] = None
+        self._count += 1
+
+    def remove(self, connection: BoundedProtocol) -> None:
+        of_address = self._by_address.get(connection.address, {})
+        if connection in of_address:
+            del of_address[connection]
+            self._count -= 1
+        if not of_address:
+            self._by_address.pop(connection.address, None)
+
+
+class _Network(NamedTuple):
+    """The network of an address, worked out only where a line is written: of thousands in a minute, one is."""
+
+    address: str
+
+    def __str__(self) -> str:
+        return network_of(self.address)
+
+
+def kept_places(limit: int) -> int:
+    """The number of places for gates and agents, beside `limit` for all."""
+    return max(_MIN_KEPT, limit // _KEPT_SHARE)
+
+
+def network_of(address: str) -> str:
+    """The network of an address, as one user may have many of its addresses: of 24 bits, of 64 with IPv6."""
+    found = ip_of(address)
+    if found is None:
+        return "an unknown address"
+    prefix = _IPV4_PREFIX if found.version == 4 else _IPV6_PREFIX
+    return str(ipaddress.ip_network((found, prefix), strict=False))
+
+
+# Requests say how long their body is, or have none.
+#
+# A body in chunks costs the collector a step of the parser for each chunk, which may hold one byte: 16 KiB of those
+# stop the event loop for longer than a hundred questions of gates. No client of the collector sends any.
+
+_ENCODING: Final = b"transfer-encoding"
+_LENGTH: Final = b"content-length"
+
+
+class LengthsOnly(h11.Connection):
+    """h11's reader of requests; one with Transfer-Encoding is an error before any of its body is read. `refused` is
+    then its answer's status."""
+
+    refused: HTTPStatus | None = None
+
+    def __init__(self) -> None:
+        super().__init__(h11.SERVER)
+
+    def next_event(self) -> Any:
+        event = super().next_event()
+        if isinstance(event, h11.Request):
+            names = {name for name, _ in event.headers}
+            if _ENCODING in names:
+                # With both, a proxy may have seen another end of the request (RFC 9112, 6.3).
+                both = _LENGTH in names
+                self.refused = HTTPStatus.BAD_REQUEST if both else HTTPStatus.LENGTH_REQUIRED
+                raise h11.RemoteProtocolError("a body in chunks")
+        return event
+
+    def refusal(self) -> bytes:
+        """The answer to a request that is none, or is refused; the connection ends with it."""
+        status = self.refused or HTTPStatus.BAD_REQUEST
+        text = b"no HTTP request\n" if self.refused is None else b"say how long the body is: Content-Length alone\n"
+        head = f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: text/plain; charset=utf-8\r\n"
+        return head.encode() + b"Content-Length: %d\r\nConnection: close\r\n\r\n%b" % (len(text), text)
+
 
 PEER: Final = "laggard.peer"
 """The key, in the state of each request, of who is at the other end of its connection, a Peer. Headers have no part in
@@ -34,7 +291,7 @@ RESPONSE_SECONDS: Final = 300.0
 megabytes."""
 
 KEPT_PATHS: Final = ("/api/v1/drains", "/api/v1/rings/due", "/-/healthy", "/-/ready")
-"""What gates, agents and supervisors ask. It is answered in the places that are kept for them as well."""
+"""The questions of gates, agents and supervisors. They are answered in the places that are kept for them as well."""
 
 
 _WAIT_SECONDS: Final = 0.05
@@ -67,6 +324,7 @@ class BoundedProtocol(H11Protocol):
 
     @property
     def waits_since(self) -> float | None:
+        """Since when its client has yet to send a whole request, in monotonic seconds; None: it has sent one."""
         return self._waits_since if self.waits_for_request else None
 
     @property
@@ -78,6 +336,7 @@ class BoundedProtocol(H11Protocol):
         return self._in_hand + behind_tls + self._plain.get_write_buffer_size()
 
     def has_sent(self) -> bool:
+        """Whether something of its client's is there that was not read yet."""
         found = self._plain.get_extra_info("socket") if self._plain is not None else None
         if found is None or found.fileno() < 0:
             return False
@@ -89,6 +348,7 @@ class BoundedProtocol(H11Protocol):
         self.transport.abort()
 
     def ask_again(self) -> None:
+        """It waits for a place, and there is one."""
         if self._ask_again is not None:
             self._set_deadline(None)
             self._ask_again()

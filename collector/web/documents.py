@@ -5,8 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from laggard.model import Location, Note, Verdict
-from laggard.wire.node_finding import NodeFinding
-from laggard.wire.nodes import RingPairs
+from laggard.wire.nodes import NodeFinding, RingPairs
 from laggard.wire.ranks import InFlight
 
 

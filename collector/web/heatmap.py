@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laggard.collector.web.documents import HeatDocument, HeatRow
-from laggard.constants import PHASES
+from laggard.kit.constants import PHASES
 from laggard.locate.job_timings import Floats, JobTimings
 from laggard.locate.step_tables import over_phases
 

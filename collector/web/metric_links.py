@@ -8,6 +8,7 @@ from typing import Final
 from urllib.parse import urlencode
 
 from laggard.collector.jobs.job import JobKey
+from laggard.collector.prometheus.queries import OWN_SECONDS, PHASE_SECONDS, Job, selector
 from laggard.collector.settings import CollectorSettings
 from laggard.collector.web.documents import Link, LinksDocument
 
@@ -27,17 +28,18 @@ class MetricLinks:
 
     def of_job(self, key: JobKey) -> LinksDocument:
         """Its busiest ranks, by own seconds a second; and its dashboard."""
-        own = f"topk({_BUSIEST}, rate(laggard_rank_own_seconds_total{_of_job(key)}[5m]))"
+        own = f"topk({_BUSIEST}, rate({selector(OWN_SECONDS, _job(key))}[5m]))"
         return self._document(("Busiest ranks", own), ("laggard-job", _variables(key)))
 
     def of_rank(self, key: JobKey, rank: int) -> LinksDocument:
         """The links to what a rank spends its time in."""
-        phases = f"sum by (phase) (rate(laggard_rank_phase_seconds_total{_of_job(key, rank)}[5m]))"
+        of_rank = selector(PHASE_SECONDS, _job(key), ("rank=", str(rank)))
+        phases = f"sum by (phase) (rate({of_rank}[5m]))"
         return self._document((f"Phases of rank {rank}", phases), ("laggard-job", _variables(key)))
 
     def of_node(self, address: str) -> LinksDocument:
         """`address`: the agent's, under which Prometheus knows it where it asks this collector for its targets."""
-        verdicts = f"laggard_probe_verdict{{instance={_quoted(address)}}}"
+        verdicts = selector("laggard_probe_verdict", None, ("instance=", address))
         return self._document(("Verdicts of its checks", verdicts), ("laggard-node", {"var-instance": address}))
 
     def _document(self, graph: tuple[str, str], dashboard: tuple[str, dict[str, str]]) -> LinksDocument:
@@ -62,16 +64,9 @@ class MetricLinks:
         return {"from": f"{1000 * (self._ended_at - RANGE_SECONDS):.0f}", "to": f"{1000 * self._ended_at:.0f}"}
 
 
-def _of_job(key: JobKey, rank: int | None = None) -> str:
-    of_rank = "" if rank is None else f',rank="{rank}"'
-    return f"{{job_id={_quoted(key.job_id)},user={_quoted(str(key.owner))}{of_rank}}}"
+def _job(key: JobKey) -> Job:
+    return Job(key.job_id, str(key.owner))
 
 
 def _variables(key: JobKey) -> dict[str, str]:
     return {"var-job_id": key.job_id, "var-user": str(key.owner)}
-
-
-def _quoted(text: str) -> str:
-    """A string of PromQL: a job's name is its user's."""
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-    return f'"{escaped}"'

@@ -1,114 +1,194 @@
-"""The collector's own metrics: which agents answer, who is the culprit, what it costs. The catalogue has their
-names."""
+"""The collector's own metrics: which agents answer, who is the culprit, what it costs, what changes would gain, and
+which machines fail again and again."""
 
 from __future__ import annotations
 
 import dataclasses
+import logging
+import math
+import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 from prometheus_client import Metric
 
 from laggard import __version__
-from laggard.acknowledge.matching import EVIDENCE
-from laggard.catalogue.exposition import daemon_families, exposition, metric_family
+from laggard.catalogue.exposition import daemon_families, metric_family
 from laggard.catalogue.rank_metrics import BUILD_INFO
-from laggard.collector.fleet.drain_cap import drains_document, failing_nodes
+from laggard.collector.fleet import drains_document, failing_nodes
+from laggard.collector.incidents.history import IncidentHistory
+from laggard.collector.incidents.incident import Incident
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import ClusterSnapshot, JobSnapshot
-from laggard.collector.ledger.goodput import JobGoodput
-from laggard.collector.node_history import Failures
-from laggard.collector.node_labels import NodeLabels
+from laggard.collector.node_history import LATELY_SECONDS, Failures, Offender, offenders
 from laggard.collector.settings import CollectorSettings
-from laggard.collector.web.advice_outcomes import AdviceOutcomes
-from laggard.collector.web.exclusions import exclusions
-from laggard.collector.web.past import Past, PastLook, goodput_of, returned_faults
-from laggard.collector.web.recommended import MAX_KEY_CHARACTERS, Recommended
-from laggard.collector.web.source import ClusterSource, Incidents
-from laggard.model import Culprit
+from laggard.collector.targets import NodeLabels
+from laggard.collector.web.source import ClusterSource, exclusions, situation_of
+from laggard.kit.words import printable_line
+from laggard.locate.describe import culprit_text
 from laggard.recommend.advice.values import Item
-from laggard.text.words import printable_line
+from laggard.recommend.advice.watched import recommend_watched
 from laggard.wire.exclusion import BASES
+
+# The past, as the metrics tell it: which machines fail again and again, and what came back.
+#
+# The machines are read anew every few minutes, when somebody asks for the metrics.
+
+PAST_SECONDS: Final = 300.0
+MAX_OFFENDERS: Final = 100
+"""The most machines that have series of their own."""
+
+MAX_RETURNED: Final = 256
+"""The most faults that came back and have a series."""
+
+
+class PastLook:
+    """The machines that fail again and again, for use from threads: while one looks, the others take what there is."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic, wall: Callable[[], float] = time.time) -> None:
+        self._clock, self._wall = clock, wall
+        self._lock = threading.Lock()
+        self._offenders: tuple[Offender, ...] = ()
+        self._at = float("-inf")
+
+    def look(self, incidents: IncidentHistory) -> tuple[Offender, ...]:
+        if self._clock() - self._at >= PAST_SECONDS and self._lock.acquire(blocking=False):
+            try:
+                now = self._wall()
+                lately = now - LATELY_SECONDS
+                self._offenders = offenders(incidents.all_faults(lately), lately, now, MAX_OFFENDERS)
+            except Exception:  # the other metrics do not suffer by it
+                log.exception("a defect in laggard: nothing of the past in the metrics")
+            finally:
+                self._at = self._clock()
+                self._lock.release()
+        return self._offenders
+
+
+def returned_faults(incidents: IncidentHistory) -> dict[tuple[str, ...], float]:
+    """The open faults that were over less than a week before: node, code and device, and how often."""
+    back = (it for it in incidents.faults if it.returned is not None)
+    found = {(it.node, it.code, it.device): float(it.returned.times) for it in back if it.returned}
+    return dict(sorted(found.items(), key=lambda item: (-item[1], item[0]))[:MAX_RETURNED])
+
+
+# The gains that the running jobs' recommendations promise, for the metrics.
+#
+# To make one takes milliseconds to tenths of a second, and a collector may hold thousands of jobs. So a recommendation
+# is looked at anew a minute after the last time, when somebody asks for the metrics, and one answer has a bounded time
+# for that: the jobs whose last look is the longest ago come first, and the others keep what they have.
+
+log = logging.getLogger("laggard.collector")
+
+AGAIN_SECONDS: Final = 60.0
+BUDGET_SECONDS: Final = 0.2
+"""The time for one answer; the job that is under way is finished."""
+
+MAX_JOBS: Final = 512
+"""The most jobs that are looked at. Where more run, each user has as many as any other who has so many."""
+
+MAX_ITEMS: Final = 8
+"""The most items of one job: those that promise most. With MAX_JOBS the metrics have 8192 series at most."""
+
+MAX_KEY_CHARACTERS: Final = 128
+"""The most characters of what is to be changed, which may have a host's name in it."""
+
+
+class Looked(NamedTuple):
+    """`at`: when, in monotonic seconds; minus infinity: not yet."""
+
+    at: float
+    items: tuple[Item, ...]
+
+
+_NEVER: Final = Looked(-math.inf, ())
+
+
+class Recommended:
+    """The recommendations of running jobs, for use from threads: while one looks, the others take what there is."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._looked: dict[JobKey, Looked] = {}
+
+    def look(self, snapshot: ClusterSnapshot) -> Mapping[JobKey, tuple[Item, ...]]:
+        """The items of each running job that was looked at."""
+        if self._lock.acquire(blocking=False):
+            try:
+                self._renew(snapshot)
+            finally:
+                self._lock.release()
+        return {key: looked.items for key, looked in self._looked.items() if looked.items}
+
+    def _renew(self, snapshot: ClusterSnapshot) -> None:
+        began = self._clock()
+        looked = {key: self._looked.get(key, _NEVER) for key in _chosen(snapshot)}
+        for key in sorted(looked, key=lambda key: looked[key].at):
+            now = self._clock()
+            if now - looked[key].at < AGAIN_SECONDS or now - began >= BUDGET_SECONDS:
+                break
+            looked[key] = Looked(now, _items(snapshot, key))
+        self._looked = looked
+
+
+def _chosen(snapshot: ClusterSnapshot) -> list[JobKey]:
+    """The jobs that run, the first of each user before anybody's second."""
+    before: Counter[int] = Counter()
+    turns = []
+    for job in snapshot.jobs:
+        if job.running:
+            turns.append((before[job.key.owner], job.key))
+            before[job.key.owner] += 1
+    return [key for _, key in sorted(turns, key=lambda turn: turn[0])[:MAX_JOBS]]
+
+
+def _items(snapshot: ClusterSnapshot, key: JobKey) -> tuple[Item, ...]:
+    try:
+        return recommend_watched(situation_of(snapshot, str(key))).items[:MAX_ITEMS]
+    except Exception:  # the other metrics do not suffer by it
+        log.exception("a defect in laggard: no recommendation for job %s in the metrics", key)
+        return ()
+
 
 Samples = dict[tuple[str, ...], float]
 
 
-class Own(NamedTuple):
-    """The counts of the collector itself: what is recommended for each running job, how many connections were turned
-    away and why, what became of the OTLP messages and of the tries to send a notification, and of advice, and how many
-    nodes the next job is to leave out and why."""
-
-    recommended: Mapping[JobKey, tuple[Item, ...]] = {}
-    ended: Mapping[str, int] = {}
-    otlp_exports: Mapping[str, int] = {}
-    webhook_tries: Mapping[str, int] = {}
-    advice_outcomes: Mapping[tuple[str, str], int] = {}
-    excluded: Mapping[str, int] = {}
-    past: Past = Past()
-
-
 @dataclasses.dataclass(frozen=True)
 class CollectorMetrics:
-    """All of the collector's metrics, now. To be used from threads."""
+    """All of the collector's metrics, now. To be used from threads. `ended`: how many connections were turned away, by
+    the reason."""
 
     source: ClusterSource
     max_drain_ratio: float
     ended: Mapping[str, int] = dataclasses.field(default_factory=Counter)
-    otlp_exports: Counter[str] = dataclasses.field(default_factory=Counter)
-    webhook_tries: Counter[str] = dataclasses.field(default_factory=Counter)
     recommended: Recommended = dataclasses.field(default_factory=Recommended)
-    outcomes: AdviceOutcomes = dataclasses.field(default_factory=AdviceOutcomes)
     exclude_seconds: float = CollectorSettings().exclude_seconds
     past: PastLook = dataclasses.field(default_factory=PastLook)
-    gpu_hour_price: float | None = None
-    currency: str = ""
 
     def of(self, source: ClusterSource) -> CollectorMetrics:
         """Those of another view of the cluster."""
         return dataclasses.replace(self, source=source)
 
     def families(self) -> Iterator[Metric]:
-        snapshot = _own_jobs(self.source.snapshot)
-        yield from _families(snapshot, self.source.incidents, self.max_drain_ratio, self._own)
-        if self.gpu_hour_price is not None and not self.source.snapshot.only_of:
-            yield _family("laggard_gpu_hour_price", {(self.currency,): self.gpu_hour_price})
-
-    def _own(self) -> Own:
-        recommended = self.recommended.look(_own_jobs(self.source.snapshot))
-        outcomes = self.outcomes.look(self.source.incidents)
+        snapshot, incidents = _own_jobs(self.source.snapshot), self.source.incidents
+        yield from _of_jobs(snapshot)
+        yield from _open_incidents(snapshot, incidents)
+        if snapshot.only_of:
+            return  # the rest is not about what its reader may see
+        yield from _of_the_fleet(snapshot, self.max_drain_ratio)
+        yield from _of_incidents(incidents)
+        yield from _of_recommendations(self.recommended.look(snapshot))
+        yield from _of_the_past(incidents, self.past.look(incidents))
         found = exclusions(self.source, self.max_drain_ratio, self.exclude_seconds).exclusions
         excluded = Counter(it.basis for it in found)
-        past = self.past.look(self.source.incidents)
-        return Own(recommended, self.ended, self.otlp_exports, self.webhook_tries, outcomes, excluded, past)
-
-
-def collector_metrics(
-    snapshot: ClusterSnapshot, incidents: Incidents, max_drain_ratio: float, accept: str
-) -> tuple[bytes, str]:
-    """The metrics as text and their content type, in the format that the header value `accept` asks for."""
-    return exposition(_families(snapshot, incidents, max_drain_ratio, Own), accept)
-
-
-def _families(
-    snapshot: ClusterSnapshot, incidents: Incidents, max_drain_ratio: float, own: Callable[[], Own]
-) -> Iterator[Metric]:
-    """`own`: what the server knows beside them."""
-    yield from _of_jobs(snapshot)
-    yield from _open_incidents(snapshot, incidents)
-    if snapshot.only_of:
-        return  # the rest is not about what its reader may see
-    yield from _of_the_fleet(snapshot, max_drain_ratio)
-    yield from _of_incidents(incidents)
-    recommended, ended, otlp_exports, webhook_tries, outcomes, excluded, past = own()
-    yield _family("laggard_advice_outcomes", {labels: float(n) for labels, n in outcomes.items()})
-    yield from _of_webhook(incidents, webhook_tries)
-    yield from _of_recommendations(recommended)
-    yield from _of_the_past(snapshot, incidents, past)
-    yield _family("laggard_fleet_excluded_nodes", {(basis,): float(excluded.get(basis, 0)) for basis in BASES})
-    yield _family("laggard_collector_connections_ended_total", {(reason,): float(n) for reason, n in ended.items()})
-    yield from daemon_families(sum(ended.values()), otlp_exports)
+        yield _family("laggard_fleet_excluded_nodes", {(basis,): float(excluded[basis]) for basis in BASES})
+        ended: Samples = {(reason,): float(count) for reason, count in self.ended.items()}
+        yield _family("laggard_collector_connections_ended_total", ended)
+        yield from daemon_families(sum(self.ended.values()))
 
 
 def _own_jobs(snapshot: ClusterSnapshot) -> ClusterSnapshot:
@@ -143,56 +223,47 @@ def _of_the_fleet(snapshot: ClusterSnapshot, max_drain_ratio: float) -> Iterator
     if snapshot.round_seconds is not None:
         yield _family("laggard_collector_round_seconds", {(): snapshot.round_seconds})
     yield _family("laggard_node_labels", dict(_node_labels(snapshot)))
-    yield _family("laggard_fleet_finding", _fleet_findings(snapshot))
-    yield _family("laggard_acknowledged_until_timestamp_seconds", _acknowledged(snapshot))
-    yield _family("laggard_acknowledged_finding", _acknowledged_findings(snapshot))
+    found = ((it.finding, it.node) for it in snapshot.fleet_findings)
+    differing: Samples = {(it.code, it.severity.value, it.device, node): 1.0 for it, node in found}
+    yield _family("laggard_fleet_finding", differing)
     yield _family("laggard_fleet_wide_finding_nodes", {(code,): float(n) for code, n in snapshot.fleet_wide.items()})
     yield _family("laggard_fleet_failing_nodes", {(): float(len(failing_nodes(snapshot)))})
     yield _family("laggard_fleet_drain_cap_nodes", {(): float(drains.cap)})
 
 
-def _open_incidents(snapshot: ClusterSnapshot, incidents: Incidents) -> Iterator[Metric]:
+def _open_incidents(snapshot: ClusterSnapshot, incidents: IncidentHistory) -> Iterator[Metric]:
     count = Counter(it.key for it in incidents.open)
     shown: Samples = {_job_labels(job): float(count[job.key]) for job in snapshot.jobs}
     yield _family("laggard_job_incidents_open", shown)
     again = Counter(it.key for it in incidents.open if it.returned)
     known: Samples = {_job_labels(job): float(again[job.key]) for job in snapshot.jobs if again[job.key]}
     yield _family("laggard_job_incidents_returned", known)
+    told = [*((it, 0.0) for it in incidents.closed_lately), *((it, 1.0) for it in incidents.open)]
+    yield _family("laggard_job_incident", {_incident_labels(it): value for it, value in told})
 
 
-def _of_incidents(incidents: Incidents) -> Iterator[Metric]:
+def _incident_labels(it: Incident) -> tuple[str, ...]:
+    """The labels by its culprit as that was named first, so that one incident is one series."""
+    culprit = it.opened_as
+    what = printable_line(culprit_text(culprit), MAX_KEY_CHARACTERS)
+    return it.job_id, str(it.owner), culprit.kind, culprit.node or "", what
+
+
+def _of_incidents(incidents: IncidentHistory) -> Iterator[Metric]:
     state = incidents.told_state()
     yield _family("laggard_incidents_opened_total", {(kind,): float(n) for kind, n in incidents.opened.items()})
+    yield _family("laggard_incidents_closed_total", {(kind,): float(n) for kind, n in incidents.closed.items()})
     yield _family("laggard_incidents_refused_total", {(): float(incidents.refused)})
     if state.state != "off":  # a collector that was given no database has none that fails
         yield _family("laggard_incidents_history_up", {(): float(state.state == "on")})
         yield _family("laggard_incidents_database_bytes", {(): float(state.bytes)})
 
 
-def _of_webhook(incidents: Incidents, tries: Mapping[str, int]) -> Iterator[Metric]:
-    yield _family("laggard_webhook_tries_total", {(outcome,): float(n) for outcome, n in tries.items()})
-    outbox = incidents.outbox if tries else None
-    if outbox is not None:  # a collector without a webhook has nothing that waits
-        yield _family("laggard_webhook_waiting", {(): float(len(outbox))})
-        yield _family("laggard_webhook_lost_total", {(why,): float(n) for why, n in outbox.lost.items()})
-
-
-def _of_the_past(snapshot: ClusterSnapshot, incidents: Incidents, past: Past) -> Iterator[Metric]:
-    """The cost of incidents, what came back, and which machines fail again and again."""
+def _of_the_past(incidents: IncidentHistory, offenders: Iterable[Offender]) -> Iterator[Metric]:
+    """The GPU-seconds that incidents took, what came back, and which machines fail again and again."""
     yield _family("laggard_lost_gpu_seconds_total", {(kind,): seconds for kind, seconds in incidents.lost.items()})
-    week = past.week
-    bounds = {} if week is None else {"least": week.least, "likely": week.likely, "most": week.most}
-    yield _family("laggard_week_lost_gpu_hours", {(bound,): hours for bound, hours in bounds.items()})
-    by_key = goodput_of(past)
-    jobs: list[tuple[tuple[str, ...], JobGoodput]] = [
-        (_job_labels(job), by_key[job.key]) for job in snapshot.jobs if job.key in by_key
-    ]
-    ettr: Samples = {labels: it.ettr_ratio for labels, it in jobs if it.ettr_ratio is not None}
-    yield _family("laggard_job_ettr_ratio", ettr)
-    goodput: Samples = {labels: it.goodput_ratio for labels, it in jobs if it.goodput_ratio is not None}
-    yield _family("laggard_job_goodput_ratio", goodput)
     yield _family("laggard_node_fault_returned", returned_faults(incidents))
-    often: dict[tuple[str, ...], Failures] = {(it.node,): it.failures for it in past.offenders}
+    often: dict[tuple[str, ...], Failures] = {(it.node,): it.failures for it in offenders}
     yield _family("laggard_node_failures", {node: float(it.lately) for node, it in often.items()})
     between: Samples = {node: it.mtbf_seconds for node, it in often.items() if it.mtbf_seconds is not None}
     yield _family("laggard_node_between_failures_seconds", between)
@@ -222,8 +293,8 @@ def _culprits(jobs: Iterable[JobSnapshot]) -> Iterator[tuple[tuple[str, ...], fl
     rank."""
     for job in jobs:
         for culprit in job.location.culprits:
-            for rank in _rank_labels(culprit):
-                labels = (*_job_labels(job), rank, culprit.kind, culprit.node or "")
+            for rank in culprit.ranks or ("",):
+                labels = (*_job_labels(job), str(rank), culprit.kind, culprit.node or "")
                 yield labels, culprit.recoverable_ratio or 0.0
 
 
@@ -235,12 +306,6 @@ def _places(jobs: Iterable[JobSnapshot]) -> Iterator[tuple[tuple[str, ...], floa
                 yield (*_job_labels(job), str(culprit.stack.rank), *where), 1.0
 
 
-def _fleet_findings(snapshot: ClusterSnapshot) -> Samples:
-    return {
-        (it.finding.code, it.finding.severity.value, it.finding.device, it.node): 1.0 for it in snapshot.fleet_findings
-    }
-
-
 def _node_labels(snapshot: ClusterSnapshot) -> Iterator[tuple[tuple[str, ...], float]]:
     """One series for each node, and none of what it serves itself has these labels: a node that moves to another rack
     begins one series anew, and not some hundred."""
@@ -249,22 +314,8 @@ def _node_labels(snapshot: ClusterSnapshot) -> Iterator[tuple[tuple[str, ...], f
         yield (row.node or "", urlsplit(row.url).netloc, *labels), float(any(labels))
 
 
-def _acknowledged(snapshot: ClusterSnapshot) -> Samples:
-    """Of several for one node and code the last to end."""
-    return {(it.code, node): it.until for it in snapshot.acknowledged for node in it.nodes}
-
-
-def _acknowledged_findings(snapshot: ClusterSnapshot) -> Samples:
-    known = (it for it in snapshot.findings if EVIDENCE in it.finding.evidence)
-    return {(it.finding.code, it.finding.device, it.node, urlsplit(it.url).netloc): 1.0 for it in known}
-
-
 def _job_labels(job: JobSnapshot) -> tuple[str, str]:
     return job.key.job_id, str(job.key.owner)
-
-
-def _rank_labels(culprit: Culprit) -> tuple[str, ...]:
-    return tuple(str(rank) for rank in culprit.ranks) or ("",)
 
 
 def _family(name: str, samples: Samples) -> Metric:

@@ -1,4 +1,4 @@
-"""What the collector's routes may be asked: a Struct for each that takes parameters, as laggard.wire.query reads it."""
+"""Questions that the collector's routes take: a Struct for each with parameters, as laggard.wire.query reads it."""
 
 from __future__ import annotations
 
@@ -8,12 +8,9 @@ from msgspec import Meta, Struct
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from laggard.collector.fleet.ring_plan import MAX_RING_NODES, MIN_RING_NODES
 from laggard.collector.incidents.incident import DEFAULT_LIMIT, MAX_LIMIT
-from laggard.collector.incidents.kept_advice import DEFAULT_LIMIT as DEFAULT_ADVISED_RUNS
-from laggard.collector.incidents.kept_advice import MAX_LIMIT as MAX_ADVISED_RUNS
-from laggard.collector.ledger.ledger import GROUPS
 from laggard.collector.web.heatmap import MEASURES, ORDERS
+from laggard.collector.web.rings import MAX_RING_NODES, MIN_RING_NODES
 from laggard.collector.web.summary import DEFAULT_JOBS
 from laggard.collector.web.timeline import MAX_RANKS
 from laggard.wire.exclusion import MAX_SECONDS
@@ -21,10 +18,10 @@ from laggard.wire.query import Asked, Name, WrongQuestion, read_question
 from laggard.wire.stacks import MAX_RANKS as MAX_STACKS
 
 Rank = Annotated[int, Meta(ge=0, le=2**31)]
-"""Of a rank, or a place among ranks or rows."""
+"""The number of a rank, or a place among ranks or rows."""
 
 Number = Annotated[int, Meta(ge=0, le=2**53)]
-"""Of an incident or a step: JSON's readers keep larger ones no longer apart."""
+"""The number of an incident or a step: JSON's readers keep larger ones no longer apart."""
 
 UnixTime = Annotated[float, Meta(ge=0, le=1e11)]
 """Seconds, up to the year 5138."""
@@ -36,7 +33,6 @@ Node = Annotated[Name | None, Meta(description="A node's name.")]
 Switch = Name
 Measure = Literal[MEASURES]  # type: ignore[valid-type]
 Order = Literal[ORDERS]  # type: ignore[valid-type]
-Group = Literal[GROUPS]  # type: ignore[valid-type]
 
 
 class Question(Struct, frozen=True, kw_only=True):
@@ -156,22 +152,8 @@ class Incidents(OfNode, frozen=True, kw_only=True):
     open: Annotated[Switch, Meta(description="1: those that last, alone. 0, or nothing: all.")] = ""
 
 
-class Advice(Question, frozen=True, kw_only=True):
-    job: Annotated[
-        Name | None, Meta(description="That for this job's runs; with no name, of the job that progressed last.")
-    ] = None
-    since: Annotated[UnixTime | None, Meta(description="That which was given at this Unix time, or later.")] = None
-    limit: Annotated[int, Meta(ge=1, le=MAX_ADVISED_RUNS, description="Of so many runs.")] = DEFAULT_ADVISED_RUNS
-
-
 class History(Question, frozen=True, kw_only=True):
     node: Annotated[Name, Meta(description="A node's name.")]
-
-
-class Cost(Question, frozen=True, kw_only=True):
-    since: Annotated[UnixTime | None, Meta(description="From this Unix time on. Without: the last seven days.")] = None
-    until: Annotated[UnixTime | None, Meta(description="Up to this Unix time. Without: now.")] = None
-    by: Annotated[Group, Meta(description="What the rows are.")] = "cause"
 
 
 def is_on(switch: str) -> bool:

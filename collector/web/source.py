@@ -1,71 +1,24 @@
-"""The source from which the web handlers read: the scrape loop, as far as they know it, or what one user may see of
-it."""
+"""The source from which the web handlers read: the scrape loop, or what one user may see of it. And exclusions, a
+machine's history and a job's situation from it."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from laggard.collector.fleet.acknowledgements import Acknowledgements
-from laggard.collector.incidents.fault import Fault
-from laggard.collector.incidents.fault_rows import MachineRows
-from laggard.collector.incidents.incident import HistoryState, Incident, IncidentQuery, IncidentsDocument
-from laggard.collector.incidents.kept_advice import AdviceQuery
-from laggard.collector.incidents.loss import Loss
-from laggard.collector.incidents.outbox import Outbox
-from laggard.collector.incidents.run import Run
-from laggard.collector.jobs.held_stacks import JobStacks
-from laggard.collector.jobs.job import JobKey
+from laggard.collector.fleet import Suspicion, exclusions_document
+from laggard.collector.incidents.history import IncidentHistory
+from laggard.collector.incidents.incident import MAX_LIMIT, Incident, IncidentQuery
+from laggard.collector.jobs.job import JobKey, JobStacks
 from laggard.collector.jobs.snapshot import ClusterSnapshot
-from laggard.collector.scrape.looked_ranks import LookedRank
-from laggard.recommend.outcome.values import AdviceDocument
+from laggard.collector.node_history import MAX_FAULTS, NodeHistoryDocument, history_of_rows
+from laggard.collector.scrape.collective_rounds import LookedRank
+from laggard.recommend.advice.situation import Situation, with_job
 from laggard.recording.writer import JobRecording
 from laggard.wire.digest import Digest
-from laggard.wire.exclusion import Confirmation
+from laggard.wire.exclusion import ExclusionsDocument
 from laggard.wire.stacks import StacksAsked
-
-
-class Incidents(Protocol):
-    """The incidents as IncidentHistory has them."""
-
-    @property
-    def open(self) -> tuple[Incident, ...]: ...
-
-    @property
-    def opened(self) -> Mapping[str, int]: ...
-
-    @property
-    def refused(self) -> int: ...
-
-    @property
-    def outbox(self) -> Outbox | None:
-        """The notices that wait for the webhook; no user's view has any."""
-
-    @property
-    def faults(self) -> tuple[Fault, ...]: ...
-
-    @property
-    def lost(self) -> Mapping[str, float]: ...
-
-    def slow_links(self, since: float) -> tuple[Incident, ...]: ...
-
-    def suspects(self, since: float) -> tuple[Incident, ...]: ...
-
-    def confirmations(self) -> tuple[Confirmation, ...]: ...
-
-    def confirm(self, confirmation: Confirmation) -> tuple[int, ...]: ...
-
-    def document(self, query: IncidentQuery) -> IncidentsDocument: ...
-
-    def advice_document(self, query: AdviceQuery) -> AdviceDocument: ...
-
-    def machine(self, node: str, limit: int) -> MachineRows: ...
-
-    def all_faults(self, since: float) -> tuple[Fault, ...]: ...
-
-    def losses(self, since: float, owner: int | None = None) -> tuple[tuple[Loss, ...], tuple[Run, ...]]: ...
-
-    def told_state(self) -> HistoryState: ...
 
 
 class ClusterSource(Protocol):
@@ -79,11 +32,7 @@ class ClusterSource(Protocol):
         """The reason why clients are to ask another collector, or later; empty where there is none."""
 
     @property
-    def incidents(self) -> Incidents: ...
-
-    @property
-    def acknowledgements(self) -> Acknowledgements:
-        """What operators have acknowledged. No user's view of the cluster has any."""
+    def incidents(self) -> IncidentHistory: ...
 
     async def refresh(self) -> bool:
         """Returns when the snapshot is at most about a second old, or, with False, when that takes too long."""
@@ -102,6 +51,45 @@ class ClusterSource(Protocol):
         self, key: JobKey, ranks: Sequence[int], samples: int, seconds: float
     ) -> StacksAsked | None:
         """Asks ranks of the job for their stacks, all where none is named; None where it is not known."""
+        return None
 
     def recording(self, name: str | None) -> JobRecording | None:
         """The recording of what is held of a job; to be called on the event loop."""
+
+
+def exclusions(source: ClusterSource, max_drain_ratio: float, seconds: float) -> ExclusionsDocument:
+    """`seconds`: for how long a node is left out after it was last named."""
+    now = time.time()
+    return exclusions_document(
+        source.snapshot,
+        map(_suspicion, source.incidents.suspects(now - seconds)),
+        source.incidents.confirmations(),
+        max_drain_ratio,
+        seconds,
+        now,
+    )
+
+
+def _suspicion(it: Incident) -> Suspicion:
+    return Suspicion(it.id, it.culprit, it.what, it.opened_at, it.seen_at, it.most_recoverable_ratio)
+
+
+def node_history_of(incidents: IncidentHistory, node: str, now: float) -> NodeHistoryDocument:
+    """The history of the machine that has this name now, under the names that it had before, too."""
+    query = IncidentQuery(node=node, limit=MAX_LIMIT)
+
+    def of_name(name: str) -> tuple[Incident, ...]:
+        return incidents.document(query._replace(node=name)).incidents
+
+    return history_of_rows(node, incidents.machine(node, MAX_FAULTS), of_name, now, incidents.told_state())
+
+
+def situation_of(snapshot: ClusterSnapshot, name: str | None) -> Situation:
+    """Returns the findings of the job's nodes, its culprits and its profile; without a job all nodes' findings."""
+    job = snapshot.job(name)
+    if job is None:
+        return Situation(findings=tuple(each.finding for each in snapshot.findings))
+    nodes = {node for node in job.timings.nodes if node}
+    findings = tuple(each.finding for each in snapshot.findings if not nodes or each.node in nodes)
+    known = Situation(findings=findings, torch_variables=job.environment)
+    return with_job(known, job.timings, job.location.culprits)

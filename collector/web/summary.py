@@ -7,14 +7,16 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from msgspec import structs
+
 from laggard import __version__
-from laggard.collector.fleet.outliers import fleet_lines
 from laggard.collector.incidents.incident import Incident, JobName
 from laggard.collector.jobs.snapshot import ClusterSnapshot, JobSnapshot
+from laggard.collector.outliers import fleet_lines
 from laggard.collector.web.documents import JobCounts, JobLine, SummaryDocument
+from laggard.kit.users import user_text
 from laggard.locate.describe import advice_lines, note_lines, sentence, support_lines
 from laggard.model import Location, Verdict
-from laggard.text.users import user_text
 
 DEFAULT_JOBS: Final = 100
 """The jobs in a summary where nobody asks for more: some 40 kB."""
@@ -29,18 +31,13 @@ def summary_document(
     found = _found(snapshot.jobs, find.casefold()) if find else snapshot.jobs
     first = _first(found, job, limit)
     users = _users(first)
-    return SummaryDocument(
-        version=__version__,
+    return structs.replace(
+        recorded_summary(location),
         age_seconds=None if snapshot.scraped_at is None else round(time.monotonic() - snapshot.scraped_at, 1),
         interval_seconds=interval_seconds,
-        sentence=sentence(location),
-        evidence=tuple(support_lines(location)),
-        notes=tuple(note_lines(location)),
         job=str(job.key) if job else None,
         jobs=tuple(_job_line(it, users[it.key.owner]) for it in first),
-        location=location,
         fleet=fleet_lines(snapshot.fleet_findings, snapshot.fleet_notes),
-        todo=tuple(advice_lines(location)),
         counts=JobCounts(
             total=len(snapshot.jobs),
             running=sum(it.running for it in snapshot.jobs),
@@ -107,7 +104,7 @@ def _job_line(job: JobSnapshot, user: str) -> JobLine:
 
 
 def recorded_summary(location: Location) -> SummaryDocument:
-    """The same of a job that no collector watches."""
+    """The summary of a verdict alone, as of a job that no collector watches."""
     return SummaryDocument(
         version=__version__,
         age_seconds=None,

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
-from typing import Final
+from typing import Final, TypeVar
 
 from msgspec import structs
 from starlette.applications import Starlette
@@ -18,36 +18,27 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from laggard.collector.fleet.acknowledgements import Acknowledgements
-from laggard.collector.incidents.fault import Fault
-from laggard.collector.incidents.fault_rows import MachineRows
+from laggard.collector.incidents.history import HistorySettings, IncidentHistory
 from laggard.collector.incidents.incident import HistoryState, Incident, IncidentQuery, IncidentsDocument
-from laggard.collector.incidents.kept_advice import AdviceQuery
-from laggard.collector.incidents.loss import Loss
-from laggard.collector.incidents.run import Run
-from laggard.collector.jobs.held_stacks import JobStacks
-from laggard.collector.jobs.job import JobKey
+from laggard.collector.jobs.job import JobKey, JobStacks
 from laggard.collector.jobs.snapshot import ClusterSnapshot
-from laggard.collector.scrape.looked_ranks import LookedRank
+from laggard.collector.scrape.collective_rounds import LookedRank
 from laggard.collector.settings import CollectorSettings
-from laggard.collector.tenants.peers import Peer
-from laggard.collector.tenants.users import NotLookedUp
-from laggard.collector.tenants.viewer import Admission, NotAdmitted, Viewer
-from laggard.collector.tenants.visible import visible, visible_incident, visible_recording
+from laggard.collector.tenants import Admission, NotAdmitted, NotLookedUp, Peer, Viewer
+from laggard.collector.visible import visible, visible_incident, visible_recording
 from laggard.collector.web.connections import PEER
-from laggard.collector.web.source import ClusterSource, Incidents
-from laggard.recommend.outcome.values import AdviceDocument, AdviceHistory
+from laggard.collector.web.source import ClusterSource
 from laggard.recording.writer import JobRecording
 from laggard.wire.digest import Digest
-from laggard.wire.exclusion import Confirmation
-from laggard.wire.stacks import StacksAsked
 
 log = logging.getLogger("laggard.collector")
+
+T = TypeVar("T")
 
 OPEN: Final = frozenset(
     (
         *("/-/healthy", "/-/ready"),
-        *("/api/v1/rings/due", "/api/v1/acknowledge", "/api/v1/confirm", "/api/v1/stacks/ask"),
+        *("/api/v1/rings/due", "/api/v1/confirm", "/api/v1/stacks/ask"),
     )
 )
 """The routes that are answered without asking who asks: they tell nothing of jobs or nodes; the POSTs have tokens of
@@ -67,17 +58,15 @@ TENANT: Final = frozenset(
             "/api/v1/ranks",
             "/api/v1/timeline",
         ),
-        *("/api/v1/history", "/api/v1/cost"),
+        "/api/v1/history",
         *("/api/v1/incidents", "/api/v1/recommendation", "/api/v1/tiles", "/api/v1/rings/newest", "/api/v1/links"),
-        *("/api/v1/stacks", "/api/v1/advice"),
+        "/api/v1/stacks",
     )
 )
 """The routes that are answered to users, from their own source. A route belongs here when its handler reads from the
 source alone."""
 
-OPERATOR: Final = frozenset(
-    (GATE, "/api/v1/rings", "/api/v1/targets", "/api/v1/acknowledgements", "/api/v1/exclusions")
-)
+OPERATOR: Final = frozenset((GATE, "/api/v1/rings", "/api/v1/targets", "/api/v1/exclusions"))
 """The routes that are answered to operators alone: they are about the fleet. A route in none of these lists is refused
 to everybody."""
 
@@ -102,8 +91,8 @@ class TenantApp:
         self._admission = Admission(settings)
         self._lookups = ThreadPoolExecutor(_LOOKUPS, thread_name_prefix="users")
         self._source, self._make_routes = source, make_routes
-        # A user's routes have no rings, acknowledge nothing, and ask no ranks.
-        self._settings = structs.replace(settings, ring_token_file="", acknowledge_token_file="", stacks_token_file="")
+        # A user's routes have no rings, confirm nothing, and ask no ranks.
+        self._settings = structs.replace(settings, ring_token_file="", confirm_token_file="", stacks_token_file="")
         routes = make_routes(source, settings)
         listed = OPEN | TENANT | OPERATOR
         self._everything = Starlette(routes=[it if it.path in listed else _refused(it, _UNLISTED) for it in routes])
@@ -160,15 +149,14 @@ class TenantApp:
         return self._apps[viewer]
 
 
-class TenantSource:
-    """The cluster as one user may see it."""
+class TenantSource(ClusterSource):
+    """The cluster as one user may see it. Who asks for stacks has the token, and is no user here."""
 
     def __init__(self, source: ClusterSource, viewer: Viewer) -> None:
         assert viewer.uid is not None
         self._source, self._viewer, self._uid = source, viewer, viewer.uid
         self._seen: tuple[ClusterSnapshot, ClusterSnapshot] | None = None
-        self.incidents: Incidents = TenantIncidents(source.incidents, viewer.uid)
-        self.acknowledgements = Acknowledgements("")
+        self._incidents = TenantIncidents(source.incidents, viewer.uid)
 
     @property
     def snapshot(self) -> ClusterSnapshot:
@@ -176,6 +164,10 @@ class TenantSource:
         if seen is None or seen[0] is not whole:
             self._seen = seen = whole, visible(whole, self._viewer)
         return seen[1]
+
+    @property
+    def incidents(self) -> IncidentHistory:
+        return self._incidents
 
     @property
     def why_not_ready(self) -> str:
@@ -195,11 +187,6 @@ class TenantSource:
     def stacks(self, key: JobKey) -> JobStacks | None:
         return self._source.stacks(key) if key.owner == self._uid else None
 
-    async def ask_for_stacks(
-        self, key: JobKey, ranks: Sequence[int], samples: int, seconds: float
-    ) -> StacksAsked | None:
-        return None  # who has the token asks, and is no user here
-
     def recording(self, name: str | None) -> JobRecording | None:
         snapshot = self.snapshot
         job = snapshot.job(name)
@@ -209,10 +196,13 @@ class TenantSource:
         return visible_recording(found, snapshot, self._uid)
 
 
-class TenantIncidents:
-    """The incidents of one user's jobs."""
+class TenantIncidents(IncidentHistory):
+    """The incidents of one user's jobs: a history of its own, which takes nothing in and reads nothing. So whatever is
+    not told here is empty: what is counted of all users together, what nodes have, on which others run, too, and what
+    is the fleet's matter. Who confirms a suspect has the token, and is no user here."""
 
-    def __init__(self, incidents: Incidents, uid: int) -> None:
+    def __init__(self, incidents: IncidentHistory, uid: int) -> None:
+        super().__init__(HistorySettings(path="", max_bytes=0, keep_seconds=0.0, quiet_seconds=0.0))
         self._incidents, self._uid = incidents, uid
 
     @property
@@ -220,46 +210,11 @@ class TenantIncidents:
         return tuple(visible_incident(it, self._uid) for it in self._incidents.open if it.owner == self._uid)
 
     @property
-    def opened(self) -> dict[str, int]:
-        return {}  # counted of all users together
-
-    @property
-    def refused(self) -> int:
-        return 0
-
-    @property
-    def outbox(self) -> None:
-        return None  # it holds all users'
-
-    @property
-    def faults(self) -> tuple[Fault, ...]:
-        return ()  # of nodes, which other users have, too
-
-    @property
-    def lost(self) -> dict[str, float]:
-        return {}  # counted of all users together
-
-    def machine(self, node: str, limit: int) -> MachineRows:
-        return MachineRows()
-
-    def all_faults(self, since: float) -> tuple[Fault, ...]:
-        return ()
-
-    def losses(self, since: float, owner: int | None = None) -> tuple[tuple[Loss, ...], tuple[Run, ...]]:
-        losses, runs = self._incidents.losses(since, self._uid)
-        return tuple(it for it in losses if it.owner == self._uid), tuple(it for it in runs if it.owner == self._uid)
+    def closed_lately(self) -> tuple[Incident, ...]:
+        return tuple(visible_incident(it, self._uid) for it in self._incidents.closed_lately if it.owner == self._uid)
 
     def slow_links(self, since: float) -> tuple[Incident, ...]:
         return tuple(it for it in self.open if it.culprit.kind == "slow_link")
-
-    def suspects(self, since: float) -> tuple[Incident, ...]:
-        return ()  # which nodes are left out is the fleet's matter
-
-    def confirmations(self) -> tuple[Confirmation, ...]:
-        return ()  # they name other nodes
-
-    def confirm(self, confirmation: Confirmation) -> tuple[int, ...]:
-        return ()  # who has the token tells it, and is no user here
 
     def document(self, query: IncidentQuery) -> IncidentsDocument:
         if query.owner not in (None, self._uid):
@@ -268,12 +223,8 @@ class TenantIncidents:
         own = tuple(visible_incident(it, self._uid) for it in found.incidents if it.owner == self._uid)
         return IncidentsDocument(own, found.next, len(self.open), found.now, self.told_state())
 
-    def advice_document(self, query: AdviceQuery) -> AdviceDocument:
-        if query.owner not in (None, self._uid):
-            query = query._replace(until=-1.0)  # another user's: none
-        found = self._incidents.advice_document(query._replace(owner=self._uid))
-        state = self.told_state()
-        return structs.replace(found, history=AdviceHistory(state.state, state.reason))
+    def _stored(self, otherwise: T, lack: str, read: Callable[[str], T]) -> T:
+        return otherwise
 
     def told_state(self) -> HistoryState:
         """The reason names the collector's files."""

@@ -2,9 +2,9 @@
 # The part that prolog.sh, epilog.sh and healthcheck.sh share, and source. It needs bash and no other program, and fails
 # open: a laggard that is broken, missing, slow or hung rejects no job. Only its line `gate: reject` does.
 #
-# A prolog first asks the agent, which costs no Python (agent_passes): laggard-ask does it, else curl. That can only pass a
-# job. In all other cases laggard runs as a whole; of prologs, or epilogs, that come at once it runs for one of them, and
-# the others take over what it said (take_turn).
+# A prolog first asks the agent (agent_passes): by curl, which costs no Python, else by a Python without laggard. That can
+# only pass a job. In all other cases laggard runs as a whole; of prologs, or epilogs, that come at once it runs for one of
+# them, and the others take over what it said (take_turn).
 
 LAGGARD=/opt/laggard/bin/laggard
 MODE=report-only
@@ -19,23 +19,19 @@ LIMIT=GATE_SECONDS
 CHECKED=/run/laggard/gate-checked
 FLAGS=()
 QUICK=on
-ASK=
 CURL=/usr/bin/curl
+PYTHON= # which asks where no curl is; empty: the one beside LAGGARD
 STAT=/usr/bin/stat
 FLOCK=/usr/bin/flock
+LOGGER=/usr/bin/logger
 # Root's: what prologs leave for the next ones, and the folder of the agent's socket.
 RUN=/run/laggard
 
-ASK_SECONDS=2      # for the agent's first word; ASK_MOST_SECONDS: for its answer, where it says that it works on it
+ASK_SECONDS=2      # for the agent's first line; ASK_MOST_SECONDS: for its answer, while it works on it
 ASK_MOST_SECONDS=5 # and never more than a third of GATE_SECONDS
+ANSWER_BYTES=512
 TICKET_TICKS=360000 # an hour, in hundredths of a second: how long a ticket counts
 SHARED_TICKS=500   # how long before a prolog a check may have begun that passed another one
-
-find_ask() { # The program laggard-ask: beside the scripts, or where the Debian package has it.
-    [ -n "$ASK" ] && return
-    ASK=${0%/*}/laggard-ask
-    [ -x "$ASK" ] || ASK=${LAGGARD%/*}/laggard-ask
-}
 
 gate() { # profile, flags of `laggard healthcheck`... Returns 1 where the node is to be rejected, else 0.
     [ -e "$DISABLED" ] && [ "$1" != periodic ] && return 0 # the health check goes on, and only logs that it is off
@@ -44,7 +40,6 @@ gate() { # profile, flags of `laggard healthcheck`... Returns 1 where the node i
         echo "laggard: $LIMIT takes a whole number of seconds, not $GATE_SECONDS: 15 is taken" >&2
         GATE_SECONDS=15
     fi
-    find_ask
     read_uptime
     arrived=$ticks
     until=$((now + GATE_SECONDS))
@@ -99,25 +94,21 @@ run_laggard() { # Runs it within the time that is left, and sets `reject` and `s
     fi
     ((checks && now < until)) && echo checked >"$CHECKED"
     [ -n "$changed" ] && note_change
-    [ -n "$ticket" ] && note_asks
     # From `words` without the deadline; the lock is still held.
     [ -n "$lock" ] && printf '%s\n' "$began $reject" "${words[*]:0:5} ${words[*]:7}" "$said" >"$shared"
 }
 
 note_change() { # An older report stands for nothing, and the next prolog runs as a whole: it alone knows of a resume.
-    local each
     is_ours "$RUN" || return
     echo "$ticks" >"$RUN/gate-changed"
-    for each in gate-ticket gate-asks; do
-        is_ours "$RUN/$each" && : >"$RUN/$each"
-    done
+    is_ours "$RUN/gate-ticket" && : >"$RUN/gate-ticket"
     ticket=''
 }
 
 # --- A prolog that costs nothing: the agent's last report stands for a check.
 
 agent_passes() { # profile, flags... Returns 0 where the job may start. Else laggard has to run.
-    local at boot hash newer=0 profile question rest schema
+    local answer at boot hash newer=0 profile rest schema why
     [ "$1" = prolog ] && [ "$QUICK" = on ] && is_ours "$RUN" || return 1
     most=$((GATE_SECONDS / 3 < ASK_MOST_SECONDS ? GATE_SECONDS / 3 : ASK_MOST_SECONDS))
     # Each of these asks for more than the agent's report has. Without a collector the gate complains, each time.
@@ -133,66 +124,102 @@ agent_passes() { # profile, flags... Returns 0 where the job may start. Else lag
     is_ticks "$at" && ((at <= ticks && ticks - at < TICKET_TICKS)) || return 1
     read_changed && newer=$((changed / 100)) || return 1
     IFS= read -r boot </proc/sys/kernel/random/boot_id
-    [ -n "$LAGGARD_ASKED" ] && return 1 # laggard-prolog has
-    question="gate/1 prolog $hash $boot $newer ${SLURM_JOB_GPUS:--} "
-    if [ -x "$ASK" ]; then
-        "$ASK" ask "$RUN/agent/gate.sock" "$ASK_SECONDS" "$((most + 1))" "$question${most}000" || return 1
-    else
-        curl_passes "$question" || return 1
-    fi
+    ask_agent "gate/1/prolog/$hash/$boot/$newer/${SLURM_JOB_GPUS:--}/${most}000" "$((most + 1))" || return 1
+    [[ $answer = PASS\ * ]] || return 1
+    answer="laggard: nothing critical (the agent, ${answer#PASS } s ago); gate: pass, nothing critical"
+    echo "$answer" >&2
+    log daemon.info "$answer"
     ticket='' # nothing runs that could write one
-}
-
-note_asks() { # Writes down for laggard-prolog what a prolog asks, where gate.conf says the same for each job.
-    local line question
-    [[ $MODE = report-only || (-s $CHECKED && ! ${0%/*}/gate.conf -nt $CHECKED) ]] && is_ours "$ticket" || return
-    if [ -r "${0%/*}/gate.conf" ]; then
-        while IFS= read -r line; do
-            [[ $line =~ ^[[:space:]]*(#.*)?$ || $line =~ ^[A-Z_]+=[^\$\`\;\&\|]*$ ]] || return
-        done <"${0%/*}/gate.conf"
-    fi
-    IFS= read -r question <"$ticket" && printf '%s\n' "$question" "$DISABLED" "$LAGGARD" "$most" >"$RUN/gate-asks"
 }
 
 knows_flags() { # Whether FLAGS change nothing about the answer.
     [[ ${FLAGS[*]} =~ ^(\ ?(--verbose|--slurm-node[=\ ][A-Za-z0-9._-]+))*$ ]]
 }
 
-curl_passes() { # question, without its last word. The agent answers curl at once, and runs nothing for it.
-    local above answer folder rest socket
-    [ -x "$CURL" ] && [ -x "$STAT" ] || return 1
-    # The folder is the agent's, or root's, since root alone can make one there; nobody else can put a socket into it.
-    { IFS= read -r above && IFS= read -r folder && IFS= read -r socket; } < <(
-        "$STAT" -c '%F %u %a' "$RUN" "$RUN/agent" "$RUN/agent/gate.sock" 2>/dev/null
-    ) || return 1
-    [[ $above =~ ^directory\ $EUID\ [0-7][0145][0145]$ && $folder =~ ^directory\ ([0-9]+)\ [0-7][0145][0145]$ ]] || return 1
-    [[ $socket =~ ^socket\ (0|${BASH_REMATCH[1]})\ [0-7]+$ ]] || return 1
-    IFS= read -r -n 64 answer < <(
-        exec "$CURL" -q -s -f --noproxy '*' -m "$ASK_SECONDS" --unix-socket "$RUN/agent/gate.sock" "http://localhost/${1// //}0" 2>/dev/null
-    ) || return 1
-    [[ $answer =~ ^PASS\ ([0-9]{1,5})$ ]] || return 1
-    echo "laggard: nothing critical (the agent, ${BASH_REMATCH[1]} s ago); gate: pass, nothing critical" >&2
+ask_agent() { # question, seconds. Into `answer`: the agent's line. Returns 1 where none counts, with the reason in `why`.
+    local asker first='' from rest='' socket=$RUN/agent/gate.sock status
+    answer=''
+    check_place || { why="$socket$why"; return 1; }
+    if [ -x "$CURL" ]; then
+        asker=("$CURL" -q -s -f -N --noproxy '*' -m "$2" --unix-socket "$socket" "http://localhost/$1")
+    else
+        asker=("${PYTHON:-${LAGGARD%/*}/python3}" -I -S -c "$ASKS" "$socket" "$2" "$1")
+        [ -x "${asker[0]}" ] || { why="there is neither $CURL nor ${asker[0]}"; return 1; }
+    fi
+    exec {from}< <(exec "${asker[@]}" 2>/dev/null)
+    # The first line comes at once, the second once the agent knows. A NUL, or more bytes than these take, is no answer.
+    IFS= read -r -n "$ANSWER_BYTES" -t "$ASK_SECONDS" -u "$from" first
+    status=$?
+    if ((status == 0)); then
+        IFS= read -r -d '' -n "$ANSWER_BYTES" -t "$2" -u "$from" rest
+        status=$?
+    fi
+    exec {from}<&-
+    ((status == 1)) || kill "$!" 2>/dev/null
+    why="$socket gives no answer"
+    [ -n "$first" ] || return 1
+    why+=" that counts"
+    # 1: it has ended.
+    [[ $status = 1 && $first = WAIT && $rest =~ ^(PASS\ [0-9]{1,5}|CHECK\ [a-z]+)$'\n' ]] || return 1
+    answer=${BASH_REMATCH[1]} why=''
 }
 
-tell_how_asked() { # For check.sh: whether a prolog can ask the agent, or why each of them starts Python.
-    local socket=$RUN/agent/gate.sock why=''
-    find_ask
+# What asks where no curl is: as curl does, it prints what the agent says.
+ASKS='import signal, socket, sys
+path, seconds, question = sys.argv[1:]
+signal.alarm(int(seconds))
+agent = socket.socket(socket.AF_UNIX)
+agent.connect(path)
+agent.sendall(("GET /%s HTTP/1.1\r\nHost: localhost\r\n\r\n" % question).encode())
+said = agent.makefile("rb")
+while said.readline(512).strip():  # the head
+    pass
+for line in iter(lambda: said.readline(512), b""):
+    sys.stdout.buffer.write(line)
+    sys.stdout.flush()'
+
+check_place() { # Whether nobody but root, this user and the agent can have put the socket there; else `why` says it.
+    local above=() each folder mode owner path=$RUN/agent
+    why=" is no path of a socket"
+    [[ $path = /* ]] || return 1
+    while [ -n "$path" ]; do
+        path=${path%/*}
+        above=("${path:-/}" "${above[@]}")
+    done
+    {
+        for each in "${above[@]}"; do
+            IFS=' ' read -r mode owner || return 1
+            why=": others can put a folder there"
+            [[ $owner = 0 || $owner = "$EUID" ]] && (((0x$mode & 0170000) == 0040000)) || return 1
+            # Above the parent a sticky folder, as /tmp is one, keeps others from what is not theirs.
+            ((!(0x$mode & 0022))) || { [[ $each != "$RUN" ]] && ((0x$mode & 01000)); } || return 1
+        done
+        why=" is not there"
+        IFS=' ' read -r mode folder && IFS=' ' read -r each owner || return 1
+        why=": others can write into its folder"
+        (((0x$mode & 0170000) == 0040000 && !(0x$mode & 0022))) || return 1
+        why=" is no socket"
+        (((0x$each & 0170000) == 0140000)) || return 1
+        why=" is another user's"
+        [[ $owner = 0 || $owner = "$EUID" || $owner = "$folder" ]] || return 1
+    } < <("$STAT" -c '%f %u' "${above[@]}" "$RUN/agent" "$RUN/agent/gate.sock" 2>/dev/null)
+    why=''
+}
+
+tell_how_asked() { # For check.sh: whether a prolog can ask the agent, or why each of them starts laggard.
+    local answer why=''
     if [ "$QUICK" != on ]; then
         why="QUICK of gate.conf is $QUICK"
     elif ! knows_flags; then
         why="FLAGS of gate.conf ask for more than the agent reports"
     elif ! is_ours "$RUN"; then
         why="there is no $RUN of this user's: install deploy/systemd/tmpfiles.d/laggard.conf"
-    elif [ ! -S "$socket" ]; then
-        why="no agent listens at $socket: is it up, and of this version?"
-    elif [ -x "$ASK" ]; then
-        why=$("$ASK" ask "$socket" "$ASK_SECONDS" "$ASK_SECONDS" "is anybody there" 2>&1) # who answers has no such question
-        (($? < 2)) && why=''
-        why=${why#laggard: the agent was not asked: }
-    elif [ ! -x "$CURL" ] || [ ! -x "$STAT" ]; then
-        why="there is neither $ASK nor $CURL: cc -O2 -o $ASK deploy/slurm/laggard-ask.c"
+    elif [ ! -S "$RUN/agent/gate.sock" ]; then
+        why="no agent listens at $RUN/agent/gate.sock: is it up, and of this version?"
+    else
+        ask_agent is/anybody/there "$ASK_SECONDS" || true # who answers has no such question
     fi
-    echo "gate: ${why:+each prolog starts Python: }${why:-prologs ask the agent}"
+    echo "gate: ${why:+each prolog starts laggard: }${why:-prologs ask the agent}"
 }
 
 # --- Many at once: one runs laggard, the others take over what it said.
@@ -216,13 +243,7 @@ take_turn() { # profile. Returns 0 once this script holds `lock`, on the file `s
 }
 
 wait_for_lock() { # The kernel takes it away from who ends, in whatever way.
-    if [ -x "$ASK" ]; then
-        "$ASK" lock "$lock" "$((until - now))"
-    elif [ -x "$FLOCK" ]; then
-        "$FLOCK" -w "$((until - now))" "$lock"
-    else
-        return 1
-    fi
+    [ -x "$FLOCK" ] && "$FLOCK" -w "$((until - now))" "$lock"
 }
 
 take_over() { # profile. Returns 0 where another script's check counts for this one, and sets `reject` and `said`.
@@ -238,11 +259,17 @@ take_over() { # profile. Returns 0 where another script's check counts for this 
 tell_shared() {
     said+=' (of a check for several jobs)'
     echo "$said" >&2
-    [ -x "$ASK" ] && "$ASK" log "$said"
-    return 0
+    log daemon.warning "$said"
 }
 
 # ---
+
+log() { # priority, text: one line in the system's log, for which no job waits longer than a second.
+    local job=''
+    [[ $SLURM_JOB_ID =~ ^[0-9]{1,19}$ ]] && job="job $SLURM_JOB_ID: "
+    [ -x "$LOGGER" ] && IFS= read -r -t 1 _ < <(exec "$LOGGER" -i -t laggard -p "$1" -- "$job${2//[[:cntrl:]]/ }" 2>&1)
+    return 0
+}
 
 read_changed() { # Into `changed`: when the gate last drained, resumed or rejected, in hundredths of a second; 0: never.
     changed=0

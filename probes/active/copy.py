@@ -13,14 +13,12 @@ from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 from laggard.model import Finding
-from laggard.probes.active.measuring.check import check_rates
-from laggard.probes.active.measuring.devices import ComputeDevice, Workload, count_wrong_places, time_rounds
+from laggard.probes.active.measuring.devices import ComputeDevice, check_rates, move_words
 from laggard.probes.active.measuring.rates import ActiveThresholds, Measurement, RateTest
 from laggard.probes.errors import Unknown
-from laggard.probes.groups import ACTIVE
-from laggard.probes.host.cpu_list import parse_cpu_list
 from laggard.probes.host.host import Host
-from laggard.probes.probe import Fact, Probe, Ratio
+from laggard.probes.host.virtualization import parse_cpu_list
+from laggard.probes.probe import ACTIVE, Fact, Probe, Ratio
 
 WORDS: Final = {True: 1 << 26, False: 1 << 24}  # of 4 bytes; 256 MiB of pinned memory for a GPU, 64 MiB else
 
@@ -56,29 +54,12 @@ def check(host: Host, thresholds: CopyThresholds) -> Iterator[Finding | Fact]:
 def copy_there_and_back(
     torch: Any, device: ComputeDevice, seconds: float, move: Callable[[Any, Any], Any] | None = None
 ) -> Measurement:
-    """`move(to, from)`: torch's copy_, unless a test puts in a faulty one."""
+    """`move` as move_words() takes it. What comes back is counted on the host."""
     words = WORDS[device.on_gpu]
     source = torch.arange(words, dtype=torch.int32, pin_memory=device.on_gpu)
-    back = torch.zeros(words, dtype=torch.int32, pin_memory=device.on_gpu)
     there = torch.zeros(words, dtype=torch.int32, device=device.torch_name)
-
-    def run() -> None:
-        for target, origin in ((there, source), (back, there)):
-            (move or _copy)(target, origin)
-
-    def count_wrong() -> int:
-        """Counts on the host, then clears what arrived, so that a copy that does nothing is found in the next round."""
-        count = count_wrong_places(torch, back)
-        there.zero_()
-        back.zero_()
-        return count
-
-    result = time_rounds(torch, device, seconds, Workload(run, count_wrong), 2.0 * 4 * words)
-    return Measurement(device.name, device.model, result.per_second, result.rounds * words, result.wrong)
-
-
-def _copy(target: Any, origin: Any) -> None:
-    target.copy_(origin, non_blocking=True)  # on one stream: one after the other
+    back = torch.zeros(words, dtype=torch.int32, pin_memory=device.on_gpu)
+    return move_words(torch, device, seconds, (source, there, back), move)
 
 
 @contextmanager

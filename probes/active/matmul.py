@@ -13,12 +13,10 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from laggard.model import Finding
-from laggard.probes.active.measuring.check import check_rates
-from laggard.probes.active.measuring.devices import ComputeDevice, Workload, time_rounds
+from laggard.probes.active.measuring.devices import ComputeDevice, Workload, check_rates, time_rounds
 from laggard.probes.active.measuring.rates import ActiveThresholds, Measurement, RateTest
-from laggard.probes.groups import ACTIVE
 from laggard.probes.host.host import Host
-from laggard.probes.probe import Fact, NotNegative, Probe
+from laggard.probes.probe import ACTIVE, Fact, NotNegative, Probe
 
 TABLE: Final = 64
 SIZES: Final = {True: 8192, False: 512}  # on a GPU, on a CPU
@@ -73,10 +71,11 @@ def multiply(
     def count_wrong() -> int:
         return int((latest[0] != reference).sum())
 
-    result = time_rounds(torch, device, seconds, Workload(run, count_wrong), repeats * 2.0 * size**3, warm_up=seconds)
+    workload = Workload(run, count_wrong, units=repeats * 2.0 * size**3, values=size * size)
+    result = time_rounds(torch, device, seconds, workload, warm_up=seconds)
     # Once more on the CPU: a device that computes wrongly may also compare wrongly.
-    wrong = max(result.wrong, int((latest[0].cpu() != expected.repeat(copies, copies).to(dtype)).sum()))
-    return Measurement(device.name, device.model, result.per_second, result.rounds * size * size, wrong)
+    wrong = int((latest[0].cpu() != expected.repeat(copies, copies).to(dtype)).sum())
+    return result._replace(wrong=max(result.wrong, wrong))
 
 
 def operands(torch: Any, depth: int) -> tuple[Any, Any, Any]:

@@ -10,12 +10,10 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from laggard.model import Finding
-from laggard.probes.active.measuring.check import check_rates
-from laggard.probes.active.measuring.devices import ComputeDevice, Workload, count_wrong_places, time_rounds
+from laggard.probes.active.measuring.devices import ComputeDevice, check_rates, move_words
 from laggard.probes.active.measuring.rates import ActiveThresholds, Measurement, RateTest
-from laggard.probes.groups import ACTIVE
 from laggard.probes.host.host import Host
-from laggard.probes.probe import Fact, Probe, Ratio
+from laggard.probes.probe import ACTIVE, Fact, Probe, Ratio
 
 WORDS: Final = {True: 1 << 28, False: 1 << 24}  # of 4 bytes: 1 GiB on a GPU, beyond any cache; 64 MiB on a CPU
 
@@ -45,22 +43,9 @@ def check(host: Host, thresholds: MemoryThresholds) -> Iterator[Finding | Fact]:
 def copy_in_memory(
     torch: Any, device: ComputeDevice, seconds: float, move: Callable[[Any, Any], Any] | None = None
 ) -> Measurement:
-    """`move(to, from)`: torch's copy_, unless a test puts in a faulty one."""
-    words = WORDS[device.on_gpu]
-    source = torch.arange(words, dtype=torch.int32, device=device.torch_name)
-    target = torch.zeros_like(source)
-
-    def run() -> None:
-        (move or torch.Tensor.copy_)(target, source)
-
-    def count_wrong() -> int:
-        """Also clears what arrived, so that a copy that does nothing is found in the next round."""
-        count = count_wrong_places(torch, target)
-        target.zero_()
-        return count
-
-    result = time_rounds(torch, device, seconds, Workload(run, count_wrong), 2.0 * 4 * words)
-    return Measurement(device.name, device.model, result.per_second, result.rounds * words, result.wrong)
+    """`move` as move_words() takes it."""
+    source = torch.arange(WORDS[device.on_gpu], dtype=torch.int32, device=device.torch_name)
+    return move_words(torch, device, seconds, (source, torch.zeros_like(source)), move)
 
 
 PROBE: Final = Probe("active_memory", check, MemoryThresholds(), group=ACTIVE)

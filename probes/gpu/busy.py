@@ -10,15 +10,19 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from laggard.model import Finding, Severity
-from laggard.probes.errors import NotApplicable, NotFound, Unknown
-from laggard.probes.gpu.model.job_gpus import gpus_of_job
-from laggard.probes.gpu.model.own_ring import is_of_session, own_ring
+from laggard.probes.errors import NotApplicable, Unknown
 from laggard.probes.gpu.model.readings import query_gpus, query_nvml, read_field
-from laggard.probes.gpu.model.services import GPU_SERVICES, is_service, process_name
-from laggard.probes.groups import GPU
+from laggard.probes.gpu.model.services import (
+    GPU_SERVICES,
+    gpus_of_job,
+    is_of_session,
+    is_service,
+    own_ring,
+    status_words,
+)
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import Gpu, GpuProcess
-from laggard.probes.probe import Fact, Probe, Thresholds, finding
+from laggard.probes.probe import GPU, Fact, Probe, Thresholds, finding
 
 _FIX: Final = (
     "Find its owner: it is left over from an earlier job (ProctrackType=proctrack/cgroup ends all processes of a "
@@ -42,7 +46,7 @@ def check(host: Host, thresholds: BusyThresholds) -> Iterator[Finding | Fact]:
     gpus = query_gpus(host)
     if not thresholds.idle_expected:
         raise NotApplicable("jobs may run now: only a prolog expects idle GPUs")
-    job = gpus_of_job(_environ(host), query_nvml(host))
+    job = gpus_of_job(host.variables(), query_nvml(host))
     judged = gpus if job is None else job.gpus
     reading = read_field([gpu for gpu in judged if not gpu.mig], "processes", "a list of processes")
     for gpu, processes in reading.values:
@@ -61,7 +65,7 @@ def _unexpected(host: Host, processes: Sequence[GpuProcess], ignore: tuple[str, 
     """Returns the processes, with their names, that are no ignored service. Our own ring ends when a job comes."""
     ring = own_ring(host)
     named = [
-        (process, process_name(host, process.pid))
+        (process, host.text(f"/proc/{process.pid}/comm"))
         for process in processes
         if not is_of_session(host, process.pid, ring)
     ]
@@ -71,12 +75,8 @@ def _unexpected(host: Host, processes: Sequence[GpuProcess], ignore: tuple[str, 
 def _is_of_a_user(host: Host, pid: int) -> bool:
     """Returns whether the kernel shows that a person's account runs the process. What cannot be read, as from another
     PID namespace, shows nothing."""
-    try:
-        status = host.read(f"/proc/{pid}/status")
-    except Unknown:
-        return False
-    uid = next((line.split()[1] for line in status.splitlines() if line.startswith("Uid:") and line[4:].strip()), "")
-    return uid.isdecimal() and int(uid) >= FIRST_USER
+    uids = status_words(host.text, pid, "Uid")
+    return bool(uids) and uids[0].isdecimal() and int(uids[0]) >= FIRST_USER
 
 
 def _finding(gpu: Gpu, unexpected: list[tuple[GpuProcess, str]], severity: Severity, of_users: int) -> Finding:
@@ -97,13 +97,6 @@ def _finding(gpu: Gpu, unexpected: list[tuple[GpuProcess, str]], severity: Sever
         commands=(f"ps -o pid,user,lstart,cmd -p {first.pid}", f"scontrol pidinfo {first.pid}"),
         severity=severity,
     )
-
-
-def _environ(host: Host) -> dict[str, str]:
-    try:
-        return dict(host.environ())
-    except NotFound:
-        return {}
 
 
 PROBE: Final = Probe("gpu_busy", check, BusyThresholds(), group=GPU)

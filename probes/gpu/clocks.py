@@ -11,13 +11,12 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from laggard.majority import majority
+from laggard.kit.majority import majority
 from laggard.model import Finding, Severity
 from laggard.probes.gpu.model.readings import query_gpus, read_field
-from laggard.probes.groups import GPU
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import Gpu
-from laggard.probes.probe import Fact, Probe, Ratio, Thresholds, finding
+from laggard.probes.probe import GPU, Fact, Probe, Ratio, Thresholds, finding
 
 _MIN_PEERS: Final = 3
 _FIX: Final = "Give the setting back to the driver, or set the same for all GPUs of the fleet, in the boot scripts too."

@@ -8,13 +8,17 @@ from typing import Final
 from laggard.model import Finding, Severity
 from laggard.probes.errors import Unknown
 from laggard.probes.gpu.model.amd_gpus import AmdGpu, driver_is_loaded, read_amd_gpus
-from laggard.probes.gpu.model.confinement import why_confined
-from laggard.probes.gpu.model.pci_devices import NO_TREE, NvidiaDevices, find_nvidia_devices, unlisted_gpus
+from laggard.probes.gpu.model.pci_devices import (
+    NO_TREE,
+    NvidiaDevices,
+    find_nvidia_devices,
+    unlisted_gpus,
+    why_confined,
+)
 from laggard.probes.gpu.model.readings import explain_nvml_error, query_nvml
-from laggard.probes.groups import GPU
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import Nvml
-from laggard.probes.probe import Count, Fact, Probe, Thresholds, finding
+from laggard.probes.probe import GPU, Count, Fact, Probe, Thresholds, finding
 
 _FIX: Final = (
     "Look for the GPU in the kernel's log (`NVRM: GPU ... has fallen off the bus`, `RmInitAdapter failed`) and on the "
@@ -55,7 +59,8 @@ def check(host: Host, thresholds: CountThresholds) -> Iterator[Finding | Fact]:
         return
     nvml = query_nvml(host)
     if nvml.error or nvml.hung:
-        raise Unknown(f"{len(pci.gpus)} GPUs in the PCI tree, and NVML: {_problem(nvml)}")
+        problem = explain_nvml_error(nvml.error) if nvml.error else "hangs"
+        raise Unknown(f"{len(pci.gpus)} GPUs in the PCI tree, and NVML: {problem}")
     yield from _facts(pci, nvml)
     listed = len(nvml.gpus)
     if listed < expected:
@@ -156,10 +161,6 @@ def _facts(pci: NvidiaDevices, nvml: Nvml) -> Iterator[Fact]:
     for name, value in others.items():
         if value:
             yield Fact(name, value)
-
-
-def _problem(nvml: Nvml) -> str:
-    return explain_nvml_error(nvml.error) if nvml.error else "hangs"
 
 
 PROBE: Final = Probe("gpu_count", check, CountThresholds(), group=GPU)

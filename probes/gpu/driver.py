@@ -16,11 +16,9 @@ from laggard.probes.errors import Unknown
 from laggard.probes.gpu.model.amd_gpus import DRIVER_CALL
 from laggard.probes.gpu.model.driver_log import find_xids
 from laggard.probes.gpu.model.readings import explain_nvml_error, query_nvml
-from laggard.probes.groups import GPU
 from laggard.probes.host.host import Host
-from laggard.probes.host.kernel_log import read_kmsg
 from laggard.probes.nvml.model import CALL_LIMIT_SECONDS, Hang
-from laggard.probes.probe import Fact, Probe, Thresholds, finding
+from laggard.probes.probe import GPU, Fact, Probe, Thresholds, finding
 
 _FIX: Final = (
     "Drain the node and look for the cause in the kernel's log (Xid 119 or 79, `blocked for more than 120 seconds`). A "
@@ -33,11 +31,7 @@ _ROUNDING_SECONDS: Final = 0.05
 _MAX_XIDS: Final = 5
 
 
-class DriverThresholds(Thresholds, frozen=True):
-    """Nothing to set: the time limit of a call stands where the call is made."""
-
-
-def check(host: Host, thresholds: DriverThresholds) -> Iterator[Finding | Fact]:
+def check(host: Host, thresholds: Thresholds) -> Iterator[Finding | Fact]:
     nvml = query_nvml(host)
     if nvml.hung:
         yield from filter(None, [driver_hung(nvml.hung, _log(host))])
@@ -67,7 +61,7 @@ def driver_hung(hang: Hang, log: str | None = None) -> Finding | None:
             "process_state": hang.state or "unreadable",
             "waits_in": hang.wchan or "unreadable",
             "kernel_stack": list(hang.stack),
-            "xids_logged": _last_xids(_live_log() if log is None else log),
+            "xids_logged": _last_xids(_log(Host()) if log is None else log),
         },
         fix=_FIX,
         commands=(
@@ -91,11 +85,4 @@ def _log(host: Host) -> str:
         return ""
 
 
-def _live_log() -> str:
-    try:
-        return read_kmsg()
-    except OSError:
-        return ""
-
-
-PROBE: Final = Probe("gpu_driver", check, DriverThresholds(), group=GPU, on_hang=driver_hung)
+PROBE: Final = Probe("gpu_driver", check, Thresholds(), group=GPU, on_hang=driver_hung)

@@ -15,29 +15,33 @@ the log says that this did not succeed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from laggard.model import Finding, Severity
 from laggard.probes.errors import Unknown
-from laggard.probes.gpu.model.amd_gpus import XGMI, raise_if_unread, started_amd_gpus
-from laggard.probes.gpu.model.amdgpu_log import AmdgpuEvent, find_amdgpu_events, open_kinds
+from laggard.probes.gpu.model.amd_gpus import RESET, XGMI, AmdGpu, raise_if_unread, started_amd_gpus
+from laggard.probes.gpu.model.amdgpu_log import open_kinds, read_amdgpu_events, why_unusable
 from laggard.probes.gpu.model.driver_log import find_xids
 from laggard.probes.gpu.model.pci_devices import of_each_maker
 from laggard.probes.gpu.model.readings import query_gpus, read_field
-from laggard.probes.gpu.rules.amd_findings import Recent, judge_errors
-from laggard.probes.gpu.rules.recovery_action import NOTHING, explain_recovery_action
-from laggard.probes.groups import GPU
+from laggard.probes.gpu.rules.xid_rules import NOTHING, explain_recovery_action
 from laggard.probes.host.counter_history import CounterHistory, SaveCounters
 from laggard.probes.host.host import Host
+from laggard.probes.host.virtualization import read_uptime
 from laggard.probes.nvml.model import UNSUPPORTED, Gpu
-from laggard.probes.probe import Fact, NotNegative, Probe, Thresholds, finding
+from laggard.probes.probe import GPU, Fact, NotNegative, Probe, Thresholds, finding
 
 _FIX: Final = {
     Severity.CRITICAL: "Drain the node and reset the GPU, which remaps the faulty row. If errors come back, run "
     "`dcgmi diag -r 3` and return the board.",
     Severity.WARNING: "The GPU takes new work: only the job that met the error is lost. Reset the GPU when it is idle, "
     "which remaps the faulty row. If errors come back, run `dcgmi diag -r 3` and return the board.",
+}
+_FIX_AMD: Final = {
+    Severity.CRITICAL: RESET,
+    Severity.WARNING: "The driver has ended the program that met the error, or reset the GPU, and keeps the page out "
+    "of use: the GPU takes new work. If errors come back, have it replaced.",
 }
 _NOT_CONTAINED: Final = frozenset({48, 95})
 
@@ -61,25 +65,18 @@ def _check_amd(host: Host, seconds: float) -> Iterator[Finding | Fact | SaveCoun
     corrected = {gpu.device: sum(count.correctable for count in gpu.ras.values()) for gpu in gpus}
     if any(corrected.values()):
         yield Fact("corrected_since_the_driver_was_loaded", {name: count for name, count in corrected.items() if count})
-    log = _amdgpu_events(host)
+    log, _ = read_amdgpu_events(host)  # where it cannot be read the probe gpu_xid is unknown
     for gpu in gpus:
         recent = {
             block: _recent(host.counter_history, f"{gpu.address} {block}", count.uncorrectable, seconds)
             for block, count in gpu.ras.items()
             if block != XGMI
         }
-        since = next((words for count, words in recent.values() if count > 0), "")
-        counts = {block: count for block, (count, _) in recent.items()}
-        yield from judge_errors(gpu, Recent(counts, since), open_kinds(log, gpu.address))
+        blocks = {block: count for block, (count, _) in recent.items() if count > 0}
+        if blocks:
+            since = next(words for count, words in recent.values() if count > 0)
+            yield _amd_finding(gpu, blocks, since, why_unusable(open_kinds(log, gpu.address)))
     raise_if_unread(gpus, "ras", "error counts (RAS)")
-
-
-def _amdgpu_events(host: Host) -> list[AmdgpuEvent]:
-    """The events in the kernel's log; none where it cannot be read: the probe gpu_xid is unknown then."""
-    try:
-        return find_amdgpu_events(host.kernel_log())
-    except Unknown:
-        return []
 
 
 def _check_nvidia(host: Host, thresholds: EccThresholds) -> Iterator[Finding | Fact | SaveCounters]:
@@ -92,30 +89,57 @@ def _check_nvidia(host: Host, thresholds: EccThresholds) -> Iterator[Finding | F
     for gpu, count in reading.values:
         recent, since = _recent(host.counter_history, gpu.key, count, thresholds.window_seconds)
         if recent > 0:
-            yield _finding(gpu, recent, since, _why_unusable(host, gpu, thresholds.window_seconds))
+            yield _nvidia_finding(gpu, recent, since, _why_unusable(host, gpu, thresholds.window_seconds))
     yield from _judge_sram(gpus)
     reading.raise_if_incomplete()
 
 
-def _finding(gpu: Gpu, recent: int, since: str, why_unusable: str) -> Finding:
-    severity = Severity.CRITICAL if why_unusable else Severity.WARNING
+def _amd_finding(gpu: AmdGpu, blocks: Mapping[str, int], since: str, unusable: str) -> Finding:
+    total = sum(blocks.values())
+    evidence = {
+        "uncorrected": total,
+        "by_block": blocks,
+        "since": since,
+        "uncorrected_since_driver_load": {block: count.uncorrectable for block, count in gpu.ras.items()},
+    }
+    summary = (
+        f"{total} {'error' if total == 1 else 'errors'} not correctable (RAS, {', '.join(sorted(blocks))}), {since}"
+    )
+    commands = ("amd-smi metric --ecc-blocks", "amd-smi bad-pages", "dmesg -T | grep amdgpu")
+    return _finding(gpu, summary, unusable, evidence, _FIX_AMD, commands)
+
+
+def _nvidia_finding(gpu: Gpu, recent: int, since: str, unusable: str) -> Finding:
+    evidence = {
+        "uncorrected": recent,
+        "since": since,
+        "uncorrected_since_driver_load": gpu.ecc_volatile,
+        "uncorrected_in_life": gpu.ecc_aggregate,
+        "recovery_action": gpu.recovery_action,
+    }
+    summary = f"{recent} memory {'error' if recent == 1 else 'errors'} not correctable, {since}"
+    commands = (f"nvidia-smi -q -d ECC,ROW_REMAPPER -i {gpu.index}", f"nvidia-smi --gpu-reset -i {gpu.index}")
+    return _finding(gpu, summary, unusable, evidence, _FIX, commands)
+
+
+def _finding(
+    gpu: Gpu | AmdGpu,
+    summary: str,
+    unusable: str,
+    evidence: Mapping[str, object],
+    fix: Mapping[Severity, str],
+    commands: Sequence[str],
+) -> Finding:
+    """`unusable`: why the GPU takes no new work; empty where nothing shows that."""
+    severity = Severity.CRITICAL if unusable else Severity.WARNING
+    summary += f"; {unusable}" if unusable else ""
     return finding(
         "GPU_ECC_UNCORRECTED",
         gpu.device,
-        f"{recent} memory {'error' if recent == 1 else 'errors'} not correctable, {since}"
-        + (f"; {why_unusable}" if why_unusable else ""),
-        evidence={
-            "uncorrected": recent,
-            "since": since,
-            "uncorrected_since_driver_load": gpu.ecc_volatile,
-            "uncorrected_in_life": gpu.ecc_aggregate,
-            "recovery_action": gpu.recovery_action,
-        },
-        fix=_FIX[severity],
-        commands=(
-            f"nvidia-smi -q -d ECC,ROW_REMAPPER -i {gpu.index}",
-            f"nvidia-smi --gpu-reset -i {gpu.index}",
-        ),
+        summary,
+        evidence=evidence,
+        fix=fix[severity],
+        commands=commands,
         severity=severity,
     )
 
@@ -156,8 +180,8 @@ def _logged(host: Host, gpu: Gpu, seconds: float) -> set[int]:
     """Returns the Xids of this GPU that say that an error was not contained, and that no reset has closed since. A log
     that cannot be read has none: the probe gpu_xid is unknown then."""
     try:
-        lines, uptime = find_xids(host.kernel_log()), float(host.read("/proc/uptime").split()[0])
-    except (Unknown, ValueError, IndexError):
+        lines, uptime = find_xids(host.kernel_log()), read_uptime(host)
+    except Unknown:
         return set()
     return {
         line.code

@@ -7,16 +7,13 @@ from typing import Final
 
 from laggard.model import Finding, Severity
 from laggard.probes.errors import Unknown
-from laggard.probes.gpu.model.amd_gpus import read_amd_gpus
-from laggard.probes.gpu.model.confinement import why_confined
-from laggard.probes.gpu.model.pci_devices import find_nvidia_devices, of_each_maker, unlisted_gpus
+from laggard.probes.gpu.model.amd_gpus import POWER_OFF, read_amd_gpus
+from laggard.probes.gpu.model.pci_devices import find_nvidia_devices, of_each_maker, unlisted_gpus, why_confined
 from laggard.probes.gpu.model.readings import explain_nvml_error, query_gpus
-from laggard.probes.gpu.rules.amd_findings import judge_bus
-from laggard.probes.gpu.rules.recovery_action import explain_recovery_action
-from laggard.probes.groups import GPU
+from laggard.probes.gpu.rules.xid_rules import explain_recovery_action
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import HANDLE_FAULTS, LOST_ERRORS, Gpu
-from laggard.probes.probe import Fact, Probe, Thresholds, finding
+from laggard.probes.probe import GPU, Fact, Probe, Thresholds, finding
 
 _FIX: Final = (
     "End what runs on it and reset it (`nvidia-smi --gpu-reset -i INDEX`; on NVSwitch systems all GPUs together). If "
@@ -24,11 +21,7 @@ _FIX: Final = (
 )
 
 
-class LostThresholds(Thresholds, frozen=True):
-    """Nothing to set."""
-
-
-def check(host: Host, thresholds: LostThresholds) -> Iterator[Finding | Fact]:
+def check(host: Host, thresholds: Thresholds) -> Iterator[Finding | Fact]:
     yield from of_each_maker(host, nvidia=_check_nvidia(host), amd=_check_amd(host))
 
 
@@ -36,7 +29,15 @@ def _check_amd(host: Host) -> Iterator[Finding | Fact]:
     """A GPU of AMD's that is gone is known by its configuration space, which the kernel reads without the driver."""
     gpus = read_amd_gpus(host)
     for gpu in gpus:
-        yield from judge_bus(gpu)
+        if gpu.on_the_bus is False:
+            yield finding(
+                "GPU_LOST",
+                gpu.device,
+                "no longer answers on the bus: its configuration space reads as ones",
+                evidence={"driver": "amdgpu" if gpu.started else None},
+                fix=POWER_OFF,
+                commands=(f"lspci -vv -s {gpu.address}", "dmesg -T | grep amdgpu"),
+            )
     unread = [gpu.address for gpu in gpus if gpu.on_the_bus is None]
     if unread:
         raise Unknown(f"the configuration space of GPU {', '.join(unread)} cannot be read")
@@ -102,4 +103,4 @@ def _finding(
     )
 
 
-PROBE: Final = Probe("gpu_lost", check, LostThresholds(), group=GPU)
+PROBE: Final = Probe("gpu_lost", check, Thresholds(), group=GPU)

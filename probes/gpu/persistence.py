@@ -7,18 +7,13 @@ from typing import Final
 
 from laggard.model import Finding
 from laggard.probes.gpu.model.readings import query_gpus, read_field
-from laggard.probes.groups import GPU
 from laggard.probes.host.host import Host
-from laggard.probes.probe import Fact, Probe, Thresholds, finding
+from laggard.probes.probe import GPU, Fact, Probe, Thresholds, finding
 
 _FIX: Final = "Run nvidia-persistenced at boot; without it, `nvidia-smi -pm 1` lasts until the driver is reloaded."
 
 
-class PersistenceThresholds(Thresholds, frozen=True):
-    """Nothing to set."""
-
-
-def check(host: Host, thresholds: PersistenceThresholds) -> Iterator[Finding | Fact]:
+def check(host: Host, thresholds: Thresholds) -> Iterator[Finding | Fact]:
     """Makes one finding for the node, whatever the number of GPUs: the mode is one setting of the node's boot."""
     reading = read_field(query_gpus(host), "persistence", "persistence mode")
     off = [gpu.index for gpu, on in reading.values if not on]
@@ -34,4 +29,4 @@ def check(host: Host, thresholds: PersistenceThresholds) -> Iterator[Finding | F
     reading.raise_if_incomplete()
 
 
-PROBE: Final = Probe("gpu_persistence", check, PersistenceThresholds(), group=GPU)
+PROBE: Final = Probe("gpu_persistence", check, Thresholds(), group=GPU)

@@ -7,32 +7,52 @@ used up counts while heat lowers the clocks, and heat of the memory shows in the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple
 
 from laggard.model import Finding, Severity
-from laggard.probes.gpu.model.amd_gpus import raise_if_unread, started_amd_gpus
+from laggard.probes.gpu.model.amd_gpus import AmdGpu, raise_if_unread, started_amd_gpus
 from laggard.probes.gpu.model.pci_devices import of_each_maker
 from laggard.probes.gpu.model.readings import query_gpus, read_field
-from laggard.probes.gpu.rules.amd_findings import judge_temperatures
-from laggard.probes.groups import GPU
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import Gpu
-from laggard.probes.probe import Fact, Probe, Thresholds, finding
+from laggard.probes.probe import GPU, Fact, Probe, Thresholds, finding
 
 _THERMAL_REASONS: Final = 0x20 | 0x40  # nvmlClocksEventReasonSwThermalSlowdown and ...HwThermalSlowdown
 _NEAR_CELSIUS: Final = 5
 """The degrees by which a GPU whose margin is used up is near to one of its limits: margin and thermometer need not mean
 the same spot of the board."""
 
-_FIX: Final = "Check inlet temperature, fans or coolant flow, heat-sink seating and dust; compare with the other GPUs."
+COOLING: Final = (
+    "Check inlet temperature, fans or coolant flow, heat-sink seating and dust; compare with the other GPUs."
+)
 
 
-class TemperatureThresholds(Thresholds, frozen=True):
-    """Nothing to set: the limits are the device's."""
+class _Limit(NamedTuple):
+    """`now` and `most` are fields of Gpu. Margins are those at which operation and slowdown begin: 0 and below."""
+
+    now: str
+    most: str
+    summary: str
+    severity: Severity
+
+    @property
+    def is_margin(self) -> bool:
+        return self.now == "margin_celsius"
 
 
-def check(host: Host, thresholds: TemperatureThresholds) -> Iterator[Finding | Fact]:
+_SLOWDOWN, _OPERATION = "at its slowdown temperature", "hotter than it may run"
+_LIMITS: Final = (
+    _Limit("temperature_celsius", "slowdown_celsius", _SLOWDOWN, Severity.CRITICAL),
+    _Limit("margin_celsius", "slowdown_margin_celsius", _SLOWDOWN, Severity.CRITICAL),
+    _Limit("temperature_celsius", "gpu_max_celsius", _OPERATION, Severity.WARNING),
+    _Limit("margin_celsius", "gpu_max_margin_celsius", _OPERATION, Severity.WARNING),
+    _Limit("memory_temperature_celsius", "memory_max_celsius", f"its memory is {_OPERATION}", Severity.WARNING),
+)
+"""The most severe ones first."""
+
+
+def check(host: Host, thresholds: Thresholds) -> Iterator[Finding | Fact]:
     yield from of_each_maker(host, nvidia=_check_nvidia(host), amd=_check_amd(host))
 
 
@@ -43,7 +63,7 @@ def _check_amd(host: Host) -> Iterator[Finding | Fact]:
         {gpu.device: {label: sensor.now for label, sensor in gpu.temperatures.items()} for gpu in gpus},
     )
     for gpu in gpus:
-        yield from judge_temperatures(gpu)
+        yield from _judge_sensors(gpu)
     raise_if_unread(gpus, "temperatures", "a thermometer")
 
 
@@ -51,59 +71,51 @@ def _check_nvidia(host: Host) -> Iterator[Finding | Fact]:
     gpus = query_gpus(host)
     reading = read_field(gpus, "temperature_celsius", "a thermometer")
     yield Fact("celsius", {gpu.device: value for gpu, value in reading.values})
-    unconfirmed = {gpu.device: gpu.margin_celsius for gpu in gpus if _has_no_margin(gpu) and not _confirms_margin(gpu)}
+    spent = [gpu for gpu in gpus if any(_is_reached(gpu, limit) for limit in _LIMITS if limit.is_margin)]
+    unconfirmed = {gpu.device: gpu.margin_celsius for gpu in spent if not _confirms_margin(gpu)}
     if unconfirmed:
         yield Fact("margins_not_confirmed_by_a_temperature", unconfirmed)
     for gpu in gpus:
-        overheating = _judge(gpu)
-        if overheating:
-            summary, severity = overheating
-            yield finding(
-                "GPU_TOO_HOT",
-                gpu.device,
-                summary,
-                evidence={name: value for name, value in _evidence(gpu).items() if value is not None},
-                fix=_FIX,
-                commands=(f"nvidia-smi -q -d TEMPERATURE -i {gpu.index}",),
-                severity=severity,
-            )
+        counted = [limit for limit in _LIMITS if not limit.is_margin or _confirms_margin(gpu)]
+        worst = next((limit for limit in counted if _is_reached(gpu, limit)), None)
+        if worst:
+            evidence = {name: value for name, value in _evidence(gpu).items() if value is not None}
+            command = f"nvidia-smi -q -d TEMPERATURE -i {gpu.index}"
+            yield _finding(gpu, f"{worst.summary}: {_degrees(gpu)}", evidence, command, worst.severity)
     reading.raise_if_incomplete()
 
 
-def _judge(gpu: Gpu) -> tuple[str, Severity] | None:
-    """Returns the summary and severity of the most severe limit that is reached. Margins are those at which operation
-    and slowdown begin: 0 and below."""
-    margin = gpu.margin_celsius if _confirms_margin(gpu) else None
-    checks = (
-        (_reached(gpu.temperature_celsius, gpu.slowdown_celsius), "at its slowdown temperature", Severity.CRITICAL),
-        (_spent(margin, gpu.slowdown_margin_celsius), "at its slowdown temperature", Severity.CRITICAL),
-        (_reached(gpu.temperature_celsius, gpu.gpu_max_celsius), "hotter than it may run", Severity.WARNING),
-        (_spent(margin, gpu.gpu_max_margin_celsius), "hotter than it may run", Severity.WARNING),
-        (
-            _reached(gpu.memory_temperature_celsius, gpu.memory_max_celsius),
-            "its memory is hotter than it may run",
-            Severity.WARNING,
-        ),
+def _judge_sensors(gpu: AmdGpu) -> Iterator[Finding]:
+    """The `crit` of hwmon is where the GPU slows itself down, `emergency` where it switches itself off: amd-smi calls
+    them SLOWDOWN and SHUTDOWN. The worst sensor counts."""
+    over = {
+        label: sensor.now - sensor.critical
+        for label, sensor in gpu.temperatures.items()
+        if sensor.critical is not None and 0 < sensor.critical <= sensor.now
+    }
+    if over:
+        worst = max(over, key=lambda label: over[label])
+        sensor = gpu.temperatures[worst]
+        summary = f"at its slowdown temperature: {worst} {sensor.now:.0f} C of {sensor.critical:.0f}"
+        evidence = {label: sensor._asdict() for label, sensor in gpu.temperatures.items()}
+        yield _finding(gpu, summary, evidence, "amd-smi metric --temperature", Severity.CRITICAL)
+
+
+def _finding(
+    gpu: Gpu | AmdGpu, summary: str, evidence: Mapping[str, object], command: str, severity: Severity
+) -> Finding:
+    return finding(
+        "GPU_TOO_HOT", gpu.device, summary, evidence=evidence, fix=COOLING, commands=(command,), severity=severity
     )
-    for holds, text, severity in checks:
-        if holds:
-            return f"{text}: {_degrees(gpu)}", severity
-    return None
 
 
-def _reached(value: int | None, limit: int | None) -> bool:
-    return value is not None and bool(limit) and value >= limit  # type: ignore[operator]
-
-
-def _spent(margin: int | None, limit: int | None) -> bool:
-    """Returns whether the margin is used up. Margins count down to the limit, and 0 is a limit like any other."""
-    return margin is not None and limit is not None and margin <= limit
-
-
-def _has_no_margin(gpu: Gpu) -> bool:
-    return _spent(gpu.margin_celsius, gpu.slowdown_margin_celsius) or _spent(
-        gpu.margin_celsius, gpu.gpu_max_margin_celsius
-    )
+def _is_reached(gpu: Gpu, limit: _Limit, near: int = 0) -> bool:
+    """Returns whether a temperature is at its limit, or within `near` degrees of it, or a margin is used up. Margins
+    count down to the limit, and 0 is a limit like any other."""
+    now, most = getattr(gpu, limit.now), getattr(gpu, limit.most)
+    if now is None or most is None:
+        return False
+    return bool(now <= most if limit.is_margin else most and now >= most - near)
 
 
 def _confirms_margin(gpu: Gpu) -> bool:
@@ -111,12 +123,7 @@ def _confirms_margin(gpu: Gpu) -> bool:
     now. Healthy GPUs, H100 among them, report margins of 0 and -5 (leptonai/gpud, commit 035de368)."""
     if (gpu.clocks_event_reasons or 0) & _THERMAL_REASONS:
         return True
-    limits = (
-        (gpu.temperature_celsius, gpu.slowdown_celsius),
-        (gpu.temperature_celsius, gpu.gpu_max_celsius),
-        (gpu.memory_temperature_celsius, gpu.memory_max_celsius),
-    )
-    return any(_reached(value, limit - _NEAR_CELSIUS) for value, limit in limits if limit)
+    return any(_is_reached(gpu, limit, _NEAR_CELSIUS) for limit in _LIMITS if not limit.is_margin)
 
 
 def _degrees(gpu: Gpu) -> str:
@@ -138,4 +145,4 @@ def _evidence(gpu: Gpu) -> dict[str, int | None]:
     }
 
 
-PROBE: Final = Probe("gpu_temperature", check, TemperatureThresholds(), group=GPU)
+PROBE: Final = Probe("gpu_temperature", check, Thresholds(), group=GPU)

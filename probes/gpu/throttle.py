@@ -10,7 +10,7 @@ before that a GPU tells what holds now (1.3), or nothing (1.4, 1.5).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from laggard.model import Finding, Severity
@@ -18,12 +18,11 @@ from laggard.probes.errors import NotApplicable
 from laggard.probes.gpu.model.amd_gpus import AmdGpu, raise_if_unread, started_amd_gpus
 from laggard.probes.gpu.model.pci_devices import of_each_maker
 from laggard.probes.gpu.model.readings import query_gpus, read_field
-from laggard.probes.gpu.rules.amd_findings import judge_throttling, throttled_shares
-from laggard.probes.groups import GPU
-from laggard.probes.host.counter_history import CounterHistory, SaveCounters
+from laggard.probes.gpu.temperature import COOLING
+from laggard.probes.host.counter_history import CounterHistory, Increase, SaveCounters
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import Gpu
-from laggard.probes.probe import Fact, Probe, Ratio, Thresholds, finding
+from laggard.probes.probe import GPU, Fact, Probe, Ratio, Thresholds, finding
 
 _NAMES: Final = {
     "sw_thermal": "heat (the driver's limit)",
@@ -32,17 +31,39 @@ _NAMES: Final = {
     "hw_slowdown": "the hardware's protection",
     "thermal": "heat",
     "board_limit": "the board's limits",
+    "prochot": "the platform (PROCHOT)",
+    "socket_thm": "heat",
+    "vr_thm": "heat of its voltage regulators",
+    "hbm_thm": "heat of its memory",
+    "coolant": "heat of its coolant",
 }
+"""The reasons, those of NVIDIA's GPUs first. AMD's limit of power, ppt, is not among them: a busy GPU runs at it."""
 _BITS: Final = {"hw_slowdown": 0x08, "sw_thermal": 0x20, "hw_thermal": 0x40, "hw_power_brake": 0x80}
 """The bits of nvmlClocksEventReason*. 0x08 is set along with the two that are more precise; SwPowerCap (0x04) is not
 judged."""
+_SMU_BITS: Final = {
+    **dict.fromkeys((32, 33, 35, 36, 37), "socket_thm"),
+    34: "hbm_thm",
+    **dict.fromkeys((38, 39, 40, 41, 44, 45), "vr_thm"),
+    **dict.fromkeys((42, 43), "coolant"),
+    **dict.fromkeys((46, 47), "prochot"),
+}
+"""The bits of indep_throttle_status for heat and for the platform (SMU_THROTTLER_*_BIT, amdgpu_smu.h). The limits of
+power and current below them (PPT, TDC, EDC) are those that a busy GPU runs at."""
 _WARNING_ONLY: Final = frozenset({"sw_thermal", "board_limit"})
 """Slower, but as designed; and what older drivers count as limits of the board, ordinary power capping perhaps among
 it: NVIDIA does not say."""
+_BRAKE: Final = "Check the power supplies, their redundancy and the rack's power cap; the brake is pulled from outside."
 _FIX: Final = {
-    "heat": "Check inlet temperature, fans or coolant flow, heat-sink seating and dust; compare with the other GPUs.",
-    "power": "Check the power supplies, their redundancy and the rack's power cap; the brake is pulled from outside.",
+    "hw_power_brake": _BRAKE,
+    "board_limit": _BRAKE,
+    "prochot": _BRAKE.replace("the brake", "PROCHOT"),
 }
+"""For all other reasons it is COOLING."""
+_AMD_SMI: Final = "amd-smi metric --throttle --temperature --power"
+
+_Shares = dict[str, tuple[float, float]]
+"""By reason the share of time, and the seconds that it is a share of."""
 
 
 class ThrottleThresholds(Thresholds, frozen=True):
@@ -62,10 +83,15 @@ def check(host: Host, thresholds: ThrottleThresholds) -> Iterator[Finding | Fact
 
 def _check_amd(host: Host, thresholds: ThrottleThresholds) -> Iterator[Finding | Fact | SaveCounters]:
     gpus = started_amd_gpus(host)
-    yield SaveCounters({key: value for gpu in gpus for key, value in _amd_counters(gpu).items()})
+    yield SaveCounters({f"{gpu.address} {name}": value for gpu in gpus for name, value in _amd_counters(gpu).items()})
     for gpu in gpus:
-        shares, seconds = _amd_shares(host.counter_history, gpu)
-        yield from judge_throttling(gpu, shares, seconds, thresholds.warning_ratio, thresholds.critical_ratio)
+        celsius = {"celsius": {label: sensor.now for label, sensor in gpu.temperatures.items()}}
+        if shares := _amd_shares(host.counter_history, gpu):
+            yield from _judge_shares(gpu, shares, thresholds, celsius)
+        elif bits := (gpu.metrics and gpu.metrics.throttle_bits) or 0:
+            active = [name for bit, name in _SMU_BITS.items() if bits >> bit & 1]
+            told = {"indep_throttle_status": f"{bits:#x}", "reasons_now": sorted({_NAMES[name] for name in active})}
+            yield from _judge_now(gpu, active, {**told, **celsius})
     raise_if_unread(gpus, "metrics", "a table of metrics (gpu_metrics)")
     versions = sorted({gpu.metrics.version for gpu in gpus if gpu.metrics and not _tells_throttling(gpu)})
     if versions:
@@ -80,78 +106,46 @@ def _tells_throttling(gpu: AmdGpu) -> bool:
 def _amd_counters(gpu: AmdGpu) -> dict[str, int]:
     if gpu.metrics is None or gpu.metrics.accumulation_counter is None:
         return {}
-    counts = {f"{gpu.address} {name}": value for name, value in gpu.metrics.residencies.items()}
-    return {f"{gpu.address} cycles": gpu.metrics.accumulation_counter, **counts}
+    return {"cycles": gpu.metrics.accumulation_counter, **gpu.metrics.residencies}
 
 
-def _amd_shares(history: CounterHistory, gpu: AmdGpu) -> tuple[dict[str, float], float]:
-    """Returns by reason the share of the firmware's cycles since the last snapshot, and the seconds since then."""
-    found = {key: history.increase(key, value) for key, value in _amd_counters(gpu).items()}
-    cycles = found.pop(f"{gpu.address} cycles", None)
-    if cycles is None:
-        return {}, 0.0
-    counts = {key.rpartition(" ")[2]: increase.count for key, increase in found.items() if increase is not None}
-    return throttled_shares(cycles.count, counts), cycles.seconds
+def _amd_shares(history: CounterHistory, gpu: AmdGpu) -> _Shares:
+    """The shares of the firmware's cycles since the last snapshot (amd-smi computes its `violation activity` so:
+    amdsmi, amd_smi.cc, amdsmi_get_violation_status)."""
+    found = _increases(history, gpu.address, _amd_counters(gpu))
+    cycles = found.pop("cycles", None)
+    if cycles is None or cycles.count <= 0:
+        return {}
+    return {name: (min(it.count / cycles.count, 1.0), cycles.seconds) for name, it in found.items() if name in _NAMES}
+
+
+def _increases(history: CounterHistory, key: str, counters: Mapping[str, int]) -> dict[str, Increase]:
+    found = {name: history.increase(f"{key} {name}", value) for name, value in counters.items()}
+    return {name: increase for name, increase in found.items() if increase is not None}
 
 
 def _check_nvidia(host: Host, thresholds: ThrottleThresholds) -> Iterator[Finding | Fact | SaveCounters]:
+    """A power brake that is pulled for all GPUs is no GPU's fault: a site does so whose power is short."""
     gpus = query_gpus(host)
     counted = read_field(gpus, "throttled_nanoseconds", "counters of lowered clocks")
     now = read_field(gpus, "clocks_event_reasons", "reasons for lowered clocks")
     yield SaveCounters({f"{gpu.key} {name}": value for gpu, values in counted.values for name, value in values.items()})
     shares_of = {gpu.key: _shares(host.counter_history, gpu) for gpu in gpus}
-    braked = all(_share(shares_of[gpu.key], "hw_power_brake") >= thresholds.warning_ratio for gpu in gpus)
+    braked = all(shares_of[gpu.key].get("hw_power_brake", (0.0,))[0] >= thresholds.warning_ratio for gpu in gpus)
+    of_all = frozenset({"hw_power_brake"} if braked else ())
     for gpu in gpus:
-        shares = shares_of[gpu.key]
         active = _active(gpu.clocks_event_reasons or 0)
-        if shares:
-            yield from _judge_shares(gpu, shares, active, thresholds, braked)
-        elif active:
-            yield _finding(gpu, active[0], "at this moment", Severity.WARNING, {"reasons_now": active})
+        if shares := shares_of[gpu.key]:
+            told = {"reasons_now": active, "celsius": gpu.temperature_celsius}
+            yield from _judge_shares(gpu, shares, thresholds, told, of_all)
+        else:
+            yield from _judge_now(gpu, active, {"reasons_now": active})
     now.raise_if_incomplete()
 
 
-def _shares(history: CounterHistory, gpu: Gpu) -> dict[str, tuple[float, float]]:
-    """Returns by reason the share of time, and the seconds that it is a share of."""
-    shares: dict[str, tuple[float, float]] = {}
-    for name, value in (gpu.throttled_nanoseconds or {}).items():
-        increase = history.increase(f"{gpu.key} {name}", value)
-        if increase is not None:
-            shares[name] = (increase.count / 1e9 / increase.seconds, increase.seconds)
-    return shares
-
-
-def _share(shares: dict[str, tuple[float, float]], name: str) -> float:
-    return shares.get(name, (0.0, 0.0))[0]
-
-
-def _judge_shares(
-    gpu: Gpu, shares: dict[str, tuple[float, float]], active: list[str], thresholds: ThrottleThresholds, braked: bool
-) -> Iterator[Finding]:
-    """Yields a finding of the worst reason: a critical one before others, then by its share. `braked`: the power brake
-    is pulled for all GPUs, as a site does whose power is short. It is no GPU's fault."""
-    severities = {
-        name: Severity.CRITICAL
-        if share >= thresholds.critical_ratio
-        and name not in _WARNING_ONLY
-        and not (name == "hw_power_brake" and braked)
-        else Severity.WARNING
-        for name, (share, _) in shares.items()
-        if share >= thresholds.warning_ratio
-    }
-    if not severities:
-        return
-    worst = max(severities, key=lambda name: (severities[name] is Severity.CRITICAL, shares[name][0]))
-    ratio, seconds = shares[worst]
-    evidence = {
-        "share_of_time": {name: round(min(share, 1.0), 4) for name, (share, _) in shares.items()},
-        "seconds": round(seconds),
-        "reasons_now": active,
-        "celsius": gpu.temperature_celsius,
-    }
-    everywhere = ", as of all GPUs of this node" if worst == "hw_power_brake" and braked else ""
-    when = f"{min(ratio, 1.0):.0%} of the last {seconds:.0f} s{everywhere}"
-    yield _finding(gpu, worst, when, severities[worst], evidence)
+def _shares(history: CounterHistory, gpu: Gpu) -> _Shares:
+    found = _increases(history, gpu.key, gpu.throttled_nanoseconds or {})
+    return {name: (increase.count / 1e9 / increase.seconds, increase.seconds) for name, increase in found.items()}
 
 
 def _active(reasons: int) -> list[str]:
@@ -160,14 +154,47 @@ def _active(reasons: int) -> list[str]:
     return [name for name in names if name != "hw_slowdown"] or names
 
 
-def _finding(gpu: Gpu, reason: str, when: str, severity: Severity, evidence: dict[str, object]) -> Finding:
+def _judge_shares(
+    gpu: Gpu | AmdGpu,
+    shares: _Shares,
+    thresholds: ThrottleThresholds,
+    told: Mapping[str, object],
+    of_all: frozenset[str] = frozenset(),
+) -> Iterator[Finding]:
+    """Yields a finding of the worst reason: a critical one before others, then by its share. `of_all`: the reasons
+    that hold for all GPUs of the node, which are warnings."""
+    severities = {
+        name: Severity.CRITICAL
+        if share >= thresholds.critical_ratio and name not in _WARNING_ONLY | of_all
+        else Severity.WARNING
+        for name, (share, _) in shares.items()
+        if share >= thresholds.warning_ratio
+    }
+    if not severities:
+        return
+    worst = max(severities, key=lambda name: (severities[name] is Severity.CRITICAL, shares[name][0]))
+    ratio, seconds = shares[worst]
+    share_of_time = {name: round(min(share, 1.0), 4) for name, (share, _) in shares.items()}
+    everywhere = ", as of all GPUs of this node" if worst in of_all else ""
+    when = f"{min(ratio, 1.0):.0%} of the last {seconds:.0f} s{everywhere}"
+    evidence = {"share_of_time": share_of_time, "seconds": round(seconds), **told}
+    yield _finding(gpu, worst, when, severities[worst], evidence)
+
+
+def _judge_now(gpu: Gpu | AmdGpu, active: Sequence[str], evidence: Mapping[str, object]) -> Iterator[Finding]:
+    if active:
+        yield _finding(gpu, active[0], "at this moment", Severity.WARNING, evidence)
+
+
+def _finding(gpu: Gpu | AmdGpu, reason: str, when: str, severity: Severity, evidence: Mapping[str, object]) -> Finding:
+    asks = f"nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER -i {gpu.index}" if isinstance(gpu, Gpu) else _AMD_SMI
     return finding(
         "GPU_THROTTLED",
         gpu.device,
         f"slowed down by {_NAMES[reason]}, {when}",
         evidence=evidence,
-        fix=_FIX["power" if reason in ("hw_power_brake", "board_limit") else "heat"],
-        commands=(f"nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER -i {gpu.index}",),
+        fix=_FIX.get(reason, COOLING),
+        commands=(asks,),
         severity=severity,
     )
 

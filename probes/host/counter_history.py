@@ -1,12 +1,13 @@
 """The counters that probes read before, so that a counter is judged by its increase and never by its value.
 
 A probe yields SaveCounters({counter: value}) and asks `host.counter_history.increase(counter, value, seconds)`. The
-runner loads and saves the snapshots: see runner/history_store.py. Only snapshots of the current boot count. They are
+runner loads and saves the snapshots: see runner/state_file.py. Only snapshots of the current boot count. They are
 thinned with age (one a minute, then ever fewer), so that the increase over an hour is known however often probes run.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
@@ -69,6 +70,14 @@ class CounterHistory(msgspec.Struct, frozen=True):
                 if age >= seconds:
                     break
         return increase
+
+    def spread(self, counter: str, value: int, seconds: float) -> float:
+        """How far the first and the last increase of `counter` within `seconds` are apart at least, by the snapshots
+        between which they came."""
+        known = [(shot.uptime, shot.counters[counter]) for shot in self.snapshots if counter in shot.counters]
+        times = [shot for shot in [*known, (self.uptime, value)] if shot[0] >= self.uptime - seconds]
+        rises = [(one[0], other[0]) for one, other in itertools.pairwise(times) if other[1] > one[1]]
+        return max(0.0, rises[-1][0] - rises[0][1]) if rises else 0.0
 
     @property
     def description(self) -> str:

@@ -5,21 +5,29 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeVar
 
 from laggard import wire
-from laggard.environment import ENV_NODE
-from laggard.errors import UsageError
-from laggard.probes.errors import NotFound, Unknown
+from laggard.kit.environment import ENV_NODE
+from laggard.kit.errors import UsageError
+from laggard.probes.errors import NotFound, Unknown, if_present, or_none
+from laggard.probes.host import live
+from laggard.probes.host.apart import read_credentials, read_users_file
 from laggard.probes.host.counter_history import CounterHistory
-from laggard.probes.host.kernel import FileSystem, Kernel, KernelClock, Pfc, StatvfsReply, Usage
-from laggard.probes.host.kernel_log import KMSG_PATH, read_kmsg
-from laggard.probes.host.live import LiveKernel
-from laggard.probes.host.log_memory import LogMemory, remember, with_memory
-from laggard.probes.host.recorded import RecordedKernel
-from laggard.probes.host.recorded_tree import RecordedTree, open_regular
-from laggard.probes.host.users_file import read_credentials, read_users_file
+from laggard.probes.host.kernel import (
+    REPLIES_PATH,
+    FileSystem,
+    KernelClock,
+    Pfc,
+    RecordedKernel,
+    RecordedTree,
+    StatvfsReply,
+    Usage,
+    open_regular,
+)
+from laggard.probes.host.kernel_log import KMSG_PATH, LogMemory, read_kmsg, remember, with_memory
 from laggard.probes.host.watchdog import Watchdog
 from laggard.probes.nvml.model import NVML_PATH, Nvml
 
@@ -48,7 +56,7 @@ class Host:
         self.supervised = False  # whether this process may hang; set by the runner
         self.watchdog: Watchdog | None = None  # where calls into a driver are announced; set by the runner
         self._tree = RecordedTree(self.root)
-        self._kernel: Kernel = RecordedKernel(self._tree) if self.recorded else LiveKernel()
+        self._recording = RecordedKernel(self._tree) if self.recorded else None
         self._nvml: Nvml | None = None
         self._log_memory = LogMemory()
 
@@ -56,8 +64,22 @@ class Host:
         """The text of the file at `path`. Raises Unknown also where it is not UTF-8 text."""
         return _text(path, self.read_bytes(path))
 
+    def text(self, path: str) -> str:
+        """The text of the file at `path`, without blanks at its ends; empty where it cannot be read. It is for what
+        decides nothing, or where no answer is one."""
+        return (or_none(self.read, path) or "").strip()
+
+    def read_if_present(self, path: str) -> str:
+        """The same of a file that not every machine has; empty where there is none. Raises Unknown where it cannot be
+        read."""
+        return (if_present(self.read, path) or "").strip()
+
+    def names(self, path: str) -> tuple[str, ...]:
+        """The names in the directory at `path`, as entries() has them; none where it cannot be listed."""
+        return or_none(self.entries, path) or ()
+
     def read_users_file(self, path: str, pid: str) -> str:
-        """The text of a file that the process `pid` has named, which may be any path at all: see users_file.py."""
+        """The text of a file that the process `pid` has named, which may be any path at all: see apart.py."""
         return _text(path, _attempt(f"read {path}", lambda: self._read_users_file(path, pid)))
 
     def process_user(self, pid: str) -> str:
@@ -95,44 +117,47 @@ class Host:
 
     def file_system(self, path: str) -> FileSystem:
         """Sizes of the file system mounted at `path`. May hang on a dead file server."""
-        return _attempt(f"statvfs {path}", lambda: self._kernel.file_system(path))
+        return self._ask("file_systems", path, f"statvfs {path}", lambda: live.read_file_system(path))
 
     def usage(self, path: str) -> Usage:
         """The users whose files fill the local file system mounted at `path`. Takes up to half a second."""
-        return _attempt(f"see whose files fill {path}", lambda: self._kernel.usage(path))
+        return self._ask("usages", path, f"see whose files fill {path}", lambda: live.read_usage(path))
 
     def statvfs_replies(self, points: Mapping[str, Sequence[str]], seconds: float) -> Mapping[str, StatvfsReply]:
         """The replies of statvfs for mount points, within `seconds`. `points`: the mount points by server; each server
         is asked by a process of its own. Does not hang."""
-        return _attempt("ask the mounts", lambda: self._kernel.statvfs_replies(points, seconds))
+        known = self._ask("replies", "", "ask the mounts", lambda: live.query_statvfs(points, seconds))
+        missing = StatvfsReply(error=f"not recorded in {REPLIES_PATH}")
+        return {point: known.get(point, missing) for group in points.values() for point in group}
 
     def clock(self) -> KernelClock:
         """The state of the kernel's clock, by adjtimex(2)."""
-        return _attempt("adjtimex", self._kernel.clock)
+        return self._ask("clock", "", "adjtimex", live.read_clock)
 
     def pfc(self, netdev: str) -> Pfc:
         """Priority flow control of a network device. Raises NotFound where its driver does not support it."""
-        try:
-            return _attempt(f"read PFC of {netdev}", lambda: self._kernel.pfc(netdev))
-        except Unknown as error:
-            if os.strerror(errno.EOPNOTSUPP) in str(error):
-                raise NotFound(str(error)) from None
-            raise
+        action = f"read PFC of {netdev}"
+        answer = self._ask("pfc", netdev, action, lambda: live.read_pfc(netdev))
+        if answer is None:
+            raise NotFound(f"cannot {action}: {os.strerror(errno.EOPNOTSUPP)}")
+        return answer
 
     def environ(self) -> Mapping[str, str]:
         """The environment that laggard was started with, or was when the machine was recorded."""
-        return _attempt("read the environment", self._kernel.environ)
+        return self._ask("environ", "", "read the environment", lambda: os.environ)
+
+    def variables(self) -> Mapping[str, str]:
+        """The same; empty for a recording of files alone, which was not made in a job. Raises Unknown."""
+        return if_present(self.environ) or {}
 
     def time(self) -> float:
         """Unix time in seconds."""
-        return _attempt("read the time", self._kernel.time)
+        return self._ask("time", "", "read the time", time.time)
 
     def boot_time(self, uptime: float) -> float | None:
         """The Unix time of the boot, which was `uptime` seconds ago; None where the time is not known."""
-        try:
-            return self.time() - uptime
-        except Unknown:
-            return None
+        now = or_none(self.time)
+        return None if now is None else now - uptime
 
     def nvml(self, start_seconds: float) -> Nvml:
         """NVML's readings of all GPUs. They are read once for each process. `start_seconds`: how much longer than other
@@ -177,19 +202,20 @@ class Host:
     def node(self) -> str:
         """The name of this machine in reports: LAGGARD_NODE, else the kernel's host name, else, for a recording without
         either, the name of its folder."""
-        return self._configured_name() or self._kernel_name() or os.path.basename(self.root) or "unknown"
+        return (
+            (or_none(self.environ) or {}).get(ENV_NODE)
+            or self.text("/proc/sys/kernel/hostname")
+            or os.path.basename(self.root)
+            or "unknown"
+        )
 
-    def _configured_name(self) -> str:
-        try:
-            return self.environ().get(ENV_NODE, "")
-        except Unknown:
-            return ""
-
-    def _kernel_name(self) -> str:
-        try:
-            return self.read("/proc/sys/kernel/hostname").strip()
-        except Unknown:
-            return ""
+    def _ask(self, kind: str, key: str, action: str, ask: Callable[[], T]) -> T:
+        """What `ask` returns on a live machine; the recorded answer of this kind to `key` otherwise."""
+        recording = self._recording
+        if recording is None:
+            return _attempt(action, ask)
+        answer: T = _attempt(action, lambda: recording.answer(kind, key, action))
+        return answer
 
     def _read(self, path: str) -> bytes:
         descriptor = self._open(path)
@@ -222,8 +248,8 @@ class Host:
 
     def _check_refusal(self, verb: str, path: str) -> None:
         """Raises the OSError that an empty file or folder of a recording may stand for."""
-        if isinstance(self._kernel, RecordedKernel):
-            self._kernel.check_refusal(f"{verb} {self._locate(path)[len(self.root) :]}")
+        if self._recording:
+            self._recording.check_refusal(f"{verb} {self._locate(path)[len(self.root) :]}")
 
     def _read_parts(self, path: str, parse: Callable[[ReadAt], T]) -> T:
         descriptor = self._open(path)

@@ -1,15 +1,17 @@
 """Reads the kernel's log from /dev/kmsg or by syslog(2), and splits it into messages, in the form of either.
 
-Any user can make the kernel write text of theirs: see user_text.py."""
+Any user can make the kernel write text of theirs."""
 
 from __future__ import annotations
 
 import errno
 import os
+import re
 from collections.abc import Iterable, Iterator
+from functools import cache
 from typing import Final, NamedTuple
 
-from laggard.text.lazy_pattern import lazy_pattern
+from laggard.kit.words import lazy_pattern
 
 KMSG_PATH: Final = "/laggard/kmsg"
 """The log of a recorded machine."""
@@ -108,6 +110,11 @@ def last_at(seconds: float | None, booted_at: float | None) -> dict[str, float]:
     return {} if seconds is None or booted_at is None else {"last_at": round(booted_at + seconds, 1)}
 
 
+def age_text(seconds: int) -> str:
+    """The age of a record, for the summary of a finding."""
+    return f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{seconds // 60} min"
+
+
 def parse_messages(text: str) -> Iterator[KernelMessage]:
     """Yields the kernel's messages, one a record. Nothing that a user wrote begins one:
 
@@ -173,3 +180,130 @@ def _is_kernels(priority: str | None) -> bool:
     """Whether the facility, which stands above three bits of level, is the kernel's. A program that writes to /dev/kmsg
     cannot have it (kernel/printk/printk.c, devkmsg_write)."""
     return priority is None or len(priority) < 10 and not int(priority) >> 3
+
+
+# The messages of the kernel that hold text of a user, and where. Pure.
+#
+# Sources, of Linux 6.12: fs/fs_context.c and fs/fs_parser.c (options of mount(2), which a user may call in a user
+# namespace of their own), arch/x86/mm/fault.c, arch/x86/kernel/traps.c and kernel/signal.c (the name of a process, and
+# of the file that it executes), mm/oom_kill.c and mm/page_alloc.c, net/netfilter/nf_log_syslog.c (a prefix; of a
+# network namespace that is not the first one only with net.netfilter.nf_log_all_netns), net/sched/act_simple.c,
+# security/yama/yama_lsm.c, kernel/audit.c.
+#
+# A message counts as a driver's only where its record begins as the driver's do. So text in the middle of a record says
+# nothing; at its beginning a user can place 15 characters, the name of a process, or where netfilter logs, up to 127.
+
+NAME: Final = r"(?:\\x[0-9a-f]{2}|.){1,15}"
+"""A process's name, as any user chooses it: at most 15 bytes (TASK_COMM_LEN), of any value but 0."""
+
+IN_THE_MIDDLE: Final = (
+    r"\w+: (?:Unknown parameter|Bad value for|Lookup failure for) '",
+    r"overlay(?:fs)?: ",
+    r"process '.*' launched '",
+    r"ptrace attach of ",
+    r"netlink: ",
+    r"audit: ",
+    r"simple: ",
+    r"cgroup: ",
+    r"INFO: task ",
+    r"CPU: \d+ ",
+    r"warning: process `",
+)
+"""The beginnings of messages that hold text of a user further on, which is longer than a process's name."""
+
+AT_THE_BEGINNING: Final = (
+    rf"{NAME}\[\d+\]:? (?:segfault at|trap |general protection|bad frame|unhandled|vsyscall|int3|error \d)",
+    rf"{NAME} invoked oom-killer: ",
+    rf"{NAME} \(\d+\): ",
+    rf"{NAME}: (?:page allocation failure|attempt to access beyond|vmalloc )",
+)
+"""The messages that begin with the name of a process. What tells them is longer than a process's name, so that no name
+makes a driver's message one of these."""
+
+OF_ANY_LENGTH: Final = (
+    r".*IN=\S* OUT=\S* (?:.*\bSRC=\S+ DST=\S+ LEN=\d|MACSRC=\S+ MACDST=|MAC source = |ARP HTYPE=|"
+    r"(?:[A-Z]+=\S* )*(?:MAC=(?:[0-9a-f]{2}:){5}|TRUNCATED$))"
+)
+"""The message of netfilter, which begins with up to 127 characters of whoever made the rule. Of a frame of a protocol
+that it does not know, it ends with the interfaces and addresses (net/netfilter/nf_log_syslog.c, nf_log_unknown_packet;
+of ebt_log, net/bridge/netfilter/ebt_log.c before Linux 5.13)."""
+
+
+@cache  # where it is asked for first: most gates read no log, and compiling takes two milliseconds of their start
+def _any_length() -> re.Pattern[str]:
+    return re.compile("|".join((*IN_THE_MIDDLE, OF_ANY_LENGTH)), re.DOTALL)
+
+
+@cache
+def _beginning() -> re.Pattern[str]:
+    return re.compile("|".join(AT_THE_BEGINNING), re.DOTALL)
+
+
+def begins_with_users_text(text: str) -> bool:
+    """Whether the message begins with what a user may have chosen, so that its beginning names no driver."""
+    return bool(_beginning().match(text)) or holds_users_message(text)
+
+
+def holds_users_message(text: str) -> bool:
+    """Whether the message may hold a whole message that a user wrote."""
+    return bool(_any_length().match(text))
+
+
+# What is remembered of the kernel's log, so that a flood of lines washes nothing away that was seen. Pure.
+#
+# The kernel's buffer is small, and any user can fill it. A process that looks at it again and again keeps the drivers'
+# records, and knows from which moment on it has missed none: records are numbered without a gap.
+
+MAX_RECORDS: Final = 4096
+"""The largest number of records that are kept. Where there are more, the oldest go, and the memory begins later."""
+
+_MAX_CHARACTERS: Final = 1024
+_RECORD: Final = lazy_pattern(r"\d+,(\d+),(\d+),[^;]*;(.*)")
+_FIRST_LINE: Final = lazy_pattern(r"(?:<\d+>)?\[\s*(\d+\.\d+)\]")
+_DRIVERS: Final = ("NVRM: ", "nvidia-nvswitch", "mlx5_core ", "amdgpu ", "[drm:amdgpu", "[drm] amdgpu ")
+"""The beginnings of the records that the probes judge."""
+
+
+class LogMemory(NamedTuple):
+    """`since`: the seconds after boot from which on no record was missed; None: not known. `last`: the number of the
+    newest record that was seen; -1: none was. `records`: those of the drivers, as (number, line of /dev/kmsg)."""
+
+    since: float | None = None
+    last: int = -1
+    records: tuple[tuple[int, str], ...] = ()
+
+
+def remember(memory: LogMemory, log: str) -> LogMemory:
+    """Returns the memory after a look at the log, in any form; only that of /dev/kmsg is kept, which has numbers."""
+    lines = [(found, line) for line in log.split("\n") if (found := _RECORD.match(line))]
+    if not lines:
+        return memory._replace(since=_first_time(log))
+    first = int(lines[0][0][1])
+    seamless = memory.last >= 0 and first <= memory.last + 1
+    begins = memory.since if seamless else 0.0 if first == 0 else int(lines[0][0][2]) / 1e6
+    new = [
+        (int(found[1]), line[:_MAX_CHARACTERS])
+        for found, line in lines
+        if found[3].startswith(_DRIVERS) and int(found[1]) > memory.last and not begins_with_users_text(found[3])
+    ]  # a process named `NVRM: x` that crashes again and again pushes nothing out
+    records = (*memory.records, *new)
+    if len(records) > MAX_RECORDS:
+        records = records[-MAX_RECORDS:]
+        begins = max(begins or 0.0, _seconds(records[0][1]))
+    return LogMemory(begins, max(memory.last, int(lines[-1][0][1])), records)
+
+
+def with_memory(memory: LogMemory, log: str) -> str:
+    """Returns the log with the kept records before it that are no longer in it."""
+    first = next((int(found[1]) for line in log.split("\n") if (found := _RECORD.match(line))), None)
+    kept = [line for number, line in memory.records if first is not None and number < first]
+    return "".join(f"{line}\n" for line in kept) + log
+
+
+def _seconds(line: str) -> float:
+    found = _RECORD.match(line)
+    return int(found[2]) / 1e6 if found else 0.0
+
+
+def _first_time(log: str) -> float | None:
+    return next((float(found[1]) for line in log.split("\n") if (found := _FIRST_LINE.match(line))), None)

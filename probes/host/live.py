@@ -1,54 +1,148 @@
-"""Asks the kernel of this machine."""
+"""Asks the kernel of this machine what is in no file. Each answer is a value of kernel.py; each function raises OSError
+where the kernel refuses.
+
+What only some machines need is imported where it is used: ctypes and sockets are slow to import."""
 
 from __future__ import annotations
 
+import errno
 import os
-import time
-from collections.abc import Mapping, Sequence
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
 from laggard import wire
 from laggard.probes.host.kernel import FileSystem, KernelClock, Pfc, StatvfsReply, Usage
 
 
-class LiveKernel:
-    def environ(self) -> Mapping[str, str]:
-        return os.environ
+def read_file_system(path: str) -> FileSystem:
+    answer = os.statvfs(path)
+    return FileSystem(
+        total_bytes=answer.f_blocks * answer.f_frsize,
+        free_bytes=answer.f_bfree * answer.f_frsize,
+        available_bytes=answer.f_bavail * answer.f_frsize,
+        inodes=answer.f_files,
+        inodes_free=answer.f_ffree,
+        inodes_available=answer.f_favail,
+    )
 
-    def time(self) -> float:
-        return time.time()
 
-    def file_system(self, path: str) -> FileSystem:
-        answer = os.statvfs(path)
-        return FileSystem(
-            total_bytes=answer.f_blocks * answer.f_frsize,
-            free_bytes=answer.f_bfree * answer.f_frsize,
-            available_bytes=answer.f_bavail * answer.f_frsize,
-            inodes=answer.f_files,
-            inodes_free=answer.f_ffree,
-            inodes_available=answer.f_favail,
-        )
+def read_usage(path: str) -> Usage:
+    from laggard.probes.host import statvfs  # for file systems that are nearly full alone
 
-    def usage(self, path: str) -> Usage:
-        from laggard.probes.host.usage import read_usage  # for file systems that are nearly full alone
+    return statvfs.read_usage(path)
 
-        return read_usage(path)
 
-    def clock(self) -> KernelClock:
-        from laggard.probes.host.adjtimex import read_clock  # ctypes is slow to import, and few runs need it
+def query_statvfs(points: Mapping[str, Sequence[str]], seconds: float) -> Mapping[str, StatvfsReply]:
+    from laggard.probes.host import statvfs  # for machines with network mounts alone
 
+    return statvfs.query_statvfs(points, seconds)
+
+
+_TIMEX: Final = struct.Struct("@I4li")  # struct timex of <sys/timex.h>: modes, offset, freq, maxerror, esterror, status
+_TIMEX_BYTES: Final = 256  # more than the whole structure has
+_STA_NANO: Final = 0x2000  # the offset is in nanoseconds, not microseconds
+
+
+def read_clock() -> KernelClock:
+    """How well the kernel's clock is synchronised, as it estimates itself; of laggard's reader where a filter of system
+    calls keeps this process from asking."""
+    try:
+        return _own_clock()
+    except PermissionError as error:  # a unit's or container's filter
+        from laggard.probes.host.reader import with_reader
+
+        return wire.decode(with_reader(error, "clock"), KernelClock)
+
+
+def _own_clock() -> KernelClock:
+    """Asks adjtimex(2), which changes nothing, since `modes` is 0."""
+    import ctypes
+
+    answer = ctypes.create_string_buffer(_TIMEX_BYTES)
+    state = ctypes.CDLL(None, use_errno=True).adjtimex(answer)
+    if state < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    _, offset, _, maximum_error, estimated_error, status = _TIMEX.unpack_from(answer)
+    return KernelClock(
+        state=state,
+        status=status,
+        offset_seconds=offset / (1e9 if status & _STA_NANO else 1e6),
+        maximum_error_seconds=maximum_error / 1e6,
+        estimated_error_seconds=estimated_error / 1e6,
+    )
+
+
+# Priority flow control: Data Center Bridging over netlink, which any user may use.
+#
+# The request is RTM_GETDCB with DCB_CMD_IEEE_GET; the answer nests DCB_ATTR_IEEE_PFC, a struct ieee_pfc
+# (include/uapi/linux/dcbnl.h, net/dcb/dcbnl.c).
+
+_RTM_GETDCB: Final = 78
+_NLM_F_REQUEST: Final = 1
+_NLMSG_ERROR: Final = 2
+_DCB_CMD_IEEE_GET: Final = 21
+_DCB_ATTR_IFNAME: Final = 1
+_DCB_ATTR_IEEE: Final = 13
+_DCB_ATTR_IEEE_PFC: Final = 2
+_TYPE_MASK: Final = 0x3FFF  # without NLA_F_NESTED and NLA_F_NET_BYTEORDER
+_HEADER: Final = struct.Struct("=IHHII")  # nlmsghdr: length, type, flags, sequence, port
+_DCBMSG: Final = struct.Struct("=BBH")
+_ATTRIBUTE: Final = struct.Struct("=HH")  # length with this header, type
+_ANSWER_SECONDS: Final = 1.0
+
+
+def read_pfc(netdev: str) -> Pfc | None:
+    """Priority flow control of a network device; None where its driver does not support DCB. ENODEV: there is no such
+    device."""
+    import socket
+
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE) as netlink:
+        netlink.settimeout(_ANSWER_SECONDS)
+        netlink.send(request(netdev))
         try:
-            return read_clock()
-        except PermissionError as error:  # a unit's or container's filter of system calls
-            from laggard.probes.host.reader import with_reader
+            return parse_answer(netlink.recv(1 << 16))
+        except OSError as error:
+            if error.errno == errno.EOPNOTSUPP:
+                return None
+            raise
 
-            return wire.decode(with_reader(error, "clock"), KernelClock)
 
-    def pfc(self, netdev: str) -> Pfc:
-        from laggard.probes.host.dcb import read_pfc  # slow to import: sockets
+def request(netdev: str) -> bytes:
+    """The netlink message that asks for the DCB attributes of `netdev`."""
+    name = _attribute(_DCB_ATTR_IFNAME, netdev.encode() + b"\0")
+    body = _DCBMSG.pack(0, _DCB_CMD_IEEE_GET, 0) + name
+    return _HEADER.pack(_HEADER.size + len(body), _RTM_GETDCB, _NLM_F_REQUEST, 1, 0) + body
 
-        return read_pfc(netdev)
 
-    def statvfs_replies(self, points: Mapping[str, Sequence[str]], seconds: float) -> Mapping[str, StatvfsReply]:
-        from laggard.probes.host.statvfs import query_statvfs  # for machines with network mounts alone
+def parse_answer(data: bytes) -> Pfc:
+    """The values of struct ieee_pfc in the netlink message `data`. Raises OSError: with the kernel's reason where it
+    refused, EOPNOTSUPP where the answer holds no PFC, EBADMSG where `data` is no such answer."""
+    if len(data) < _HEADER.size + _DCBMSG.size:
+        raise OSError(errno.EBADMSG, os.strerror(errno.EBADMSG))
+    length, kind = _HEADER.unpack_from(data)[:2]
+    if kind == _NLMSG_ERROR:
+        number = -int(struct.unpack_from("=i", data, _HEADER.size)[0])
+        raise OSError(number or errno.EBADMSG, os.strerror(number or errno.EBADMSG))
+    for ieee_type, ieee in _attributes(data[_HEADER.size + _DCBMSG.size : length]):
+        if ieee_type == _DCB_ATTR_IEEE:
+            for pfc_type, pfc in _attributes(ieee):
+                if pfc_type == _DCB_ATTR_IEEE_PFC and len(pfc) >= 2:
+                    return Pfc(enabled=pfc[1], capable=pfc[0])  # struct ieee_pfc: pfc_cap, pfc_en, ...
+    raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
 
-        return query_statvfs(points, seconds)
+
+def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
+    offset = 0
+    while offset + _ATTRIBUTE.size <= len(data):
+        length, kind = _ATTRIBUTE.unpack_from(data, offset)
+        if length < _ATTRIBUTE.size:
+            return
+        yield kind & _TYPE_MASK, data[offset + _ATTRIBUTE.size : offset + length]
+        offset += (length + 3) & ~3
+
+
+def _attribute(kind: int, value: bytes) -> bytes:
+    length = _ATTRIBUTE.size + len(value)
+    return _ATTRIBUTE.pack(length, kind) + value + b"\0" * (-length % 4)

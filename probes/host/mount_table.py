@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from laggard.probes.errors import NotFound, Unknown
+from laggard.probes.errors import Unknown, if_present
 from laggard.probes.host.host import Host
 
 _MOUNTS = "/proc/self/mounts"
@@ -72,10 +72,8 @@ def in_container(mounts: Iterable[Mount]) -> bool:
 
 def read_kubelet_volumes(host: Host) -> frozenset[str]:
     """Returns the mount points that are folders of the kubelet's disk, made for this pod: its emptyDir volumes."""
-    try:
-        lines = host.read_bytes(_MOUNTINFO).decode(errors="surrogateescape").splitlines()
-    except NotFound:  # a recording without it
-        return frozenset()
+    data = if_present(host.read_bytes, _MOUNTINFO) or b""  # a recording may lack it
+    lines = data.decode(errors="surrogateescape").splitlines()
     fields = (line.split(" ") for line in lines)  # proc_pid_mountinfo(5): the fourth is the root, the fifth the point
     return frozenset(_unescape(words[4]) for words in fields if len(words) > 4 and _EMPTY_DIR in words[3])
 

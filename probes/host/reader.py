@@ -1,4 +1,4 @@
-"""Asks laggard's reader (`laggard reader`), a process with the privileges that the one who asks lacks.
+"""Asks laggard's reader (`laggard agent --reader`), a process with the privileges that the one who asks lacks.
 
 A question is one line: `pci_config ADDRESS`, `kernel_log`, `rank_processes`, `clock`, `exit_status PID`, `sockets PID`,
 `job_variables PID`, `rank_stacks UID FOLDER NAME` or `kernel_side UID PID`. The answer is one line, `ok LENGTH` with so
@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
-from laggard.environment import ENV_READER
+from laggard.kit.environment import ENV_READER
 
 SOCKET: Final = "/run/laggard/reader.sock"
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
-from laggard.probes.errors import Unknown
+from laggard.kit.words import lazy_pattern
+from laggard.probes.errors import Unknown, or_none
 from laggard.probes.host.host import Host
-from laggard.text.lazy_pattern import lazy_pattern
 
 _VENDORS: Final = (
     "QEMU",
@@ -35,21 +36,81 @@ _METAL: Final = lazy_pattern(r"[a-z0-9-]+\.metal(-[a-z0-9]+)?")
 def is_virtual_machine(host: Host) -> bool | None:
     """Whether the machine is virtual; None where that is unknown. On x86 the CPU's `hypervisor` flag decides; on Arm,
     which has no such flag, the vendor and product names of the firmware (DMI)."""
-    try:
-        cpus = host.read("/proc/cpuinfo")
-    except Unknown:
-        cpus = ""
+    cpus = host.text("/proc/cpuinfo")
     flags = next((line for line in cpus.splitlines() if line.startswith("flags")), None)
     if flags is not None:
         return "hypervisor" in flags.split()
-    vendor, product = _text(host, "/sys/class/dmi/id/sys_vendor"), _text(host, "/sys/class/dmi/id/product_name")
+    vendor, product = host.text("/sys/class/dmi/id/sys_vendor"), host.text("/sys/class/dmi/id/product_name")
     if vendor in _VENDORS or product in _PRODUCTS:
         return not _METAL.fullmatch(product)
     return False if cpus and vendor else None
 
 
-def _text(host: Host, path: str) -> str:
+_LOG_SECONDS: Final = 60.0
+"""The time by which the log may begin late: nothing of a driver comes in the first minute, and its clock differs."""
+
+
+def read_uptime(host: Host) -> float:
+    """The seconds since boot. Raises Unknown."""
     try:
-        return host.read(path).strip()
-    except Unknown:
-        return ""
+        seconds = float(host.read("/proc/uptime").split()[0])
+    except (IndexError, ValueError):
+        seconds = math.nan
+    if not 0 <= seconds < math.inf:
+        raise Unknown("/proc/uptime holds no number of seconds")
+    return seconds
+
+
+def read_status(host: Host, name: str) -> str:
+    """The value of this name in /proc/self/status. Raises Unknown."""
+    for line in host.read("/proc/self/status").splitlines():
+        if line.startswith(f"{name}:"):
+            return line.partition(":")[2].strip()
+    raise Unknown(f"/proc/self/status has no line {name}")
+
+
+def has_just_booted(host: Host, grace_seconds: float) -> bool:
+    """Whether less than `grace_seconds` have passed since boot; False where that is not known."""
+    uptime = or_none(read_uptime, host)
+    return uptime is not None and uptime < grace_seconds
+
+
+def require_log(host: Host, log: str, since: float, uptime: float) -> None:
+    """Raises Unknown where records of the kernel's log from after `since`, in seconds after boot, were overwritten and
+    nobody saw them: a flood of lines, which any user can cause, hides what came before."""
+    begins = host.kernel_log_since(log)
+    if begins is not None and begins > max(since, 0.0) + _LOG_SECONDS:
+        wanted = uptime - max(since, 0.0)
+        raise Unknown(
+            f"the kernel's log reaches back {(uptime - begins) / 3600:.1f} h of {wanted / 3600:.1f} h: what came before"
+            " was overwritten, and no agent saw it (log_buf_len= of the kernel makes its buffer larger)"
+        )
+
+
+_MAX_NUMBER = 1 << 16  # larger than any machine; a damaged list must not fill the memory
+
+
+def parse_cpu_list(text: str, where: str) -> frozenset[int]:
+    """The numbers in the list `text`. Raises Unknown, with the path `where` in its message."""
+    numbers: set[int] = set()
+    for part in filter(None, text.strip().split(",")):
+        first, dash, last = part.partition("-")
+        if not _is_number(first) or (dash and not _is_number(last)):
+            raise Unknown(f"{where} holds no list of processors")
+        numbers.update(range(int(first), int(last if dash else first) + 1))
+    return frozenset(numbers)
+
+
+def format_cpu_list(numbers: frozenset[int]) -> str:
+    """The list of `numbers`, for people to read: the inverse of parse_cpu_list."""
+    parts: list[list[int]] = []
+    for number in sorted(numbers):
+        if parts and number == parts[-1][1] + 1:
+            parts[-1][1] = number
+        else:
+            parts.append([number, number])
+    return ",".join(f"{low}" if low == high else f"{low}-{high}" for low, high in parts)
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) < 6 and int(text) < _MAX_NUMBER

@@ -1,4 +1,4 @@
-"""Tells a call into a driver that hangs from one that is slow.
+"""Tells a call into a driver, or another step, that hangs from one that is slow.
 
 Such a call may never return, and then its process cannot be asked how it is. So the probe's process announces each
 call, and how long the call may take, in a page of shared memory; its parent reads the page, whatever became of the
@@ -12,7 +12,7 @@ import struct
 import time
 from typing import Final, NamedTuple
 
-from laggard.probes.host.proc_stat import read_proc_stat
+from laggard.kit.processes import read_stat
 from laggard.probes.nvml.model import Hang
 
 _HEADER: Final = struct.Struct("=ddI")  # start (monotonic seconds), limit (seconds), bytes of text
@@ -57,7 +57,7 @@ def inspect_hang(pid: int, call: AnnouncedCall) -> Hang:
     """The state, as the kernel shows it, of process `pid`, which hangs in `call`. The process is laggard's own, so the
     files are the live machine's. None of them needs the process's memory, whose lock a stuck process may hold; the
     stack is readable by root alone."""
-    stat = read_proc_stat(pid)
+    stat = read_stat(pid)
     return Hang(
         call=call.text,
         seconds=round(time.monotonic() - call.started, 1),

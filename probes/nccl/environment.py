@@ -3,24 +3,24 @@ environment, and in the environments of the ranks that run here."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
+from laggard.kit.environment import FALLBACK_RANK_DIR, SHARED_RANK_DIR
+from laggard.kit.words import lazy_pattern
 from laggard.model import Finding, Severity
-from laggard.nccl.conf import ETC, NcclConf, parse_conf
 from laggard.nccl.variable_table import Version
-from laggard.nccl.variables import may_be_shown
-from laggard.probes.errors import NotFound, Unknown
+from laggard.nccl.variables import ETC, NcclConf, may_be_shown, parse_conf
+from laggard.probes.errors import NotApplicable, NotFound, Unknown
 from laggard.probes.gpu.model.pci_devices import read_pci_gpus
-from laggard.probes.groups import GPU
+from laggard.probes.gpu.model.readings import query_gpus, query_nvml, read_field
+from laggard.probes.gpu.model.services import is_service
 from laggard.probes.host.host import Host
 from laggard.probes.nccl.model.running_ranks import RankProcesses, read_rank_processes
-from laggard.probes.nccl.model.unread_ranks import unread_ranks
-from laggard.probes.nccl.rules.variable_findings import judge_environment
-from laggard.probes.nccl.rules.variable_rules import VariableContext
-from laggard.probes.probe import Fact, Probe, Thresholds, finding
+from laggard.probes.nccl.rules.variable_rules import VariableContext, judge_environment
+from laggard.probes.probe import GPU, Fact, Probe, Thresholds, finding
 from laggard.probes.rdma.model.nics import read_nics
 
 T = TypeVar("T")
@@ -113,7 +113,7 @@ def _machine_conf(host: Host) -> NcclConf:
 
 def _environments(host: Host, etc: NcclConf, ranks: RankProcesses) -> list[NcclEnvironment]:
     """Merges the settings of each rank: its environment overrides its user's file, and that the machine's file."""
-    own = {name: value for name, value in _own_environment(host).items() if name.startswith("NCCL_")}
+    own = {name: value for name, value in host.variables().items() if name.startswith("NCCL_")}
     environments = [NcclEnvironment(ETC, etc.settings, ())]
     if own:
         environments.append(NcclEnvironment("laggard's own environment", own, ()))
@@ -133,13 +133,6 @@ def _with_few_unknown(environments: list[NcclEnvironment]) -> list[NcclEnvironme
         each._replace(settings={name: value for name, value in each.settings.items() if name not in dropped})
         for each in environments
     ]
-
-
-def _own_environment(host: Host) -> Mapping[str, str]:
-    try:
-        return host.environ()
-    except NotFound:  # a recording without its environment
-        return {}
 
 
 def _judge(environments: list[NcclEnvironment], context: VariableContext, ignored: frozenset[str]) -> Iterator[Finding]:
@@ -207,6 +200,66 @@ def _none_if_unknown(read: Callable[[], T]) -> T | None:
         return read()
     except Unknown:
         return None
+
+
+# The processes that train, of those whose environment cannot be read: by what every user may see of them.
+
+_RANK_FILE: Final = lazy_pattern(r"([0-9]{1,10})-[0-9a-f]{16}\.rank")
+_NO_DRIVER: Final = "DRIVER_NOT_LOADED"  # then nobody computes on a GPU
+
+
+class _RankFile(NamedTuple):
+    """`pid`: as its writer counts, perhaps in a container; `uid`: whose folder it is in."""
+
+    uid: int
+    pid: int
+
+
+def unread_ranks(host: Host, pids: Collection[int]) -> tuple[int, ...]:
+    """Those of `pids` that have a rank file or compute on a GPU. NVML is asked only where no rank file answers. Raises
+    Unknown where the machine has NVIDIA GPUs and NVML does not tell."""
+    if not pids:
+        return ()
+    return _with_rank_file(host, pids) or _on_a_gpu(host, pids)
+
+
+def _with_rank_file(host: Host, pids: Collection[int]) -> tuple[int, ...]:
+    files = set(_rank_files(host))
+    return tuple(pid for pid in pids if _identity(host, pid) in files) if files else ()
+
+
+def _rank_files(host: Host) -> Iterator[_RankFile]:
+    for base in (SHARED_RANK_DIR, FALLBACK_RANK_DIR):
+        for user in filter(str.isdecimal, host.names(base)):
+            for name in host.names(f"{base}/{user}"):
+                if found := _RANK_FILE.fullmatch(name):
+                    yield _RankFile(int(user), int(found[1]))
+
+
+def _identity(host: Host, pid: int) -> _RankFile | None:
+    """The process's user, and its number in the innermost namespace of its own."""
+    try:
+        lines = host.read(f"/proc/{pid}/status").splitlines()
+        fields = dict(line.split(":", 1) for line in lines if ":" in line)
+        return _RankFile(int(fields["Uid"].split()[0]), int(fields.get("NSpid", str(pid)).split()[-1]))
+    except (Unknown, KeyError, ValueError, IndexError):
+        return None
+
+
+def _on_a_gpu(host: Host, pids: Collection[int]) -> tuple[int, ...]:
+    """The processes on a GPU by NVML, without the services that hold a GPU of their own."""
+    try:
+        if query_nvml(host).error == _NO_DRIVER:
+            return ()
+        gpus = query_gpus(host)
+    except NotApplicable:
+        return ()
+    reading = read_field([gpu for gpu in gpus if not gpu.mig], "processes", "a list of processes")
+    computing = {process.pid for _, processes in reading.values for process in processes}
+    found = tuple(pid for pid in pids if pid in computing and not is_service(host, pid))
+    if not found and reading.unreadable:
+        raise Unknown("; ".join(reading.unreadable))
+    return found
 
 
 PROBE: Final = Probe("nccl_env", check, NcclThresholds(), GPU.deadline_seconds)  # it may have to start NVML

@@ -15,10 +15,21 @@ import msgspec
 from laggard import wire
 from laggard.model import Finding, Severity
 from laggard.probes.errors import NotApplicable, NotFound, Unknown
-from laggard.probes.groups import KERNEL
 from laggard.probes.host.host import Host
-from laggard.probes.nccl.model.last_ring import LAST_RING_PATH, LastRing
-from laggard.probes.probe import Fact, NotNegative, Probe, Thresholds
+from laggard.probes.probe import KERNEL, Fact, NotNegative, Probe, Thresholds
+from laggard.wire.nodes import RingPairs
+
+LAST_RING_PATH: Final = "/run/laggard/rings/last_ring.json"
+
+
+class LastRing(msgspec.Struct, frozen=True):
+    """`at`: when it ended, Unix time; `nodes`: how many were measured; `findings`: those that accuse this node.
+    `pairs`: on the node that led the ring, where it measured pairs."""
+
+    at: float
+    nodes: int
+    findings: tuple[Finding, ...]
+    pairs: RingPairs | None = None
 
 
 class RingThresholds(Thresholds, frozen=True):

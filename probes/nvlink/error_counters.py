@@ -14,11 +14,10 @@ from laggard.probes.errors import NotApplicable
 from laggard.probes.gpu.model.amd_gpus import XGMI, AmdGpu, raise_if_unread, started_amd_gpus
 from laggard.probes.gpu.model.pci_devices import of_each_maker
 from laggard.probes.gpu.model.readings import query_non_mig_gpus, read_field
-from laggard.probes.groups import GPU
 from laggard.probes.host.counter_history import Increase, SaveCounters
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import Gpu
-from laggard.probes.probe import Fact, NotNegative, Probe, Thresholds, finding
+from laggard.probes.probe import GPU, Fact, NotNegative, Probe, Thresholds, finding
 
 _HOUR: Final = 3600.0
 _WORDS: Final = {"replay": "packets repeated", "recovery": "retrainings", "crc": "checksum errors"}

@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from laggard.kit.words import lazy_pattern
 from laggard.model import Finding, Severity
 from laggard.probes.errors import NotApplicable, NotFound, Unknown
 from laggard.probes.gpu.model.pci_devices import NO_TREE, find_nvidia_devices
 from laggard.probes.gpu.model.readings import query_gpus, query_nvml
 from laggard.probes.gpu.model.services import is_service
-from laggard.probes.groups import GPU
 from laggard.probes.host.host import Host
-from laggard.probes.host.uptime import has_just_booted
-from laggard.probes.host.virtualization import is_virtual_machine
-from laggard.probes.probe import Fact, Probe, Thresholds, finding
-from laggard.text.lazy_pattern import lazy_pattern
+from laggard.probes.host.virtualization import has_just_booted, is_virtual_machine
+from laggard.probes.probe import GPU, Fact, Probe, Thresholds, finding
 
 _COMM: Final = "nv-fabricmanage"  # nv-fabricmanager, cut at 15 characters
 _PID_FILES: Final = (
@@ -97,7 +95,7 @@ def _find_process(host: Host) -> int:
 def _is_manager(host: Host, pid: str) -> bool:
     """Returns whether the process has the manager's name, root or systemd started it, and it executes no other program,
     as far as that can be seen: the name of a program of root's that users may start is theirs to choose."""
-    if _comm(host, pid) != _COMM or not is_service(host, int(pid), (_COMM,)):
+    if host.text(f"/proc/{pid}/comm") != _COMM or not is_service(host, int(pid), (_COMM,)):
         return False
     try:
         return host.read_link(f"/proc/{pid}/exe").rpartition("/")[2].startswith(_COMM)
@@ -105,16 +103,9 @@ def _is_manager(host: Host, pid: str) -> bool:
         return True
 
 
-def _comm(host: Host, pid: str) -> str:
-    try:
-        return host.read(f"/proc/{pid}/comm").strip()
-    except Unknown:
-        return ""
-
-
 def _sees_all_processes(host: Host) -> bool:
     """Returns whether this is the first PID namespace, where kthreadd, a thread of the kernel, has number 2."""
-    return _comm(host, "2") == "kthreadd"
+    return host.text("/proc/2/comm") == "kthreadd"
 
 
 def _registered(host: Host) -> bool:

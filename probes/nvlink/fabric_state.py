@@ -7,15 +7,14 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from laggard.kit.words import lazy_pattern
 from laggard.model import Finding, Severity
-from laggard.probes.errors import NotApplicable, Unknown
+from laggard.probes.errors import NotApplicable
 from laggard.probes.gpu.model.readings import explain_nvml_error, query_non_mig_gpus, read_field
-from laggard.probes.groups import GPU
 from laggard.probes.host.host import Host
-from laggard.probes.host.uptime import has_just_booted
+from laggard.probes.host.virtualization import has_just_booted
 from laggard.probes.nvml.model import UNSUPPORTED, Gpu, GpuFabricInfo, error_name
-from laggard.probes.probe import Fact, Probe, Thresholds, finding
-from laggard.text.lazy_pattern import lazy_pattern
+from laggard.probes.probe import GPU, Fact, Probe, Thresholds, finding
 
 _STATES: Final = {1: "has not been connected", 2: "is still being connected"}
 _COMPLETED: Final = 3
@@ -89,15 +88,10 @@ def _why_waiting(host: Host, thresholds: FabricThresholds) -> str:
     """Returns why a GPU may be without its connection and healthy; empty where nothing explains it."""
     if has_just_booted(host, CONNECTING_SECONDS):
         return ", as it may be soon after boot"
-    partitions = _connects_partitions(host) if thresholds.partitions is None else thresholds.partitions
+    partitions = thresholds.partitions
+    if partitions is None:
+        partitions = bool(_SHARED_MODE.search(host.text(_MANAGER_FILE)))
     return ", as it may be until its partition is activated" if partitions else ""
-
-
-def _connects_partitions(host: Host) -> bool:
-    try:
-        return bool(_SHARED_MODE.search(host.read(_MANAGER_FILE)))
-    except Unknown:
-        return False
 
 
 def judge_fabric(fabric: GpuFabricInfo) -> Iterator[tuple[str, Severity]]:

@@ -9,32 +9,26 @@ newer). A board does not use all that its GPUs have.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from laggard.majority import majority
+from laggard.kit.majority import majority
 from laggard.model import Finding, Severity
 from laggard.probes.errors import NotApplicable
-from laggard.probes.gpu.model.amd_gpus import AmdGpu, raise_if_unread, started_amd_gpus
+from laggard.probes.gpu.model.amd_gpus import raise_if_unread, started_amd_gpus
 from laggard.probes.gpu.model.pci_devices import of_each_maker
 from laggard.probes.gpu.model.readings import has_nvswitches, query_non_mig_gpus, read_field
-from laggard.probes.groups import GPU
-from laggard.probes.host.counter_history import CounterHistory, SaveCounters
+from laggard.probes.host.counter_history import SaveCounters
 from laggard.probes.host.host import Host
 from laggard.probes.host.virtualization import is_virtual_machine
-from laggard.probes.nvml.model import Gpu
-from laggard.probes.probe import Count, Fact, Probe, Thresholds, finding
+from laggard.probes.probe import GPU, Count, Fact, Probe, Thresholds, finding
 
-_FIX: Final = (
-    "Look for Xid 74 or 144 to 150 in the kernel's log and restart the fabric manager; reset all GPUs together. If the "
-    "same links stay down, have the board (or the bridge) reseated or replaced."
-)
-
-
-_FIX_XGMI: Final = (
-    "Look for `link training failed` in the kernel's log and power the node off and on. If the same links stay down, "
-    "have the boards reseated or replaced."
-)
+_FIX: Final = {
+    "NVLinks": "Look for Xid 74 or 144 to 150 in the kernel's log and restart the fabric manager; reset all GPUs "
+    "together. If the same links stay down, have the board (or the bridge) reseated or replaced.",
+    "XGMI links": "Look for `link training failed` in the kernel's log and power the node off and on. If the same "
+    "links stay down, have the boards reseated or replaced.",
+}
 _MIN_PEERS: Final = 3
 
 
@@ -44,126 +38,120 @@ class NvlinkThresholds(Thresholds, frozen=True):
     as the GPU had since boot, and as most GPUs of this node have that have any."""
 
 
+class _Links(NamedTuple):
+    """The links of one GPU. GPUs of one `model` are peers. `most`: the most that were up since boot."""
+
+    key: str
+    device: str
+    model: object
+    states: tuple[bool, ...]
+    most: int
+
+    @property
+    def up(self) -> int:
+        return sum(self.states)
+
+
 class _Expected(NamedTuple):
-    """How many links should be up, and by which measure."""
+    """The number of links that should be up, and by which measure."""
 
     links: int
     source: str
     severity: Severity = Severity.CRITICAL
 
 
-_Readings = Sequence[tuple[Gpu, tuple[bool, ...]]]
-
-
 def check(host: Host, thresholds: NvlinkThresholds) -> Iterator[Finding | Fact | SaveCounters]:
     yield from of_each_maker(host, nvidia=_check_nvidia(host, thresholds), amd=_check_amd(host, thresholds.expected))
 
 
+def _links(host: Host, key: str, device: str, model: object, states: Iterable[int | None]) -> _Links:
+    """`most` as far as snapshots tell."""
+    snapshots, known = host.counter_history.snapshots, tuple(map(bool, states))
+    return _Links(key, device, model, known, max(sum(known), snapshots[-1].counters.get(key, 0) if snapshots else 0))
+
+
+def _seen(gpus: Sequence[_Links]) -> Iterator[Fact | SaveCounters]:
+    yield Fact("links_up", {gpu.device: gpu.up for gpu in gpus})
+    yield SaveCounters({gpu.key: gpu.most for gpu in gpus})
+
+
 def _check_amd(host: Host, profile: int | None) -> Iterator[Finding | Fact | SaveCounters]:
-    gpus = started_amd_gpus(host)
-    telling = [gpu for gpu in gpus if gpu.metrics and any(state is not None for state in gpu.metrics.xgmi_links)]
-    up = {gpu.address: sum(state or 0 for state in gpu.metrics.xgmi_links) for gpu in telling if gpu.metrics}
-    most = {address: max(count, _most_before(host.counter_history, address)) for address, count in up.items()}
-    yield Fact("links_up", {gpu.device: up[gpu.address] for gpu in telling})
-    yield SaveCounters(most)
-    for gpu in telling:
-        peers = [up[other.address] for other in telling if other.device_id == gpu.device_id]
-        expected = _expected_of_amd(gpu.address, peers, profile, most)
-        if up[gpu.address] < expected.links:
-            yield _amd_finding(gpu, up[gpu.address], expected)
-    raise_if_unread(gpus, "metrics", "a table of metrics (gpu_metrics)")
-    if not telling:
+    started = started_amd_gpus(host)
+    gpus = [
+        _links(host, gpu.address, gpu.device, gpu.device_id, gpu.metrics.xgmi_links)
+        for gpu in started
+        if gpu.metrics and any(state is not None for state in gpu.metrics.xgmi_links)
+    ]
+    yield from _seen(gpus)
+    for gpu in gpus:
+        common = majority((peer.up for peer in gpus if peer.model == gpu.model), _MIN_PEERS) or 0
+        if profile is not None:
+            expected = _Expected(profile, "profile")
+        elif gpu.most > common:
+            expected = _Expected(gpu.most, "earlier in this boot")
+        else:
+            expected = _Expected(common, "peers", Severity.WARNING)
+        yield from _judge(gpu, expected, "XGMI links", {}, ("amd-smi xgmi -l", "dmesg -T | grep -iE 'xgmi|wafl'"))
+    raise_if_unread(started, "metrics", "a table of metrics (gpu_metrics)")
+    if not gpus:
         raise NotApplicable("gpu_metrics of these GPUs does not tell which XGMI links are up (it does from 1.7 on)")
 
 
-def _expected_of_amd(address: str, peers: list[int], profile: int | None, most: Mapping[str, int]) -> _Expected:
-    """`peers`: the links up of all GPUs of this model."""
-    if profile is not None:
-        return _Expected(profile, "profile")
-    common = majority(peers, _MIN_PEERS) or 0
-    if most[address] > common:
-        return _Expected(most[address], "earlier in this boot")
-    return _Expected(common, "peers", Severity.WARNING)
-
-
-def _amd_finding(gpu: AmdGpu, up: int, expected: _Expected) -> Finding:
-    return finding(
-        "NVLINK_DOWN",
-        gpu.device,
-        f"{up} of {expected.links} XGMI links are up",
-        evidence={"up": up, "expected": expected.links, "expected_from": expected.source},
-        fix=_FIX_XGMI,
-        commands=("amd-smi xgmi -l", "dmesg -T | grep -iE 'xgmi|wafl'"),
-        severity=expected.severity,
-    )
-
-
 def _check_nvidia(host: Host, thresholds: NvlinkThresholds) -> Iterator[Finding | Fact | SaveCounters]:
-    gpus = query_non_mig_gpus(host)
-    reading = read_field(gpus, "links", "NVLinks")
-    up = {gpu.key: sum(links) for gpu, links in reading.values}
-    most = {key: max(count, _most_before(host.counter_history, key)) for key, count in up.items()}
-    yield Fact("links_up", {gpu.device: up[gpu.key] for gpu, _ in reading.values})
-    yield SaveCounters(most)
-    switched = has_nvswitches(host, gpus)
-    if not switched and not thresholds.expected and not any(most.values()):
+    listed = query_non_mig_gpus(host)
+    reading = read_field(listed, "links", "NVLinks")
+    gpus = [_links(host, gpu.key, gpu.device, gpu.name, states) for gpu, states in reading.values]
+    yield from _seen(gpus)
+    switched = has_nvswitches(host, listed)
+    if not switched and not thresholds.expected and not any(gpu.most for gpu in gpus):
         reading.raise_if_incomplete()
         raise NotApplicable("no NVLink of any GPU is connected, and there is no NVSwitch")
-    if switched and thresholds.expected is None and _is_a_part(host, reading.values, up):
-        yield Fact("part_of_a_switched_board", {"links_up": next(iter(up.values())), "gpus": len(up)})
+    if switched and thresholds.expected is None and _is_a_part(host, gpus):
+        yield Fact("part_of_a_switched_board", {"links_up": gpus[0].up, "gpus": len(gpus)})
         reading.raise_if_incomplete()
         return
-    for gpu, links in reading.values:
-        expected = _expected(gpu, reading.values, thresholds.expected, switched, up, most)
-        if up[gpu.key] < expected.links:
-            yield _finding(gpu, up[gpu.key], expected, [link for link, is_up in enumerate(links) if not is_up])
+    for gpu, (listed_gpu, states) in zip(gpus, reading.values, strict=True):
+        down = [link for link, is_up in enumerate(states) if not is_up]
+        commands = f"nvidia-smi nvlink -s -i {listed_gpu.index}", "dmesg -T | grep -E 'Xid|SXid'"
+        expected = _expected(gpu, gpus, thresholds.expected, switched)
+        yield from _judge(gpu, expected, "NVLinks", {"links_down": down}, commands)
     reading.raise_if_incomplete()
 
 
-def _most_before(history: CounterHistory, key: str) -> int:
-    """The most links that the GPU had up since boot, as far as snapshots tell."""
-    return history.snapshots[-1].counters.get(key, 0) if history.snapshots else 0
-
-
-def _is_a_part(host: Host, readings: _Readings, up: Mapping[str, int]) -> bool:
+def _is_a_part(host: Host, gpus: Sequence[_Links]) -> bool:
     """Returns whether this may be a guest with a part of a board: its fabric manager gives each GPU of a partition the
     same number of links, and none where the partition has one GPU."""
-    counts = {up[gpu.key] for gpu, _ in readings}
-    below = any(up[gpu.key] < len(links) for gpu, links in readings)
-    return below and len(counts) == 1 and is_virtual_machine(host) is not False
+    below = any(gpu.up < len(gpu.states) for gpu in gpus)
+    return below and len({gpu.up for gpu in gpus}) == 1 and is_virtual_machine(host) is not False
 
 
-def _expected(
-    gpu: Gpu,
-    readings: _Readings,
-    profile: int | None,
-    switched: bool,
-    up: Mapping[str, int],
-    most: Mapping[str, int],
-) -> _Expected:
+def _expected(gpu: _Links, gpus: Sequence[_Links], profile: int | None, switched: bool) -> _Expected:
     if profile is not None:
         return _Expected(profile, "profile")
     if switched:
-        return _Expected(max(len(links) for other, links in readings if other is gpu), "board")
-    if most[gpu.key] > up[gpu.key]:
-        return _Expected(most[gpu.key], "earlier in this boot")
-    bridged = [up[other.key] for other, _ in readings if other.name == gpu.name and up[other.key]]
-    if not up[gpu.key] or not bridged:
+        return _Expected(len(gpu.states), "board")
+    if gpu.most > gpu.up:
+        return _Expected(gpu.most, "earlier in this boot")
+    bridged = [peer.up for peer in gpus if peer.model == gpu.model and peer.up]
+    if not gpu.up or not bridged:
         return _Expected(0, "no bridge")
     common = majority(bridged)
     return _Expected(common or max(bridged), "peers" if common else "best peer", Severity.WARNING)
 
 
-def _finding(gpu: Gpu, up: int, expected: _Expected, down: list[int]) -> Finding:
-    return finding(
-        "NVLINK_DOWN",
-        gpu.device,
-        f"{up} of {expected.links} NVLinks are up",
-        evidence={"up": up, "expected": expected.links, "expected_from": expected.source, "links_down": down},
-        fix=_FIX,
-        commands=(f"nvidia-smi nvlink -s -i {gpu.index}", "dmesg -T | grep -E 'Xid|SXid'"),
-        severity=expected.severity,
-    )
+def _judge(
+    gpu: _Links, expected: _Expected, links: str, more: Mapping[str, object], commands: Sequence[str]
+) -> Iterator[Finding]:
+    if gpu.up < expected.links:
+        yield finding(
+            "NVLINK_DOWN",
+            gpu.device,
+            f"{gpu.up} of {expected.links} {links} are up",
+            evidence={"up": gpu.up, "expected": expected.links, "expected_from": expected.source, **more},
+            fix=_FIX[links],
+            commands=commands,
+            severity=expected.severity,
+        )
 
 
 PROBE: Final = Probe("nvlink", check, NvlinkThresholds(), group=GPU)

@@ -17,10 +17,9 @@ from laggard.probes.gpu.model.readings import (
     query_non_mig_gpus,
     query_nvml,
 )
-from laggard.probes.groups import GPU
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import Gpu
-from laggard.probes.probe import Fact, Probe, Thresholds, finding
+from laggard.probes.probe import GPU, Fact, Probe, Thresholds, finding
 
 _STATUS: Final = {
     1: "the chipset does not support it",

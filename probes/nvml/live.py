@@ -6,15 +6,261 @@ in a probe's process: a call may never return.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final
+import ctypes
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeVar
 
-from laggard.probes.nvml import fields as nvml_fields
-from laggard.probes.nvml.fabric import read_fabric
-from laggard.probes.nvml.failure import failure_name, first_known
-from laggard.probes.nvml.memory_health import read_repair, read_sram_threshold_exceeded, read_unrepairable_memory
-from laggard.probes.nvml.model import CALL_LIMIT_SECONDS, IMPLAUSIBLE, Gpu, GpuProcess, Nvml, RemappedRows, sysfs_bus_id
-from laggard.probes.nvml.plausible import drop_implausible
+from laggard.kit.words import lazy_pattern
+from laggard.probes.nvml.model import (
+    CALL_LIMIT_SECONDS,
+    IMPLAUSIBLE,
+    NOT_IN_NVIDIA_ML_PY,
+    Gpu,
+    GpuFabricInfo,
+    GpuProcess,
+    Nvml,
+    RemappedRows,
+    Repair,
+    error_name,
+    sysfs_bus_id,
+)
+
+# Names what a call into NVML failed with, whatever nvidia-ml-py is installed.
+#
+# Each of its versions lacks what its driver did not have yet: functions (nvmlDeviceGetMarginTemperature before 12.570),
+# structures, classes of errors. A missing name costs the field that needs it, and no other.
+
+T = TypeVar("T")
+
+_OTHER_VERSION: Final = frozenset(
+    {"FUNCTION_NOT_FOUND", "ARGUMENT_VERSION_MISMATCH", "INVALID_ARGUMENT", NOT_IN_NVIDIA_ML_PY}
+)
+"""The errors which say that the call, or the version of its argument, is unknown to this driver or to this
+nvidia-ml-py."""
+
+
+class Failed(NamedTuple):
+    """Stands in the place of a value that could not be read."""
+
+    error: str
+
+
+def failure_name(error: Exception) -> str:
+    """The name for Gpu.errors: NVML's own for pynvml.NVMLError, NOT_IN_NVIDIA_ML_PY for a name that pynvml lacks, else
+    the type and text of the error."""
+    code = getattr(error, "value", None)
+    if isinstance(code, int):
+        return error_name(code)
+    if isinstance(error, AttributeError):
+        return NOT_IN_NVIDIA_ML_PY
+    return f"{type(error).__name__}: {error}"[:100]
+
+
+def _attempt(read: Callable[..., T], *of: Any) -> T | Failed:
+    try:
+        return read(*of)
+    except Exception as error:
+        return Failed(failure_name(error))
+
+
+def _successes(found: Mapping[str, Any]) -> dict[str, Any]:
+    """What was read, without what failed."""
+    return {name: value for name, value in found.items() if not isinstance(value, Failed)}
+
+
+def _first_known(*reads: Callable[[], T]) -> T:
+    """The value of the first of `reads` that this driver and this nvidia-ml-py know: the newest comes first. Raises
+    what the last one raises."""
+    for read in reads[:-1]:
+        try:
+            return read()
+        except Exception as error:
+            if failure_name(error) not in _OTHER_VERSION:
+                raise
+    return reads[-1]()
+
+
+# The structures are laggard's own, after nvml.h. nvidia-ml-py's of the fabric has 80 bytes for the 16 of the cluster's
+# UUID before 12.570, so that all that follows is read from the wrong place; the form with a health summary came with
+# 13. That of the SRAM's errors only some of its versions have.
+
+_FABRIC: Final[tuple[tuple[str, Any], ...]] = (
+    ("cluster_uuid", ctypes.c_ubyte * 16),
+    ("status", ctypes.c_int),
+    ("clique", ctypes.c_uint),
+    ("state", ctypes.c_ubyte),
+    ("health_mask", ctypes.c_uint),
+    ("health_summary", ctypes.c_ubyte),
+)
+
+
+def _structure(version: int, *fields: tuple[str, Any]) -> Any:
+    """A structure with these fields. It begins with its version (NVML_STRUCT_VERSION); 0: it has none."""
+    head = [("version", ctypes.c_uint)] if version else []
+    made: Any = type("Structure", (ctypes.Structure,), {"_fields_": [*head, *fields]})()
+    if version:
+        made.version = ctypes.sizeof(made) | version << 24
+    return made
+
+
+def _fabric(nvml: Any, handle: Any) -> GpuFabricInfo:
+    """The fabric's state by the newest form that driver and nvidia-ml-py know: with a health summary (driver 580 and
+    newer), with a health mask (550), or without."""
+
+    def read(call: str, version: int, fields: int) -> GpuFabricInfo:
+        info = _structure(version, *_FABRIC[:fields])
+        getattr(nvml, call)(handle, ctypes.byref(info))
+        uuid = bytes(info.cluster_uuid).hex()
+        return GpuFabricInfo(
+            state=info.state,
+            status=info.status,
+            health_mask=getattr(info, "health_mask", None),
+            health_summary=getattr(info, "health_summary", None),
+            cluster_uuid=uuid if uuid.strip("0") else "",
+            clique=info.clique,
+        )
+
+    return _first_known(
+        lambda: read("nvmlDeviceGetGpuFabricInfoV", 3, 6),
+        lambda: read("nvmlDeviceGetGpuFabricInfoV", 2, 5),
+        lambda: read("nvmlDeviceGetGpuFabricInfo", 0, 4),
+    )
+
+
+def _sram_threshold_exceeded(nvml: Any, handle: Any) -> bool:
+    """Whether the SRAM has had more uncorrected errors than NVIDIA's field diagnostics let pass."""
+    errors = _structure(1, ("counts", ctypes.c_ulonglong * 11), ("threshold_exceeded", ctypes.c_uint))
+    nvml.nvmlDeviceGetSramEccErrorStatus(handle, ctypes.byref(errors))
+    return bool(errors.threshold_exceeded)
+
+
+# Refuses values that no GPU can have, so that what NVML returns for a broken one is unknown and accuses nobody.
+#
+# The limits are far outside of what any board reaches. They catch a value of the wrong type (a negative one read
+# without its sign), a sentinel (NVML_VALUE_NOT_AVAILABLE is -1), and a register of a GPU that is off the bus, which
+# reads as all ones.
+
+_BUS_ID = lazy_pattern(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+_COUNT: Final = (0, 1 << 62)
+_RANGES: Final[Mapping[str, tuple[float, float]]] = {
+    "minor": (0, 1 << 20),
+    "ecc_volatile": _COUNT,
+    "ecc_aggregate": _COUNT,
+    "recovery_action": (0, 254),  # 255 is the driver's own "not known yet" (GPU_RECOVERY_ACTION_UNKNOWN)
+    "clocks_event_reasons": (0, 1 << 32),
+    "margin_celsius": (-200, 200),
+    "_celsius": (-100, 300),
+    "_mhz": (0, 20_000),
+    "_watts": (0, 20_000),
+}
+"""By the end of a field's name, the first that fits: mostly its unit."""
+
+_MAX_ROWS: Final = 1 << 20
+_FABRIC_STATES: Final = range(4)  # NVML_GPU_FABRIC_STATE_*
+
+
+def _plausible(name: str, value: Any) -> Any:
+    """The value; Failed where no GPU can have it."""
+    return (
+        value if isinstance(value, Failed) or _is_plausible(name, value) else Failed(f"{IMPLAUSIBLE} {value!r}"[:100])
+    )
+
+
+def _is_plausible(name: str, value: Any) -> bool:
+    for ending, (least, most) in _RANGES.items():
+        if name.endswith(ending):
+            return bool(least <= value <= most)  # False for a value that is not a number
+    if name == "bus_id":
+        return bool(_BUS_ID.fullmatch(value))
+    if name in ("uuid", "name", "board_part", "vbios"):
+        return bool(value.strip())
+    if isinstance(value, RemappedRows):
+        return max(value.correctable, value.uncorrectable) <= _MAX_ROWS
+    if isinstance(value, GpuFabricInfo):
+        return value.state in _FABRIC_STATES
+    return _counts_are_plausible(value) if name in ("throttled_nanoseconds", "link_errors") else True
+
+
+def _counts_are_plausible(counts: Mapping[str, int | tuple[int, ...]]) -> bool:
+    numbers = [number for value in counts.values() for number in ((value,) if isinstance(value, int) else value)]
+    return all(_COUNT[0] <= number <= _COUNT[1] for number in numbers)
+
+
+# Reads values with nvmlDeviceGetFieldValues: many in one call, each with an error of its own.
+
+_PLAIN: Final = {  # NVML_FI_DEV_* of nvml.h
+    "memory_temperature_celsius": 82,
+    "slowdown_margin_celsius": 194,
+    "gpu_max_margin_celsius": 196,
+    "recovery_action": 230,
+}
+_THROTTLED: Final = {"sw_thermal": 269, "hw_thermal": 270, "hw_power_brake": 271}  # nanoseconds in all
+_LINK_ERRORS: Final = {  # for the link in scopeId, the first field that answers; Blackwell has none of 161 to 163
+    "replay": (161,),
+    "recovery": (162, 215),  # 215: how often the link went from up to recovery, successful or not
+    "crc": (163,),
+}
+_LINK_TOTALS: Final = {"replay": 52, "recovery": 59, "crc": 38}
+_POLICIES: Final = {"thermal": 1, "board_limit": 3}  # NVML_PERF_POLICY_*
+_FORMATS: Final = ("d", "I", "L", "Q", "q", "i", "H")  # of struct, by NVML_VALUE_TYPE_*
+
+
+def _fields(nvml: Any, handle: Any, links: int) -> dict[str, Any]:
+    """The values by the names of Gpu's fields. `links`: how many NVLinks the GPU has."""
+    ids = [*_PLAIN.values(), *_THROTTLED.values(), *_LINK_TOTALS.values()]
+    answers = dict(zip(ids, _answers(nvml, handle, ids), strict=True))
+    found: dict[str, Any] = {name: answers[field] for name, field in _PLAIN.items()}
+    found["throttled_nanoseconds"] = _successes({name: answers[field] for name, field in _THROTTLED.items()})
+    if links:
+        totals = {name: answers[field] for name, field in _LINK_TOTALS.items()}
+        errors = {name: _by_link(nvml, handle, name, links, totals[name]) for name in _LINK_ERRORS}
+        found["link_errors"] = _successes(errors) or errors["replay"]
+    return found
+
+
+def _by_link(nvml: Any, handle: Any, name: str, links: int, total: int | Failed) -> tuple[int, ...] | Failed:
+    """The errors called `name` by link, else the total of all links."""
+    for field in _LINK_ERRORS[name]:
+        answers = _answers(nvml, handle, [(field, link) for link in range(links)])
+        numbers = tuple(answer for answer in answers if isinstance(answer, int))
+        if len(numbers) == links:
+            return numbers
+    return total if isinstance(total, Failed) else (total,)
+
+
+def _violations(nvml: Any, handle: Any) -> dict[str, int] | Failed:
+    """The throttle counters of older drivers. They only tell heat from the limits of the board."""
+
+    def nanoseconds(policy: int) -> int:
+        return int(nvml.nvmlDeviceGetViolationStatus(handle, policy).violationTime)
+
+    found = {name: _attempt(nanoseconds, policy) for name, policy in _POLICIES.items()}
+    return _successes(found) or found["board_limit"]  # type: ignore[return-value]
+
+
+def _answers(nvml: Any, handle: Any, ids: Sequence[int | tuple[int, int]]) -> list[int | Failed]:
+    """The answer for each of `ids`: a field, or a field and its scope."""
+
+    def ask() -> list[int | Failed]:
+        return [_answer(value) for _, value in zip(ids, nvml.nvmlDeviceGetFieldValues(handle, list(ids)), strict=True)]
+
+    answers = _attempt(ask)
+    return [answers for _ in ids] if isinstance(answers, Failed) else answers
+
+
+def _answer(value: Any) -> int | Failed:
+    """The union is decoded from its bytes, since older versions of nvidia-ml-py lack its newer members."""
+    if value.nvmlReturn:
+        return Failed(error_name(value.nvmlReturn))
+    if not 0 <= value.valueType < len(_FORMATS):
+        return Failed(f"{IMPLAUSIBLE} of type {value.valueType}")
+    (number,) = struct.unpack_from(_FORMATS[value.valueType], bytes(value.value))
+    if isinstance(number, int) or abs(number) < 1 << 62:
+        return int(number)
+    return Failed(f"{IMPLAUSIBLE} {number}")
+
 
 Announce = Callable[[str, float], None]
 """Announces the next call, and how many seconds it may take."""
@@ -38,22 +284,29 @@ def read_nvml(announce: Announce, start_seconds: float) -> Nvml:
         return Nvml(error=f"nvidia-ml-py is not installed: {error}")
     except Exception as error:  # a damaged one, or something else of that name
         return Nvml(error=f"nvidia-ml-py cannot be imported: {failure_name(error)}")
-    announce("nvmlInit", CALL_LIMIT_SECONDS + start_seconds)
-    try:
+
+    def start() -> int:
+        announce("nvmlInit", CALL_LIMIT_SECONDS + start_seconds)
         pynvml.nvmlInit()
         announce("nvmlDeviceGetCount", CALL_LIMIT_SECONDS)
-        count = pynvml.nvmlDeviceGetCount()
-    except Exception as error:
-        return Nvml(error=failure_name(error))
+        return int(pynvml.nvmlDeviceGetCount())
+
+    count = _attempt(start)
+    if isinstance(count, Failed):
+        return Nvml(error=count.error)
     if not 0 <= count <= _MAX_GPUS:
         return Nvml(error=f"{IMPLAUSIBLE} {count} of nvmlDeviceGetCount")
-    handles = [_handle(pynvml, index, announce, start_seconds) for index in range(count)]
+    handles = []
+    for index in range(count):  # this call starts the GPU, and nvmlInit does not (nvml.h, nvmlDeviceGetHandleBy*)
+        announce(f"nvmlDeviceGetHandleByIndex of GPU {index}", CALL_LIMIT_SECONDS + start_seconds)
+        handles.append(_attempt(lambda number: pynvml.nvmlDeviceGetHandleByIndex(number), index))
     gpus = tuple(_gpu(pynvml, index, handle, announce) for index, handle in enumerate(handles))
     announce("nvmlDeviceGetP2PStatus", CALL_LIMIT_SECONDS)
     read, read_error = _p2p(pynvml, handles, _READ)
     write, write_error = _p2p(pynvml, handles, _WRITE)
+    version = _attempt(lambda: _text(pynvml.nvmlSystemGetDriverVersion()))
     return Nvml(
-        driver_version=_driver_version(pynvml),
+        driver_version="" if isinstance(version, Failed) else version,
         gpus=gpus,
         p2p_read=read,
         p2p_write=write,
@@ -61,77 +314,23 @@ def read_nvml(announce: Announce, start_seconds: float) -> Nvml:
     )
 
 
-def _driver_version(nvml: Any) -> str:
-    try:
-        return _text(nvml.nvmlSystemGetDriverVersion())
-    except Exception:
-        return ""
-
-
-def _handle(nvml: Any, index: int, announce: Announce, start_seconds: float) -> Any:
-    """The GPU's handle, or the name of the error. This call starts the GPU, and nvmlInit does not (nvml.h: "GPUs are
-    discovered and initialized in nvmlDeviceGetHandleBy*")."""
-    announce(f"nvmlDeviceGetHandleByIndex of GPU {index}", CALL_LIMIT_SECONDS + start_seconds)
-    try:
-        return nvml.nvmlDeviceGetHandleByIndex(index)
-    except Exception as error:
-        return failure_name(error)
-
-
 def _gpu(nvml: Any, index: int, handle: Any, announce: Announce) -> Gpu:
-    if isinstance(handle, str):
-        return Gpu(index=index, errors={"handle": handle})
-    values: dict[str, Any] = {}
-    errors: dict[str, str] = {}
+    if isinstance(handle, Failed):
+        return Gpu(index=index, errors={"handle": handle.error})
+    found: dict[str, Any] = {}
     for name, read in _READINGS.items():
         announce(f"{name} of GPU {index}", CALL_LIMIT_SECONDS)
-        try:
-            values[name] = read(nvml, handle)
-        except Exception as error:
-            errors[name] = failure_name(error)
+        found[name] = _attempt(read, nvml, handle)
+    links = found["links"]
     announce(f"nvmlDeviceGetFieldValues of GPU {index}", CALL_LIMIT_SECONDS)
-    fields, field_errors = nvml_fields.read_fields(nvml, handle, len(values.get("links") or ()))
-    if not fields.get("throttled_nanoseconds"):
-        fields.pop("throttled_nanoseconds", None)
+    found["link_errors"] = links  # the error of the links, where there are none
+    found |= _fields(nvml, handle, 0 if isinstance(links, Failed) else len(links))
+    if not found["throttled_nanoseconds"]:
         announce(f"nvmlDeviceGetViolationStatus of GPU {index}", CALL_LIMIT_SECONDS)
-        nvml_fields.read_violations(nvml, handle, fields, field_errors)
-    if not values.get("links"):
-        field_errors["link_errors"] = errors.get("links", "NOT_SUPPORTED")
-    values, errors = drop_implausible({**values, **fields}, {**errors, **field_errors})
-    return Gpu(index=index, errors=errors, **values)
-
-
-def _rows(nvml: Any, handle: Any) -> RemappedRows:
-    correctable, uncorrectable, pending, failed = nvml.nvmlDeviceGetRemappedRows(handle)
-    return RemappedRows(
-        correctable=correctable, uncorrectable=uncorrectable, pending=bool(pending), failed=bool(failed)
-    )
-
-
-def _clocks_event_reasons(nvml: Any, handle: Any) -> int:
-    return int(
-        first_known(
-            lambda: nvml.nvmlDeviceGetCurrentClocksEventReasons(handle),
-            lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle),  # before driver 535
-        )
-    )
-
-
-def _temperature(nvml: Any, handle: Any) -> int:
-    return int(
-        first_known(
-            lambda: nvml.nvmlDeviceGetTemperatureV(handle, 0),
-            lambda: nvml.nvmlDeviceGetTemperature(handle, 0),  # before driver 570; nvml.h 13.0 calls it deprecated
-        )
-    )
-
-
-def _processes(nvml: Any, handle: Any) -> tuple[GpuProcess, ...]:
-    found = first_known(
-        lambda: nvml.nvmlDeviceGetComputeRunningProcesses_v3(handle),
-        lambda: nvml.nvmlDeviceGetComputeRunningProcesses_v2(handle),  # before driver 510
-    )
-    return tuple(GpuProcess(pid=process.pid, used_bytes=process.usedGpuMemory) for process in found)
+        found["throttled_nanoseconds"] = _violations(nvml, handle)
+    found = {name: _plausible(name, value) for name, value in found.items()}
+    errors = {name: value.error for name, value in found.items() if isinstance(value, Failed)}
+    return Gpu(index=index, errors=errors, **_successes(found))
 
 
 def _links(nvml: Any, handle: Any) -> tuple[bool, ...]:
@@ -153,13 +352,13 @@ def _p2p(nvml: Any, handles: list[Any], index: int) -> tuple[tuple[tuple[int | N
 
     def status(source: Any, target: Any) -> int | None:
         nonlocal error
-        if source is target or isinstance(source, str) or isinstance(target, str):
+        if source is target or isinstance(source, Failed) or isinstance(target, Failed):
             return None
-        try:
-            return int(nvml.nvmlDeviceGetP2PStatus(source, target, index))
-        except Exception as failure:
-            error = failure_name(failure)
+        answer = _attempt(lambda: int(nvml.nvmlDeviceGetP2PStatus(source, target, index)))
+        if isinstance(answer, Failed):
+            error = answer.error
             return None
+        return answer
 
     return tuple(tuple(status(source, target) for target in handles) for source in handles), error
 
@@ -167,6 +366,37 @@ def _p2p(nvml: Any, handles: list[Any], index: int) -> tuple[tuple[tuple[int | N
 def _text(value: Any) -> str:
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
+
+def _rows(correctable: int, uncorrectable: int, pending: int, failed: int) -> RemappedRows:
+    return RemappedRows(
+        correctable=correctable, uncorrectable=uncorrectable, pending=bool(pending), failed=bool(failed)
+    )
+
+
+def _repair(channel: int, tpc: int) -> Repair:
+    return Repair(channel=bool(channel), tpc=bool(tpc))
+
+
+def _processes(found: Sequence[Any]) -> tuple[GpuProcess, ...]:
+    return tuple(GpuProcess(pid=process.pid, used_bytes=process.usedGpuMemory) for process in found)
+
+
+def _newest(nvml: Any, *names: str) -> Callable[..., Any]:
+    """The first of these calls that this driver and this nvidia-ml-py know."""
+    return lambda *of: _first_known(*(partial(_called, nvml, name, *of) for name in names))
+
+
+def _called(nvml: Any, name: str, *of: Any) -> Any:
+    return getattr(nvml, name)(*of)
+
+
+# The newest form of a call, and those of drivers before 535, 570 (nvml.h 13.0 calls it deprecated) and 510.
+_CLOCKS_EVENT_REASONS: Final = (
+    "nvmlDeviceGetCurrentClocksEventReasons",
+    "nvmlDeviceGetCurrentClocksThrottleReasons",
+)
+_TEMPERATURE: Final = ("nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature")
+_PROCESSES: Final = ("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2")
 
 _READINGS: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "bus_id": lambda nvml, handle: sysfs_bus_id(_text(nvml.nvmlDeviceGetPciInfo_v3(handle).busId)),
@@ -179,12 +409,14 @@ _READINGS: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "persistence": lambda nvml, handle: bool(nvml.nvmlDeviceGetPersistenceMode(handle)),
     "ecc_volatile": lambda nvml, handle: nvml.nvmlDeviceGetTotalEccErrors(handle, _UNCORRECTED, _VOLATILE),
     "ecc_aggregate": lambda nvml, handle: nvml.nvmlDeviceGetTotalEccErrors(handle, _UNCORRECTED, _AGGREGATE),
-    "sram_threshold_exceeded": read_sram_threshold_exceeded,
-    "rows": _rows,
-    "repair": read_repair,
-    "unrepairable_memory": read_unrepairable_memory,
-    "clocks_event_reasons": _clocks_event_reasons,
-    "temperature_celsius": _temperature,
+    "sram_threshold_exceeded": _sram_threshold_exceeded,
+    "rows": lambda nvml, handle: _rows(*nvml.nvmlDeviceGetRemappedRows(handle)),
+    "repair": lambda nvml, handle: _repair(*nvml.nvmlDeviceGetRepairStatus(handle)),  # driver 580 and newer
+    "unrepairable_memory": lambda nvml, handle: bool(
+        nvml.nvmlDeviceGetUnrepairableMemoryFlag_v1(handle)
+    ),  # from 590 on
+    "clocks_event_reasons": lambda nvml, handle: int(_newest(nvml, *_CLOCKS_EVENT_REASONS)(handle)),
+    "temperature_celsius": lambda nvml, handle: int(_newest(nvml, *_TEMPERATURE)(handle, 0)),
     "shutdown_celsius": lambda nvml, handle: nvml.nvmlDeviceGetTemperatureThreshold(handle, 0),
     "slowdown_celsius": lambda nvml, handle: nvml.nvmlDeviceGetTemperatureThreshold(handle, 1),
     "memory_max_celsius": lambda nvml, handle: nvml.nvmlDeviceGetTemperatureThreshold(handle, 2),
@@ -199,7 +431,7 @@ _READINGS: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "power_limit_watts": lambda nvml, handle: nvml.nvmlDeviceGetPowerManagementLimit(handle) / 1000,
     "enforced_power_limit_watts": lambda nvml, handle: nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000,
     "default_power_limit_watts": lambda nvml, handle: nvml.nvmlDeviceGetPowerManagementDefaultLimit(handle) / 1000,
-    "processes": _processes,
+    "processes": lambda nvml, handle: _processes(_newest(nvml, *_PROCESSES)(handle)),
     "links": _links,
-    "fabric": read_fabric,
+    "fabric": _fabric,
 }

@@ -128,7 +128,8 @@ class Gpu(_Value, frozen=True):
     unrepairable_memory: bool | None = None
     recovery_action: int | None = None  # NVML_GPU_RECOVERY_ACTION_*; 0 none
     clocks_event_reasons: int | None = None  # nvmlClocksEventReason* bits
-    throttled_nanoseconds: dict[str, int] | None = None  # in all, by reason: see THROTTLE_REASONS
+    throttled_nanoseconds: dict[str, int] | None = None
+    """In all, by reason: sw_thermal, hw_thermal and hw_power_brake; of older drivers only thermal and board_limit."""
     temperature_celsius: int | None = None
     memory_temperature_celsius: int | None = None
     shutdown_celsius: int | None = None
@@ -188,10 +189,6 @@ class Nvml(_Value, frozen=True, omit_defaults=False):
     p2p_write: tuple[tuple[int | None, ...], ...] = ()
     p2p_error: str = ""
     hung: Hang | None = None
-
-
-THROTTLE_REASONS: Final = ("sw_thermal", "hw_thermal", "hw_power_brake", "thermal", "board_limit")
-"""The keys of `throttled_nanoseconds`. Newer drivers have the first three, older ones only the last two."""
 
 
 def encode_nvml(nvml: Nvml) -> bytes:

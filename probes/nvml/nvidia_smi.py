@@ -37,6 +37,7 @@ _HEALTH_FLAGS: Final = {  # by element: the shift in NVML_GPU_FABRIC_HEALTH_MASK
 _CONFIGURATION_SHIFT: Final = 8
 _CONFIGURATION_UNKNOWN: Final = 15
 _SUMMARIES: Final = {"healthy": 1, "unhealthy": 2, "limited capacity": 3}
+_REASON_GROUPS: Final = ("clocks_event_reasons", "clocks_throttle_reasons")
 _REASONS: Final = {
     "gpu_idle": 0x01,
     "applications_clocks_setting": 0x02,
@@ -134,10 +135,8 @@ def _gpu(index: int, element: ElementTree.Element) -> Gpu:
             errors[name] = known or "NO_DATA"
         else:
             values[name] = value
-    for name, group in _GROUPS.items():
-        value = group(element)
-        if value is not None:
-            values[name] = value
+    groups = {name: read(element) for name, read in _GROUPS.items()}
+    values |= {name: value for name, value in groups.items() if value is not None}
     return Gpu(index=index, bus_id=sysfs_bus_id(element.get("id", "")) or None, errors=errors, **values)
 
 
@@ -161,12 +160,8 @@ def _float(text: str) -> float | None:
     return float(found[0]) if found and len(found[0]) < 20 else None
 
 
-def _yes(text: str) -> bool | None:
-    return {"yes": True, "no": False}.get(text.lower())
-
-
-def _enabled(text: str) -> bool | None:
-    return {"enabled": True, "disabled": False}.get(text.lower())
+def _flag(text: str) -> bool | None:
+    return {"yes": True, "enabled": True, "no": False, "disabled": False}.get(text.lower())
 
 
 def _action(text: str) -> int:
@@ -180,26 +175,21 @@ def _string(text: str) -> str:
 
 
 def _rows(element: ElementTree.Element) -> RemappedRows | None:
-    group = element.find("remapped_rows")
-    if group is None:
+    texts = [
+        _text(element, f"remapped_rows/remapped_row_{name}") or "" for name in ("corr", "unc", "pending", "failure")
+    ]
+    correctable, uncorrectable = map(_integer, texts[:2])
+    pending, failed = map(_flag, texts[2:])
+    if correctable is None or uncorrectable is None or pending is None or failed is None:
         return None
-    texts = [_text(group, f"remapped_row_{name}") or "" for name in ("corr", "unc", "pending", "failure")]
-    counts = [_integer(text) for text in texts[:2]]
-    flags = [{"yes": True, "no": False}.get(text.lower()) for text in texts[2:]]
-    if None in counts or None in flags:
-        return None
-    return RemappedRows(
-        correctable=counts[0] or 0, uncorrectable=counts[1] or 0, pending=bool(flags[0]), failed=bool(flags[1])
-    )
+    return RemappedRows(correctable=correctable, uncorrectable=uncorrectable, pending=pending, failed=failed)
 
 
 def _reasons(element: ElementTree.Element) -> int | None:
-    group = element.find("clocks_event_reasons")
-    if group is None:
-        group = element.find("clocks_throttle_reasons")
-    if group is None:
+    groups = [group for name in _REASON_GROUPS if (group := element.find(name)) is not None]
+    if not groups:
         return None
-    active = [reason.tag.partition("_reason_")[2] for reason in group if (reason.text or "").strip() == "Active"]
+    active = [reason.tag.partition("_reason_")[2] for reason in groups[0] if (reason.text or "").strip() == "Active"]
     return sum(_REASONS.get(name, 0) for name in active)
 
 
@@ -243,7 +233,7 @@ def _health_mask(element: ElementTree.Element) -> int | None:
 
 def _repair(element: ElementTree.Element) -> Repair | None:
     texts = [_text(element, f"ecc_errors//{part}_repair_pending") for part in ("channel", "tpc")]
-    channel, tpc = (None if text is None else _yes(text) for text in texts)
+    channel, tpc = (None if text is None else _flag(text) for text in texts)
     return None if channel is None and tpc is None else Repair(channel=bool(channel), tpc=bool(tpc))
 
 
@@ -261,8 +251,8 @@ _FIELDS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "board_part": ("board_part_number", _string),
     "vbios": ("vbios_version", _string),
     "minor": ("minor_number", _integer),
-    "mig": ("mig_mode/current_mig", _enabled),
-    "persistence": ("persistence_mode", _enabled),
+    "mig": ("mig_mode/current_mig", _flag),
+    "persistence": ("persistence_mode", _flag),
     "recovery_action": ("gpu_recovery_action", _action),
     "temperature_celsius": ("temperature/gpu_temp", _integer),
     "memory_temperature_celsius": ("temperature/memory_temp", _integer),
@@ -287,8 +277,8 @@ _FIELDS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
         "gpu_power_readings/current_power_limit|power_readings/enforced_power_limit",
         _float,
     ),
-    "sram_threshold_exceeded": ("ecc_errors//sram_threshold_exceeded", _yes),
-    "unrepairable_memory": ("ecc_errors//unrepairable_memory", _yes),
+    "sram_threshold_exceeded": ("ecc_errors//sram_threshold_exceeded", _flag),
+    "unrepairable_memory": ("ecc_errors//unrepairable_memory", _flag),
     "default_power_limit_watts": (
         "gpu_power_readings/default_power_limit|power_readings/default_power_limit",
         _float,
@@ -303,3 +293,94 @@ _GROUPS: Final[dict[str, Callable[[ElementTree.Element], Any]]] = {
     "fabric": _fabric,
     "processes": _processes,
 }
+
+
+# Turns `nvidia-smi -q` as text into the elements that `nvidia-smi -q -x` has, so that both are read by one parser.
+#
+# The text is a tree by indentation, with `Name : value` at its leaves. Most names become elements by lower case and
+# underscores; _NAMES has the others. What grep left of such a text is read as well: a GPU begins with its own line.
+
+_MAX_GPUS: Final = 1024
+_NVIDIA_SMI_TEXT_MAX_DEPTH: Final = 12
+_GPU = re.compile(r"GPU ([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d)\s*$")
+_LINE = re.compile(r"( *)([A-Za-z][\w .()/#-]{0,80}?) *(?::(?: (.*))?)?$")
+_DRIVER = re.compile(r"^Driver Version +: +([\w.]+)", re.MULTILINE)
+_CLOCKS: Final = ("clocks", "max_clocks", "applications_clocks", "default_applications_clocks")
+_NAMES: Final = {
+    "gpu_uuid": "uuid",
+    "gpu_current_temp": "gpu_temp",
+    "gpu_t_limit_temp": "gpu_temp_tlimit",
+    "gpu_shutdown_temp": "gpu_temp_max_threshold",
+    "gpu_slowdown_temp": "gpu_temp_slow_threshold",
+    "gpu_max_operating_temp": "gpu_temp_max_gpu_threshold",
+    "memory_current_temp": "memory_temp",
+    "memory_max_operating_temp": "gpu_temp_max_mem_threshold",
+    "gpu_slowdown_t_limit_temp": "gpu_temp_slow_tlimit_threshold",
+    "gpu_max_operating_t_limit_temp": "gpu_temp_max_gpu_tlimit_threshold",
+    "link_width": "link_widths",
+    "pcie_generation": "pcie_gen",
+    "gpu_link_info": "pci_gpu_link_info",
+    "clusteruuid": "clusterUuid",
+    "sram_uncorrectable_sec_ded": "sram_uncorrectable_secded",
+    "remapping_failure_occurred": "remapped_row_failure",
+}
+_NAMES_WITHIN: Final = {
+    **{(section, old): new for section in _CLOCKS for old, new in (("graphics", "graphics_clock"), ("sm", "sm_clock"),
+       ("memory", "mem_clock"))},
+    ("mig_mode", "current"): "current_mig",
+    ("ecc_mode", "current"): "current_ecc",
+    ("pcie_gen", "max"): "max_link_gen",
+    ("pcie_gen", "current"): "current_link_gen",
+    ("link_widths", "max"): "max_link_width",
+    ("link_widths", "current"): "current_link_width",
+    ("remapped_rows", "correctable_error"): "remapped_row_corr",
+    ("remapped_rows", "uncorrectable_error"): "remapped_row_unc",
+    ("remapped_rows", "pending"): "remapped_row_pending",
+    ("retired_pages", "pending_page_blacklist"): "pending_blacklist",
+    ("utilization", "gpu"): "gpu_util",
+}  # fmt: skip
+
+
+def is_text(text: str) -> bool:
+    """Returns whether the text is `nvidia-smi -q`, or parts of it."""
+    lines = text.splitlines()[:4000]
+    heads = sum(1 for line in lines if _GPU.match(line))
+    leaves = sum(1 for line in lines if line.startswith("    ") and " : " in line)
+    return heads > 0 and leaves >= heads
+
+
+def parse_text(text: str) -> ElementTree.Element:
+    """The text as an element `nvidia_smi_log`, with a `gpu` for each GPU."""
+    root = ElementTree.Element("nvidia_smi_log")
+    driver = _DRIVER.search(text)
+    if driver:
+        ElementTree.SubElement(root, "driver_version").text = driver[1]
+    stack: list[tuple[int, ElementTree.Element]] = []
+    for line in text[:_MAX_CHARACTERS].splitlines():
+        if head := _GPU.match(line):
+            if len(root) > _MAX_GPUS:
+                break
+            stack = [(-1, ElementTree.SubElement(root, "gpu", id=head[1]))]
+        elif stack and line.startswith(" ") and len(line) < 400 and (found := _LINE.match(line.rstrip())):
+            _add(stack, len(found[1]), found[2], found[3])
+    return root
+
+
+def _add(stack: list[tuple[int, ElementTree.Element]], indent: int, name: str, value: str | None) -> None:
+    while stack[-1][0] >= indent:
+        stack.pop()
+    parent = stack[-1][1]
+    if len(stack) > _NVIDIA_SMI_TEXT_MAX_DEPTH:
+        return
+    reasons = next((element for _, element in stack if element.tag in _REASON_GROUPS), None)
+    element = ElementTree.SubElement(parent if reasons is None else reasons, _tag(parent.tag, name, reasons))
+    element.text = (value or "").strip() or None
+    stack.append((indent, element))
+
+
+def _tag(parent: str, name: str, reasons: ElementTree.Element | None) -> str:
+    tag = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")
+    if reasons is not None:
+        tag = {"idle": "gpu_idle", "display_clock_setting": "display_clocks_setting"}.get(tag, tag)
+        return f"{reasons.tag.removesuffix('s')}_{tag}"
+    return _NAMES_WITHIN.get((parent, tag)) or _NAMES.get(tag, tag)

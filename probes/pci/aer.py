@@ -6,14 +6,12 @@ from collections.abc import Iterator
 from typing import Final
 
 from laggard.model import Finding, Severity
-from laggard.probes.errors import NotApplicable, NotFound, Unknown
-from laggard.probes.groups import PCI
+from laggard.probes.errors import NotApplicable, NotFound, Unknown, Unreadable, raise_if_unreadable
 from laggard.probes.host.counter_history import SaveCounters
 from laggard.probes.host.host import Host
-from laggard.probes.pci.model.sysfs import read_tree, select_endpoints
+from laggard.probes.pci.model.sysfs import EndpointThresholds, read_tree, select_endpoints
 from laggard.probes.pci.model.tree import PciDevice
-from laggard.probes.probe import Fact, NotNegative, Probe, Thresholds, finding
-from laggard.probes.unreadable import Unreadable, raise_if_unreadable
+from laggard.probes.probe import PCI, Fact, NotNegative, Probe, finding
 
 _FILES: Final = {
     "correctable": ("aer_dev_correctable", "TOTAL_ERR_COR"),
@@ -27,10 +25,7 @@ _FIX: Final = (
 _HOUR: Final = 3600.0
 
 
-class AerThresholds(Thresholds, frozen=True):
-    endpoints: tuple[str, ...] = ()
-    """PCI addresses of the devices to judge, with the bridges above them. None named: all GPUs and RDMA NICs."""
-
+class AerThresholds(EndpointThresholds, frozen=True):
     correctable_per_hour: NotNegative = 1800.0
     """One error in two seconds: the bit error ratio of 1e-12, the highest that PCI Express allows a lane up to 32 GT/s
     (Base Specification, 8.4), on 16 lanes at 32 GT/s. Each costs a replay of about a microsecond; good links have
@@ -43,11 +38,10 @@ class AerThresholds(Thresholds, frozen=True):
 
 def check(host: Host, thresholds: AerThresholds) -> Iterator[Finding | Fact | SaveCounters]:
     tree = read_tree(host)
-    ends = select_endpoints(tree, thresholds.endpoints)
-    devices = {device.address: device for end in ends for device in tree.path_to_root(end.address)}
+    devices = tree.paths_to_root(select_endpoints(tree, thresholds.endpoints))
     counts: dict[str, int] = {}
     unreadable: list[Unreadable] = []
-    for device in devices.values():
+    for device in devices:
         try:
             counts.update(_counts(host, device))
         except NotFound:
@@ -56,7 +50,7 @@ def check(host: Host, thresholds: AerThresholds) -> Iterator[Finding | Fact | Sa
             unreadable.append(Unreadable(str(error)))
     yield SaveCounters(counts)
     yield Fact("errors", {name: count for name, count in counts.items() if count})
-    for device in devices.values():
+    for device in devices:
         yield from _judge(host, device, counts, thresholds)
     raise_if_unreadable(unreadable)
     if not counts:

@@ -7,11 +7,10 @@ from typing import Final
 
 from laggard.model import Finding
 from laggard.probes.errors import NotFound, Unknown
-from laggard.probes.groups import KERNEL
 from laggard.probes.host.host import Host
 from laggard.probes.host.virtualization import is_virtual_machine
-from laggard.probes.pci.model.sysfs import read_tree, select_endpoints
-from laggard.probes.probe import Fact, Probe, Thresholds, finding
+from laggard.probes.pci.model.sysfs import EndpointThresholds, read_tree, select_endpoints
+from laggard.probes.probe import KERNEL, Fact, Probe, finding
 
 _GROUPS: Final = "/sys/kernel/iommu_groups"
 _TRANSLATING: Final = ("DMA", "DMA-FQ", "DMA-SVA")
@@ -22,12 +21,7 @@ _FIX: Final = (
 _PARAMETERS: Final = ("iommu", "intel_iommu", "amd_iommu", "iommu.passthrough", "iommu.strict")
 
 
-class IommuThresholds(Thresholds, frozen=True):
-    endpoints: tuple[str, ...] = ()
-    """PCI addresses of the devices to judge, with the bridges above them. None named: all GPUs and RDMA NICs."""
-
-
-def check(host: Host, thresholds: IommuThresholds) -> Iterator[Finding | Fact]:
+def check(host: Host, thresholds: EndpointThresholds) -> Iterator[Finding | Fact]:
     ends = select_endpoints(read_tree(host), thresholds.endpoints)
     units = host.entries("/sys/class/iommu")
     parameters = _parameters(host)
@@ -70,20 +64,13 @@ def _mode(host: Host, folder: str) -> str:
         return "none"
     except Unknown:
         return "unknown"
-    try:
-        return host.read(f"{_GROUPS}/{group}/type").strip() or "unknown"
-    except Unknown:
-        return "unknown"
+    return host.text(f"{_GROUPS}/{group}/type") or "unknown"
 
 
 def _parameters(host: Host) -> dict[str, str]:
     """Returns the kernel parameters about the IOMMU; evidence only."""
-    try:
-        words = host.read("/proc/cmdline").split()
-    except Unknown:
-        return {}
-    pairs = (word.partition("=") for word in words)
+    pairs = (word.partition("=") for word in host.text("/proc/cmdline").split())
     return {name: value for name, _, value in pairs if name in _PARAMETERS}
 
 
-PROBE: Final = Probe("iommu", check, IommuThresholds(), group=KERNEL)
+PROBE: Final = Probe("iommu", check, EndpointThresholds(), group=KERNEL)

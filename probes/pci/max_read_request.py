@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from laggard.majority import majority
+from laggard.kit.majority import majority
 from laggard.model import Finding, Severity
 from laggard.probes.errors import NotApplicable, Unknown
-from laggard.probes.groups import PCI
 from laggard.probes.host.host import Host
-from laggard.probes.host.virtualization import is_virtual_machine
 from laggard.probes.pci.model.config_space import PciExpress
-from laggard.probes.pci.model.sysfs import read_tree, select_endpoints, with_config
+from laggard.probes.pci.model.sysfs import VirtualThresholds, read_tree, select_endpoints, with_config
 from laggard.probes.pci.model.tree import PciDevice
-from laggard.probes.probe import Count, Fact, NotNegative, Probe, Thresholds, finding
+from laggard.probes.probe import PCI, Count, Fact, NotNegative, Probe, finding
 
 _FIX = (
     "Set it in bits 14:12 of the device's control register, 5 for 4096 bytes and 2 for 512, with setpci as below "
@@ -23,13 +21,7 @@ _FIX = (
 _MIN_PEERS = 3
 
 
-class ReadRequestThresholds(Thresholds, frozen=True):
-    endpoints: tuple[str, ...] = ()
-    """PCI addresses of the devices to judge, with the bridges above them. None named: all GPUs and RDMA NICs."""
-
-    virtual: bool | None = None
-    """This is a virtual machine. None: decided by what the kernel reports."""
-
+class ReadRequestThresholds(VirtualThresholds, frozen=True):
     least_bytes: Count = 512
     """Less is a warning; the kernel's `pci=pcie_bus_perf` can leave it behind. 512 is the value at reset. NVIDIA's
     guides ask for 4096 for ConnectX."""
@@ -44,11 +36,14 @@ class ReadRequestThresholds(Thresholds, frozen=True):
 def check(host: Host, thresholds: ReadRequestThresholds) -> Iterator[Finding | Fact]:
     tree = read_tree(host)
     devices = tuple(with_config(host, _with_own_registers(select_endpoints(tree, thresholds.endpoints))))
-    yield Fact("read_request_bytes", {device.address: _size(device) for device in devices})
-    if is_virtual_machine(host) if thresholds.virtual is None else thresholds.virtual:
+    yield Fact(
+        "read_request_bytes",
+        {device.address: device.config.express and device.config.express.read_request_bytes for device in devices},
+    )
+    if thresholds.is_virtual_machine(host):
         raise NotApplicable("a virtual machine: what it reads of these registers is its hypervisor's")
     yield from judge(devices, thresholds)
-    unknown = [device for device in devices if _express(device) is None and not _not_express(device)]
+    unknown = [device for device in devices if not device.config.express and not device.config.standard_known]
     if unknown:
         reason = unknown[0].config_error or "the kernel shows it only to root, or the device does not answer"
         raise Unknown(f"the read request size of {len(unknown)} devices is unknown: {reason}")
@@ -61,7 +56,7 @@ def _with_own_registers(devices: Iterable[PciDevice]) -> tuple[PciDevice, ...]:
 
 def judge(devices: Iterable[PciDevice], thresholds: ReadRequestThresholds) -> Iterator[Finding]:
     """Judges devices of sysfs or of `lspci`. Pure."""
-    known = [(device, express) for device in devices if (express := _express(device))]
+    known = [(device, device.config.express) for device in devices if device.config.express]
     for device, express in known:
         size = express.read_request_bytes
         same_model = [other.read_request_bytes for peer, other in known if peer.hardware == device.hardware]
@@ -90,20 +85,6 @@ def _finding(device: PciDevice, express: PciExpress, expected: int, reason: str,
         commands=(f"setpci -s {device.address} CAP_EXP+8.w",),
         severity=severity,
     )
-
-
-def _express(device: PciDevice) -> PciExpress | None:
-    return device.config.express if device.config and device.config.responds else None
-
-
-def _not_express(device: PciDevice) -> bool:
-    config = device.config
-    return config is not None and config.responds and config.standard_known
-
-
-def _size(device: PciDevice) -> int | None:
-    express = _express(device)
-    return express.read_request_bytes if express else None
 
 
 def _is_fast(express: PciExpress, thresholds: ReadRequestThresholds) -> bool:

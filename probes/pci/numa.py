@@ -8,11 +8,10 @@ from typing import Final
 
 from laggard.model import Finding
 from laggard.probes.errors import NotApplicable, Unknown
-from laggard.probes.groups import KERNEL
 from laggard.probes.host.host import Host
-from laggard.probes.pci.model.sysfs import read_tree, select_endpoints, with_numa_nodes
+from laggard.probes.pci.model.sysfs import EndpointThresholds, read_tree, select_endpoints, with_numa_nodes
 from laggard.probes.pci.model.tree import PciDevice, PciTree, share_root_port
-from laggard.probes.probe import Fact, Probe, Thresholds, finding
+from laggard.probes.probe import KERNEL, Fact, Probe, finding
 
 _ONLINE: Final = "/sys/devices/system/node/online"
 _FIX_UNKNOWN: Final = (
@@ -23,12 +22,7 @@ _FIX_CONTRADICTION: Final = "The firmware reports a wrong processor: update it."
 _FIX_DISTANCE: Final = "Move a NIC to a slot of the processor that has GPUs and no NIC."
 
 
-class NumaThresholds(Thresholds, frozen=True):
-    endpoints: tuple[str, ...] = ()
-    """PCI addresses of the devices to judge, with the bridges above them. None named: all GPUs and RDMA NICs."""
-
-
-def check(host: Host, thresholds: NumaThresholds) -> Iterator[Finding | Fact]:
+def check(host: Host, thresholds: EndpointThresholds) -> Iterator[Finding | Fact]:
     nodes = _count_nodes(host.read(_ONLINE))
     tree = read_tree(host)
     ends = select_endpoints(tree, thresholds.endpoints)
@@ -94,4 +88,4 @@ def _count_nodes(text: str) -> int:
         raise Unknown(f"{_ONLINE} holds no list of numbers") from None
 
 
-PROBE: Final = Probe("numa", check, NumaThresholds(), group=KERNEL)
+PROBE: Final = Probe("numa", check, EndpointThresholds(), group=KERNEL)

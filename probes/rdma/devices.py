@@ -7,16 +7,13 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from laggard.model import Finding, Severity
-from laggard.probes.errors import NotApplicable, Unknown
-from laggard.probes.groups import RDMA
+from laggard.probes.errors import NotApplicable, Unknown, Unreadable, or_none
 from laggard.probes.host.host import Host
-from laggard.probes.probe import Count, Fact, Probe, Thresholds, finding
+from laggard.probes.probe import RDMA, Count, Fact, Probe, Thresholds, finding, matches_any
 from laggard.probes.rdma.model.nccl_settings import HcaSelection, read_hca_selection
 from laggard.probes.rdma.model.nics import Nic, gpu_addresses, read_nics
-from laggard.probes.rdma.model.sysfs import device_names, is_software_device, matches_any, pci_address
-from laggard.probes.rdma.rules.gone import judge_gone
-from laggard.probes.rdma.rules.uniformity import judge_firmware, judge_mixture, read_firmware
-from laggard.probes.unreadable import Unreadable, raise_if_unreadable, split_unreadable
+from laggard.probes.rdma.model.sysfs import device_names, is_software_device, pci_address
+from laggard.probes.rdma.rules.uniformity import judge_firmware, judge_gone, judge_mixture
 
 _STUBS = ("pci-stub", "pci_stub", "pciback", "xen-pciback", "xen_pciback")
 
@@ -32,31 +29,26 @@ class RdmaDeviceThresholds(Thresholds, frozen=True):
     """Patterns of the devices that are not judged, by name (`mlx5_bond_*`) or PCI address."""
 
 
-def check(host: Host, thresholds: RdmaDeviceThresholds) -> Iterator[Finding | Fact]:
+def check(host: Host, thresholds: RdmaDeviceThresholds) -> Iterator[Finding | Fact | Unreadable]:
     names = tuple(name for name in device_names(host) if not is_software_device(host, name))
-    all_nics, unlisted = _nics(host)
+    try:
+        all_nics, is_listed = read_nics(host), True
+    except Unknown as error:
+        yield Unreadable(str(error))
+        all_nics, is_listed = (), False
     nics = tuple(nic for nic in all_nics if not matches_any(nic.address, thresholds.ignore))
-    if not names and not nics and not unlisted and not thresholds.expected and not thresholds.names:
+    if not names and not nics and is_listed and not thresholds.expected and not thresholds.names:
         raise NotApplicable("no RDMA device, and no NIC on the PCI bus that could be one")
     places = {name: pci_address(host, name) for name in names}
     yield Fact("devices", places)
     judged = [name for name in names if not matches_any(name, thresholds.ignore)]
     yield from _judge_missing(nics, judged, thresholds.expected, bool(gpu_addresses(host)))
-    if not unlisted:
+    if is_listed:
         yield from judge_gone(host, all_nics)
     yield from _judge_device_nodes(host, judged)
     yield from _judge_names(places, thresholds.names, read_hca_selection(host))
-    firmware, unreadable = split_unreadable(read_firmware(host, judged))
-    yield from judge_firmware(firmware)
+    yield from judge_firmware(host, judged)
     yield from judge_mixture(host, thresholds.ignore)
-    raise_if_unreadable([*unlisted, *unreadable])
-
-
-def _nics(host: Host) -> tuple[tuple[Nic, ...], tuple[Unreadable, ...]]:
-    try:
-        return read_nics(host), ()
-    except Unknown as error:
-        return (), (Unreadable(str(error)),)
 
 
 def _judge_missing(nics: tuple[Nic, ...], names: list[str], expected: int, gpus: bool) -> Iterator[Finding]:
@@ -79,7 +71,8 @@ def _severity(nic: Nic, nics: tuple[Nic, ...], needed: bool) -> Severity | None:
     """Returns how severe it is that `nic` has no RDMA device; None where it has one, or that is no fault. An Ethernet
     NIC may be used for plain Ethernet, unless its peers are RDMA devices. The second function of a bond has none of its
     own. `needed`: the machine has GPUs and no RDMA device at all."""
-    if nic.rdma_device or _is_lent(nic.driver) or nic.physical_function:
+    is_lent = "vfio" in nic.driver or nic.driver in _STUBS  # to a virtual machine
+    if nic.rdma_device or is_lent or nic.physical_function:
         return None
     peers = [other for other in nics if other.model == nic.model and other.subsystem == nic.subsystem]
     if any(other.rdma_device.find("bond") >= 0 and _card(other) == _card(nic) for other in peers):
@@ -88,11 +81,6 @@ def _severity(nic: Nic, nics: tuple[Nic, ...], needed: bool) -> Severity | None:
     if nic.infiniband or 2 * peers_with_device > len(peers):
         return Severity.CRITICAL
     return Severity.WARNING if peers_with_device or needed else None
-
-
-def _is_lent(driver: str) -> bool:
-    """Returns whether the driver gives devices to virtual machines."""
-    return "vfio" in driver or driver in _STUBS
 
 
 def _card(nic: Nic) -> str:
@@ -127,7 +115,7 @@ def _judge_device_nodes(host: Host, names: list[str]) -> Iterator[Finding]:
         if in_container
         else "ib_uverbs is not loaded"
     )
-    concerns_jobs = not in_container or _in_job(host)
+    concerns_jobs = not in_container or "SLURM_JOB_ID" in (or_none(host.environ) or {})
     yield _missing(
         "/dev/infiniband",
         text,
@@ -137,18 +125,8 @@ def _judge_device_nodes(host: Host, names: list[str]) -> Iterator[Finding]:
 
 
 def _in_container(host: Host) -> bool:
-    try:
-        mounts = [line.split() for line in host.read("/proc/self/mounts").splitlines()]
-    except Unknown:
-        return False
+    mounts = [line.split() for line in host.text("/proc/self/mounts").splitlines()]
     return any(len(words) > 2 and words[1] == "/" and words[2] == "overlay" for words in mounts)
-
-
-def _in_job(host: Host) -> bool:
-    try:
-        return "SLURM_JOB_ID" in host.environ()
-    except Unknown:
-        return False
 
 
 def _judge_names(

@@ -9,15 +9,12 @@ import msgspec
 
 from laggard.model import Finding, Severity
 from laggard.probes.errors import NotApplicable, Unknown
-from laggard.probes.groups import RDMA
 from laggard.probes.host.host import Host
-from laggard.probes.host.uptime import read_uptime, require_log
+from laggard.probes.host.virtualization import read_uptime, require_log
 from laggard.probes.pci.rules.kernel_messages import find_device_errors
-from laggard.probes.probe import NotNegative, Probe, Thresholds
-from laggard.probes.rdma.model.netdev import has_been_up
+from laggard.probes.probe import RDMA, NotNegative, Probe, Thresholds
 from laggard.probes.rdma.model.nics import Nic, read_nics
-from laggard.probes.rdma.model.port import LINK_UP
-from laggard.probes.rdma.model.sysfs import read_ports
+from laggard.probes.rdma.model.sysfs import LINK_UP, has_been_up, read_ports
 
 _CODE = "RDMA_DRIVER_ERROR"
 _DRIVER = "mlx5_core"

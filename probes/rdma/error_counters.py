@@ -5,23 +5,77 @@ Their values prove nothing: a healthy link may carry a count of years ago.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from laggard.model import Finding, Severity
-from laggard.probes.errors import NotApplicable, NotFound, Unknown
-from laggard.probes.groups import RDMA
+from laggard.probes.errors import NotApplicable, NotFound, Unknown, Unreadable, or_none
 from laggard.probes.host.counter_history import CounterHistory, Increase, SaveCounters
 from laggard.probes.host.host import Host
-from laggard.probes.probe import Count, Fact, NotNegative, Probe, finding
-from laggard.probes.rdma.model.netdev import NET, netdev_name
-from laggard.probes.rdma.model.node_ports import node_ports
-from laggard.probes.rdma.model.port import Port
-from laggard.probes.rdma.model.sysfs import RdmaThresholds, gpu_paths, read_ports
-from laggard.probes.rdma.rules.counter_limits import HOUR, LIMITS, SATURATED
-from laggard.probes.rdma.rules.traffic import TRAFFIC_COUNTERS, traffic_rates
-from laggard.probes.unreadable import Unreadable, raise_if_unreadable
+from laggard.probes.probe import RDMA, Count, Fact, NotNegative, Probe, finding
+from laggard.probes.rdma.model.sysfs import NET, Port, RdmaThresholds, gpu_paths, netdev_name, node_ports, read_ports
+
+# The increase that the error counters of an RDMA port may have in a period.
+#
+# The limits are those of NVSentinel's monitor of NIC counters where it has one. Its fatal counters are critical here if
+# they count faults of the link itself, and warnings if a peer that died can raise them. 120 symbol errors an hour are
+# the bit error rate that InfiniBand allows a link (10^-12). Amazon's EFA and Broadcom's NICs (bnxt_re) have other names
+# than ConnectX.
+
+HOUR: Final = 3600.0
+
+
+class CounterLimit(NamedTuple):
+    """An increase by more than `most` in `period` seconds is a finding."""
+
+    most: float
+    period: float
+    critical: bool
+    meaning: str
+
+
+LIMITS: Final[Mapping[str, CounterLimit]] = {
+    "counters/symbol_error": CounterLimit(120, HOUR, True, "bits arrive damaged: cable, transceiver"),
+    "counters/local_link_integrity_errors": CounterLimit(0, 1, True, "the link was on the verge of failing"),
+    "counters/excessive_buffer_overrun_errors": CounterLimit(0, 1, True, "buffers overran for many packets in a row"),
+    "counters/link_error_recovery": CounterLimit(5, 60, False, "the link had to be trained anew"),
+    "counters/port_rcv_errors": CounterLimit(10, 1, False, "damaged packets arrive"),
+    "counters/port_xmit_discards": CounterLimit(
+        100, 1, False, "packets are thrown away, as the link is down or congested"
+    ),
+    "hw_counters/local_ack_timeout_err": CounterLimit(1, 1, False, "packets are lost: no answer came"),
+    "hw_counters/rnr_nak_retry_err": CounterLimit(0, 1, False, "a peer was not ready to receive until retries ran out"),
+    "hw_counters/packet_seq_err": CounterLimit(10, 1, False, "packets are lost on the way to peers"),
+    "hw_counters/implied_nak_seq_err": CounterLimit(10, 1, False, "answers are lost on the way back"),
+    "hw_counters/out_of_sequence": CounterLimit(100, 1, False, "packets arrive out of order, or are lost before here"),
+    "hw_counters/retrans_timeout_events": CounterLimit(10, 1, False, "EFA: packets are lost, and sent again"),
+    "hw_counters/unresponsive_remote_events": CounterLimit(1, 1, False, "EFA: a peer gave no answer"),
+    "hw_counters/impaired_remote_conn_events": CounterLimit(10, 1, False, "EFA: connections to peers are impaired"),
+    "hw_counters/to_retransmits": CounterLimit(1, 1, False, "packets are lost: no answer came"),
+    "hw_counters/seq_err_naks_rcvd": CounterLimit(10, 1, False, "packets are lost on the way to peers"),
+    "hw_counters/roce_slow_restart": CounterLimit(10, 1, False, "senders start slowly again after loss"),
+}
+SATURATED: Final = {  # highest values: PortCounters attribute, InfiniBand Architecture Specification 16.1.3.5
+    "counters/symbol_error": 0xFFFF,
+    "counters/link_error_recovery": 0xFF,
+    "counters/link_downed": 0xFF,
+    "counters/port_rcv_errors": 0xFFFF,
+    "counters/port_xmit_discards": 0xFFFF,
+    "counters/local_link_integrity_errors": 0xF,
+    "counters/excessive_buffer_overrun_errors": 0xF,
+}
+
+
+TRAFFIC_COUNTERS: Final[Mapping[str, tuple[str, int]]] = {
+    # In words of four bytes, for any number of lanes (InfiniBand Architecture Specification 16.1.3.5, PortXmitData).
+    "counters/port_xmit_data": ("sent_bytes_per_second", 4),
+    "counters/port_rcv_data": ("received_bytes_per_second", 4),
+    # rxe, RDMA in software, has these instead.
+    "hw_counters/sent_pkts": ("sent_packets_per_second", 1),
+    "hw_counters/rcvd_pkts": ("received_packets_per_second", 1),
+}
+"""Counters of traffic: the name of their rate in the facts, and how many units one count is."""
+
 
 _CARRIER_DOWNS: Final = "carrier_down_count"
 _LINK_DOWNS: Final = ("counters/link_downed", "hw_counters/link_downed", _CARRIER_DOWNS)
@@ -48,43 +102,59 @@ class PortCounters(NamedTuple):
     errors: dict[str, int]
     traffic: dict[str, int]
     not_readable: tuple[str, ...]  # the file is there and cannot be read: a driver's EINVAL
+    history: CounterHistory
+
+    @property
+    def to_save(self) -> dict[str, int]:
+        return {f"{self.port.name} {name}": value for name, value in (self.errors | self.traffic).items()}
+
+    @property
+    def traffic_rates(self) -> dict[str, float]:
+        """The rates by their name in the facts, of counters that have a snapshot."""
+        return {
+            rate: round(increase.count * unit / increase.seconds, 1)
+            for name, (rate, unit) in TRAFFIC_COUNTERS.items()
+            if (increase := self.increase(name))
+        }
+
+    def increase(self, name: str, seconds: float = 0.0) -> Increase | None:
+        value = (self.errors | self.traffic).get(name)
+        return None if value is None else self.history.increase(f"{self.port.name} {name}", value, seconds)
+
+    def losses(self, seconds: float) -> list[Increase]:
+        """Of the link, as each counter has them: port and network device count the same events."""
+        return [increase for name in _LINK_DOWNS if (increase := self.increase(name, seconds))]
+
+    def spread_of_losses(self, seconds: float) -> float:
+        """The seconds between the first and the last loss of the link within `seconds`, at least."""
+        known = ((name, self.errors[name]) for name in _LINK_DOWNS if name in self.errors)
+        spreads = (self.history.spread(f"{self.port.name} {name}", value, seconds) for name, value in known)
+        return max(spreads, default=0.0)
 
 
-def check(host: Host, thresholds: RdmaErrorThresholds) -> Iterator[Finding | Fact | SaveCounters]:
+def check(host: Host, thresholds: RdmaErrorThresholds) -> Iterator[Finding | Fact | SaveCounters | Unreadable]:
     readings = read_ports(host, thresholds.ignore, thresholds.soft)
     node = node_ports(readings.ports, gpu_paths(host))
     read = [_read(host, port) for port in node.ports]
-    yield SaveCounters({f"{each.port.name} {name}": value for each in read for name, value in _all(each).items()})
+    yield SaveCounters({name: value for each in read for name, value in each.to_save.items()})
     yield from _facts(read)
-    yield from traffic_rates(((each.port.name, each.traffic) for each in read), host.counter_history)
     of_jobs = [each for each in read if each.port.kind == node.compute_kind]
-    together = _have_lost_links_together(of_jobs, host.counter_history, thresholds)
+    together = _have_lost_links_together(of_jobs, thresholds)
     for each in read:
         compute = each.port.kind == node.compute_kind
-        yield from _judge_flaps(each, host.counter_history, thresholds, compute, together)
-        yield from _judge_errors(each, host.counter_history, compute)
+        yield from _judge_flaps(each, thresholds, compute, together)
+        yield from _judge_errors(each, compute)
     without = [each for each in read if not each.errors]
-    others = [each for each in without if not each.not_readable and _has_counters(host, each.port)]
+    # A driver that counts something has other names for it, and no file is missing.
+    others = [each for each in without if not each.not_readable and host.names(f"{each.port.folder}/hw_counters")]
     if others:
         yield Fact("no_known_counter", [each.port.name for each in others])
-    missing = [
+    yield from readings.unreadable
+    yield from (
         Unreadable(f"no error counter of {each.port.name} can be read") for each in without if each not in others
-    ]
-    raise_if_unreadable([*readings.unreadable, *missing])
+    )
     if others and len(others) == len(read):
         raise NotApplicable(f"the driver of {others[0].port.name} counts no errors under a name that laggard knows")
-
-
-def _has_counters(host: Host, port: Port) -> bool:
-    """Returns whether the driver counts something: then it has other names, and no file is missing."""
-    try:
-        return bool(host.entries(f"{port.folder}/hw_counters"))
-    except Unknown:
-        return False
-
-
-def _all(counters: PortCounters) -> dict[str, int]:
-    return counters.errors | counters.traffic
 
 
 def _facts(read: list[PortCounters]) -> Iterator[Fact]:
@@ -98,6 +168,9 @@ def _facts(read: list[PortCounters]) -> Iterator[Fact]:
     not_readable = {each.port.name: each.not_readable for each in read if each.not_readable}
     if not_readable:
         yield Fact("not_readable", not_readable)
+    rates = {each.port.name: own for each in read if (own := each.traffic_rates)}
+    if rates:
+        yield Fact("traffic", rates)
 
 
 def _read(host: Host, port: Port) -> PortCounters:
@@ -115,16 +188,14 @@ def _read(host: Host, port: Port) -> PortCounters:
         else:
             values[name] = value
     traffic = {name: values.pop(name) for name in TRAFFIC_COUNTERS if name in values}
-    return PortCounters(port, values, traffic, tuple(name for name in not_readable if name not in TRAFFIC_COUNTERS))
+    of_errors = tuple(name for name in not_readable if name not in TRAFFIC_COUNTERS)
+    return PortCounters(port, values, traffic, of_errors, host.counter_history)
 
 
 def _paths(host: Host, port: Port) -> dict[str, str]:
     """Returns the files of all counters that some driver has, by the counter's name."""
     paths = {name: f"{port.folder}/{name}" for name in (*_LINK_DOWNS[:2], *LIMITS, *TRAFFIC_COUNTERS)}
-    try:
-        netdev = netdev_name(host, port)
-    except Unknown:
-        netdev = ""
+    netdev = or_none(netdev_name, host, port)
     if netdev:
         paths[_CARRIER_DOWNS] = f"{NET}/{netdev}/{_CARRIER_DOWNS}"
     return paths
@@ -136,51 +207,22 @@ def parse_count(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 20 and int(text) < 1 << 63 else None
 
 
-def _increase(counters: PortCounters, history: CounterHistory, name: str, seconds: float) -> Increase | None:
-    value = counters.errors.get(name)
-    return None if value is None else history.increase(f"{counters.port.name} {name}", value, seconds)
-
-
-def _spread_seconds(counters: PortCounters, history: CounterHistory, name: str, seconds: float) -> float:
-    """Returns how far the first and the last loss of the link within `seconds` are apart at least, by the snapshots
-    between which they came."""
-    value = counters.errors.get(name)
-    if value is None:
-        return 0.0
-    key = f"{counters.port.name} {name}"
-    since = history.uptime - seconds
-    known = [(shot.uptime, shot.counters[key]) for shot in history.snapshots if key in shot.counters]
-    times = [(uptime, count) for uptime, count in [*known, (history.uptime, value)] if uptime >= since]
-    lost = [(one[0], other[0]) for one, other in itertools.pairwise(times) if other[1] > one[1]]
-    return max(0.0, lost[-1][0] - lost[0][1]) if lost else 0.0
-
-
-def _have_lost_links_together(
-    read: Sequence[PortCounters], history: CounterHistory, thresholds: RdmaErrorThresholds
-) -> bool:
+def _have_lost_links_together(read: Sequence[PortCounters], thresholds: RdmaErrorThresholds) -> bool:
     """Returns whether two ports or more, and each of them, lost the link: a switch restarted, or the row lost power."""
-    lost = [
-        any(
-            (increase := _increase(each, history, name, thresholds.flap_seconds)) and increase.count >= _MIN_DOWNS
-            for name in _LINK_DOWNS
-        )
-        for each in read
-    ]
+    lost = [any(it.count >= _MIN_DOWNS for it in each.losses(thresholds.flap_seconds)) for each in read]
     return len(lost) > 1 and all(lost)
 
 
 def _judge_flaps(
-    counters: PortCounters, history: CounterHistory, thresholds: RdmaErrorThresholds, compute: bool, together: bool
+    counters: PortCounters, thresholds: RdmaErrorThresholds, compute: bool, together: bool
 ) -> Iterator[Finding]:
-    """Takes the largest increase: port and network device count the same events. A switch that is upgraded takes the
+    """Takes the largest increase. A switch that is upgraded takes the
     links of its ports away several times within an hour or two; a bad cable goes on. `together`: all ports did so."""
-    increases = [
-        increase for name in _LINK_DOWNS if (increase := _increase(counters, history, name, thresholds.flap_seconds))
-    ]
+    increases = counters.losses(thresholds.flap_seconds)
     downs = max((increase.per(thresholds.flap_seconds) for increase in increases), default=0.0)
     if downs < _MIN_DOWNS:
         return
-    spread = max(_spread_seconds(counters, history, name, thresholds.flap_seconds) for name in _LINK_DOWNS)
+    spread = counters.spread_of_losses(thresholds.flap_seconds)
     goes_on = not together and (spread >= SPREAD_SECONDS or downs >= _MANY * thresholds.flaps)
     increase = max(increases, key=lambda increase: increase.count)
     yield finding(
@@ -202,12 +244,12 @@ def _judge_flaps(
     )
 
 
-def _judge_errors(counters: PortCounters, history: CounterHistory, compute: bool) -> Iterator[Finding]:
+def _judge_errors(counters: PortCounters, compute: bool) -> Iterator[Finding]:
     """Makes one finding for a port, of its worst counter; the others are in the evidence."""
     rising = {
         name: increase
         for name, limit in LIMITS.items()
-        if (increase := _increase(counters, history, name, limit.period)) and increase.per(limit.period) > limit.most
+        if (increase := counters.increase(name, limit.period)) and increase.per(limit.period) > limit.most
     }
     if not rising:
         return

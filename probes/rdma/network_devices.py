@@ -6,21 +6,26 @@ there the device only carries IP, and a wrong state of it is a warning.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
-from laggard.majority import majority
+from laggard.kit.majority import majority
 from laggard.model import Finding, Severity
-from laggard.probes.groups import RDMA
+from laggard.probes.errors import Unreadable
 from laggard.probes.host.host import Host
-from laggard.probes.probe import Count, Fact, Probe, finding
+from laggard.probes.probe import RDMA, Count, Fact, Probe, finding
+from laggard.probes.rdma.model.gid_table import V2, Gid, PortNetwork, preferred_gid, read_port_network
 from laggard.probes.rdma.model.nccl_settings import read_gid_index
-from laggard.probes.rdma.model.netdev import roce_path_mtu
-from laggard.probes.rdma.model.node_ports import NodePorts, node_ports
-from laggard.probes.rdma.model.port_network import PortNetwork, read_port_network
-from laggard.probes.rdma.model.sysfs import RdmaThresholds, gpu_paths, read_ports
-from laggard.probes.rdma.rules.gid_faults import judge_gids
-from laggard.probes.unreadable import raise_if_unreadable
+from laggard.probes.rdma.model.sysfs import (
+    Netdev,
+    NodePorts,
+    Port,
+    RdmaThresholds,
+    gpu_paths,
+    node_ports,
+    read_ports,
+    roce_path_mtu,
+)
 
 _UP = ("up", "unknown")  # drivers that do not report an operstate have "unknown" (sysfs-class-net)
 
@@ -30,7 +35,7 @@ class RdmaNetThresholds(RdmaThresholds, frozen=True):
     """RoCE path MTU. 4096 is the largest that InfiniBand's verbs have, and every RoCE NIC for training can do it."""
 
 
-def check(host: Host, thresholds: RdmaNetThresholds) -> Iterator[Finding | Fact]:
+def check(host: Host, thresholds: RdmaNetThresholds) -> Iterator[Finding | Fact | Unreadable]:
     readings = read_ports(host, thresholds.ignore, thresholds.soft)
     node = node_ports(readings.ports, gpu_paths(host))
     networks = [read_port_network(host, port) for port in node.ports]
@@ -41,7 +46,9 @@ def check(host: Host, thresholds: RdmaNetThresholds) -> Iterator[Finding | Fact]
         roce = [network for network in peers if network.port.active and network.port.ethernet]
         yield from _judge_mtus(roce, node, thresholds.least_mtu_bytes)
         yield from judge_gids(roce, node, read_gid_index(host))
-    raise_if_unreadable([*readings.unreadable, *(each for network in networks for each in network.unreadable)])
+    yield from readings.unreadable
+    for network in networks:
+        yield from network.unreadable
 
 
 def _judge_netdevs(peers: list[PortNetwork], node: NodePorts) -> Iterator[Finding]:
@@ -102,6 +109,62 @@ def _judge_mtus(roce: list[PortNetwork], node: NodePorts, least: int) -> Iterato
             fix=f"Raise the MTU of {netdev.name} to that of its peers (9000, or 4200 where switches want it).",
             commands=(f"ip link set {netdev.name} mtu 9000", f"ibv_devinfo -d {port.device} | grep mtu"),
         )
+
+
+# RDMA_GID_WRONG: a RoCE port without a routable address, or without one at the job's GID index. Pure.
+
+
+def judge_gids(roce: Sequence[PortNetwork], node: NodePorts, pinned: int | None) -> Iterator[Finding]:
+    """Judges active RoCE ports of one kind. `pinned`: NCCL_IB_GID_INDEX, None where NCCL chooses the index itself."""
+    tables = {network.port.name: network.gids for network in roce if network.gids is not None}
+    chosen = {name: preferred_gid(gids) for name, gids in tables.items()}
+    usual = majority((gid is not None for gid in chosen.values()), fewest=2)
+    compute = bool(roce) and roce[0].port.kind == node.compute_kind
+    usual_index = majority((gid.number for gid in chosen.values() if gid), fewest=2)
+    for port, netdev, gids, _ in roce:
+        if gids is None:
+            continue
+        gid = chosen[port.name]
+        if gid is None and (usual is True or compute):
+            critical = compute and usual is True
+            summary = "has no RoCE v2 address " + _reason(gids)
+            yield _finding(port, netdev, gids, summary, Severity.CRITICAL if critical else Severity.WARNING)
+        elif gid and pinned is not None and compute and not _usable(gids, pinned):
+            summary = f"has no RoCE v2 address at index {pinned}, which NCCL_IB_GID_INDEX names"
+            yield _finding(port, netdev, gids, summary, Severity.CRITICAL)
+        elif gid and usual_index is not None and gid.number != usual_index:
+            summary = f"has its address at index {gid.number}, its peers at {usual_index}"
+            yield _finding(port, netdev, gids, summary, Severity.INFO)
+
+
+def _reason(gids: tuple[Gid, ...]) -> str:
+    if not gids:
+        return "(its GID table is empty)"
+    if not any(gid.type == V2 for gid in gids):
+        return "(only RoCE v1)"
+    if any(gid.scope != "link-local" for gid in gids):
+        return "(its IP address is there only for RoCE v1)"
+    return "(only link-local ones: the device has no IP address)"
+
+
+def _usable(gids: tuple[Gid, ...], index: int) -> bool:
+    return any(gid.number == index and gid.routable for gid in gids)
+
+
+def _finding(port: Port, netdev: Netdev | None, gids: tuple[Gid, ...], summary: str, severity: Severity) -> Finding:
+    name = netdev.name if netdev else "the device"
+    return finding(
+        "RDMA_GID_WRONG",
+        port.name,
+        summary,
+        severity=severity,
+        evidence={
+            "netdev": name,
+            "gids": [f"{gid.number}: {gid.type} {gid.scope}" for gid in gids[:8]],
+        },
+        fix=f"Give {name} its IP address; leave NCCL_IB_GID_INDEX unset (NCCL 2.21 and newer finds the index itself).",
+        commands=(f"ip address show {name}", f"show_gids {port.device}", f"head {port.folder}/gid_attrs/types/*"),
+    )
 
 
 PROBE: Final = Probe("rdma_net", check, RdmaNetThresholds(), group=RDMA)

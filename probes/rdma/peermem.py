@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from typing import Final
 
 from laggard.model import Finding
-from laggard.probes.errors import NotApplicable, NotFound, Unknown
+from laggard.probes.errors import NotApplicable, Unknown
 from laggard.probes.gpu.model.pci_devices import read_pci_gpus
-from laggard.probes.groups import KERNEL
 from laggard.probes.host.host import Host
-from laggard.probes.probe import Count, Fact, Probe, Thresholds, finding
+from laggard.probes.probe import KERNEL, Count, Fact, Probe, Thresholds, finding
 from laggard.probes.rdma.model.nics import read_nics
 
 _MODULES = ("nvidia_peermem", "nv_peer_mem")  # the module of NVIDIA's driver, and the older separate one
@@ -63,11 +62,8 @@ def check(host: Host, thresholds: PeermemThresholds) -> Iterator[Finding | Fact]
 
 def _loaded_modules(host: Host) -> frozenset[str]:
     """Returns the loaded modules. A kernel without modules has no such file; /sys then lists what is built in."""
-    try:
-        text = host.read("/proc/modules")
-    except NotFound:
-        return frozenset(host.entries("/sys/module"))
-    if not text.strip():
+    text = host.read_if_present("/proc/modules")
+    if not text:
         return frozenset(host.entries("/sys/module"))
     names = {line.split()[0] for line in text.splitlines() if line.split()}
     if not all(re.fullmatch(r"[\w-]+", name) for name in names):

@@ -9,19 +9,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from laggard.majority import majority
+from laggard.kit.majority import majority
 from laggard.model import Finding, Severity
-from laggard.probes.errors import Unknown
-from laggard.probes.groups import RDMA
-from laggard.probes.host.counter_history import CounterHistory, SaveCounters
+from laggard.probes.errors import Unreadable, or_none
+from laggard.probes.host.counter_history import SaveCounters
 from laggard.probes.host.host import Host
-from laggard.probes.host.uptime import has_just_booted, read_uptime
-from laggard.probes.probe import Fact, NotNegative, Probe, finding
-from laggard.probes.rdma.model.netdev import has_been_up
-from laggard.probes.rdma.model.node_ports import NodePorts, node_ports
-from laggard.probes.rdma.model.port import DISABLED, LINK_UP, Port, PortKind
-from laggard.probes.rdma.model.sysfs import RdmaThresholds, gpu_paths, matches_any, read_ports
-from laggard.probes.unreadable import raise_if_unreadable
+from laggard.probes.host.virtualization import has_just_booted, read_uptime
+from laggard.probes.probe import RDMA, Fact, NotNegative, Probe, finding, matches_any
+from laggard.probes.rdma.model.sysfs import (
+    DISABLED,
+    LINK_UP,
+    NodePorts,
+    Port,
+    PortKind,
+    RdmaThresholds,
+    gpu_paths,
+    has_been_up,
+    node_ports,
+    read_ports,
+)
 
 _WAITS: Final = "waiting since"
 
@@ -42,7 +48,7 @@ class RdmaPortThresholds(RdmaThresholds, frozen=True):
     """Rate below which a port that jobs use is too slow; 0: it is compared with its peers."""
 
 
-def check(host: Host, thresholds: RdmaPortThresholds) -> Iterator[Finding | Fact | SaveCounters]:
+def check(host: Host, thresholds: RdmaPortThresholds) -> Iterator[Finding | Fact | SaveCounters | Unreadable]:
     ports, software_devices, unreadable = read_ports(host, thresholds.ignore, thresholds.soft)
     if thresholds.expected:
         ports = tuple(port for port in ports if matches_any(port.device, thresholds.expected))
@@ -53,7 +59,8 @@ def check(host: Host, thresholds: RdmaPortThresholds) -> Iterator[Finding | Fact
     since = _waiting_since(host, ports)
     if since is not None:
         yield SaveCounters({_WAITS: since})
-    just_booted = has_just_booted(host, ACTIVATING_SECONDS) or _waits_shortly(host, since)
+    grace = max(ACTIVATING_SECONDS, since + WAITING_SECONDS if since else 0.0)
+    just_booted = has_just_booted(host, grace)
     for port in node.ports:
         if not port.active:
             been_up = has_been_up(host, port)
@@ -64,7 +71,7 @@ def check(host: Host, thresholds: RdmaPortThresholds) -> Iterator[Finding | Fact
                 yield _down(port, node, severity)
     for kind in node.kinds():
         yield from _judge_rates(node, kind, thresholds.least_gigabits)
-    raise_if_unreadable(unreadable)
+    yield from unreadable
 
 
 def _waiting_since(host: Host, ports: Iterable[Port]) -> int | None:
@@ -75,19 +82,11 @@ def _waiting_since(host: Host, ports: Iterable[Port]) -> int | None:
         return None
     if any(port.active for port in trained):
         return 0
-    try:
-        now = int(read_uptime(host))
-    except Unknown:
+    uptime = or_none(read_uptime, host)
+    if uptime is None:
         return None
-    return _last_since(host.counter_history) or max(now, 1)
-
-
-def _last_since(history: CounterHistory) -> int:
-    return history.snapshots[-1].counters.get(_WAITS, 0) if history.snapshots else 0
-
-
-def _waits_shortly(host: Host, since: int | None) -> bool:
-    return bool(since) and has_just_booted(host, (since or 0) + WAITING_SECONDS)
+    snapshots = host.counter_history.snapshots
+    return (snapshots[-1].counters.get(_WAITS) if snapshots else None) or max(int(uptime), 1)
 
 
 def severity_if_down(

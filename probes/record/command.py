@@ -10,25 +10,23 @@ import sys
 from typing import Any
 
 from laggard import wire
-from laggard.errors import UsageError
+from laggard.kit.errors import UsageError
+from laggard.kit.parts import Line
+from laggard.kit.progress import Bar
+from laggard.kit.terminal import show_or_write
 from laggard.model import Report
 from laggard.probes.choose import choose_probes
-from laggard.probes.errors import Unknown
+from laggard.probes.errors import Unknown, or_none
 from laggard.probes.host.host import Host, open_host
 from laggard.probes.host.kernel import FACTS_PATH
 from laggard.probes.host.mount_table import REMOTE_TYPES, read_mounts
 from laggard.probes.probe import Probe
 from laggard.probes.profiles import PROFILES
-from laggard.probes.record.journal import write_documents
+from laggard.probes.record.journal import SWEEP, write_documents
 from laggard.probes.record.masking import Mask
 from laggard.probes.record.recorder import RecordingHost
-from laggard.probes.record.sweep import SWEEP
-from laggard.probes.runner.history_store import FILE_NAME, RECORDED_PATH
 from laggard.probes.runner.runner import run
-from laggard.probes.runner.state_file import read_state
-from laggard.terminal.output import show_or_write
-from laggard.terminal.parts import Line
-from laggard.terminal.progress import Bar
+from laggard.probes.runner.state_file import FILE_NAME, RECORDED_PATH, read_state
 
 _DEADLINE_SECONDS = 240.0
 _PROBE_SECONDS = 45.0  # to record takes longer than to read, and a machine that is worth a report may be busy
@@ -91,10 +89,7 @@ def _prepare(source: Host, folder: str) -> dict[str, Any]:
     """Copies the counters' snapshots of earlier runs into `folder`. Returns the facts of a recorded machine, and none
     for a live one."""
     os.mkdir(f"{folder}/laggard")
-    try:
-        snapshots = read_state(FILE_NAME) if not source.recorded else b""
-    except Unknown:
-        snapshots = b""
+    snapshots = None if source.recorded else or_none(read_state, FILE_NAME)
     if snapshots:
         with open(folder + RECORDED_PATH, "wb") as file:
             file.write(snapshots)

@@ -12,21 +12,20 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Final, TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final, TypeVar, cast
 
 from laggard import wire
 from laggard.nccl.variables import may_be_shown
 from laggard.probes.errors import NotFound, Unknown
 from laggard.probes.host.host import Host, ReadAt
-from laggard.probes.host.kernel import FileSystem, KernelClock, Pfc, StatvfsReply, Usage
+from laggard.probes.host.kernel import RecordedTree
 from laggard.probes.host.kernel_log import KMSG_PATH
 from laggard.probes.nvml.model import NVML_PATH, Nvml
 from laggard.probes.record.journal import NOT_RECORDED, JournalEntry, journal_path
 
 T = TypeVar("T")
 
-_MAX_PARTS: Final = 256
 _SELF: Final = "/proc/self"  # its target differs from process to process, so it is recorded as a folder
 _ENVIRON: Final = re.compile(r"/proc/(self|\d+)/environ")
 _OWN_VARIABLES: Final = (
@@ -47,6 +46,22 @@ _CONF_NAME: Final = "nccl.conf"
 _OTHER_ROOT: Final = re.compile(r"/proc/[0-9]+/root(?=/)")
 
 
+class _LinkRecorder(RecordedTree):
+    """Follows the symlinks of the machine that is recorded, and records each."""
+
+    def __init__(self, root: str, record: Callable[[str, str], None]) -> None:
+        super().__init__(root)
+        self._record = record
+
+    def read_link(self, inside: str) -> str:
+        place = inside[len(self.root) :]
+        if place == _SELF:
+            raise OSError(errno.EINVAL, "it is recorded as a folder")
+        target = super().read_link(inside)
+        self._record(place, target)
+        return target
+
+
 class RecordingHost(Host):
     """Answers as the Host of `root` does, and records the answers below `folder`."""
 
@@ -57,11 +72,11 @@ class RecordingHost(Host):
         self._folders: set[str] = set()  # made in the recording, no symlink among them
         self._conf_files: set[str] = set()  # that processes name: they may be any files
 
-    def entries(self, path: str) -> tuple[str, ...]:
+    def _list(self, path: str) -> list[str]:
         place = self._resolve(path)
         try:
-            names = super().entries(path)
-        except Unknown as error:
+            names = super()._list(path)
+        except OSError as error:
             self._record_refusal("list", place, error)
             raise
         self._make_folder(self._folder + place)
@@ -74,39 +89,6 @@ class RecordingHost(Host):
         folder, _, name = path.rpartition("/")
         self._write_link(f"{self._resolve(folder)}/{name}", target)
         return target
-
-    def file_system(self, path: str) -> FileSystem:
-        return self._record_answer("file_system", path, lambda: Host.file_system(self, path))
-
-    def usage(self, path: str) -> Usage:
-        usage = super().usage(path)
-        self._add_entry(JournalEntry("usage", path, wire.encode(usage).decode()))
-        return usage
-
-    def statvfs_replies(self, points: Mapping[str, Sequence[str]], seconds: float) -> Mapping[str, StatvfsReply]:
-        replies = super().statvfs_replies(points, seconds)
-        for point, reply in replies.items():
-            self._add_entry(JournalEntry("reply", point, wire.encode(reply).decode()))
-        return replies
-
-    def clock(self) -> KernelClock:
-        return self._record_answer("clock", "", lambda: Host.clock(self))
-
-    def pfc(self, netdev: str) -> Pfc:
-        try:
-            return self._record_answer("pfc", netdev, lambda: Host.pfc(self, netdev))
-        except NotFound:
-            self._add_entry(JournalEntry("pfc", netdev, "null"))
-            raise
-
-    def environ(self) -> Mapping[str, str]:
-        """Only the variables that probes may use, since an environment holds secrets."""
-        kept = dict(_own_variables(super().environ()))
-        self._add_entry(JournalEntry("environ", "", wire.encode(kept).decode()))
-        return kept
-
-    def time(self) -> float:
-        return self._record_answer("time", "", lambda: Host.time(self))
 
     def nvml(self, start_seconds: float) -> Nvml:
         nvml = super().nvml(start_seconds)
@@ -166,16 +148,18 @@ class RecordingHost(Host):
         self._write_file(place, bytes(content))
         return result
 
-    def _record_answer(self, kind: str, key: str, ask: Callable[[], T]) -> T:
+    def _ask(self, kind: str, key: str, action: str, ask: Callable[[], T]) -> T:
+        """Of an environment only the variables that probes may use: it holds secrets."""
         try:
-            answer = ask()
+            answer = super()._ask(kind, key, action, ask)
         except NotFound:
             raise
         except Unknown as error:
-            action = {"file_system": f"statvfs {key}", "clock": "adjtimex"}.get(kind, f"{kind} {key}")
-            self._add_entry(JournalEntry("error", action, _kernel_message(error)))
+            self._add_entry(JournalEntry("errors", action, _kernel_message(error)))
             raise
-        self._add_entry(JournalEntry(kind, key, wire.encode(answer).decode()))
+        if kind == "environ":
+            answer = cast(T, dict(_own_variables(cast("Mapping[str, str]", answer))))
+        self._add_entry(JournalEntry(kind, key, answer))
         return answer
 
     def _resolve(self, path: str) -> str:
@@ -186,34 +170,12 @@ class RecordingHost(Host):
         if folder not in self._resolved:
             self._resolved[folder] = self._follow_links(folder)
         place = f"{self._resolved[folder]}/{name}"
-        return place if self._link_target(place) is None else self._follow_links(path)
+        return self._follow_links(path) if os.path.islink(self._source(place)) and place != _SELF else place
 
     def _follow_links(self, path: str) -> str:
         """Resolves as _resolve() does, without the cache. Returns an empty text for the root itself."""
-        parts, done = [part for part in path.split("/") if part][::-1], ""
-        for _ in range(_MAX_PARTS):
-            if not parts:
-                break
-            name = parts.pop()
-            if name in (".", ".."):
-                done = done.rpartition("/")[0] if name == ".." else done
-                continue
-            target = self._link_target(f"{done}/{name}")
-            if target is None:
-                done = f"{done}/{name}"
-                continue
-            self._write_link(f"{done}/{name}", target)
-            parts.extend(part for part in target.split("/")[::-1] if part)
-            done = "" if target.startswith("/") else done
-        return done
-
-    def _link_target(self, place: str) -> str | None:
-        if place == _SELF:
-            return None
-        try:
-            return os.readlink(self._source(place))
-        except OSError:
-            return None
+        root = self._source("")
+        return _LinkRecorder(root, self._write_link).resolve(path)[len(root) :]
 
     def _source(self, place: str) -> str:
         return place if not self.recorded else self.root + place

@@ -7,20 +7,135 @@ answers: it runs in a forked one, which is read until its deadline, killed, and 
 
 from __future__ import annotations
 
+import os
 import select
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from laggard.model import Report
+from laggard import wire
+from laggard.model import Finding, Report, Verdict
+from laggard.probes.host.apart import fork
 from laggard.probes.host.counter_history import CounterHistory
 from laggard.probes.host.host import Host
+from laggard.probes.host.watchdog import AnnouncedCall, Watchdog, inspect_hang
 from laggard.probes.probe import Probe
-from laggard.probes.runner.history_store import HistoryStore
-from laggard.probes.runner.process import ProbeProcess
-from laggard.probes.runner.reaper import kill_group, reap
+from laggard.probes.runner import worker
 from laggard.probes.runner.report import ProbeAnswer, build_report
-from laggard.probes.runner.stuck import StuckProcesses
+from laggard.probes.runner.state_file import HistoryStore, StuckProcesses, exit_reason, kill_group, reap
+from laggard.probes.runner.worker import Observation
+
+_WATCHDOG_SECONDS = 0.25
+"""The time after which deadlines are looked at again: that of a process with a watchdog changes with each call."""
+
+
+class ProbeProcess:
+    """Supervises the process from its start to its last answer. Each probe has a verdict of its own: a hang costs the
+    probe that hangs and those after it in the group, and the reasons say so."""
+
+    def __init__(self, probes: Sequence[Probe], deadline: float) -> None:
+        self.probes = tuple(probes)
+        group = self.probes[0].group
+        self.name = group.name if group else self.probes[0].name
+        self.pid = 0
+        self.pipe = -1
+        self._deadline = deadline
+        self._started = self._last_answer = time.monotonic()
+        self.answers: list[ProbeAnswer] = []  # in the order of the probes, as far as they have answered
+        self._received = bytearray()
+        self._watchdog = Watchdog() if any(probe.on_hang for probe in self.probes) else None
+
+    @property
+    def finished(self) -> bool:
+        """Whether each probe has an answer, be it that it gave none."""
+        return len(self.answers) == len(self.probes)
+
+    @property
+    def current_call(self) -> AnnouncedCall | None:
+        return self._watchdog.current_call() if self._watchdog else None
+
+    @property
+    def deadline(self) -> float:
+        """The time at which on_deadline() is due (monotonic seconds): earlier than the group's deadline where the
+        current call hangs before that."""
+        call = self.current_call
+        return min(self._deadline, call.deadline) if call else self._deadline
+
+    def start(self, host: Host, histories: Mapping[str, CounterHistory]) -> None:
+        """Forks the process. `histories`: the counters' snapshots by probe. Raises OSError."""
+        self.pipe, write_end = os.pipe()
+        try:
+            pid = fork()
+            if pid == 0:
+                host.watchdog = self._watchdog
+                worker.run_and_exit(self.probes, host, histories, write_end, self._deadline - self._started)
+            self.pid = pid
+        finally:
+            os.close(write_end)
+
+    def read_answers(self) -> None:
+        """Reads what the pipe holds. Each complete line is a probe's answer; where the pipe is closed before the last
+        one the process has died."""
+        data = os.read(self.pipe, 1 << 16)
+        self._received += data
+        while not self.finished and b"\n" in self._received:
+            line, _, self._received = self._received.partition(b"\n")
+            try:
+                self._record(wire.decode(bytes(line), Observation))
+            except wire.WireError as error:
+                self.fail(f"answered with garbage: {error}")
+        if self.finished:
+            return
+        if not data:
+            self.fail(f"gave no answer: {exit_reason(self.pid)}")
+        elif len(self._received) > worker.MAX_ANSWER_BYTES:
+            self.fail(f"answered with more than {worker.MAX_ANSWER_BYTES} bytes")
+
+    def on_deadline(self) -> None:
+        """Ends the waiting. A process whose current call has exceeded its limit hangs; any other one is slow."""
+        waited = time.monotonic() - self._started
+        reason = f"probe {self._current_probe.name} gave no answer in {waited:.1f} s and was killed"
+        call = self.current_call
+        if call is None:
+            self.fail(reason)
+        elif time.monotonic() >= call.deadline:
+            self._report_hang(self.pid, call)
+        else:
+            self._report_hang(self.pid, call, f"{reason}: {call.text} may take {call.limit_seconds:.0f} s")
+
+    def on_stuck_predecessor(self, pid: int, call: AnnouncedCall | None) -> None:
+        """Takes the place of start() where process `pid` of an earlier run survived SIGKILL: no second one joins it."""
+        if call is not None and time.monotonic() >= call.deadline:
+            self._report_hang(pid, call)
+        else:
+            self.fail(f"process {pid} of an earlier run is still stuck in the kernel")
+
+    def _report_hang(self, pid: int, call: AnnouncedCall, reason: str = "") -> None:
+        hang = inspect_hang(pid, call)
+        reason = reason or f"{hang.call} gave no answer in {hang.seconds} s"
+        on_hang = next((probe.on_hang for probe in self.probes if probe.on_hang), None)
+        found = on_hang(hang) if on_hang else None
+        self.fail(reason, (found,) if found else ())
+
+    def fail(self, reason: str, findings: tuple[Finding, ...] = ()) -> None:
+        """Makes the current probe and those after it unknown, for `reason`. `findings`: of the current one."""
+        self._record(Observation(Verdict.UNKNOWN, reason, findings))
+        while not self.finished:
+            self._record(Observation(Verdict.UNKNOWN, f"was not reached: {reason}"))
+
+    @property
+    def _current_probe(self) -> Probe:
+        return self.probes[len(self.answers)]
+
+    def _record(self, observation: Observation) -> None:
+        now = time.monotonic()
+        self.answers.append(ProbeAnswer(self._current_probe.name, observation, now - self._last_answer))
+        self._last_answer = now
+
+    def close(self) -> None:
+        """Closes the parent's end of the pipe. To be called once."""
+        if self.pipe >= 0:
+            os.close(self.pipe)
 
 
 class Runner:
@@ -47,7 +162,7 @@ class Runner:
             _wait([process for process in processes if not process.finished])
         finally:
             self._end(processes, live=not host.recorded)
-        by_name = {answer.name: answer for process in processes for answer in process.answers()}
+        by_name = {answer.name: answer for process in processes for answer in process.answers}
         answers = [by_name[probe.name] for probe in probes]
         return build_report(
             answers,
@@ -116,8 +231,8 @@ def _wait(processes: Iterable[ProbeProcess]) -> None:
     for pipe in waiting:
         poller.register(pipe, select.POLLIN)
     while waiting:
-        seconds = min(process.next_check for process in waiting.values()) - time.monotonic()
-        for pipe, _ in poller.poll(max(0.0, seconds) * 1000):
+        seconds = min(process.deadline for process in waiting.values()) - time.monotonic()
+        for pipe, _ in poller.poll(max(0.0, min(seconds, _WATCHDOG_SECONDS)) * 1000):
             waiting[pipe].read_answers()
         for pipe, process in list(waiting.items()):
             if not process.finished and time.monotonic() >= process.deadline:

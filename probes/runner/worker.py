@@ -14,7 +14,7 @@ import msgspec
 
 from laggard import wire
 from laggard.model import Finding, Verdict
-from laggard.probes.errors import NotApplicable, Unknown
+from laggard.probes.errors import NotApplicable, Unknown, Unreadable, first_reasons
 from laggard.probes.host.counter_history import CounterHistory, SaveCounters
 from laggard.probes.host.host import Host
 from laggard.probes.probe import Fact, Probe
@@ -74,6 +74,7 @@ def observe(probe: Probe, host: Host) -> Observation:
     findings: list[Finding] = []
     facts: dict[str, Any] = {}
     counters: dict[str, int] | None = None
+    unreadable: list[Unreadable] = []
     verdict, reason = Verdict.OK, ""
     try:
         for count, item in enumerate(probe.check(host, probe.thresholds)):
@@ -83,6 +84,8 @@ def observe(probe: Probe, host: Host) -> Observation:
                 findings.append(item)
             elif isinstance(item, Fact):
                 facts[item.name] = item.value
+            elif isinstance(item, Unreadable):
+                unreadable.append(item)
             elif isinstance(item, SaveCounters):
                 counters = {**(counters or {}), **item.counters}
             else:
@@ -93,6 +96,8 @@ def observe(probe: Probe, host: Host) -> Observation:
         verdict, reason = Verdict.UNKNOWN, str(error)
     except BaseException as error:  # a probe may raise anything, SystemExit too; none of it is an answer
         verdict, reason = Verdict.UNKNOWN, f"failed: {type(error).__name__}: {error}"
+    if unreadable and verdict is not Verdict.UNKNOWN:
+        verdict, reason = Verdict.UNKNOWN, first_reasons(unreadable)
     return Observation(verdict, reason, tuple(findings), facts, counters)
 
 

@@ -6,11 +6,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from laggard.model import Finding
-from laggard.probes.errors import Unknown
-from laggard.probes.groups import KERNEL
 from laggard.probes.host.host import Host
 from laggard.probes.host.kernel import KernelClock
-from laggard.probes.probe import Fact, NotNegative, Probe, Thresholds, finding
+from laggard.probes.probe import KERNEL, Fact, NotNegative, Probe, Thresholds, finding
 
 _UNSYNC = 0x0040  # STA_UNSYNC of <sys/timex.h>
 _TIME_ERROR = 5
@@ -39,7 +37,7 @@ def check(host: Host, thresholds: ClockThresholds) -> Iterator[Finding | Fact]:
         "offset_seconds": clock.offset_seconds,
         "maximum_error_seconds": clock.maximum_error_seconds,
         "estimated_error_seconds": clock.estimated_error_seconds,
-        "clock_source": _clock_source(host),
+        "clock_source": host.text(_SOURCE) or None,  # kvm-clock and hyperv_* mean a virtual machine
     }
     yield Fact("clock", evidence)
     fault = _fault(clock, thresholds)
@@ -57,14 +55,6 @@ def _fault(clock: KernelClock, thresholds: ClockThresholds) -> str | None:
     if clock.maximum_error_seconds > thresholds.maximum_error_seconds:
         return f"may be off by up to {clock.maximum_error_seconds:.3g} s"
     return None
-
-
-def _clock_source(host: Host) -> str | None:
-    """Returns evidence only: `kvm-clock` and `hyperv_*` mean a virtual machine. The verdict does not depend on it."""
-    try:
-        return host.read(_SOURCE).strip()
-    except Unknown:
-        return None
 
 
 PROBE: Final = Probe("clock", check, ClockThresholds(), group=KERNEL)

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
 from laggard.model import Finding
-from laggard.probes.errors import NotApplicable, NotFound, Unknown
+from laggard.probes.errors import NotApplicable, Unknown, if_present, or_none
 from laggard.probes.gpu.model.pci_devices import PciGpu, read_pci_gpus
-from laggard.probes.groups import KERNEL
-from laggard.probes.host.cpu_list import format_cpu_list, parse_cpu_list
 from laggard.probes.host.host import Host
-from laggard.probes.probe import Count, Fact, Probe, Thresholds, finding
+from laggard.probes.host.virtualization import format_cpu_list, parse_cpu_list, read_status
+from laggard.probes.probe import KERNEL, Count, Fact, Probe, Thresholds, finding
 
 _CPU, _NODE = "/sys/devices/system/cpu", "/sys/devices/system/node"
-_STATUS = "/proc/self/status"
 _FIX = (
     "Give the job the processors of its GPUs' NUMA nodes: remove isolcpus= from the kernel's command line and "
     "CPUAffinity= from the unit of slurmd or the container runtime, bring offline processors online, and bind tasks "
@@ -31,21 +30,25 @@ def check(host: Host, thresholds: AffinityThresholds) -> Iterator[Finding | Fact
     gpus = read_pci_gpus(host)
     if not gpus:
         raise NotApplicable("no NVIDIA GPU in the PCI tree")
-    online, allowed, isolated = _cpus(host, "online"), _allowed(host), _cpus(host, "isolated", "")
-    offline = _cpus(host, "present") - online
+    online = _list(host, f"{_CPU}/online")
+    allowed = parse_cpu_list(read_status(host, "Cpus_allowed_list"), "/proc/self/status")
+    isolated = if_present(_list, host, f"{_CPU}/isolated") or frozenset()
+    offline = _list(host, f"{_CPU}/present") - online
     yield Fact("allowed", format_cpu_list(allowed))
     yield Fact("isolated", format_cpu_list(isolated))
     yield Fact("offline", format_cpu_list(offline))
     nodes = _nodes(host, gpus, online)
     usable = (allowed & online) - isolated
-    short = {node: cpus for node, cpus in nodes.items() if _too_few(cpus & usable, gpus, node, thresholds)}
+    counts = Counter(gpu.numa_node for gpu in gpus)
+    least = {node: max(1, thresholds.least_cpus_per_gpu * counts[node]) for node in nodes}
+    short = {node: cpus for node, cpus in nodes.items() if len(cpus & usable) < least[node]}
     if not short or (len(short) < len(nodes) and _job_has_part_of_the_machine(host, len(gpus))):
         return  # a job with some of the GPUs rightly has some of the processors
     for node, cpus in short.items():
         yield finding(
             "CPU_AFFINITY",
             f"node{node}",
-            f"has {_count(node, gpus)} GPUs; of its {len(cpus)} online processors jobs may use {len(cpus & usable)}",
+            f"has {counts[node]} GPUs; of its {len(cpus)} online processors jobs may use {len(cpus & usable)}",
             evidence={
                 "gpus": [gpu.address for gpu in gpus if gpu.numa_node == node],
                 "node_cpus": format_cpu_list(cpus),
@@ -56,14 +59,6 @@ def check(host: Host, thresholds: AffinityThresholds) -> Iterator[Finding | Fact
             fix=_FIX,
             commands=("taskset -pc $$", "cat /proc/cmdline", "nvidia-smi topo -m"),
         )
-
-
-def _too_few(usable: frozenset[int], gpus: tuple[PciGpu, ...], node: int, thresholds: AffinityThresholds) -> bool:
-    return len(usable) < max(1, thresholds.least_cpus_per_gpu * _count(node, gpus))
-
-
-def _count(node: int, gpus: tuple[PciGpu, ...]) -> int:
-    return sum(gpu.numa_node == node for gpu in gpus)
 
 
 def _nodes(host: Host, gpus: tuple[PciGpu, ...], online: frozenset[int]) -> dict[int, frozenset[int]]:
@@ -77,22 +72,6 @@ def _nodes(host: Host, gpus: tuple[PciGpu, ...], online: frozenset[int]) -> dict
     return {node: _list(host, f"{_NODE}/node{node}/cpulist") & online for node in known}
 
 
-def _allowed(host: Host) -> frozenset[int]:
-    for line in host.read(_STATUS).splitlines():
-        if line.startswith("Cpus_allowed_list:"):
-            return parse_cpu_list(line.partition(":")[2], _STATUS)
-    raise Unknown(f"{_STATUS} has no line Cpus_allowed_list")
-
-
-def _cpus(host: Host, name: str, default: str | None = None) -> frozenset[int]:
-    try:
-        return _list(host, f"{_CPU}/{name}")
-    except NotFound:
-        if default is None:
-            raise
-        return frozenset()
-
-
 def _list(host: Host, path: str) -> frozenset[int]:
     return parse_cpu_list(host.read(path), path)
 
@@ -100,10 +79,7 @@ def _list(host: Host, path: str) -> frozenset[int]:
 def _job_has_part_of_the_machine(host: Host, gpus: int) -> bool:
     """Returns whether this process runs in a job with fewer than all GPUs, according to the variables of SLURM or the
     container runtime. False where that is not known."""
-    try:
-        environ = host.environ()
-    except Unknown:
-        return False
+    environ = or_none(host.environ) or {}
     count = environ.get("SLURM_GPUS_ON_NODE", "")
     if "SLURM_JOB_ID" in environ and not count:
         return True  # a job without GPUs, or one of an older SLURM that does not set it

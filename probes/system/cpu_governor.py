@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from laggard.model import Finding
-from laggard.probes.errors import NotApplicable, NotFound, Unknown
-from laggard.probes.groups import KERNEL
+from laggard.probes.errors import NotApplicable, Unknown
 from laggard.probes.host.host import Host
-from laggard.probes.probe import Fact, Probe, Thresholds, finding
+from laggard.probes.probe import KERNEL, Fact, Probe, Thresholds, finding
 
 _CPU = "/sys/devices/system/cpu"
 _ACTIVE_DRIVERS = ("intel_pstate", "amd-pstate-epp")
@@ -35,7 +34,11 @@ def check(host: Host, thresholds: GovernorThresholds) -> Iterator[Finding | Fact
     settings = Counter(_setting(host, policy, thresholds) for policy in policies)
     named = {" ".join(filter(None, setting)): count for setting, count in settings.items()}
     yield Fact("governors", named)
-    slow = {setting: count for setting, count in settings.items() if not _is_fast(setting, thresholds)}
+    slow = {
+        (driver, governor, preference): count
+        for (driver, governor, preference), count in settings.items()
+        if governor not in thresholds.governors and preference not in thresholds.preferences
+    }
     if slow:
         (driver, governor, preference), _ = max(slow.items(), key=lambda item: item[1])
         mode = f"{governor} (preference {preference})" if preference else governor
@@ -62,10 +65,7 @@ def _policies(host: Host) -> tuple[str, ...]:
 
 def _reason_for_none(host: Host) -> str:
     """Returns why there are no policies: the host sets a guest's frequency, or the firmware keeps control."""
-    try:
-        guest = " hypervisor" in host.read("/proc/cpuinfo")
-    except Unknown:
-        guest = False
+    guest = " hypervisor" in host.text("/proc/cpuinfo")
     return "a virtual machine does not set its processors' frequency" if guest else "no driver sets the frequency"
 
 
@@ -81,15 +81,8 @@ def _setting(host: Host, policy: str, thresholds: GovernorThresholds) -> tuple[s
     driver = host.read(f"{folder}/scaling_driver").strip()
     if driver not in _ACTIVE_DRIVERS:
         return driver, governor, ""
-    try:
-        return driver, governor, host.read(f"{folder}/energy_performance_preference").strip()
-    except NotFound:  # a processor without hardware-managed states
-        return driver, governor, ""
-
-
-def _is_fast(setting: tuple[str, str, str], thresholds: GovernorThresholds) -> bool:
-    _, governor, preference = setting
-    return governor in thresholds.governors or preference in thresholds.preferences
+    # A processor without hardware-managed states has no preference.
+    return driver, governor, host.read_if_present(f"{folder}/energy_performance_preference")
 
 
 PROBE: Final = Probe("governor", check, GovernorThresholds(), group=KERNEL)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from fnmatch import fnmatchcase
 from typing import Final, Literal
 
 from laggard.model import Finding, Severity
-from laggard.probes.errors import NotApplicable, NotFound, Unknown
+from laggard.probes.errors import NotApplicable, NotFound, Unknown, or_none
 from laggard.probes.host.host import Host
 from laggard.probes.host.kernel import FileSystem, Usage
 from laggard.probes.host.mount_table import Mount, in_container, printable_path, read_kubelet_volumes, read_mounts
-from laggard.probes.probe import Count, Fact, Probe, Ratio, Thresholds, finding
+from laggard.probes.probe import Count, Fact, Probe, Ratio, Thresholds, finding, matches_any
 
 _ROOT: Final = "0"
 _NAMED_USERS: Final = 5
@@ -134,7 +133,9 @@ def _not_containers(mounts: Sequence[Mount], never: tuple[str, ...]) -> list[Mou
     inside = in_container(mounts)
     left_out = (*never, *_RUN_HERE, *(_OF_THIS_CONTAINER if inside else ()))
     return [
-        mount for mount in mounts if not _matches(mount.point, left_out) and not (inside and mount.source == _OWN_SHM)
+        mount
+        for mount in mounts
+        if not matches_any(mount.point, left_out) and not (inside and mount.source == _OWN_SHM)
     ]
 
 
@@ -177,9 +178,9 @@ def _judge(
     ]
     if not short:
         return
-    whose = None if of_kubelet else _read_usage(host, mount)
+    whose = None if of_kubelet else or_none(host.usage, mount.point)  # a recording may lack it
     critical = any(nothing and ratio >= thresholds.critical_used_ratio for ratio, _, nothing in short)
-    critical = critical and not _matches(mount.point, thresholds.warning_only)
+    critical = critical and not matches_any(mount.point, thresholds.warning_only)
     if thresholds.filled_by_users == "warning" and whose and _is_filled_by_users(whose, size):
         critical = False
     from shlex import quote  # few gates have anything to quote
@@ -207,14 +208,6 @@ def _judge(
         if of_kubelet
         else (f"df -h {quoted}", f"df -i {quoted}", f"du -xh --max-depth=2 {quoted} | sort -h | tail -n 20"),
     )
-
-
-def _read_usage(host: Host, mount: Mount) -> Usage | None:
-    """The users whose files fill it; None where that is not known, as in a recording without it."""
-    try:
-        return host.usage(mount.point)
-    except Unknown:
-        return None
 
 
 def _largest(usage: Usage) -> dict[str, int]:
@@ -261,10 +254,6 @@ def _ratio(used: int, available: int) -> float:
 
 def _percent(ratio: float) -> str:
     return f"{int(ratio * 100)} %"  # rounded down: only a full one is at 100 %
-
-
-def _matches(point: str, patterns: Iterable[str]) -> bool:
-    return any(fnmatchcase(point, pattern) for pattern in patterns)
 
 
 PROBE: Final = Probe("disks", check, DiskThresholds())

@@ -1,25 +1,27 @@
-"""The identity of this machine and its software: facts only, which the collector compares with those of other nodes.
+"""What this machine is, what runs on it, which devices it has and how they are set: facts only, which the collector
+compares with those of other nodes.
 
-Nothing is judged here, so what a machine does not report is left out. Only the kernel's release must be readable:
-without it this is no machine whose files could be read.
+Nothing is judged here, so what a machine or device does not report is left out. Only the kernel's release must be
+readable: without it this is no machine whose files could be read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Final
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
 
+from laggard.kit.words import lazy_pattern
 from laggard.model import Finding
-from laggard.probes.errors import NotFound, Unknown
-from laggard.probes.gpu.model.pci_devices import find_nvidia_devices
-from laggard.probes.groups import KERNEL
+from laggard.probes.errors import NotApplicable, NotFound, Unknown, Unreadable, if_present, or_none, split_unreadable
+from laggard.probes.gpu.model.pci_devices import NO_TREE, find_nvidia_devices
 from laggard.probes.host.host import Host
 from laggard.probes.host.mount_table import in_container, read_mounts
-from laggard.probes.probe import Fact, Probe, Thresholds
-from laggard.probes.unreadable import Unreadable, raise_if_unreadable
-from laggard.text.lazy_pattern import lazy_pattern
+from laggard.probes.probe import KERNEL, Fact, Probe, Thresholds
+from laggard.probes.rdma.model.gid_table import read_gids
+from laggard.probes.rdma.model.sysfs import RDMA, device_names, is_software_device, read_ports
 
 _NVIDIA = "/proc/driver/nvidia"
+_PCI = "/sys/bus/pci/devices"
 _DMI = "/sys/class/dmi/id"
 _LIBRARIES = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/local/lib")
 _NCCL = lazy_pattern(r"libnccl\.so\.(\d+\.\d+\.\d+)")
@@ -27,17 +29,12 @@ _DRIVER = lazy_pattern(r"NVRM version:.*?(Open)?\s*Kernel Module.*?\s(\d+\.\d+(?
 _CUDA = lazy_pattern(r'"cuda"\s*:\s*\{[^}]*?"version"\s*:\s*"([\w.+-]+)"')
 
 
-class IdentityThresholds(Thresholds, frozen=True):
-    """Nothing is judged."""
-
-
-def check(host: Host, thresholds: IdentityThresholds) -> Iterator[Finding | Fact]:
+def check_identity(host: Host, thresholds: Thresholds) -> Iterator[Finding | Fact | Unreadable]:
     release = _line(host, "/proc/sys/kernel/osrelease")
     if not release:
         raise Unknown("/proc/sys/kernel/osrelease is empty")
     yield Fact("kernel_release", release)
-    unreadable: list[Unreadable] = []
-    contained = _in_container(host)
+    contained = in_container(or_none(read_mounts, host) or ())  # a recording may lack its mounts
     for read in _READERS:
         if contained and read in _OF_THE_IMAGE:
             continue
@@ -46,8 +43,7 @@ def check(host: Host, thresholds: IdentityThresholds) -> Iterator[Finding | Fact
         except NotFound:
             continue
         except Unknown as error:
-            unreadable.append(Unreadable(str(error)))
-    raise_if_unreadable(unreadable)
+            yield Unreadable(str(error))
 
 
 def _distribution(host: Host) -> Iterator[Fact]:
@@ -62,9 +58,8 @@ def _driver(host: Host) -> Iterator[Fact]:
 
 def _gpus(host: Host) -> Iterator[Fact]:
     """Yields the GPUs of the driver's list. Without a driver only the PCI tree can show that there is no GPU."""
-    try:
-        names = host.entries(f"{_NVIDIA}/gpus")
-    except NotFound:
+    names = if_present(host.entries, f"{_NVIDIA}/gpus")
+    if names is None:
         yield Fact("gpu_models", _no_gpu(host))
         return
     gpus = [colon_lines(host.read(f"{_NVIDIA}/gpus/{name}/information")) for name in names]
@@ -80,13 +75,8 @@ def _cuda(host: Host) -> Iterator[Fact]:
 
 def _nccl(host: Host) -> Iterator[Fact]:
     """Yields the libraries installed for the whole machine, not those of virtual environments and containers."""
-    versions: set[str] = set()
-    for folder in _LIBRARIES:
-        try:
-            versions |= {found[1] for name in host.entries(folder) if (found := _NCCL.fullmatch(name))}
-        except NotFound:
-            continue
-    yield Fact("nccl_versions", sorted(versions))
+    names = (name for folder in _LIBRARIES for name in if_present(host.entries, folder) or ())
+    yield Fact("nccl_versions", sorted({found[1] for name in names if (found := _NCCL.fullmatch(name))}))
 
 
 def _ofed(host: Host) -> Iterator[Fact]:
@@ -116,13 +106,6 @@ _READERS: tuple[Callable[[Host], Iterator[Fact]], ...] = (
 
 _OF_THE_IMAGE: Final = (_distribution, _cuda, _nccl)
 """The readers of installed software: in a container that is the image's, the same on all nodes, and not the node's."""
-
-
-def _in_container(host: Host) -> bool:
-    try:
-        return in_container(read_mounts(host))
-    except Unknown:  # a recording without its mounts
-        return False
 
 
 def distribution(os_release: str) -> str:
@@ -167,4 +150,80 @@ def _line(host: Host, path: str) -> str:
     return (host.read(path).strip().splitlines() or [""])[0]
 
 
-PROBE: Final = Probe("identity", check, IdentityThresholds(), group=KERNEL)
+# The devices. Other probes judge their links, ports and addresses.
+
+Entry = tuple[str, Any]
+"""The name of a device (or port, or file), and its value in a fact of the inventory."""
+
+
+def check_inventory(host: Host, thresholds: Thresholds) -> Iterator[Finding | Fact | Unreadable]:
+    for name, read in (("rdma", _rdma), ("gpu_links", _gpu_links), ("gid_layouts", _gid_layouts)):
+        found: dict[str, Any] = {}
+        try:
+            for entry in read(host):
+                if isinstance(entry, Unreadable):
+                    yield entry
+                else:
+                    found[entry[0]] = entry[1]
+        except NotApplicable:
+            continue
+        except Unknown as error:
+            yield Unreadable(str(error))
+        if found:
+            yield Fact(name, found)
+
+
+def _rdma(host: Host) -> Iterator[Entry | Unreadable]:
+    for name in device_names(host):
+        if not is_software_device(host, name):
+            device = f"{RDMA}/{name}"
+            files = {
+                "firmware": f"{device}/fw_ver",
+                "type": f"{device}/hca_type",
+                "board": f"{device}/board_id",
+                "link_width": f"{device}/device/current_link_width",
+            }
+            texts, unread = split_unreadable(_first_lines(host, files))
+            folder = f"{device}/device/net"  # not there: InfiniBand without IPoIB, or in another network namespace
+            netdevs = if_present(host.entries, folder) or ()
+            mtus, unread_mtus = split_unreadable(_first_lines(host, {it: f"{folder}/{it}/mtu" for it in netdevs}))
+            mtu = {"mtu": sorted({text for _, text in mtus})} if mtus else {}
+            yield name, {**dict(texts), **mtu}
+            yield from (*unread, *unread_mtus)
+
+
+def _gpu_links(host: Host) -> Iterator[Entry | Unreadable]:
+    """Yields the width only: the speed goes down on an idle GPU, and comes back."""
+    pci = find_nvidia_devices(host)
+    if not pci.shown:
+        raise Unknown(NO_TREE)
+    for address in pci.gpus:
+        texts, unread = split_unreadable(_first_lines(host, {"width": f"{_PCI}/{address}/current_link_width"}))
+        yield address, dict(texts)
+        yield from unread
+
+
+def _gid_layouts(host: Host) -> Iterator[Entry | Unreadable]:
+    """Yields for each RoCE port which address is at which index: NCCL_IB_GID_INDEX is one number for all nodes."""
+    for port in read_ports(host).ports:
+        if port.active and port.ethernet:
+            gids = read_gids(host, port)
+            yield port.name, ", ".join(f"{gid.number}: {gid.type} {gid.scope}" for gid in gids)
+
+
+def _first_lines(host: Host, files: Mapping[str, str]) -> Iterator[Entry | Unreadable]:
+    """Reads the first line of each file, by a name. Files that are not there, or are empty, are left out."""
+    for name, path in files.items():
+        try:
+            text = host.read_if_present(path)
+        except Unknown as error:
+            yield Unreadable(str(error))
+            continue
+        if text:
+            yield name, text.splitlines()[0]
+
+
+PROBES: Final = (
+    Probe("identity", check_identity, Thresholds(), group=KERNEL),
+    Probe("inventory", check_inventory, Thresholds(), group=KERNEL),
+)

@@ -10,10 +10,12 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from laggard.model import Finding, Severity
-from laggard.probes.errors import NotFound, Unknown
+from laggard.probes.errors import NotFound, Unknown, if_present
 from laggard.probes.host.host import Host
+from laggard.probes.host.virtualization import read_status
 from laggard.probes.probe import Count, Fact, Probe, Thresholds, finding
 from laggard.probes.rdma.model.nccl_settings import site_setting
+from laggard.probes.rdma.model.sysfs import device_names
 
 _CAP_IPC_LOCK = 14  # with it the kernel does not apply the locked-memory limit (capabilities(7))
 _SLURMD = (  # its processes, under cgroup v2 and v1
@@ -70,7 +72,7 @@ def check(host: Host, thresholds: LimitThresholds) -> Iterator[Finding | Fact]:
         summary = f"may open only {files.hard:.0f} files"
         evidence = {**_evidence(files), "least": thresholds.open_files_least, "source": source.path}
         yield finding("OPEN_FILES_LIMIT", source.name, summary, evidence=evidence, fix=_FIX_FILES)
-    devices = _rdma_devices(host)
+    devices = device_names(host)
     yield Fact("rdma_devices", devices)
     if devices:  # nothing else in a training job locks memory
         yield from _judge_memlock(host, source, memlock, thresholds)
@@ -111,61 +113,30 @@ def _rdma_use(host: Host) -> str:
         return ""
     if site_setting(host, "NCCL_IB_HCA"):
         return "NCCL_IB_HCA in /etc/nccl.conf"
-    if "nvidia_peermem" in _entries(host, "/sys/module"):
+    if "nvidia_peermem" in host.names("/sys/module"):
         return "nvidia_peermem is loaded"
-    for name in _rdma_devices(host):
-        for port in _entries(host, f"/sys/class/infiniband/{name}/ports"):
-            layer = _text(host, f"/sys/class/infiniband/{name}/ports/{port}/link_layer")
+    for name in device_names(host):
+        for port in host.names(f"/sys/class/infiniband/{name}/ports"):
+            layer = host.text(f"/sys/class/infiniband/{name}/ports/{port}/link_layer")
             if layer not in ("", "Ethernet"):  # EFA's is `Unknown`
                 return f"{name} is {layer if layer == 'InfiniBand' else 'no Ethernet NIC'}"
     return ""
 
 
-def _entries(host: Host, folder: str) -> tuple[str, ...]:
-    try:
-        return host.entries(folder)
-    except Unknown:
-        return ()
-
-
-def _text(host: Host, path: str) -> str:
-    try:
-        return host.read(path).strip()
-    except Unknown:
-        return ""
-
-
 def _own_severity(host: Host, thresholds: LimitThresholds) -> Severity:
     """Returns a warning for a privileged process: the limit binds neither it nor what it starts."""
-    for line in host.read("/proc/self/status").splitlines():
-        if line.startswith("CapEff:"):
-            privileged = int(line.split()[1], 16) >> _CAP_IPC_LOCK & 1
-            return Severity.WARNING if privileged else thresholds.memlock_own_severity
-    raise Unknown("/proc/self/status has no line CapEff")
+    privileged = int(read_status(host, "CapEff"), 16) >> _CAP_IPC_LOCK & 1
+    return Severity.WARNING if privileged else thresholds.memlock_own_severity
 
 
 def _limit_source(host: Host) -> LimitSource:
-    if "SLURM_JOB_ID" not in _environ(host):
+    if "SLURM_JOB_ID" not in host.variables():
         for path in _SLURMD:
-            for pid in _pids(host, path):
+            for pid in host.read_if_present(path).split():
                 if _name(host, pid) == "slurmd":
                     return LimitSource("slurmd", f"/proc/{pid}/limits", True)
         return LimitSource("this process", "/proc/self/limits", False)
     return LimitSource("this job", "/proc/self/limits", True)
-
-
-def _environ(host: Host) -> dict[str, str]:
-    try:
-        return dict(host.environ())
-    except NotFound:  # a recording of files alone was not made in a job
-        return {}
-
-
-def _pids(host: Host, path: str) -> list[str]:
-    try:
-        return host.read(path).split()
-    except NotFound:
-        return []
 
 
 def _name(host: Host, pid: str) -> str:
@@ -174,27 +145,13 @@ def _name(host: Host, pid: str) -> str:
     path = f"/proc/{pid}/comm"
     try:
         text = host.read(path)
-    except NotFound as error:
-        if not _runs(host, pid):
-            return ""
-        raise Unknown(str(error)) from None
+    except NotFound:
+        if if_present(host.entries, f"/proc/{pid}"):
+            raise
+        return ""
     if not text:
         raise Unknown(f"{path} is empty")
     return text.strip()
-
-
-def _runs(host: Host, pid: str) -> bool:
-    try:
-        return bool(host.entries(f"/proc/{pid}"))
-    except NotFound:
-        return False
-
-
-def _rdma_devices(host: Host) -> tuple[str, ...]:
-    """Returns the names of the RDMA devices. That there are none counts only where /sys/class could be listed."""
-    if "infiniband" not in host.entries("/sys/class"):
-        return ()
-    return host.entries("/sys/class/infiniband")
 
 
 def _limit(text: str, name: str, path: str) -> ResourceLimit:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Collection, Iterable, Iterator
-from fnmatch import fnmatchcase
 from typing import Final
 
 from laggard.model import Finding, Severity
@@ -17,7 +16,7 @@ from laggard.probes.errors import NotApplicable, Unknown
 from laggard.probes.host.host import Host
 from laggard.probes.host.kernel import StatvfsReply
 from laggard.probes.host.mount_table import Mount, printable_path, read_mounts
-from laggard.probes.probe import Fact, NotNegative, Probe, Thresholds, finding
+from laggard.probes.probe import Fact, NotNegative, Probe, Thresholds, finding, matches_any
 
 _DEAD = frozenset(
     os.strerror(number)
@@ -117,12 +116,12 @@ def _why_no_jobs(mount: Mount, jobs: Iterable[str]) -> str:
     than FUSE's, and the kernel writes down which user has mounted one of those."""
     if mount.of_user:
         return "a user's own"
-    if any(fnmatchcase(mount.point, pattern) for pattern in _OF_PODS):
+    if matches_any(mount.point, _OF_PODS):
         return "a pod's"
     of_fuse = mount.fstype.startswith("fuse")
-    if of_fuse and fnmatchcase(mount.point, "/home/*"):
+    if of_fuse and mount.point.startswith("/home/"):
         return "in a user's home"
-    if mount.fstype in _PARALLEL or any(fnmatchcase(mount.point, pattern) for pattern in jobs):
+    if mount.fstype in _PARALLEL or matches_any(mount.point, jobs):
         return ""
     return "at no place that jobs are known to use"
 

@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from laggard.model import Finding
-from laggard.probes.errors import NotFound, Unknown
-from laggard.probes.groups import KERNEL
+from laggard.probes.errors import Unknown
 from laggard.probes.host.counter_history import SaveCounters
 from laggard.probes.host.host import Host
-from laggard.probes.probe import Count, Fact, Probe, Ratio, Thresholds, finding
+from laggard.probes.probe import KERNEL, Count, Fact, Probe, Ratio, Thresholds, finding
 
 _SWAPS, _VMSTAT, _SWAPPINESS = "/proc/swaps", "/proc/vmstat", "/proc/sys/vm/swappiness"
 _PAGE_BYTES = 4096
@@ -60,7 +59,7 @@ def check(host: Host, thresholds: SwapThresholds) -> Iterator[Finding | Fact | S
             "used_bytes": used,
             "bytes_per_second": round(rate) if increase else None,
             "devices": [swap.name for swap in disks],
-            "swappiness": _swappiness(host),
+            "swappiness": host.read_if_present(_SWAPPINESS) or None,
         }
         summary = "; ".join(reasons)
         yield finding("HUGE_SWAP", "swap", summary, evidence=evidence, fix=_FIX, commands=_COMMANDS)
@@ -86,14 +85,6 @@ def _pages(host: Host) -> int:
         return int(counts["pswpin"]) + int(counts["pswpout"])
     except (KeyError, ValueError):
         raise Unknown(f"{_VMSTAT} has no counts pswpin and pswpout") from None
-
-
-def _swappiness(host: Host) -> str | None:
-    """Returns evidence only."""
-    try:
-        return host.read(_SWAPPINESS).strip()
-    except NotFound:
-        return None
 
 
 PROBE: Final = Probe("swap", check, SwapThresholds(), group=KERNEL)

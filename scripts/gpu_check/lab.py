@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 
 from laggard.trainer_hooks.collectives.groups import GroupCounts
 from laggard.trainer_hooks.collectives.process_group import CollectiveMethod, hook_waits, instrument
-from laggard.trainer_hooks.record.recorder import BACKWARD, FORWARD, INPUT, OPTIMIZER, Recorder
+from laggard.trainer_hooks.record.events import BACKWARD, FORWARD, INPUT, OPTIMIZER
+from laggard.trainer_hooks.record.recorder import Recorder
 
 MS = 1e-3
 STEPS = 12
@@ -208,7 +209,7 @@ def calibrate(
 
 def cuda_lab(torch: Any) -> Lab:
     """A lab on the current CUDA GPU."""
-    from laggard.trainer_hooks.device.captures import GraphCaptures
+    from laggard.trainer_hooks.device.gpu import GraphCaptures
     from laggard.trainer_hooks.session import device_finder
 
     torch.cuda.init()

@@ -14,7 +14,6 @@ import contextlib
 import io
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -24,10 +23,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gpu_check import wheels
 from gpu_check.ending import PARENT
 from gpu_check.outcome import FAIL, NOT_RUN, OK, REPOSITORY, Outcome, python_path
-from gpu_check.plan import PARTS, Part, plan_sentence, planned
+from gpu_check.plan import PARTS, Part
 
 SCHEMA = "laggard.gpu-check/1"
 ARCHIVE = "gpu-check.tar.gz"
@@ -47,54 +45,18 @@ class PartResult(NamedTuple):
 
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = parse(argv)
-    if arguments.carry:
-        return carry(Path(arguments.carry), arguments.for_python)
     out = Path(arguments.out).absolute()
     out.mkdir(parents=True, exist_ok=True)
-    if arguments.wheels:
-        use_wheels(Path(arguments.wheels).absolute(), out.with_name(f"{out.name}-python"))
     chosen = [part for part in PARTS if not arguments.part or part.name in arguments.part]
-    until = float("inf")
-    if arguments.plan is not None:
-        until = time.monotonic() + 60 * arguments.plan
-        chosen, left_out = planned(chosen, 60 * arguments.plan)
-        print(f"gpu-check: {plan_sentence(chosen, left_out, arguments.plan)}", file=sys.stderr, flush=True)
     target = Path(arguments.json or out / "gpu-check.json")
     results: list[PartResult] = []
     for part in chosen:
         print(f"gpu-check: {part.name} ...", file=sys.stderr, flush=True)
-        results.append(run_until(until, part, out, arguments.rehearse))
+        results.append(run_part(part, out, arguments.rehearse))
         keep(results, target, out, arguments.rehearse)
     print(table(results))
     print(f"gpu-check: {sentence(results)} Everything is in {target}, and with all files in {out / ARCHIVE}.")
     return exit_status(results)
-
-
-def run_until(until: float, part: Part, out: Path, rehearse: bool) -> PartResult:
-    """Runs the part, if it can usually end by then. One that is cut off then is not at fault."""
-    left = until - time.monotonic()
-    if left < part.usual / 2:
-        return PartResult(part.name, 0.0, "the minutes of --plan are over", ())
-    found = run_part(part._replace(seconds=min(part.seconds, left)), out, rehearse)
-    cut_off = left < part.seconds and found.seconds >= left
-    if not cut_off or not found.outcomes:
-        return found
-    last = found.outcomes[-1]._replace(status=NOT_RUN)
-    return found._replace(outcomes=(*found.outcomes[:-1], last))
-
-
-def carry(folder: Path, version: str) -> int:
-    problem = wheels.carry(folder, version)
-    done = f"{len(list(folder.glob('*.whl')))} wheels for Python {version} are in {folder}"
-    print(f"gpu-check: {problem or done}")
-    return 1 if problem else 0
-
-
-def use_wheels(folder: Path, target: Path) -> None:
-    """All parts have what this Python lacks from `target`, and their jobs as well."""
-    for line in wheels.install(folder, target):
-        print(f"gpu-check: {line}", file=sys.stderr, flush=True)
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH", ""), str(target))))
 
 
 def keep(results: Sequence[PartResult], target: Path, out: Path, rehearse: bool) -> None:
@@ -130,33 +92,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--part", metavar="NAME", action="append", choices=[part.name for part in PARTS], help=f"run this part: {names}"
     )
-    parser.add_argument(
-        "--plan", metavar="MINUTES", type=minutes, help="say what usually ends within so many minutes, and run that"
-    )
-    parser.add_argument("--wheels", metavar="DIR", help="install what this Python lacks from here, for the parts alone")
-    parser.add_argument("--carry", metavar="DIR", help="download the wheels for --wheels into this folder, and end")
-    parser.add_argument(
-        "--for-python",
-        metavar="VERSION",
-        type=python_version,
-        default=f"{sys.version_info.major}.{sys.version_info.minor}",
-        help="the Python that --carry is for; default: %(default)s",
-    )
     parser.add_argument("--rehearse", action="store_true", help="run on the CPU what can run there, to try gpu-check")
     return parser.parse_args(argv)
-
-
-def minutes(text: str) -> float:
-    with contextlib.suppress(ValueError):
-        if 0 < float(text) <= 1440:
-            return float(text)
-    raise argparse.ArgumentTypeError(f"{text!r} is no number of minutes above 0 and up to 1440: give --plan 30")
-
-
-def python_version(text: str) -> str:
-    if re.fullmatch(r"3\.\d{1,2}", text):
-        return text
-    raise argparse.ArgumentTypeError(f"{text!r} is no version of Python: give --for-python 3.12")
 
 
 def run_part(part: Part, out: Path, rehearse: bool) -> PartResult:

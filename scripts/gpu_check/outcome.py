@@ -92,8 +92,9 @@ def require_locate() -> None:
     """Raises CannotRun where this Python lacks what `laggard locate` needs."""
     missing = [name for name in ("msgspec", "numpy") if importlib.util.find_spec(name) is None]
     if missing:
-        raise CannotRun(f"`laggard locate` needs the Python modules {' and '.join(missing)} (gpu-check --wheels DIR)")
+        names = " and ".join(missing)
+        raise CannotRun(f"`laggard locate` needs the Python modules {names} (PYTHONPATH, or another PYTHON=...)")
 
 
 def needs_module(error: ModuleNotFoundError) -> str:
-    return f"this Python has no module {error.name} (gpu-check --wheels DIR, or another PYTHON=...)"
+    return f"this Python has no module {error.name} (PYTHONPATH, or another PYTHON=...)"

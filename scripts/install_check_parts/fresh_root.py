@@ -12,7 +12,6 @@ from pathlib import Path
 BASE_PACKAGES = (
     "python3", "python3-venv", "systemd", "systemd-sysv", "dbus", "curl", "procps", "iproute2"
 )  # fmt: skip
-SLURM_PACKAGES = ("slurmctld", "slurmd", "slurm-client", "munge")
 _BOOT_SECONDS = 120.0
 Done = subprocess.CompletedProcess[str]
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -32,16 +31,14 @@ def base_archive(packages: tuple[str, ...], cache: Path) -> Path:
 
 
 class FreshRoot:
-    """`binds`: folders of this machine that it sees at the same path, read-only. It has no network but loopback,
-    or with `network` that of who makes it."""
+    """`binds`: folders of this machine that it sees at the same path, read-only. It has no network but loopback."""
 
-    def __init__(self, folder: Path, archive: Path, binds: tuple[Path, ...] = (), network: bool = False) -> None:
+    def __init__(self, folder: Path, archive: Path, binds: tuple[Path, ...] = ()) -> None:
         self.folder = folder
         subprocess.run(["tar", "-C", folder, "-xf", archive], check=True)
         # systemd takes the name that stands here, whatever --hostname says, and mmdebstrap wrote this machine's.
         (folder / "etc" / "hostname").write_text("node1\n")
-        words = ["systemd-nspawn", "--register=no", "--keep-unit", "--quiet", "--boot"]
-        words += [] if network else ["--private-network"]
+        words = ["systemd-nspawn", "--register=no", "--keep-unit", "--quiet", "--boot", "--private-network"]
         words += ["--capability=all", "--machine=node1", "--hostname=node1", f"--directory={folder}"]
         words += [f"--bind-ro={path}" for path in binds]
         environment = os.environ | {"SYSTEMD_NSPAWN_UNIFIED_HIERARCHY": "1"}

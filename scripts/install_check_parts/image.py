@@ -96,19 +96,6 @@ class Store:
         words = ["--isolation", "chroot", "--network", "host", "--pull=never", "--volume", f"{fetched}:{fetched}:ro"]
         self._buildah("build", *words, "-f", repository / "deploy/container/Containerfile", "-t", IMAGE, repository)
 
-    def save(self, name: str, path: Path) -> Path:
-        """The built image as an archive that containerd takes, under this name."""
-        self._buildah("push", IMAGE, f"oci-archive:{path}:{name}")
-        return path
-
-    def save_pause(self, name: str, path: Path) -> Path:
-        """The same with a program that waits: what a kubelet's runtime holds a pod's namespaces with."""
-        container = self._buildah("from", "--pull-never", IMAGE)
-        self._buildah("config", "--entrypoint", '["sleep", "infinity"]', "--cmd", "", container)
-        self._buildah("commit", "--rm", container, name)
-        self._buildah("push", name, f"oci-archive:{path}:{name}")
-        return path
-
     def image(self) -> Image:
         config = json.loads(self._buildah("inspect", "--type", "image", IMAGE))["OCIv1"]["config"]
         root = Path(self._buildah("mount", self._buildah("from", IMAGE)))
@@ -145,7 +132,7 @@ class Image:
         return ["unshare", "--mount", "sh", "-c", _CRUN, "crun", *call]
 
     def _change(self, spec: dict[str, Any], words: list[str]) -> None:
-        """What crun proposes, with the image's words, and what deploy/kubernetes asks for the agent's container."""
+        """What crun proposes, with the image's words, and what the chart asks for the agent's container."""
         user, group = map(int, self.user.split(":"))
         environment = [*self._config["Env"], "LAGGARD_STATE_DIR=/var/lib/laggard"]
         process = spec["process"]

@@ -1,11 +1,8 @@
-"""What comes with a release beside the programs: bill of materials, completion, manual page."""
+"""The bill of materials that comes with a release."""
 
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -27,20 +24,3 @@ def check_bill(bill: Path, python: str) -> None:
         each = ", ".join(f"{name} {listed.get(name)}, here {brought.get(name)}" for name in sorted(differ))
         sys.exit(f"install-check: {bill.name} is not what the wheel installs: {each} (make release again)")
     print(f"  {bill.name}: {len(listed)} packages, as the wheel installs them", flush=True)
-
-
-def check_papers(dist: Path) -> None:
-    run("bash", "-n", dist / "laggard.bash")
-    if shutil.which("zsh"):
-        run("zsh", "-n", dist / "_laggard")
-    print(f"  completion: bash{', zsh' if shutil.which('zsh') else '; NOT TRIED in zsh (apt: zsh)'}", flush=True)
-    if not shutil.which("man"):
-        print("  laggard.1: NOT TRIED (apt: man-db)", flush=True)
-        return
-    words = ["man", "--warnings", "-l", str(dist / "laggard.1")]
-    page = subprocess.run(
-        words, capture_output=True, text=True, env={**os.environ, "MANPAGER": "cat", "MANWIDTH": "100", "LC_ALL": "C"}
-    )
-    if page.returncode or page.stderr or "healthcheck" not in page.stdout or "SYNOPSIS" not in page.stdout:
-        sys.exit(f"install-check: {' '.join(words)}: {page.stderr[-1000:] or page.stdout[:500]}")
-    print(f"  laggard.1: {len(page.stdout.splitlines())} lines", flush=True)

@@ -41,7 +41,7 @@ def commands(page: Path, heading: str) -> list[str]:
 class Site:
     """`/source` is a copy of this repository, as somebody who cloned it has it."""
 
-    def __init__(self, repository: Path, folder: Path, archive: Path, fetched: Path, network: bool = False) -> None:
+    def __init__(self, repository: Path, folder: Path, archive: Path, fetched: Path) -> None:
         self.repository, self.page = repository, repository / "docs" / "install.md"
         self._folder, self._fetched = folder, fetched
         root = folder / "root"
@@ -49,7 +49,7 @@ class Site:
         # The environment that trains: this repository's own, as it lies here.
         self._trains = repository / ".venv"
         self._binds = (repository, fetched, Path(sys.base_prefix))
-        self.root = FreshRoot(root, archive, self._binds, network)
+        self.root = FreshRoot(root, archive, self._binds)
         self._put_source()
 
     def __enter__(self) -> Site:
@@ -86,14 +86,14 @@ class Site:
 
     def train(self) -> None:
         """Starts a training of a user who is not root, as docs/install.md starts one."""
-        script = self.repository / "bench" / "trainings" / "verdict_job.py"
+        script = self.repository / "bench" / "trainings" / "ddp.py"
         self.root.run("useradd --create-home trainer; chmod o+x /root")  # below which this machine's Python may lie
         (self.root.folder / "home" / "trainer" / "train.sh").write_text(
             textwrap.dedent(f"""\
                 export PATH={self._trains}/bin:$PATH HOME=/home/trainer GLOO_SOCKET_IFNAME=lo OMP_NUM_THREADS=1
                 export PYTHONDONTWRITEBYTECODE=1
                 torchrun --no-python --nproc-per-node 3 bash -c '
-                    exec laggard run {script} ddp /home/trainer $([ $RANK = {SLOW_RANK} ] && echo 0.2 || echo 0.05)'
+                    exec laggard run {script} $([ $RANK = {SLOW_RANK} ] && echo 0.2 || echo 0.05)'
                 """)
         )
         self.root.run("nohup bash ~trainer/train.sh >~trainer/log 2>&1 </dev/null &", user="trainer")
@@ -111,8 +111,8 @@ class Site:
             sys.exit(f"install-check: {restarts}\n{logs[-4000:]}")
 
     def traces(self) -> list[str]:
-        """The paths that have laggard's name, but for this repository, logs, and what dpkg remembers."""
-        left_out = ("/source", "/proc", "/sys", "/home", "/var/log", "/var/lib/dpkg", *map(str, self._binds))
+        """The paths that have laggard's name, but for this repository and logs."""
+        left_out = ("/source", "/proc", "/sys", "/home", "/var/log", *map(str, self._binds))
         pruned = " -o ".join(f"-path {path}" for path in left_out)
         found = self.root.run(f"find / \\( {pruned} \\) -prune -o -name '*laggard*' -print", check=False).stdout
         return sorted(found.split())

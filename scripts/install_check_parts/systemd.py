@@ -7,7 +7,6 @@ import json
 import sys
 
 from install_check_parts.site import LAGGARD, Site, commands
-from install_check_parts.units import check_units
 
 PACKAGES = ("sqlite3",)
 BACKUP, UPGRADE = "Backup and restore", "Upgrade, and back"
@@ -23,7 +22,6 @@ def check_systemd(site: Site) -> None:
     site.expect_calm_logs()
     _backup_and_restore(site)
     _upgrade(site)
-    check_units(site)
     units = "laggard-agent laggard-collector laggard-reader laggard-reader.socket"
     site.show(f"systemctl is-active {units} | sort | uniq -c", "4 active")
     site.follow(AWAY)

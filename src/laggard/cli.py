@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, NoReturn, Protocol, cast
 
 from laggard import __version__
-from laggard.errors import EXIT_USAGE, UsageError
+from laggard.kit import left
+from laggard.kit.errors import EXIT_USAGE, UsageError
 
 
 class Command(NamedTuple):
@@ -33,8 +34,6 @@ COMMANDS = (
     ),
     Command("record", "laggard.probes.record.command", "copy what the probes read here into a folder that replays it"),
     Command("agent", "laggard.agent.main", "run the daemon of a node: it serves probes, ranks and metrics"),
-    Command("reader", "laggard.agent.reader.command", "read, for an agent without privileges, what takes some"),
-    Command("idle-rings", "laggard.agent.idle_rings.command", "run the daemon that measures a node while it is idle"),
     Command("collector", "laggard.collector.main", "run the daemon that scrapes all agents and names the culprit"),
     Command("run", "laggard.trainer_hooks.run", "run a training script with the hooks attached and no line changed"),
     Command(
@@ -42,42 +41,46 @@ COMMANDS = (
         "laggard.diagnose.command",
         "find what is wrong in files: jobs' output, NCCL, kernel, lspci",
     ),
-    Command("findings", "laggard.acknowledge.command", "list or explain the codes of findings, or acknowledge some"),
+    Command("findings", "laggard.catalogue.command", "list or explain the codes of findings"),
     Command("metrics", "laggard.catalogue.metrics_command", "list the metrics of agents and collector"),
     Command("ring", "laggard.rings.command", "time and check all-reduces among GPUs and nodes; find the slow one"),
-    Command("dashboards", "laggard.dashboards.command", "write Grafana's dashboards to files, or push them to Grafana"),
+    Command("dashboards", "laggard.dashboards", "write Grafana's dashboards to files, or push them to Grafana"),
     Command(
         "locate",
         "laggard.collector.locate_command.command",
         "name the rank, link or host that is slow or hung, and why",
     ),
     Command("stacks", "laggard.stack_answers.command", "show where in the code the ranks of a job are, or stand still"),
-    Command("top", "laggard.collector.top.command", "watch the verdict, the ranks and the nodes in the terminal"),
+    Command("top", "laggard.collector.top", "watch the verdict, the ranks and the nodes in the terminal"),
     Command("incidents", "laggard.collector.incidents_command", "list the culprits that there are and were, over time"),
-    Command("advice", "laggard.collector.advice_command", "say what became of advice: was it done, and what it gained"),
     Command("exclude", "laggard.suspects.exclude_command", "list the nodes that the next job is to leave out"),
     Command("confirm", "laggard.suspects.confirm_command", "measure a suspect node against peers: slow, or acquitted"),
-    Command("cost", "laggard.collector.cost_command", "what incidents cost, in GPU-hours and money"),
-    Command(
-        "mcp", "laggard.assistant.command", "answer an assistant's questions to a collector, over standard input (MCP)"
-    ),
+    Command("mcp", "laggard.assistant", "answer an assistant's questions to a collector, over standard input (MCP)"),
     Command("recommend", "laggard.recommend.command", "what to change, and what it should gain"),
     Command("report", "laggard.reports.command", "what a table of measured runs says: best, ties, outliers"),
     Command("kubernetes", "laggard.kubernetes.command", "run the controller that tells Kubernetes which nodes are fit"),
-    Command("kubernetes-job", "laggard.kubernetes.job.command", "run a command as a Job of Kubernetes, to its end"),
     Command("tune", "laggard.tune.command", "measure configurations of NCCL and DeepSpeed: fast, and right"),
-    Command("tuner", "laggard.tuner.command", "NCCL's tuner tables: compiled from measurements, checked, simulated"),
+    Command("tuner", "laggard.tuner", "NCCL's tuner tables: compiled from measurements, checked, simulated"),
 )
 
+AGENT_PARTS = (
+    Command("agent --reader", "laggard.agent.reader.server", "read, for an agent without privileges, what takes some"),
+    Command("agent --idle-rings", "laggard.agent.idle_rings.command", "measure this node while it is idle: a daemon"),
+    Command("agent --kubernetes-job", "laggard.kubernetes.job", "run a command as a Job of Kubernetes"),
+)
+"""The options of `laggard agent` that run something else: with its own flags, and without the agent's imports."""
+
+_ALL = (*COMMANDS, *AGENT_PARTS)
 
 EXTRAS = {
     "numpy": "locate",
     "optuna": "tune",
+    "grafana_api": "grafana",
     "mcp": "mcp",
     "psycopg": "postgres",
     **dict.fromkeys(("h11", "httpx", "starlette", "uvicorn"), "collector"),
 }
-"""By package: the extra that installs it."""
+"""The extra that installs a package, by package."""
 
 
 class CommandModule(Protocol):
@@ -115,7 +118,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    words = list(sys.argv[1:] if argv is None else argv)
+    words = with_part_as_command(sys.argv[1:] if argv is None else argv)
     if argv is None and any(command.brief for command in COMMANDS if command.name == _command_name(words)):
         gc.disable()
     try:
@@ -151,15 +154,31 @@ def _missing_extra(error: BaseException) -> str | None:
 
 def _run(words: list[str]) -> int:
     words = _launchers_word_behind_command(words)
-    parser = _parser(_command_name(words))
-    arguments, rest = parser.parse_known_args(words)
+    name = _command_name(words)
+    if name in left.COMMANDS:
+        _refuse_what_left(words)
+    parser = _parser(name)
+    try:
+        arguments, rest = parser.parse_known_args(words)
+    except UsageError:
+        _refuse_what_left(words)
+        raise
     if not arguments.command:
         parser.print_help(sys.stderr)
         raise UsageError("name a command")
     if rest:
+        _refuse_what_left(words)
         raise UsageError(f"unknown argument {rest[0]!r}; see `laggard {arguments.command} --help`")
     module = cast(CommandModule, importlib.import_module(_module_name(arguments.command)))
     return module.main(arguments)
+
+
+def _refuse_what_left(words: Sequence[str]) -> None:
+    """Raises UsageError if the words ask for what was a command or a flag once."""
+    known = {**left.COMMANDS, **left.FLAGS}
+    for name in (words[0], *(f"{words[0]} {word.partition('=')[0]}" for word in words[1:])):
+        if name in known:
+            raise UsageError(f"`laggard {name}` left: {known[name]}")
 
 
 def _launchers_word_behind_command(words: list[str]) -> list[str]:
@@ -170,12 +189,21 @@ def _launchers_word_behind_command(words: list[str]) -> list[str]:
     return words
 
 
+def with_part_as_command(words: Sequence[str]) -> list[str]:
+    """`agent ... --reader ...` is `"agent --reader" ...`: the first option that names a part of the agent counts."""
+    parts = {part.name for part in AGENT_PARTS}
+    for at, word in enumerate(words):
+        if words[0] == "agent" and f"agent {word}" in parts:
+            return [f"agent {word}", *words[1:at], *words[at + 1 :]]
+    return list(words)
+
+
 def _command_name(words: Sequence[str]) -> str | None:
     return next((word for word in words if not word.startswith("-")), None)
 
 
 def _module_name(command_name: str) -> str:
-    return next(command.module for command in COMMANDS if command.name == command_name)
+    return next(command.module for command in _ALL if command.name == command_name)
 
 
 def _parser(command_name: str | None) -> Parser:
@@ -183,11 +211,21 @@ def _parser(command_name: str | None) -> Parser:
     parser = Parser(prog="laggard", description="Finds the slow rank, says why, and says what to change.")
     parser.add_argument("--version", action="version", version=f"laggard {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser, prog="laggard")
-    for command in COMMANDS:
-        child = commands.add_parser(command.name, help=command.help, description=command.help, allow_abbrev=False)
+    for command in _ALL:
+        listed: dict[str, Any] = {"help": command.help} if command in COMMANDS else {}
+        child = commands.add_parser(command.name, description=command.help, allow_abbrev=False, **listed)
         if command.name == command_name:
             cast(CommandModule, importlib.import_module(command.module)).configure(child)
+    if command_name in ("agent", None):
+        _list_parts(commands.choices["agent"])
     return parser
+
+
+def _list_parts(agent: Parser) -> None:
+    """Lists in the agent's help the options that with_part_as_command() takes before argparse sees them."""
+    group = agent.add_argument_group("instead of the agent, with flags of its own (`laggard agent --reader --help`)")
+    for part in AGENT_PARTS:
+        group.add_argument(part.name.partition(" ")[2], action="store_true", help=part.help)
 
 
 def whole_parser() -> Parser:
@@ -196,14 +234,14 @@ def whole_parser() -> Parser:
     parser = _parser(None)
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
-            for command in COMMANDS:
+            for command in _ALL:
                 child = action.choices[command.name]
                 cast(CommandModule, importlib.import_module(command.module)).configure(child)
     return parser
 
 
 def _report_error(words: Sequence[str], text: str, status: int) -> int:
-    from laggard.text.words import printable_line
+    from laggard.kit.words import printable_line
 
     text = printable_line(text)  # it may cite a file or an argument, which may have any character
     print(_in_rows(f"laggard: {text}"), file=sys.stderr)
@@ -217,7 +255,7 @@ def _report_error(words: Sequence[str], text: str, status: int) -> int:
 def _in_rows(text: str) -> str:
     if not sys.stderr.isatty():
         return text
-    from laggard.terminal.rows import wrapped_for
+    from laggard.kit.parts import wrapped_for
 
     return wrapped_for(sys.stderr, text)
 

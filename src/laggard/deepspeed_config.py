@@ -12,6 +12,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
+_MAX_JSON_CHARACTERS: Final = 1 << 20
 AUTO: Final = "auto"
 BUCKET_ELEMENTS: Final = 500_000_000
 PREFETCH_ELEMENTS: Final = 50_000_000
@@ -229,3 +230,13 @@ def _offload(zero: Mapping[str, Any], key: str, old_key: str) -> str:
 
 def _shown(value: Any) -> str:
     return repr(value)[:60]
+
+
+def read_json(text: str) -> Any:
+    """Returns the document; None for what is none, or is too large for a configuration."""
+    if not text.lstrip().startswith("{") or len(text) > _MAX_JSON_CHARACTERS:
+        return None
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None

@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Iterable
-from typing import Any
+from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
+from msgspec import Meta
+
+from laggard.kit.limits import MAX_TEXT, Clock, CountOrNone, Seconds, Text
+
+MAX_FINDINGS = 512
+"""The most findings of one report. A report with more, and with longer texts, is refused as a whole."""
+
+MAX_DEVICE = MAX_TEXT
+MAX_SUMMARY = 4096
+"""Characters of a finding."""
 
 REPORT_SCHEMA = "laggard.report/1"
 LOCATION_SCHEMA = "laggard.location/1"
@@ -55,13 +66,13 @@ class Finding(msgspec.Struct, frozen=True):
     """One thing that is wrong with hardware, software or configuration, with its evidence and a fix. `doc` is the path
     of the code's page."""
 
-    code: str
+    code: Text
     severity: Severity
-    device: str
-    summary: str
+    device: Text
+    summary: Annotated[str, Meta(max_length=MAX_SUMMARY)]
     evidence: dict[str, Any]
     fix: Fix
-    doc: str
+    doc: Text
 
 
 class ProbeResult(msgspec.Struct, frozen=True):
@@ -75,22 +86,14 @@ class ProbeResult(msgspec.Struct, frozen=True):
     unknown: str = ""  # what it could not judge, also of a probe that failed; empty: it judged everything
 
 
-MAX_FINDINGS = 512
-"""The most findings of one report. A collector refuses a report with more, and longer texts, as a whole."""
-
-MAX_DEVICE = 256
-MAX_SUMMARY = 4096
-"""Characters of a finding."""
-
-
 class Report(msgspec.Struct, frozen=True):
     """The findings of one node's probes (`laggard.report/1`)."""
 
     verdict: Verdict
-    node: str
+    node: Text
     elapsed_seconds: float
     probes: tuple[ProbeResult, ...]
-    findings: tuple[Finding, ...]
+    findings: Annotated[tuple[Finding, ...], Meta(max_length=MAX_FINDINGS)]
     facts: dict[str, Any]
     schema: str = REPORT_SCHEMA
 
@@ -108,24 +111,24 @@ class RankEnd(msgspec.Struct, frozen=True, omit_defaults=True):
     memory_error, segfault) follows from the kernel's own words, `kernel`.
     """
 
-    at_seconds: float
-    uncertain_seconds: float = 0.0
-    exit_code: int | None = None
-    signal: str = ""
-    exception: str = ""
+    at_seconds: Clock
+    uncertain_seconds: Seconds = 0.0
+    exit_code: Annotated[int, Meta(ge=0, le=255)] | None = None
+    signal: Text = ""
+    exception: Text = ""
     others_failed: bool = False
-    cause: str = ""
-    kernel: str = ""
+    cause: Text = ""
+    kernel: Text = ""
 
 
 class CpuNeighbour(msgspec.Struct, frozen=True, omit_defaults=True):
     """A process that took `seconds` of CPU time on a rank's cores. `command` is left out where the process is neither
     root's nor of the rank's user. Whose it is may be hidden: then `owner` and `pid` are HIDDEN."""
 
-    pid: int
-    owner: int
-    seconds: float
-    command: str = ""
+    pid: CountOrNone
+    owner: CountOrNone
+    seconds: Clock
+    command: Text = ""
 
 
 HIDDEN = -1
@@ -222,3 +225,24 @@ class Location(msgspec.Struct, frozen=True):
     notes: tuple[Note, ...]
     schema: str = LOCATION_SCHEMA
     owner: int | None = None
+
+
+_UID: Final = re.compile(r"[0-9]{1,10}")
+
+
+class JobKey(NamedTuple):
+    """The name of a job among all users' jobs: its own is unique for its owner only, and two users may both call their
+    job `test`."""
+
+    owner: int
+    job_id: str
+
+    def __str__(self) -> str:
+        return f"{self.owner}:{self.job_id}"
+
+    @classmethod
+    def parse(cls, text: str) -> JobKey | None:
+        """The key that `text` is, as in `1000:train`. None where it is a job's name alone. A job whose own name has
+        this form is found by its key alone, so that no job can pass for another user's."""
+        owner, separator, name = text.partition(":")
+        return cls(int(owner), name) if separator and name and _UID.fullmatch(owner) else None

@@ -16,7 +16,7 @@ from support.cluster import Cluster
 from support.stack_documents import sampled
 from support.warm import Warm
 
-from laggard.assistant.questions import (
+from laggard.assistant import (
     BEGIN,
     END,
     MAX_CHARACTERS,
@@ -32,7 +32,7 @@ from laggard.assistant.questions import (
     told,
     verdict,
 )
-from laggard.errors import UsageError
+from laggard.kit.errors import UsageError
 from laggard.wire import encode
 from laggard.wire.stacks import MissingStacks, StacksDocument, rank_stacks
 
@@ -66,7 +66,7 @@ def test_a_long_answer_is_cut_and_says_so() -> None:
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_each_question_says_what_it_tells_and_asks_with_get(question: Callable[..., Any]) -> None:
     asked = question()
-    assert question.__doc__ and not asked.path.endswith(("ask", "due", "acknowledge"))
+    assert question.__doc__ and not asked.path.endswith(("ask", "due", "confirm"))
 
 
 def test_limits_are_bounded() -> None:

@@ -27,7 +27,7 @@ def test_the_list_is_the_catalogue(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_text_has_one_line_for_each_code(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["findings", "list"]) == 0
-    first, *lines = capsys.readouterr().out.splitlines()
+    first, _, *lines = capsys.readouterr().out.splitlines()
     assert first.startswith(f"{len(FINDINGS)} codes")
     assert [line.split()[0] for line in lines] == [finding_type.code for finding_type in FINDINGS]
 

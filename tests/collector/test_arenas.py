@@ -11,7 +11,7 @@ import pytest
 
 LOOK = """
 import ctypes, sys
-from laggard.collector import arenas
+from laggard.collector import memory
 
 class Info(ctypes.Structure):
     _fields_ = [(name, ctypes.c_size_t) for name in ("arena", "ordblks", "smblks", "hblks", *"123456")]
@@ -19,12 +19,12 @@ class Info(ctypes.Structure):
 info = ctypes.CDLL(None).mallinfo2
 info.restype = Info
 if sys.argv[1] == "set":
-    arenas.give_back()
+    memory.give_back()
 large = bytearray(16 << 20)
 del large
 before = info().hblks
 kept = bytearray(8 << 20)
-arenas.trim()
+memory.trim()
 print(info().hblks - before)
 """
 GLIBC = pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="glibc's malloc alone tells")

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from laggard.cli import main
-from laggard.collector.finding_places import MAX_GPUS, NO_GPUS, NodeGpus, node_findings
-from laggard.locate.node_findings import Place
+from laggard.collector.node_findings import MAX_GPUS, NO_GPUS, NodeGpus, node_findings
+from laggard.locate.job_timings import Place
 from laggard.model import Finding, Fix, Report, Severity
 from laggard.wire import decode
 

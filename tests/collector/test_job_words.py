@@ -9,7 +9,7 @@ from laggard.collector.job_words import job_text, other_jobs, short_text
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.web.documents import JobLine
 from laggard.model import Verdict
-from laggard.text.job_names import recorded_text
+from laggard.wire.words import recorded_text
 
 UUID = "03323151-ff7e-41d6-958e-23a6d3593d8b"
 STARTED = f", started 2025-11-25 07:04 UTC, `--job {UUID}`"

@@ -1,4 +1,4 @@
-"""A machine's history and the ledger through the collector's faces: command, API, files of older releases, tenants."""
+"""A machine's history through the collector's faces: command, API, tenants."""
 
 from __future__ import annotations
 
@@ -10,27 +10,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec import structs
 from starlette.testclient import TestClient
 
 from laggard.cli import main
-from laggard.collector.fleet.returned import with_returns
 from laggard.collector.incidents.database import IncidentDatabase
-from laggard.collector.incidents.fault import Fault, NodeName
 from laggard.collector.incidents.history import HistorySettings, IncidentHistory
-from laggard.collector.incidents.incident import Incident, Return
-from laggard.collector.incidents.node_rows import NodeRows
-from laggard.collector.incidents.run import Run
+from laggard.collector.incidents.identity import with_returns
+from laggard.collector.incidents.incident import Fault, Incident, NodeName, Return
+from laggard.collector.incidents.tables import NodeRows
 from laggard.collector.jobs.snapshot import ClusterSnapshot
-from laggard.collector.settings import CollectorSettings, load_settings
-from laggard.collector.tenants.viewer import Viewer
+from laggard.collector.settings import CollectorSettings
+from laggard.collector.tenants import Viewer
 from laggard.collector.web.app import all_routes
 from laggard.collector.web.metrics import CollectorMetrics
 from laggard.collector.web.tenants import TenantSource
-from laggard.errors import UsageError
 from laggard.model import Culprit, Finding, Fix, Severity
-from laggard.wire import encode
-from laggard.wire.node_finding import NodeFinding
+from laggard.wire.nodes import NodeFinding
 
 NOW = time.time()
 DAY = 86400.0
@@ -43,7 +38,7 @@ def incident(ago: float, node: str = "n1", owner: int = 1000, **changes: Any) ->
     values: dict[str, Any] = dict(
         id=int(begin * 1000), owner=owner, job_id="train", what=f"rank 2 on {node} is slow", opened_at=begin,
         seen_at=begin + 3600, opened_as=culprit, culprit=culprit, most_recoverable_ratio=0.2, closed_at=begin + 3600,
-        closed_because="recovered", world_size=64, lost_seconds=720.0, window_seconds=30.0,
+        closed_because="recovered", lost_gpu_hours=12.8,
     )  # fmt: skip
     return Incident(**{**values, **changes})
 
@@ -91,7 +86,8 @@ def test_the_history_is_told(path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert "repaired: GPU_LOST 2 times" in told
     assert "came back: it had been over for 23 h 50 min" in told
     assert main(["incidents", "--database", str(path)]) == 0
-    assert "came back: it had been over for 1 d 0 h" in capsys.readouterr().out.replace("24 h 0 min", "1 d 0 h")
+    told = capsys.readouterr().out.replace("24 h 0 min", "1 d 0 h")
+    assert "came back: it had been over for 1 d 0 h" in told and "    took 12.8 GPU-hours\n" in told
     assert main(["incidents", "--node", "n9", "--database", str(path)]) == 0
     assert capsys.readouterr().out == "Nothing is known against n9.\n"
 
@@ -121,46 +117,6 @@ def test_less_than_the_whole_history_is_refused(path: Path, capsys: pytest.Captu
     assert "leave out" in capsys.readouterr().err
 
 
-def _older(path: Path, version: int) -> None:
-    """The file as a release with these tables left it: incidents without what the ledger counts."""
-    kept = structs.replace(incident(DAY), world_size=0, lost_seconds=None)
-    document = json.loads(encode(kept))
-    for key in ("world_size", "lost_seconds", "doubtful_seconds", "window_seconds", "returned"):
-        del document[key]
-    with sqlite3.connect(path) as connection:
-        connection.executescript(
-            "CREATE TABLE incidents (id INTEGER PRIMARY KEY, owner INTEGER NOT NULL, job_id TEXT NOT NULL,"
-            " closed_at REAL, document BLOB NOT NULL) STRICT; CREATE INDEX of_job ON incidents (job_id, id);"
-            "CREATE INDEX by_end ON incidents (closed_at); PRAGMA application_id = 1818322791;"
-        )
-        if version > 1:
-            connection.executescript(
-                "CREATE TABLE digests (owner INTEGER NOT NULL, job_id TEXT NOT NULL, started_at REAL NOT NULL,"
-                " run TEXT NOT NULL, script TEXT NOT NULL, world_size INTEGER NOT NULL, made_at REAL NOT NULL,"
-                " document BLOB NOT NULL, PRIMARY KEY (owner, job_id, started_at, run)) STRICT;"
-                "CREATE INDEX of_script ON digests (owner, script, world_size, made_at);"
-            )
-        row = (kept.id, kept.owner, kept.job_id, kept.closed_at, json.dumps(document).encode())
-        connection.execute("INSERT INTO incidents VALUES (?, ?, ?, ?, ?)", row)
-        connection.execute(f"PRAGMA user_version = {version}")
-    connection.close()
-
-
-@pytest.mark.parametrize("version", [1, 2])
-@pytest.mark.parametrize("opened", [False, True])
-def test_a_file_of_an_earlier_release_is_read_and_brought_up(
-    path: Path, version: int, opened: bool, capsys: pytest.CaptureFixture[str]
-) -> None:
-    _older(path, version)
-    if opened:
-        store(path, incident(2 * DAY, id=7))
-    found = history(path, "n1", capsys)
-    assert len(found["incidents"]) == 1 + opened and found["mtbf_seconds"] is None
-    assert main(["cost", "--database", str(path), "--json"]) == 0
-    cost = json.loads(capsys.readouterr().out)
-    assert (cost["incidents"], cost["uncounted"]) == (int(opened), 1)
-
-
 def test_what_is_dropped_is_dropped_everywhere(path: Path) -> None:
     store(path, incident(20 * DAY), incident(DAY))
     database = IncidentDatabase.open(str(path), 8 << 20, 10 * DAY)
@@ -168,24 +124,9 @@ def test_what_is_dropped_is_dropped_everywhere(path: Path) -> None:
     database.close()
     with sqlite3.connect(path) as connection:
         counts = [connection.execute(f"SELECT count(*) FROM {it}").fetchone()[0]
-                  for it in ("incidents", "losses", "incident_nodes")]  # fmt: skip
+                  for it in ("incidents", "incident_nodes")]  # fmt: skip
     connection.close()
-    assert counts == [1, 1, 1]
-
-
-def test_the_cost_is_told(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = Run(1000, "train", NOW - 3 * DAY, NOW - DAY, NOW - 3 * DAY, "t.py", 64, 0, 100, NOW - DAY, 150000.0, 5000.0)
-    store(path, incident(2 * DAY), incident(DAY, node="n2"), rows=NodeRows(runs=(run,)))
-    report = tmp_path / "report.html"
-    words = ["cost", "--database", str(path), "--since", "7d", "--by", "node", "--price", "2", "--html", str(report)]
-    assert main(words) == 0
-    told = capsys.readouterr().out
-    assert told.startswith("2 incidents cost 25.6 GPU-hours (") and ", in money 51.2 (" in told
-    assert "  n1: 12.8 GPU-hours (" in told and "ETTR 86.8 %, goodput 83.9 %; not seen: time in the queue" in told
-    assert "By week" in report.read_text()
-    assert main([*words[:-1], str(tmp_path / "none" / "x.html")]) == 64
-    assert "cannot write" in capsys.readouterr().err
-    assert main(["cost", "--database", str(path), "--since", "tomorrow"]) == 64
+    assert counts == [1, 1]
 
 
 @pytest.fixture
@@ -203,33 +144,25 @@ class Source:
     def __init__(self, incidents: IncidentHistory) -> None:
         self.incidents = incidents
         self.snapshot = ClusterSnapshot(nodes=())
-        self.acknowledgements = None
 
 
-def ask(source: Any, **settings: Any) -> TestClient:
+def ask(source: Any) -> TestClient:
     from starlette.applications import Starlette
 
-    made = CollectorSettings(incidents_database="", acknowledged_file="", **settings)
+    made = CollectorSettings(incidents_database="")
     return TestClient(Starlette(routes=all_routes(source, made)))
 
 
 def test_the_api_answers(kept: IncidentHistory) -> None:
-    client = ask(Source(kept), gpu_hour_price=3.0, currency="EUR")
-    cost = client.get("/api/v1/cost", params={"by": "user"}).json()
-    assert cost["incidents"] == 2 and cost["money"]["likely"] == pytest.approx(3 * cost["total"]["likely"])
-    assert client.get("/api/v1/cost", params={"by": "colour"}).status_code == 400
-    nothing = client.get("/api/v1/cost", params={"since": NOW, "until": 5}).json()
-    assert (nothing["since"], nothing["until"], nothing["total"]["most"]) == (5, 5, 0)
+    client = ask(Source(kept))
+    assert [it["lost_gpu_hours"] for it in client.get("/api/v1/incidents").json()["incidents"]] == [12.8, 12.8]
     past = client.get("/api/v1/history", params={"node": "n1"}).json()
     assert (past["failures"], len(past["incidents"])) == (1, 1)
     assert client.get("/api/v1/history").status_code == 400
 
 
-def test_a_user_sees_what_their_own_jobs_cost_and_no_findings_of_nodes(kept: IncidentHistory) -> None:
+def test_a_user_sees_no_findings_of_nodes(kept: IncidentHistory) -> None:
     client = ask(TenantSource(Source(kept), Viewer(2000, "ada")))  # type: ignore[arg-type]
-    assert client.get("/api/v1/cost").json()["incidents"] == 1
-    rows = client.get("/api/v1/cost", params={"by": "node"}).json()["rows"]
-    assert [row["name"] for row in rows] == ["n2"]
     past = client.get("/api/v1/history", params={"node": "n1"}).json()
     assert (past["faults"], past["incidents"], past["failures"]) == ([], [], 0)
 
@@ -239,7 +172,7 @@ def test_the_metrics_tell_of_the_past(path: Path) -> None:
     store(path, incident(DAY), rows=rows)
     history = IncidentHistory(HistorySettings(str(path), 8 << 20, 1e9, 300.0))
     history.start()
-    metrics = CollectorMetrics(Source(history), 0.05, gpu_hour_price=2.0, currency="EUR")  # type: ignore[arg-type]
+    metrics = CollectorMetrics(Source(history), 0.05)  # type: ignore[arg-type]
     found = {
         (family.name, *sample.labels.values()): sample.value
         for family in metrics.families()
@@ -247,8 +180,6 @@ def test_the_metrics_tell_of_the_past(path: Path) -> None:
     }
     history.close()
     assert found["laggard_node_failures", "n1"] == 3 and found["laggard_node_repair_seconds", "n1"] == 600
-    assert found["laggard_week_lost_gpu_hours", "likely"] == pytest.approx(12.8)
-    assert found["laggard_gpu_hour_price", "EUR"] == 2.0
 
 
 def test_the_line_of_a_finding_says_that_it_came_back() -> None:
@@ -260,10 +191,3 @@ def test_the_line_of_a_finding_says_that_it_came_back() -> None:
         "GPU 0 is lost (came back: it had been over for 2.0 days, and 2 times within the week before)"
     )
     assert first.finding.evidence["came_back"]["times"] == 2 and second == there
-
-
-@pytest.mark.parametrize("line", ["gpu_hour_price: -1", "gpu_hour_price: .nan", f"currency: {'x' * 17}"])
-def test_a_price_that_is_none_is_refused(tmp_path: Path, line: str) -> None:
-    (tmp_path / "c.yml").write_text(f"{line}\n")
-    with pytest.raises(UsageError):
-        load_settings(str(tmp_path / "c.yml"), (), None, None)

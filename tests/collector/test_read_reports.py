@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 from support.collectors import Make
 
-from laggard.collector import read_reports
-from laggard.collector.incidents.sights import node_sight
-from laggard.collector.read_reports import ReadReports
+from laggard.collector.incidents import fault_tracker as read_reports
+from laggard.collector.incidents.fault_tracker import ReadReports, node_sight
 from laggard.collector.scrape.agent_state import AgentState
-from laggard.collector.scrape.targets import parse_target
+from laggard.collector.targets import parse_target
 
 
 def _agent(name: str, *codes: str) -> AgentState:

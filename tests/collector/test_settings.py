@@ -6,12 +6,13 @@ import socket
 from pathlib import Path
 
 import pytest
+from support.agents import put
 
-from laggard.collector.database_file import read_url
-from laggard.collector.scrape.targets import LOCAL_AGENT, parse_target, parse_targets
-from laggard.collector.settings import CollectorSettings, load_settings
-from laggard.errors import UsageError
-from laggard.http.listen import bind, url_of
+from laggard.cli import main
+from laggard.collector.settings import CollectorSettings, load_settings, read_url
+from laggard.collector.targets import LOCAL_AGENT, parse_target, parse_targets
+from laggard.kit.errors import UsageError
+from laggard.kit.http_message import bind, url_of
 
 
 @pytest.mark.parametrize(
@@ -41,29 +42,30 @@ def test_a_target_named_twice_is_scraped_once() -> None:
     assert len(parse_targets(["n1", "http://n1:19400", "n2"])) == 2
 
 
+def loaded(folder: Path, text: str) -> CollectorSettings:
+    """The settings of a file with this text."""
+    file = folder / "collector.yaml"
+    file.write_text(text)
+    return load_settings(str(file), [], None, None)
+
+
 def test_flags_win_over_the_file(tmp_path: Path) -> None:
-    file = tmp_path / "collector.yaml"
-    file.write_text("targets: [n1, n2]\ninterval_seconds: 7\n")
-    settings = load_settings(str(file), [], None, None)
+    settings = loaded(tmp_path, "targets: [n1, n2]\ninterval_seconds: 7\n")
     assert settings.targets == ("n1", "n2") and settings.interval_seconds == 7
-    settings = load_settings(str(file), ["n3"], ":0", 1.5)
+    settings = load_settings(str(tmp_path / "collector.yaml"), ["n3"], ":0", 1.5)
     assert (settings.targets, settings.listen_address, settings.interval_seconds) == (("n3",), ":0", 1.5)
     assert load_settings(None, [], None, None).targets == (LOCAL_AGENT,)
 
 
 @pytest.mark.parametrize("text", ["targtes: [n1]", "interval_seconds: -1", "interval_seconds: .nan", "targets: n1"])
 def test_a_wrong_file_is_refused(tmp_path: Path, text: str) -> None:
-    file = tmp_path / "collector.yaml"
-    file.write_text(text)
     with pytest.raises(UsageError):
-        load_settings(str(file), [], None, None)
+        loaded(tmp_path, text)
 
 
 def test_no_target_at_all_is_refused(tmp_path: Path) -> None:
-    file = tmp_path / "collector.yaml"
-    file.write_text("targets: []\n")
     with pytest.raises(UsageError, match="targets is empty"):
-        load_settings(str(file), (), None, None)
+        loaded(tmp_path, "targets: []\n")
 
 
 def test_listen_addresses() -> None:
@@ -72,6 +74,22 @@ def test_listen_addresses() -> None:
         assert url_of(every).startswith(("http://[::]:", "http://0.0.0.0:"))
         with pytest.raises(UsageError, match="in use.*--web.listen-address"):
             bind(f"127.0.0.1:{one.getsockname()[1]}")
+
+
+def test_wrong_usage_is_one_line_and_64(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    unknown_key = tmp_path / "bad.yaml"
+    unknown_key.write_text("target: n1\n")
+    with bind("127.0.0.1:0") as busy:
+        for arguments, words in (
+            (("--web.listen-address", url_of(busy).removeprefix("http://")), "in use"),
+            (("--web.listen-address", "nowhere"), "write HOST:PORT"),
+            (("--target", "http://"), "write HOST:PORT"),
+            (("--interval", "0"), "interval_seconds"),
+            (("--config", str(tmp_path / "none.yaml")), "cannot read"),
+            (("--config", str(unknown_key)), "unknown key"),
+        ):
+            status, (out, err) = main(["collector", *arguments]), capsys.readouterr()
+            assert (status, out, err.count("\n")) == (64, "", 1) and words in err, err
 
 
 def test_answers_in_two_parts_do_not_wait_for_the_client() -> None:
@@ -95,9 +113,7 @@ incidents_database: postgresql://db/laggard
 def test_evaluators_scrape_nobody(tmp_path: Path) -> None:
     """Not this machine's agent either, which a collector asks by default."""
     pytest.importorskip("psycopg")
-    file = tmp_path / "collector.yaml"
-    file.write_text(EVALUATORS)
-    settings = load_settings(str(file), [], None, None)
+    settings = loaded(tmp_path, EVALUATORS)
     assert settings.evaluators == "main" and settings.targets == ()
 
 
@@ -114,18 +130,15 @@ def test_evaluators_scrape_nobody(tmp_path: Path) -> None:
 )
 def test_what_evaluators_cannot_do_is_refused(tmp_path: Path, text: str, why: str) -> None:
     pytest.importorskip("psycopg")
-    file = tmp_path / "collector.yaml"
-    file.write_text(text)
     with pytest.raises(UsageError, match=why):
-        load_settings(str(file), [], None, None)
+        loaded(tmp_path, text)
 
 
 def by_file(folder: Path, text: str, more: str = "") -> CollectorSettings:
-    secret, file = folder / "url", folder / "collector.yaml"
-    secret.write_text(text)
-    secret.chmod(0o600)
-    file.write_text(f"evaluators: main\nprometheus: http://prometheus:9090\nincidents_database_file: {secret}\n{more}")
-    return load_settings(str(file), [], None, None)
+    secret = put(folder / "url", text)
+    return loaded(
+        folder, f"evaluators: main\nprometheus: http://prometheus:9090\nincidents_database_file: {secret}\n{more}"
+    )
 
 
 def test_the_url_of_a_database_may_be_a_secret_with_the_password_in_it(tmp_path: Path) -> None:
@@ -142,7 +155,7 @@ def test_the_url_of_a_database_may_be_a_secret_with_the_password_in_it(tmp_path:
 @pytest.mark.parametrize(
     ("text", "more", "why"),
     [
-        ("", "", "has to hold one line"),
+        ("", "", "is empty"),
         ("/var/lib/laggard/incidents.sqlite", "", "has to hold one line"),
         ("postgresql://me:secret@db/laggard\npostgresql://me:secret@other/laggard", "", "has to hold one line"),
         ("postgresql://me:secret@[db/laggard", "", "no URL that can be read"),
@@ -160,7 +173,5 @@ def test_another_text_in_its_place_is_refused_without_being_told(
 
 
 def test_a_secret_that_is_not_there_yet_is_named(tmp_path: Path) -> None:
-    file = tmp_path / "collector.yaml"
-    file.write_text("incidents_database_file: /nonexistent/url\n")
-    with pytest.raises(UsageError, match="cannot read incidents_database_file /nonexistent/url: No such file"):
-        load_settings(str(file), [], None, None)
+    with pytest.raises(UsageError, match="incidents_database_file /nonexistent/url cannot be read: No such file"):
+        loaded(tmp_path, "incidents_database_file: /nonexistent/url\n")

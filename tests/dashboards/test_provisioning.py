@@ -27,4 +27,4 @@ def test_the_documented_lines_put_the_boards_where_grafana_looks(tmp_path: Path)
     assert [provider["type"] for provider in providers] == ["file"]
     for provider in providers:
         found = sorted(path.name for path in (tmp_path / provider["options"]["path"].strip("/")).iterdir())
-        assert found == ["laggard-cost.json", "laggard-fleet.json", "laggard-job.json", "laggard-node.json"]
+        assert found == ["laggard-fleet.json", "laggard-job.json", "laggard-node.json"]

@@ -1,6 +1,5 @@
-"""Grafana's dashboards where Prometheus is set up otherwise: several clusters in one, two collectors of a cluster, pods
-that the operator labels, scrapes once a minute, a job that went on elsewhere. Each board shows the same as in one plain
-fleet."""
+"""Grafana's dashboards where Prometheus is set up otherwise: several clusters in one, two collectors of a cluster, a
+job that went on elsewhere. Each board shows the same as in one plain fleet."""
 
 from __future__ import annotations
 
@@ -11,24 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.synthetic_fleet import COLLECTOR, NODES, ONE_CLUSTER, Prometheus, Site, fleet_in_prometheus
+from support.boards import BOARDS, TARGETS, chosen
+from support.synthetic_fleet import COLLECTOR, ONE_CLUSTER, Prometheus, Site, fleet_in_prometheus
 
-from laggard.dashboards.dashboard import dashboard_json
-from laggard.dashboards.registry import DASHBOARDS
-
-MADE = [dashboard_json(dashboard) for dashboard in DASHBOARDS]
-TARGETS = [
-    (made["uid"], panel, target)
-    for made in MADE
-    for panel in made["panels"]
-    if panel["type"] != "row"
-    for target in panel["targets"]
-]
-SITES = {
-    "two clusters, two collectors": Site(clusters=("a", "b"), collectors=(COLLECTOR, "other:19401")),
-    "the operator, two collectors": Site(collectors=(COLLECTOR, "other:19401"), pods=True),
-    "scraped once a minute": Site(scrape_seconds=60),
-}
+CLUSTERS = ("a", "b")
 OF_THE_SITE = {"cluster", "namespace", "pod", "hostname", "instance", "job"}
 """Labels that a plain fleet does not have, or has with other values."""
 
@@ -47,28 +32,17 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
         yield running
 
 
-@pytest.fixture(scope="module", params=SITES)
-def site(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Site, Prometheus]]:
-    described = SITES[request.param]
-    with fleet_in_prometheus(tmp_path_factory.mktemp("site"), described) as running:
-        yield described, running
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+    """Two clusters, each with two collectors."""
+    site = Site(clusters=CLUSTERS, collectors=(COLLECTOR, "other:19401"))
+    with fleet_in_prometheus(tmp_path_factory.mktemp("site"), site) as running:
+        yield running
 
 
 def asked(expr: str, cluster: str, interval: str) -> str:
     """The query as Grafana sends it, with the least step `interval` of its target: $__rate_interval is four of it."""
-    seconds = {"1m": 60, "": 15}[interval]
-    chosen = {
-        "job_id": "a",
-        "user": "1000",
-        "instance": NODES[0],
-        "cluster": cluster,
-        "__rate_interval": f"{4 * seconds}s",
-        "__range": "1h",
-    }
-    for name, value in chosen.items():
-        expr = expr.replace(f"${name}", value)
-    assert "$" not in expr
-    return expr
+    return chosen(expr, cluster, f"{4 * {'1m': 60, '': 15}[interval]}s")
 
 
 def answer(prometheus: Prometheus, target: dict[str, Any], cluster: str) -> list[dict[str, Any]]:
@@ -88,10 +62,9 @@ def shown(found: list[dict[str, Any]]) -> list[tuple[tuple[tuple[str, str], ...]
 
 
 @pytest.mark.wall_clock("2026-11-25, at load 8 to 18: a rate of 1.0 in place of 0.907")
-def test_one_cluster_is_shown_as_if_it_were_alone(site: tuple[Site, Prometheus], plain: Prometheus) -> None:
-    described, prometheus = site
+def test_one_cluster_is_shown_as_if_it_were_alone(two: Prometheus, plain: Prometheus) -> None:
     for uid, panel, target in TARGETS:
-        found = answer(prometheus, target, described.clusters[0])
+        found = answer(two, target, CLUSTERS[0])
         expected = answer(plain, target, ".*")
         assert found, f"{uid}, {panel['title']}: no data"
         of_daemons = "{{instance}}" in target["legendFormat"]  # two collectors are two curves
@@ -101,23 +74,20 @@ def test_one_cluster_is_shown_as_if_it_were_alone(site: tuple[Site, Prometheus],
             assert [number for _, number in shown(found)] == pytest.approx(numbers, rel=0.1), target["expr"]
 
 
-def test_all_clusters_are_shown_together(site: tuple[Site, Prometheus]) -> None:
-    described, prometheus = site
-    count = len(described.clusters)
+def test_all_clusters_are_shown_together(two: Prometheus) -> None:
     for uid, panel, target in TARGETS:
-        assert answer(prometheus, target, ".*"), (uid, panel["title"])
-    for title, of_each in (("Jobs that run", 1), ("Jobs with a culprit", 1), ("Agents that do not answer", 1)):
+        assert answer(two, target, ".*"), (uid, panel["title"])
+    for title in ("Jobs that run", "Jobs with a culprit", "Agents that do not answer"):
         (expr,) = (target["expr"] for _, panel, target in TARGETS if panel["title"] == title)
-        (found,) = prometheus.query(asked(expr, ".*", ""))
-        assert float(found["value"][1]) == of_each * count, title
+        (found,) = two.query(asked(expr, ".*", ""))
+        assert float(found["value"][1]) == len(CLUSTERS), title
 
 
-def test_annotations_tell_of_a_culprit_once(site: tuple[Site, Prometheus]) -> None:
-    described, prometheus = site
-    for made in MADE:
-        for annotation in made["annotations"]["list"]:
-            expr = asked(annotation["expr"].replace("offset 1m", "offset 1d"), described.clusters[0], "")
-            (new,) = prometheus.query(expr)
+def test_annotations_tell_of_a_culprit_once(two: Prometheus) -> None:
+    for board in BOARDS:
+        for annotation in board["annotations"]["list"]:
+            expr = asked(annotation["expr"].replace("offset 1m", "offset 1d"), CLUSTERS[0], "")
+            (new,) = two.query(expr)
             assert set(re.findall(r"{{(\w+)}}", annotation["titleFormat"])) <= set(new["metric"])
 
 
@@ -135,22 +105,22 @@ def test_a_job_that_went_on_on_other_nodes_has_one_row_a_rank(tmp_path: Path) ->
 
 
 def test_links_between_boards_keep_time_cluster_and_data_source() -> None:
-    for made in MADE:
-        (links,) = made["links"]
+    for board in BOARDS:
+        (links,) = board["links"]
         assert links["includeVars"] and links["keepTime"]
-        text = str(made["panels"])
+        text = str(board["panels"])
         for url in re.findall(r"'url': '(/d/[^']+)'", text):
             for kept in ("${datasource:queryparam}", "${cluster:queryparam}", "${__url_time_range}"):
-                assert kept in url, (made["uid"], url)
+                assert kept in url, (board["uid"], url)
 
 
 def test_every_query_is_of_the_clusters_that_were_chosen() -> None:
-    for made in MADE:
-        cluster = made["templating"]["list"][1]
+    for board in BOARDS:
+        cluster = board["templating"]["list"][1]
         assert (cluster["name"], cluster["allValue"], cluster["current"]["value"]) == ("cluster", ".*", ["$__all"])
-        queries = [target["expr"] for panel in made["panels"] for target in panel.get("targets", ())]
-        queries += [annotation["expr"] for annotation in made["annotations"]["list"]]
-        queries += [variable["query"] for variable in made["templating"]["list"][2:]]
+        queries = [target["expr"] for panel in board["panels"] for target in panel.get("targets", ())]
+        queries += [annotation["expr"] for annotation in board["annotations"]["list"]]
+        queries += [variable["query"] for variable in board["templating"]["list"][2:]]
         for query in queries:
             for selected in re.findall(r"laggard_\w+(?::\w+)?(\{[^}]*\}|)|process_\w+(\{[^}]*\})", query):
                 assert 'cluster=~"$cluster"' in "".join(selected), query

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 from msgspec import structs
-from support.alerting import Alerting, needs_alertmanager, wait_for
+from support.alerting import Alerting, needs_alertmanager
 from support.paths import REPOSITORY
+from support.waiting import wait_for
 
 from laggard.model import RankEnd
 

@@ -10,16 +10,17 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import httpx
 import pytest
+from support.chart import NO_HELM
 from support.made_pages import expect_current, script
 from support.paths import REPOSITORY
 from support.ports import free_port
+from support.waiting import wait_for
 
 UNITS = REPOSITORY / "deploy" / "systemd" / "system"
 PATIENCE_SECONDS = 300.0
@@ -36,6 +37,7 @@ CHANGING = re.compile(r"(?:mkdir|unlink|rename|rmdir|symlink|link|chmod|fchmodat
 
 
 def test_the_page_is_current() -> None:
+    pytest.importorskip("helm_python", reason=NO_HELM)
     written = expect_current("privileges_docs", "privileges.md")
     for unit in UNITS.glob("*.service"):
         assert f"`{unit.name}`" in written
@@ -84,21 +86,6 @@ def traced(text: str) -> Traced:
     return Traced(*map(frozenset, (calls, families, programs, reads, writes, connects)))
 
 
-def test_a_trace_is_read_as_strace_writes_it() -> None:
-    found = traced(
-        '7 openat(AT_FDCWD, "/proc/1/environ", O_RDONLY|O_CLOEXEC <unfinished ...>\n'
-        "8 socket(AF_NETLINK, SOCK_RAW, NETLINK_ROUTE) = 5\n"
-        "7 <... openat resumed>) = 4\n"
-        '7 openat(AT_FDCWD, "/etc/shadow", O_RDONLY) = -1 EACCES (Permission denied)\n'
-        '8 openat(AT_FDCWD, "/var/lib/laggard/a", O_RDWR|O_CREAT, 0600) = 5\n'
-        '8 rename("/var/lib/laggard/a", "/var/lib/laggard/b") = 0\n'
-        '8 connect(5, {sa_family=AF_UNIX, sun_path="/run/a.sock"}, 110) = 0\n'
-    )
-    assert found.reads == {"/proc/1/environ"} and found.families == {"AF_NETLINK"} and found.connects == {"/run/a.sock"}
-    assert found.writes == {"/var/lib/laggard/a", "/var/lib/laggard/b"}
-    assert found.calls == {"openat", "socket", "rename", "connect"}
-
-
 @pytest.fixture(scope="module")
 def traces() -> Iterator[dict[str, Traced]]:
     """The agent, which asks the reader, and the collector, which asks the agent, from their starts to their ends."""
@@ -108,30 +95,35 @@ def traces() -> Iterator[dict[str, Traced]]:
     processes = []
 
     def start(name: str, *words: str, **environment: str) -> None:
+        """`name`: of its files."""
         command = ["strace", "-f", "-qq", "-s", "4096", "-o", str(folder / name), sys.executable, "-m", "laggard"]
         with (folder / f"{name}.log").open("w") as log:
             own = {**os.environ, "LAGGARD_STATE_DIR": str(folder / "state"), **environment}
-            processes.append(subprocess.Popen([*command, name, *words], env=own, stdout=log, stderr=log))
+            processes.append(subprocess.Popen([*command, *words], env=own, stdout=log, stderr=log))
 
     try:
         agent, collector = free_port(), free_port()
         (folder / "state").mkdir()
         (folder / "ranks").mkdir()
         socket = folder / "reader.sock"
-        start("reader", "--socket", str(socket), "--allow-user", "root")
-        wait(socket.exists, folder)
+        start("reader", "agent", "--reader", "--socket", str(socket), "--allow-user", "root")
+
+        def logs() -> str:
+            return "".join(path.read_text() for path in folder.glob("*.log"))
+
+        wait_for(socket.exists, logs)
         start(
-            "agent", "--web.listen-address", f"127.0.0.1:{agent}", "--rank-dir", str(folder / "ranks"),
+            "agent", "agent", "--web.listen-address", f"127.0.0.1:{agent}", "--rank-dir", str(folder / "ranks"),
             LAGGARD_READER=str(socket),
         )  # fmt: skip
         config = folder / "collector.yaml"
         config.write_text(f"incidents_database: {folder}/state/incidents.sqlite\ninterval_seconds: 1\n")
         start(
-            "collector", "--config", str(config), "--web.listen-address", f"127.0.0.1:{collector}",
+            "collector", "collector", "--config", str(config), "--web.listen-address", f"127.0.0.1:{collector}",
             "--target", f"127.0.0.1:{agent}",
         )  # fmt: skip
-        wait(lambda: '"verdict":"' in got(f"http://127.0.0.1:{collector}/api/v1/nodes"), folder)
-        wait(lambda: "laggard_probe_duration_seconds" in got(f"http://127.0.0.1:{agent}/metrics"), folder)
+        wait_for(lambda: '"verdict":"' in got(f"http://127.0.0.1:{collector}/api/v1/nodes"), logs)
+        wait_for(lambda: "laggard_probe_duration_seconds" in got(f"http://127.0.0.1:{agent}/metrics"), logs)
         for process in reversed(processes):
             os.kill(child_of(process.pid), signal.SIGTERM)
             process.wait(PATIENCE_SECONDS)
@@ -153,14 +145,6 @@ def got(url: str) -> str:
     with contextlib.suppress(httpx.TransportError):
         return httpx.get(url, timeout=60, trust_env=False).text
     return ""
-
-
-def wait(condition: Callable[[], bool], folder: Path) -> None:
-    until = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        logs = "".join(path.read_text() for path in folder.glob("*.log"))
-        assert time.monotonic() < until, logs
-        time.sleep(0.2)
 
 
 def without(found: Traced, folder: Path) -> Traced:

@@ -6,7 +6,6 @@ import json
 import re
 import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
 import yaml
@@ -51,21 +50,6 @@ def test_a_label_of_the_site_does_not_rename_what_ranks_and_culprits_say(name: s
     assert [job["job_name"] for job in jobs if not job.get("honor_labels")] == []
 
 
-@pytest.mark.slow
-@needs_promtool
-def test_the_alerts_tests_can_fail(tmp_path: Path) -> None:
-    for name in ("alerts.yml", "alerts_test.yml"):
-        shutil.copy(FOLDER / name, tmp_path)
-    rules = (tmp_path / "alerts.yml").read_text()
-    (tmp_path / "alerts.yml").write_text(
-        rules.replace("laggard_job_slowdown_ratio[2m]) > 1.1", "laggard_job_slowdown_ratio[2m]) > 9")
-    )
-    done = subprocess.run(
-        ["promtool", "test", "rules", "alerts_test.yml"], cwd=tmp_path, capture_output=True, timeout=300
-    )
-    assert done.returncode != 0
-
-
 @pytest.mark.parametrize("name", RULE_FILES)
 def test_the_rules_ask_for_metrics_and_labels_that_laggard_serves(name: str) -> None:
     groups = yaml.safe_load((FOLDER / name).read_text())["groups"]
@@ -84,7 +68,7 @@ def test_each_alert_says_what_to_do_and_has_its_page() -> None:
     sections = re.findall(r"^## (\w+)", (REPOSITORY / "docs" / "alerts.md").read_text(), re.MULTILINE)
     assert sections == [alert["alert"] for alert in ALERTS], "docs/alerts.md has a section for each, in their order"
     for alert in ALERTS:
-        assert alert["labels"]["severity"] in ("critical", "warning")
+        assert alert["labels"]["severity"] in ("critical", "warning", "info")
         page = alert["annotations"]["runbook_url"]
         assert page in (f"docs/alerts.md#{alert['alert'].lower()}", "docs/findings/{{ $labels.code }}.md")
         assert {"summary", "description"} <= set(alert["annotations"])

@@ -17,12 +17,12 @@ from pathlib import Path
 import pytest
 from support.paths import REPOSITORY
 
-from laggard.errors import EXIT_USAGE
-from laggard.http.listen import url_of
-from laggard.probes.gpu.model.own_ring import RUNNING_PATH
+from laggard.kit.errors import EXIT_USAGE
+from laggard.kit.http_message import url_of
+from laggard.kit.service_manager import supervised, watchdog_seconds
+from laggard.probes.gpu.model.services import RUNNING_PATH
 from laggard.probes.host.reader import SOCKET
-from laggard.probes.nccl.model.last_ring import LAST_RING_PATH
-from laggard.service_manager import supervised, watchdog_seconds
+from laggard.probes.nccl.last_ring import LAST_RING_PATH
 
 UNITS = REPOSITORY / "deploy" / "systemd" / "system"
 MAX_EXPOSURE = {
@@ -82,7 +82,7 @@ def test_privileges_are_apart_from_the_network() -> None:
 
 def test_the_ring_writes_where_the_agent_reads_and_a_missing_token_starts_nothing_again() -> None:
     ring = directives(IDLE_RINGS)
-    command = "/opt/laggard/bin/laggard idle-rings --config /etc/laggard/idle-rings.yaml"
+    command = "/opt/laggard/bin/laggard agent --idle-rings --config /etc/laggard/idle-rings.yaml"
     assert (ring["ExecStart"], ring["User"]) == (command, directives("laggard-agent.service")["User"])
     assert ring["ReadWritePaths"] == os.path.dirname(LAST_RING_PATH) == os.path.dirname(RUNNING_PATH)
     assert ring["CapabilityBoundingSet"] == "" and ring["RestartPreventExitStatus"] == str(EXIT_USAGE)

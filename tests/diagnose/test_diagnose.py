@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.diagnosed import diagnose_text
+from support.diagnosed import answer, diagnose_text
 from support.paths import MACHINES, SHARED
 
 from laggard.cli import main
-from laggard.diagnose.environment import parse_environment
-from laggard.probes.pci.rules.kernel_messages import find_device_errors
+from laggard.nccl.environment_text import parse_environment
 
 recorded = pytest.mark.skipif(not (SHARED / "data").is_dir(), reason="no recorded hardware here")
 
@@ -35,11 +34,6 @@ LSPCI = """15:01.0 PCI bridge: Intel Corporation Device 352a (rev 04)
 """
 
 
-def run(capsys: pytest.CaptureFixture[str], *paths: Path | str) -> tuple[int, dict[str, Any]]:
-    status = main(["diagnose", "--format", "json", *map(str, paths)])
-    return status, json.loads(capsys.readouterr().out)
-
-
 def codes(document: dict[str, Any]) -> list[tuple[str, str, str]]:
     return [(found["code"], found["severity"], found["device"]) for found in document["findings"]]
 
@@ -52,7 +46,7 @@ def write(tmp_path: Path, **files: str) -> list[Path]:
 
 
 def test_an_environment_without_hardware_is_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    status, document = run(capsys, *write(tmp_path, env=ENV))
+    status, document = answer(capsys, *write(tmp_path, env=ENV))
     assert (status, document["verdict"], document["schema"]) == (0, "ok", "laggard.diagnosis/1")
     assert codes(document) == [("NCCL_ENV_HARMFUL", "warning", "NCCL_IB_DISABLE")]
     assert document["files"] == [{"path": str(tmp_path / "env"), "kind": "environment", "unknown": ""}]
@@ -70,14 +64,14 @@ def test_an_environment_without_hardware_is_a_warning(tmp_path: Path, capsys: py
 def test_an_unknown_variable_for_an_nccl_that_is_not_known(
     name: str, severity: str, fix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    status, document = run(capsys, *write(tmp_path, env=f"NCCL_DEBUG=INFO\n{name}=1\n"))
+    status, document = answer(capsys, *write(tmp_path, env=f"NCCL_DEBUG=INFO\n{name}=1\n"))
     assert (status, codes(document)) == (0, [("NCCL_ENV_UNKNOWN", severity, name)])
     assert document["findings"][0]["fix"]["text"].startswith(fix)
 
 
 def test_variables_of_nccl_2_32_are_known(capsys: pytest.CaptureFixture[str]) -> None:
     path = MACHINES / "nccl_conf_of_2_32/etc/nccl.conf"
-    status, document = run(capsys, path)
+    status, document = answer(capsys, path)
     assert (status, codes(document), document["files"][0]["kind"]) == (0, [], "environment")
 
 
@@ -85,7 +79,7 @@ def test_files_of_one_machine_explain_each_other(tmp_path: Path, capsys: pytest.
     """The environment turns RDMA off; the list of devices shows that there is RDMA. The order does not matter."""
     env, lspci = write(tmp_path, env=ENV, lspci=LSPCI)
     for paths in ((env, lspci), (lspci, env)):
-        status, document = run(capsys, *paths)
+        status, document = answer(capsys, *paths)
         assert status == 1
         assert ("NCCL_ENV_HARMFUL", "critical", "NCCL_IB_DISABLE") in codes(document)
 
@@ -124,7 +118,7 @@ def test_each_form_of_an_environment_is_read(text: str) -> None:
     ids=["model", "prose", "loss", "program", "binary", "empty"],
 )
 def test_a_file_of_no_known_format_is_unknown(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    status, document = run(capsys, *write(tmp_path, thing=text))
+    status, document = answer(capsys, *write(tmp_path, thing=text))
     assert (status, document["verdict"]) == (2, "unknown")
     assert document["files"][0]["kind"] is None and document["files"][0]["unknown"]
 
@@ -147,44 +141,16 @@ TRAINER = "".join(f"{{'loss': {3 - n / 10:.1f}, 'learning_rate': 5e-05, 'epoch':
 def test_of_the_output_of_a_healthy_training_is_told_what_is_known(
     text: str, words: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    status, document = run(capsys, *write(tmp_path, log=text))
+    status, document = answer(capsys, *write(tmp_path, log=text))
     (file,) = document["files"]
     assert (status, file["kind"]) == (2, "job log" if "rank0" in text else "training output")
     assert "says that anything failed" in file["unknown"] and all(word in file["unknown"] for word in words), file
 
 
 def test_a_known_file_beside_an_unknown_one_still_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    status, document = run(capsys, *write(tmp_path, thing="?", log=DMESG))
+    status, document = answer(capsys, *write(tmp_path, thing="?", log=DMESG))
     assert (status, document["verdict"]) == (1, "fail")
     assert [file["kind"] for file in document["files"]] == [None, "kernel log"]
-
-
-@pytest.mark.parametrize(
-    "form",
-    [
-        lambda line: line,
-        lambda line: "[Sun Feb 23 16:24:18 2025] " + line.split("] ", 1)[1],
-        lambda line: "Feb 23 16:24:18 node17 kernel: " + line.split("] ", 1)[1],
-        lambda line: "6,1200,12345678901,-;" + line.split("] ", 1)[1],
-    ],
-    ids=["dmesg", "dates", "journal", "kmsg"],
-)
-def test_each_form_of_a_kernel_log_is_read(form: Any) -> None:
-    text = "".join(form(line) + "\n" for line in DMESG.splitlines())
-    result = diagnose_text(text)
-    assert [file.kind for file in result.files] == ["kernel log"]
-    assert sorted((found.code, found.device, found.severity.value) for found in result.findings) == [
-        ("GPU_XID", "GPU 0000:9b:00.0", "critical"),
-        ("PCIE_AER_ERRORS", "NIC 0000:9a:00.0", "critical"),
-        ("RDMA_DRIVER_ERROR", "NIC 0000:5c:00.0", "warning"),
-    ]
-
-
-def test_one_corrected_error_is_no_fault_and_many_are() -> None:
-    line = "[1.0] nvme 0000:17:00.0: PCIe Bus Error: severity=Corrected, type=Data Link Layer\n"
-    assert find_device_errors(line) == ()
-    (found,) = find_device_errors(line * 200)
-    assert (found.code, found.severity.value, found.evidence["count"]) == ("PCIE_AER_ERRORS", "warning", 200)
 
 
 def test_a_missing_file_is_wrong_usage(
@@ -219,14 +185,14 @@ def test_an_nvidia_smi_file_cannot_name_a_path_outside(tmp_path: Path) -> None:
 def test_recorded_hardware_is_judged_as_expected(capsys: pytest.CaptureFixture[str]) -> None:
     """The lspci dump has ACS on at six bridges, none of them between a GPU and a NIC: nothing is wrong with it."""
     data = SHARED / "data"
-    status, document = run(capsys, data / "hgx-h100-lspci-vvv.txt.gz")
+    status, document = answer(capsys, data / "hgx-h100-lspci-vvv.txt.gz")
     assert (status, codes(document)) == (0, [])
     (facts,) = document["facts"].values()
     assert (facts["devices"], len(facts["gpus"])) == (517, 8)
-    status, document = run(capsys, data / "dmesg-xid-119.log.gz")
+    status, document = answer(capsys, data / "dmesg-xid-119.log.gz")
     gpu = "GPU 0000:9b:00.0"
     assert (status, codes(document)) == (1, [("GPU_XID", "critical", gpu), ("GPU_LOST", "critical", gpu)])
-    status, document = run(capsys, data / "nvidia-smi-q-8xh100.xml.gz")
+    status, document = answer(capsys, data / "nvidia-smi-q-8xh100.xml.gz")
     assert (status, codes(document)) == (0, [("GPU_PERSISTENCE_OFF", "warning", "GPUs")])
 
 

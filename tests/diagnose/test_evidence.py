@@ -16,12 +16,12 @@ from support.diagnosed import diagnose_text
 from support.paths import DATA
 from support.unpacked import unpack
 
+from laggard.diagnose.archive import ZipArchive
 from laggard.diagnose.command import diagnose_together
-from laggard.diagnose.document import Diagnosis
 from laggard.diagnose.folder import given_files
-from laggard.diagnose.parts.server_answers import answers
-from laggard.diagnose.parts.zip_archive import ZipArchive
+from laggard.diagnose.parts import answers
 from laggard.model import Severity, Verdict
+from laggard.wire.diagnosis import Diagnosis
 
 FIELD = DATA / "field"
 

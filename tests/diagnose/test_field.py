@@ -6,12 +6,10 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
+from support.diagnosed import answer
 from support.paths import TESTS
-
-from laggard.cli import main
 
 REPORTS = TESTS / "data" / "field_reports"
 FIELD = TESTS / "data" / "field"
@@ -38,16 +36,10 @@ ANSWERS = {
 QUIET = ("async_event_benign", "heads_quiet_prose", "lustre_came_back")
 
 
-def diagnosed(path: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    main(["diagnose", "--format", "json", str(path)])
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return found
-
-
 @pytest.mark.parametrize("name", ANSWERS)
 def test_a_public_report_is_answered(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, words = ANSWERS[name]
-    findings = diagnosed(REPORTS / f"{name}.txt", capsys)["findings"]
+    findings = answer(capsys, REPORTS / f"{name}.txt")[1]["findings"]
     assert [(each["code"], each["severity"]) for each in findings] == [(code, "critical")]
     said = f"{findings[0]['device']} {findings[0]['summary']} {findings[0]['fix']}"
     assert words in said
@@ -55,13 +47,13 @@ def test_a_public_report_is_answered(name: str, capsys: pytest.CaptureFixture[st
 
 @pytest.mark.parametrize("path", sorted((REPORTS / "heads").iterdir()), ids=lambda path: path.stem)
 def test_an_exception_is_found_behind_any_head(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    findings = diagnosed(path, capsys)["findings"]
+    findings = answer(capsys, path)[1]["findings"]
     assert [each["code"] for each in findings] == ["JOB_GPU_OUT_OF_MEMORY"]
 
 
 @pytest.mark.parametrize("name", QUIET)
 def test_what_only_looks_like_a_failure_is_none(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert not diagnosed(REPORTS / f"{name}.txt", capsys)["findings"]
+    assert not answer(capsys, REPORTS / f"{name}.txt")[1]["findings"]
 
 
 @pytest.mark.parametrize("part", PARTS)
@@ -81,6 +73,5 @@ def near_misses() -> list[str]:
 
 @pytest.mark.parametrize("case", near_misses())
 def test_a_near_miss_is_not_critical(case: str, capsys: pytest.CaptureFixture[str]) -> None:
-    main(["diagnose", "--format", "json", *(str(path) for path in (FIELD / case).rglob("*") if path.is_file())])
-    findings = json.loads(capsys.readouterr().out)["findings"]
-    assert not [each for each in findings if each["severity"] == "critical"]
+    _, document = answer(capsys, *(path for path in (FIELD / case).rglob("*") if path.is_file()))
+    assert not [each for each in document["findings"] if each["severity"] == "critical"]

@@ -6,13 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
+from support.diagnosed import answer_in_words
 
 from laggard.cli import main
 from laggard.stacks.fault_text import header
-from laggard.stacks.frames import NO_FRAME, Frame
-from laggard.stacks.kernel_side import SLEEPING, STOPPED, UNINTERRUPTIBLE, KernelSide
-from laggard.stacks.sampled import ASKED, STALLED, Counted, Sampled, Thread, write
-from laggard.stacks.unanswered import SUFFIX, Unanswered, encode
+from laggard.stacks.kernel_side import SLEEPING, STOPPED, SUFFIX, UNINTERRUPTIBLE, KernelSide, Unanswered, encode
+from laggard.stacks.sampled import ASKED, NO_FRAME, STALLED, Counted, Frame, Sampled, Thread, write
 
 MODULE = Frame("<module>", "/home/u/train.py", 120)
 WAIT = (Frame("all_reduce", "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", 9), MODULE)
@@ -32,7 +31,7 @@ def test_the_rank_that_is_in_no_collective_is_named(
         stacks(tmp_path, rank, STUCK if rank == culprit else WAIT, f"n{rank}")
         events = {"laggard_events": 1, "step": 7, "phase": "backward", "rank": rank, "lanes": []}
         (tmp_path / f"rank-{rank}.events.json").write_text(json.dumps(events))
-    status, text = main(["diagnose", str(tmp_path)]), " ".join(capsys.readouterr().out.split())
+    status, text = answer_in_words(capsys, tmp_path)
     assert status == 1
     assert f"Rank {culprit}" in text
     assert "feed (/home/u/data.py:41)" in text
@@ -44,7 +43,7 @@ def test_dumps_of_faulthandler_are_of_their_rank(tmp_path: Path, capsys: pytest.
         lines = [f'  File "{frame.file}", line {frame.line} in {frame.function}' for frame in frames]
         text = "Current thread 0x0000000000000001 (most recent call first):\n" + "\n".join(lines) + "\n"
         (tmp_path / f"rank-{rank}.fault").write_bytes(header("j", rank, "n", 100 + rank, 1) + text.encode())
-    status, text = main(["diagnose", str(tmp_path)]), " ".join(capsys.readouterr().out.split())
+    status, text = answer_in_words(capsys, tmp_path)
     assert status == 1 and "Rank 1" in text and "feed (/home/u/data.py:41)" in text
 
 
@@ -54,7 +53,7 @@ def test_samples_of_ranks_that_go_on_are_no_hang(tmp_path: Path, capsys: pytest.
         seen = (Counted(slow, tokenize), Counted(190 - slow, WAIT, "backward")) if slow else (Counted(190, WAIT),)
         sampled = Sampled("j", rank, "n", 100 + rank, ASKED, 1.0, 10.0, (Thread("MainThread", seen),))
         write(str(tmp_path / f"rank-{rank}.stacks"), sampled)
-    status, text = main(["diagnose", str(tmp_path)]), " ".join(capsys.readouterr().out.split())
+    status, text = answer_in_words(capsys, tmp_path)
     assert status == 2 and "hung" not in text, text
     assert "78 % of its samples are in tokenize (train.py:16)" in text
     status, text = main(["locate", "--trace", str(tmp_path)]), capsys.readouterr().out
@@ -69,8 +68,8 @@ def test_a_rank_that_stands_still_while_somebody_asks_is_read(
     for rank, frames in enumerate((WAIT, STUCK, WAIT)):
         thread = Thread("MainThread", (Counted(200, frames),))
         write(str(tmp_path / f"rank-{rank}.stacks"), Sampled("j", rank, "n", 100 + rank, ASKED, 1.0, 10.0, (thread,)))
-    assert main(["diagnose", str(tmp_path)]) == 1
-    assert "Rank 1 hung in feed (/home/u/data.py:41)" in " ".join(capsys.readouterr().out.split())
+    status, text = answer_in_words(capsys, tmp_path)
+    assert status == 1 and "Rank 1 hung in feed (/home/u/data.py:41)" in text, text
 
 
 def test_the_main_thread_counts_wherever_faulthandler_puts_it(
@@ -83,15 +82,15 @@ def test_the_main_thread_counts_wherever_faulthandler_puts_it(
             lines.append(f"Thread 0x{number + 10:016x} (most recent call first):")
             lines += [f'  File "{each.file}", line {each.line} in {each.function}' for each in thread]
         (tmp_path / f"rank{rank}.txt").write_text("\n".join([*lines, "", f"# {rank}", ""]))
-    assert main(["diagnose", str(tmp_path)]) == 1
-    assert "hung in feed (/home/u/data.py:41)" in " ".join(capsys.readouterr().out.split())
+    status, text = answer_in_words(capsys, tmp_path)
+    assert status == 1 and "hung in feed (/home/u/data.py:41)" in text, text
 
 
 def test_files_without_a_stack_accuse_nobody(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for rank in range(3):
         (tmp_path / f"rank-{rank}.fault").write_bytes(header("j", rank, "n", 100 + rank, 1))
         stacks(tmp_path, rank, WAIT, "n")
-    status, text = main(["diagnose", str(tmp_path)]), " ".join(capsys.readouterr().out.split())
+    status, text = answer_in_words(capsys, tmp_path)
     assert status != 1, text
 
 
@@ -113,7 +112,7 @@ def test_a_rank_that_could_write_nothing_is_named_by_its_place_in_the_kernel(
     for rank in (0, 1, 3):
         stacks(tmp_path, rank, WAIT, f"n{rank}")
     unanswered(tmp_path, 2, side)
-    status, text = main(["diagnose", str(tmp_path)]), " ".join(capsys.readouterr().out.split())
+    status, text = answer_in_words(capsys, tmp_path)
     assert status == 1 and "Rank 2 on n2" in text and told in text, text
 
 
@@ -123,7 +122,7 @@ def test_a_rank_that_sleeps_in_the_kernel_is_accused_of_nothing(
     for rank in (0, 1, 3):
         stacks(tmp_path, rank, WAIT, f"n{rank}")
     unanswered(tmp_path, 2, KernelSide(SLEEPING, "futex_wait_queue"))
-    status, text = main(["diagnose", str(tmp_path)]), " ".join(capsys.readouterr().out.split())
+    status, text = answer_in_words(capsys, tmp_path)
     assert status != 1, text
 
 
@@ -131,6 +130,6 @@ def test_a_rank_outside_python_is_accused_of_nothing(tmp_path: Path, capsys: pyt
     for rank in (0, 1, 3):
         stacks(tmp_path, rank, WAIT, f"n{rank}")
     stacks(tmp_path, 2, (NO_FRAME,), "n2")
-    status, text = main(["diagnose", str(tmp_path)]), " ".join(capsys.readouterr().out.split())
+    status, text = answer_in_words(capsys, tmp_path)
     assert status != 1, text
     assert "known format" not in text, text

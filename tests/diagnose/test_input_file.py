@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from laggard.cli import main
 from laggard.diagnose import input_file
-from laggard.diagnose.file_content import FileContent
+from laggard.diagnose.file_format import FileContent
 from laggard.diagnose.input_file import InputFile
 
 if sys.version_info >= (3, 14):

@@ -17,11 +17,11 @@ from support.job_logs import JOB_LOGS, job_expectations, job_text, jobs_firing, 
 
 from laggard.catalogue.findings import FINDINGS
 from laggard.cli import main
-from laggard.diagnose.document import Diagnosis
 from laggard.diagnose.job.advice import ADVICE
 from laggard.diagnose.job.lines import LineParser
 from laggard.diagnose.job.reader import JobLogReader
 from laggard.diagnose.job.rules import RULES
+from laggard.wire.diagnosis import Diagnosis
 
 CODES = [
     kind.code for kind in FINDINGS if kind.code.startswith("JOB_") and kind.code != "JOB_STALE_LOCK"

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
+from support.diagnosed import answer
 from support.nccl_logs import NCCL_LOGS, log_expectations, log_text
 
 from laggard.cli import main
@@ -18,14 +17,9 @@ LSPCI = """15:01.0 PCI bridge: Intel Corporation Device 352a (rev 04)
 NIC = "1a:00.0 Infiniband controller: Mellanox Technologies MT2910 Family [ConnectX-7]\n"
 
 
-def run(capsys: pytest.CaptureFixture[str], *paths: Path) -> tuple[int, dict[str, Any]]:
-    status = main(["diagnose", "--format", "json", *map(str, paths)])
-    return status, json.loads(capsys.readouterr().out)
-
-
 @pytest.mark.parametrize("name", log_expectations())
 def test_the_exit_status_follows_from_the_findings(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    status, document = run(capsys, NCCL_LOGS / f"{name}.log")
+    status, document = answer(capsys, NCCL_LOGS / f"{name}.log")
     expected = log_expectations()[name]
     critical = any(row[1] == "critical" for row in expected["findings"])
     job = [expected["job"]] if "job" in expected else []
@@ -54,8 +48,8 @@ def test_the_files_of_several_ranks_are_judged_as_one_job(tmp_path: Path, capsys
         lines = [line for line in log_text("version_mixed").splitlines(True) if f":{4100 + number}:" in line]
         paths.append(tmp_path / f"rank{number}.log")
         paths[-1].write_text("".join(lines))
-        assert run(capsys, paths[-1])[0] == 0, "one rank alone shows nothing"
-    status, document = run(capsys, *paths)
+        assert answer(capsys, paths[-1])[0] == 0, "one rank alone shows nothing"
+    status, document = answer(capsys, *paths)
     assert (status, [found["code"] for found in document["findings"]]) == (1, ["NCCL_VERSION_MIXED"])
     assert len(document["files"]) == 4
 
@@ -67,7 +61,7 @@ def test_sockets_are_judged_by_the_hardware_in_another_file(
     devices = tmp_path / "lspci"
     devices.write_text(lspci)
     for name in ("tcp_no_device", "tcp_switched_off"):
-        got, document = run(capsys, NCCL_LOGS / f"{name}.log", devices)
+        got, document = answer(capsys, NCCL_LOGS / f"{name}.log", devices)
         codes = {found["code"] for found in document["findings"] if found["severity"] == "critical"}
         assert ("TCP_FALLBACK" in codes) == bool(status), codes
         log = next(file for file in document["files"] if file["kind"] == "NCCL log")
@@ -78,13 +72,13 @@ def test_a_log_within_a_jobs_output_is_recognised(tmp_path: Path, capsys: pytest
     noise = "Loading checkpoint shards\n" * 20_000
     path = tmp_path / "slurm-4711.out"
     path.write_text(noise + "".join(f"3: {line}\n" for line in log_text("shm_p2p_refused").splitlines()) + noise)
-    status, document = run(capsys, path)
+    status, document = answer(capsys, path)
     assert (status, document["files"][0]["kind"]) == (1, "NCCL log")
 
 
 def test_the_facts_of_a_log(capsys: pytest.CaptureFixture[str]) -> None:
     path = NCCL_LOGS / "roce_gpudirect.log"
-    facts = run(capsys, path)[1]["facts"][str(path)]
+    facts = answer(capsys, path)[1]["facts"][str(path)]
     assert (facts["ranks_seen"], facts["ranks"], facts["hosts"]) == (4, 4, ["gpu00", "gpu01"])
     assert (facts["nccl_versions"], facts["networks"]) == (["2.27.5"], ["IB"])
     assert facts["channels"] == {"NET/IB with GPUDirect": 8, "P2P/CUMEM": 4}
@@ -92,7 +86,7 @@ def test_the_facts_of_a_log(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_receiving_channels_of_newer_nccls_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
     path = NCCL_LOGS / "efa_2_31.log"
-    assert run(capsys, path)[1]["facts"][str(path)]["channels"] == {"NET/Libfabric with GPUDirect": 4}
+    assert answer(capsys, path)[1]["facts"][str(path)]["channels"] == {"NET/Libfabric with GPUDirect": 4}
 
 
 @pytest.mark.parametrize("name", ["NCCL_FROBNICATE", "NCCL_IB_GID_INDEXX"])
@@ -104,7 +98,7 @@ def test_a_variable_that_nccl_logged_is_not_unknown(
     path = tmp_path / "job.log"
     text = log_text("roce_gpudirect").replace("2.27.5", version)
     path.write_text(text + f"gpu00:4100:4100 [0] NCCL INFO {name} set by environment to 1.\n")
-    status, document = run(capsys, path)
+    status, document = answer(capsys, path)
     assert (status, document["findings"]) == (0, [])
     assert document["facts"][str(path)]["nccl_versions"] == [version]
 

@@ -12,13 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.diagnosed import diagnose_text
 
+from laggard.diagnose import archive as archive_module
+from laggard.diagnose.archive import Archive
 from laggard.diagnose.command import diagnose
-from laggard.diagnose.document import Diagnosis
 from laggard.diagnose.input_file import InputFile
-from laggard.diagnose.parts import archive as archive_module
-from laggard.diagnose.parts.archive import Archive
-from laggard.diagnose.parts.machines import split_machines
-from laggard.diagnose.parts.session import split_session
+from laggard.diagnose.parts import split_machines, split_session
+from laggard.wire.diagnosis import Diagnosis
 
 LOST = "Unable to determine the device handle for GPU0000:B1:00.0: Unknown Error\n"
 XID = "[12345.678901] NVRM: Xid (PCI:0000:9b:00): 79, pid=1234, name=python, GPU has fallen off the bus.\n"

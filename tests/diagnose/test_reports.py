@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
-from support.diagnosed import diagnose_text
+from support.diagnosed import answer, diagnose_text
 from support.fake_ras import FakeCommunicator, FakeRank, status_json
 from support.flight_recorder import dump, entry, write_dumps
-
-from laggard.cli import main
 
 RAS_HEAD = """RCCL version 2.28.3 compiled with ROCm "7.0.2.0"
 HIP runtime version 70051831, amdgpu driver version 70051831
@@ -142,7 +139,7 @@ def test_dumps_among_logs_name_the_rank_that_never_came(tmp_path: Path, capsys: 
     dumps[1] = dump([world], [entry(world, "all_reduce", 1)], {0: (1, 1)})
     write_dumps(tmp_path / "dumps", dumps)
     (tmp_path / "notes.txt").write_text("no log\n")
-    document = diagnosed(capsys, tmp_path)
+    _, document = answer(capsys, tmp_path)
     assert document["joined"]["ranks"] == [1] and document["verdict"] == "fail"
     assert {file["kind"] for file in document["files"]} == {"Flight Recorder dump", None}
 
@@ -151,10 +148,5 @@ def test_ras_names_the_rank_where_logs_say_nothing(tmp_path: Path, capsys: pytes
     (tmp_path / "ras.txt").write_text(RAS_HEAD.format(state="INCOMPLETE") + INCOMPLETE)
     for rank in range(4):
         (tmp_path / f"rank{rank}.log").write_text("".join(f"step {step} loss 1.{rank}\n" for step in range(9)))
-    joined = diagnosed(capsys, tmp_path)["joined"]
+    joined = answer(capsys, tmp_path)[1]["joined"]
     assert joined["ranks"] == [3] and joined["timeline"][0]["path"].endswith("ras.txt")
-
-
-def diagnosed(capsys: pytest.CaptureFixture[str], folder: Path) -> dict[str, Any]:
-    main(["diagnose", "--format", "json", str(folder)])
-    return dict(json.loads(capsys.readouterr().out))

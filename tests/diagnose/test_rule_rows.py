@@ -3,9 +3,182 @@ The texts are data, tests/data/rules; docs/tasks/diagnose-rule.md tells how a ru
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
+
 import pytest
 from support.diagnosed import diagnose_text
-from support.rule_tables import RULE_LINES, TABLES, Proof, proofs
+from support.paths import DATA
+
+from laggard.diagnose.gpu_tools.dcgm import DCGM_RULES
+from laggard.diagnose.gpu_tools.smi_messages import MESSAGE_RULES
+from laggard.diagnose.gpu_tools.topology import NVLINK_LIMITS
+from laggard.diagnose.health_services import NVIDIA_SERVICES
+from laggard.diagnose.job.lines import LineParser
+from laggard.diagnose.job.reader import rule_for
+from laggard.diagnose.job.rules import EXIT_LINES, RULES
+from laggard.diagnose.kernel import judge
+from laggard.diagnose.kernel.lines import read_line
+from laggard.diagnose.pastes import pods
+from laggard.diagnose.pastes.pods import parse_events
+from laggard.diagnose.pastes.port_counters import COUNTER_RULES, IBDIAGNET_RULES
+from laggard.diagnose.pastes.slurm import DRAIN_REASONS, JOB_STATES, drain_reason
+from laggard.diagnose.pastes.stuck_processes import WAITS
+
+RULE_LINES: Final = DATA / "rules"
+BOOT: Final = "[    0.000000] Linux version 5.15.0-113-generic\n[    1.000000] usb 1-1: new device\n"
+_TRAINING: Final = "".join(f"step {number} loss 2.{number} lr 0.1\n" for number in range(4))
+_DIAG: Final = (
+    "+---------------------------+------------------------------------------------+\n"
+    "| Diagnostic                | Result                                         |\n"
+    "+===========================+================================================+\n"
+    "| Memory                    | Fail - GPU: 3                                  |\n"
+    "| Warning                   | {} |\n"
+    "+---------------------------+------------------------------------------------+\n"
+)
+_EVENTS: Final = "LAST SEEN   TYPE      REASON      OBJECT      MESSAGE\n{}\n"
+_SACCT: Final = "JobID|State|ExitCode|NodeList\n812|{}|1:0|n7\n"
+_FABRIC: Final = "-I- Discovering ... 12 nodes discovered.\n{}\n"
+_PS: Final = "  PID USER STAT WCHAN ELAPSED CMD\n{}\n"
+
+
+class Proof(NamedTuple):
+    table: str
+    fires: str
+    finds: tuple[str, str, str] | None
+    """None: the rule says that a text is no fault."""
+    near: tuple[tuple[str, str], ...]
+    """Texts, each with the code that is found in it all the same; empty: nothing is."""
+
+
+class Table(NamedTuple):
+    rules: Sequence[Any]
+    reached: Callable[[str], Any]
+    """Returns the rule that takes a text of `fires` or `near`; None where none does."""
+    frame: Callable[[str], str]
+    pattern: Callable[[Any], str]
+
+
+def _first(patterns: Sequence[re.Pattern[str]], text: str) -> int | None:
+    return next((place for place, pattern in enumerate(patterns) if pattern.search(text)), None)
+
+
+def _job_rule(line: str) -> Any:
+    parsed = LineParser().parse(line)
+    return rule_for(parsed.text) or (rule_for(parsed.logged) if parsed.logged else None)
+
+
+def _exit_line(line: str) -> Any:
+    parsed = LineParser().parse(line.rpartition("\n")[2])
+    texts = (parsed.text.strip(), parsed.logged)
+    return next((pattern for text in texts for pattern in EXIT_LINES if pattern.match(text)), None)
+
+
+def _kernel_rule(line: str) -> Any:
+    read = read_line(line)
+    text = read.text if read else line
+    return next((rule for rule in judge.RULES if rule.word in text and re.search(rule.pattern, text)), None)
+
+
+def _kernel_frame(line: str) -> str:
+    return f"{line}\n" if read_line(line) else f"{BOOT}[ 5000.000000] {line}\n"
+
+
+def _searched(rules: Sequence[Any], patterns: Sequence[str], flags: int = 0) -> Callable[[str], Any]:
+    compiled = [re.compile(pattern, flags) for pattern in patterns]
+    return lambda text: None if (place := _first(compiled, text)) is None else rules[place]
+
+
+def _counter(line: str) -> Any:
+    name = line.split(":")[0]
+    return next((rule for rule in COUNTER_RULES if re.fullmatch(rule.name, name)), None)
+
+
+def _counter_frame(line: str) -> str:
+    name, value = line.split(":")
+    if name[0].isupper():
+        return f"# Port counters: Lid 12 port 1 (CapMask: 0x5A00)\n{name}:{'.' * 20}{value}\n"
+    return f"$ ethtool -S eth0\nNIC statistics:\n     rx_packets: 1000000\n     {name}: {value}\n"
+
+
+def _pod_row(line: str) -> Any:
+    return next((row for event in parse_events(_EVENTS.format(line)) if (row := pods.row_of(event))), None)
+
+
+def _state(line: str) -> Any:
+    return next((row for row in JOB_STATES if line.startswith(row[0])), None)
+
+
+def _service(text: str) -> Any:
+    name = text.split(".service")[0].rpartition(" ")[2]
+    return next(service for service in NVIDIA_SERVICES if re.search(service.pattern, name))
+
+
+def _wait(line: str) -> Any:
+    return next((row for row in WAITS if re.search(rf"\s(?:{row[0]})\s", line)), None)
+
+
+def _limit(line: str) -> Any:
+    return next((row for row in NVLINK_LIMITS if row[0].search(line)), None)
+
+
+def _same(text: str) -> str:
+    return text
+
+
+TABLES: Final[dict[str, Table]] = {
+    "job": Table(RULES, _job_rule, lambda line: f"{_TRAINING}{line}\n", lambda rule: rule.pattern.pattern),
+    "job_exits": Table(EXIT_LINES, _exit_line, lambda line: f"{_TRAINING}{line}\n", lambda rule: rule.pattern),
+    "kernel": Table(judge.RULES, _kernel_rule, _kernel_frame, lambda rule: rule.pattern),
+    "smi_messages": Table(
+        MESSAGE_RULES,
+        _searched(MESSAGE_RULES, [rule.pattern for rule in MESSAGE_RULES], re.MULTILINE),
+        _same,
+        lambda rule: rule.pattern,
+    ),
+    "dcgm": Table(
+        DCGM_RULES,
+        _searched(DCGM_RULES, [row[0].pattern for row in DCGM_RULES], re.IGNORECASE),
+        _DIAG.format,
+        lambda row: row[0].pattern,
+    ),
+    "nvlink_counters": Table(
+        NVLINK_LIMITS,
+        _limit,
+        lambda line: f"GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-8e1f)\n{line}\n",
+        lambda row: row[0].pattern,
+    ),
+    "services": Table(NVIDIA_SERVICES, _service, _same, lambda service: service.pattern),
+    "drain_reasons": Table(
+        DRAIN_REASONS,
+        lambda line: found if (found := drain_reason(line)) in DRAIN_REASONS else None,
+        lambda line: f"NodeName=n7 Arch=x86_64\n   State=IDLE+DRAIN\n   Reason={line} [root@2025-05-01T10:00:00]\n",
+        lambda row: row.pattern,
+    ),
+    "counters": Table(COUNTER_RULES, _counter, _counter_frame, lambda rule: rule.name),
+    "pods": Table(pods.ROWS, _pod_row, _EVENTS.format, lambda row: f"{row.reason} {row.message}"),
+    "ibdiagnet": Table(
+        IBDIAGNET_RULES,
+        _searched(IBDIAGNET_RULES, [row[1].pattern for row in IBDIAGNET_RULES]),
+        _FABRIC.format,
+        lambda row: row[1].pattern,
+    ),
+    "sacct": Table(JOB_STATES, _state, _SACCT.format, lambda row: row[0]),
+    "stuck_processes": Table(WAITS, _wait, _PS.format, lambda row: row[0]),
+}
+
+
+def proofs(table: str) -> list[Proof]:
+    lines = (RULE_LINES / f"{table}.jsonl").read_text(encoding="utf-8").splitlines()
+    return [_proof(table, json.loads(line)) for line in lines]
+
+
+def _proof(table: str, row: dict[str, Any]) -> Proof:
+    near = tuple((each, "") if isinstance(each, str) else (each["text"], each["finds"]) for each in row["near"])
+    return Proof(table, row["fires"], tuple(row["finds"]) if row["finds"] else None, near)
+
 
 PROOFS = [proof for table in TABLES for proof in proofs(table)]
 NAMES = [f"{proof.table}-{proof.fires[:60]}" for proof in PROOFS]

@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
-
-from laggard.cli import main
+from support.diagnosed import answer_in_words
 
 Place = tuple[str, str, int]
 MODULE: Place = ("<module>", "/w/train.py", 90)
@@ -57,11 +56,6 @@ def gdb(pid: int, frames: Sequence[Place]) -> str:
     return text + "\n"
 
 
-def diagnosed(capsys: pytest.CaptureFixture[str], path: Path) -> tuple[int, str]:
-    status = main(["diagnose", str(path)])
-    return status, " ".join(capsys.readouterr().out.split())
-
-
 def put(path: Path, text: str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
@@ -79,7 +73,7 @@ def test_dumps_of_each_tool_name_the_rank_and_quote_the_frame_that_stands_still(
     assert callable(dump)
     for rank, frames in of_ranks().items():
         put(tmp_path / f"rank{rank}.txt", dump(100 + rank, frames))
-    status, text = diagnosed(capsys, tmp_path)
+    status, text = answer_in_words(capsys, tmp_path)
     assert status == 1 and text.startswith("Rank 2 hung in read (/w/store.py:9): it is in no collective"), text
     lines = (tmp_path / "rank2.txt").read_text().splitlines()
     number = next(number for number, line in enumerate(lines, 1) if re.search(r"\bread\b", line))
@@ -92,13 +86,13 @@ def test_several_dumps_in_one_file_are_of_several_processes(
 ) -> None:
     assert callable(dump)
     path = put(tmp_path / "all.txt", "".join(dump(100 + 20 * rank, frames) for rank, frames in of_ranks().items()))
-    status, text = diagnosed(capsys, path)
+    status, text = answer_in_words(capsys, path)
     assert status == 1 and "rocess 140 hung in read (/w/store.py:9)" in text and "the 3 others" in text, text
 
 
 def test_heads_that_were_cut_off_are_no_loss(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = put(tmp_path / "x.txt", "".join(spy(100 + rank, it, head=False) for rank, it in of_ranks().items()))
-    status, text = diagnosed(capsys, path)
+    status, text = answer_in_words(capsys, path)
     assert status == 1 and text.startswith("Process 102 hung in read (/w/store.py:9)"), text
 
 
@@ -106,19 +100,19 @@ def test_heads_that_were_cut_off_are_no_loss(tmp_path: Path, capsys: pytest.Capt
 def test_a_head_before_each_line_tells_the_rank(head: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     mixed = zip(*(spy(100 + rank, it).splitlines() for rank, it in of_ranks().items()), strict=True)
     text = "".join(f"{head.format(rank)}{line}\n" for lines in mixed for rank, line in enumerate(lines))
-    status, told = diagnosed(capsys, put(tmp_path / "x.txt", text))
+    status, told = answer_in_words(capsys, put(tmp_path / "x.txt", text))
     assert status == 1 and told.startswith("Rank 2 hung in read (/w/store.py:9)"), told
 
 
 def test_a_line_above_each_dump_tells_the_rank(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = "".join(f"========rank{rank}========\n{spy(100, frames)}" for rank, frames in of_ranks().items())
-    _, told = diagnosed(capsys, put(tmp_path / "x.txt", text))
+    _, told = answer_in_words(capsys, put(tmp_path / "x.txt", text))
     assert told.startswith("Rank 2 hung in read (/w/store.py:9)"), told
 
 
 def test_a_variable_tells_the_rank(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = "".join(spy(100 + rank, frames, rank=3 - rank) for rank, frames in of_ranks().items())
-    _, told = diagnosed(capsys, put(tmp_path / "x.txt", text))
+    _, told = answer_in_words(capsys, put(tmp_path / "x.txt", text))
     assert told.startswith("Rank 1 hung in read (/w/store.py:9)"), told
 
 
@@ -126,7 +120,7 @@ def test_files_with_the_same_stack_count_each(tmp_path: Path, capsys: pytest.Cap
     for rank, frames in of_ranks().items():
         lines = "".join(f'  File "{file}", line {line} in {name}\n' for name, file, line in frames)
         put(tmp_path / f"rank{rank}.txt", f"Thread 0x00007f02b75edb80 (most recent call first):\n{lines}")
-    _, text = diagnosed(capsys, tmp_path)
+    _, text = answer_in_words(capsys, tmp_path)
     assert "ranks 0-1 and 3 are in all_reduce" in text, text
 
 
@@ -134,7 +128,7 @@ def test_ranks_in_one_collective_are_told_and_none_is_accused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = put(tmp_path / "x.txt", "".join(spy(100 + rank, WAIT) for rank in range(4)))
-    status, text = diagnosed(capsys, path)
+    status, text = answer_in_words(capsys, path)
     assert status == 2 and "all 4 stand in all_reduce" in text and "hung" not in text, text
 
 
@@ -153,11 +147,11 @@ def test_who_waits_or_trains_nothing_is_not_accused(
     who: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = "".join(spy(100 + rank, WAIT) for rank in range(3)) + spy(103, (INNOCENT[who], MODULE))
-    status, told = diagnosed(capsys, put(tmp_path / "x.txt", text))
+    status, told = answer_in_words(capsys, put(tmp_path / "x.txt", text))
     assert status == 2 and "hung" not in told, told
 
 
 def test_a_log_that_holds_a_traceback_is_no_dump(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = 'Traceback (most recent call last):\n  File "/w/train.py", line 90, in <module>\n    go()\nKeyError: 3\n'
-    _, told = diagnosed(capsys, put(tmp_path / "x.txt", text))
+    _, told = answer_in_words(capsys, put(tmp_path / "x.txt", text))
     assert "KeyError" in told and "stack dump" not in told, told

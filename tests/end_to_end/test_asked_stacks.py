@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -14,9 +13,7 @@ from typing import Any
 
 import pytest
 from support.cluster import Cluster
-from support.launch import start_fresh
 from support.paths import TRAINING
-from support.ports import free_port
 from support.warm import Warm
 
 pytestmark = pytest.mark.slow
@@ -94,31 +91,3 @@ def test_a_job_that_stands_still_says_where_each_rank_is(cluster: Cluster) -> No
     assert lines[1].startswith("Rank 1: save_checkpoint (slow_tokenizer.py:") and lines[2].startswith("Rank 0: "), lines
     local = stacks(cluster, "job", "--seconds", "2", "--samples", "20")
     assert local.returncode == 0 and "Rank 1: save_checkpoint (slow_tokenizer.py:" in local.stdout, local
-
-
-def test_a_rank_that_is_stopped_is_told_by_its_place_in_the_kernel(cluster: Cluster) -> None:
-    ranks = cluster.train(2, script=SCRIPT, extra={"LAGGARD_STACKS": "3"})
-    cluster.until_rows(lambda rows: len(rows) == 2 and all(row["steps"] > 5 for row in rows))
-    os.kill(ranks[1].pid, signal.SIGSTOP)
-    location = cluster.until(lambda it: has_stack(it) and it["culprits"][0]["kind"] == "hung")
-    (culprit,) = location["culprits"]
-    assert culprit["ranks"] == [1] and culprit["stopped"], culprit
-    assert culprit["stack"]["place"] == "stopped by a signal" and culprit["stack"]["frames"] == [], culprit
-    shown = stacks(cluster, "job", "--collector", cluster.collector)
-    assert shown.returncode == 2 and "No stacks of rank 1: its process is stopped by a signal." in shown.stdout, shown
-    assert "In the code: stopped by a signal" in cluster.locate().stdout
-    local = stacks(cluster, "job", "--ranks", "1", "--seconds", "1", "--format", "json")
-    assert [it["kernel"] for it in json.loads(local.stdout)["missing"]] == ["stopped by a signal"], local
-
-
-def test_a_rank_that_takes_no_stacks_is_named_with_the_reason(cluster: Cluster) -> None:
-    environment = {
-        **{"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"},
-        **{"MASTER_PORT": str(free_port()), "LAGGARD_RANK_DIR": str(cluster.folder / "ranks")},
-        **{"LAGGARD_JOB_ID": "job", "LAGGARD_STACKS": "0"},
-    }
-    cluster.processes.append(start_fresh(["-m", "laggard", "run", str(SCRIPT)], environment))
-    cluster.until_rows(lambda rows: len(rows) == 1)
-    local = stacks(cluster, "job", "--seconds", "1")
-    (line,) = local.stdout.splitlines()[1:-1]
-    assert local.returncode == 2 and line.startswith("No stacks of rank 0: LAGGARD_STACKS is 0 there; it is "), local

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.paths import REPOSITORY
-from support.transcript import Command, commands_of, not_printed, run
+from support.transcript import commands_of, run
 
 PAGE = REPOSITORY / "docs" / "start" / "training.md"
 OWN_NETWORK = ("unshare", "--net")
@@ -37,10 +37,3 @@ def test_a_training_job_gets_its_first_answers(tmp_path: Path) -> None:
         run(command._replace(script=script), environment, tmp_path, BEFORE, OWN_NETWORK, by_form=True)
     page = (tmp_path / "answer.html").read_text(encoding="utf-8")
     assert "Rank 2 on" in page and "is slow in forward" in page
-
-
-def test_a_line_that_is_not_printed_is_told() -> None:
-    command = Command("", ("Rank 2 on ... is slow", "Waits ... s"))
-    assert not_printed(command, "Rank 2 on n1 is slow\nother\nWaits 0.1 s\n") == []
-    assert not_printed(command, "Waits 0.1 s\nRank 2 on n1 is slow\n") == ["Waits ... s"]
-    assert not_printed(command, "Rank 3 on n1 is slow\n") == list(command.shown)

@@ -13,27 +13,26 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-import threading
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 from starlette.routing import Route
 from support.certificates import SECONDS, Files, Start, client
+from support.fronts import served_by
 from support.paths import TESTS, TRAINING
 from support.planted import content_of, new_secret, places_of
 from support.ports import free_port, free_ports
+from support.waiting import wait_for
 from support.warm import Warm, WarmProcess
 
 from laggard.cli import main
 from laggard.collector.settings import CollectorSettings
 from laggard.collector.web.api import Api
-from laggard.http.tls import ENV_CA_FILE, ENV_CERT_FILE, ENV_KEY_FILE
+from laggard.kit.tls import ENV_CA_FILE, ENV_CERT_FILE, ENV_KEY_FILE
 
 JOB, INTERFACE = "shownjob4711", "shownif0"
 """No secrets: what is found of these shows that the search looks into each kind of output."""
@@ -50,42 +49,18 @@ VARIABLES = (
     "NCCL_SESSION_PASSWORD",
 )
 AGENT = ("/", "/metrics", "/-/ready", "/api/v1/report", "/api/v1/ranks", "/api/v1/collectives?owner=0&job=" + JOB)
-LONG_PROGRAM = "import sys, time; file = open(sys.argv[1]); print('ready', flush=True); time.sleep(600)"
-
-
-class Refuses:
-    """Stands in for a Prometheus that knows nobody; keeps how clients log in."""
-
-    def __init__(self) -> None:
-        self.logins: set[str] = set()
-        kept = self.logins
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                kept.add(self.headers.get("Authorization", ""))
-                self.send_response(401)
-                self.send_header("Content-Length", "0")
-                self.end_headers()
-
-            def log_message(self, format: str, *args: Any) -> None: ...
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
 
 
 class Scene:
     """One node with a job, its agent and a collector. `seen` gets all that is written or said; `planted` is where users
     keep their secrets, and is not searched."""
 
-    def __init__(self, folder: Path, files: Files, start: Start, warm: Warm, rank_dir: Path) -> None:
+    def __init__(
+        self, folder: Path, files: Files, start: Start, warm: Warm, rank_dir: Path, prometheus: tuple[str, set[str]]
+    ) -> None:
         self.seen, self.planted, self.rank_dir = folder / "seen", folder / "planted", rank_dir
         self.files, self.start, self.warm = files, start, warm
-        self.prometheus = Refuses()
+        self.prometheus, self.logins = prometheus
         self.ranks: list[WarmProcess] = []
         for each in (self.seen, self.planted):
             each.mkdir()
@@ -130,7 +105,7 @@ class Scene:
             "target_files": [self.plant("agents.yml", json.dumps([{"targets": [f"{self.with_login}1"]}]))],
             "interval_seconds": 0.5,
             "ring_token_file": self.plant("ring", self.secrets["ring"]),
-            "prometheus": self.prometheus.url,
+            "prometheus": self.prometheus,
             "prometheus_interval_seconds": 1,
             "prometheus_bearer_token_file": self.plant("bearer", self.secrets["token"]),
             "incidents_database": str(self.seen / "incidents.sqlite"),
@@ -198,10 +173,7 @@ class Scene:
             self.keep(f"{when}-{name.replace('/', '_')}", self.get(url))
 
     def until(self, condition: Callable[[], object]) -> None:
-        deadline = time.monotonic() + SECONDS
-        while not condition():
-            assert time.monotonic() < deadline, self.told()
-            time.sleep(0.1)
+        wait_for(condition, self.told)
 
     def told(self) -> str:
         """What the ranks and the daemons said, for who has to find out why a test waits in vain."""
@@ -226,11 +198,18 @@ def scene(
     rank_dir.mkdir(parents=True)
     (tmp_path / "tls").mkdir()
     warm_torch.run(["-c", "pass"])  # the server, which other tests share, starts without what is planted
-    built = Scene(tmp_path, files, start, warm_torch, rank_dir)
-    for name, value in built.environ.items():
-        monkeypatch.setenv(name, value)
-    yield built
-    built.prometheus.close()
+    logins: set[str] = set()
+
+    def refuse(path: str, body: bytes, headers: Any) -> tuple[int, bytes]:
+        """As a Prometheus that knows nobody; keeps how clients log in."""
+        logins.add(headers.get("Authorization", ""))
+        return 401, b""
+
+    with served_by(refuse) as prometheus:
+        built = Scene(tmp_path, files, start, warm_torch, rank_dir, (prometheus, logins))
+        for name, value in built.environ.items():
+            monkeypatch.setenv(name, value)
+        yield built
     shutil.rmtree(rank_dir)
     if made:
         with contextlib.suppress(OSError):
@@ -271,7 +250,7 @@ def test_no_secret_is_in_anything_that_laggard_writes_or_says(
     ):
         assert any(place in each for each in shown["job"]), f"{place} is not searched"
     logins = {"Bearer " + scene.secrets["token"]}
-    assert logins < scene.prometheus.logins, "both ways to log in were taken"
+    assert logins < scene.logins, "both ways to log in were taken"
     leaks = {name: places for name, places in places_of(scene.secrets, scene.seen, scene.rank_dir).items() if places}
     assert not leaks, leaks
 
@@ -287,7 +266,7 @@ def commands(scene: Scene) -> list[tuple[str, ...]]:
         ("locate", "--collector", collector, "--record", str(seen / "held"), "--html", str(seen / "locate.html")),
         ("locate", "--collector", collector, "--format", "json"),
         ("locate", "--trace", str(seen / "recording"), "--html", str(seen / "trace.html")),
-        ("locate", "--prometheus", scene.prometheus.url, "--basic-auth-file", basic),
+        ("locate", "--prometheus", scene.prometheus, "--basic-auth-file", basic),
         ("top", "--collector", collector, "--once"),
         ("incidents", "--collector", collector),
         ("incidents", "--database", str(seen / "incidents.sqlite"), "--format", "json"),
@@ -305,7 +284,7 @@ def commands(scene: Scene) -> list[tuple[str, ...]]:
         ("locate", "--prometheus", login),
         ("locate", "--prometheus", f"ftp://127.0.0.1/?token={scene.secrets['url']}"),
         ("collector", "--target", login),
-        ("idle-rings", "--collector", login.replace("http", "ftp")),
+        ("agent", "--idle-rings", "--collector", login.replace("http", "ftp")),
     ]
 
 
@@ -324,7 +303,7 @@ def idle_rings(scene: Scene) -> None:
     user = {"user": "nobody"} if os.geteuid() == 0 else {}
     settings = {"collector": scene.collector.url, "token_file": str(scene.planted / "ring"), "node": "n0", **user}
     path = scene.plant("idle-rings.json", json.dumps({**settings, "rank_dir": str(scene.seen)}))
-    command = [sys.executable, "-m", "laggard", "idle-rings", "--config", path, "--log.level", "debug"]
+    command = [sys.executable, "-m", "laggard", "agent", "--idle-rings", "--config", path, "--log.level", "debug"]
     with (scene.seen / "idle-rings.log").open("w") as log, subprocess.Popen(command, stderr=log) as process:
         try:
             scene.until(lambda: "ring is due" in (scene.seen / "idle-rings.log").read_text().partition("whether")[2])

@@ -14,7 +14,6 @@ import re
 import shutil
 import ssl
 import subprocess
-import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
@@ -25,20 +24,20 @@ import pytest
 import yaml
 from msgspec import structs
 from support.agents import IDENTITY, LANES, RankProcess, let_others_enter
-from support.certificates import SECONDS, Daemon, Files, client
+from support.certificates import SECONDS, Files, client
 from support.collectors import FakeAgent, Make, ranks_document
+from support.daemons import Daemon
 from support.paths import REPOSITORY
 from support.ports import free_port
 
 from laggard.catalogue.findings import FINDINGS
 from laggard.cli import main
 from laggard.collector.settings import CollectorSettings
-from laggard.collector.tenants.finding_words import CODE_ALONE, OF_A_JOB, WHOLE, WITH_DEVICE
+from laggard.collector.visible import CODE_ALONE, OF_A_JOB, WHOLE, WITH_DEVICE
 from laggard.collector.web.app import all_routes
 from laggard.collector.web.page_html import PAGE_DIR
 from laggard.collector.web.tenants import GATE, OPEN, OPERATOR, TENANT
-from laggard.http import security_headers
-from laggard.http.tls import ENV_CA_FILE, ENV_CERT_FILE, ENV_KEY_FILE
+from laggard.kit.tls import ENV_CA_FILE, ENV_CERT_FILE, ENV_KEY_FILE
 from laggard.model import CpuNeighbour, Finding, Fix, ProbeResult, Report, Severity, Verdict
 from laggard.wire.ranks import CpuWait, RanksDocument, RejectedFiles
 
@@ -61,7 +60,7 @@ BOBS = {
 }
 """What must be in no answer to ada; `words` and `device` are in what agents say of bob's jobs, processes and paths."""
 ROUTES = {it.path for it in all_routes(None, CollectorSettings())}  # type: ignore[arg-type]
-POSTED = {"/api/v1/rings/due", "/api/v1/acknowledge", "/api/v1/confirm", "/api/v1/stacks/ask"}
+POSTED = {"/api/v1/rings/due", "/api/v1/confirm", "/api/v1/stacks/ask"}
 """Routes that answer POST alone."""
 
 PATHS = {"/page/{name}": "/page/page.js", "/findings/{code}": "/findings/DISK_FULL",
@@ -343,15 +342,6 @@ def test_a_user_sees_what_is_theirs(site: Site) -> None:
 
 
 @pytest.mark.slow
-def test_an_own_recording_is_judged_as_the_job(site: Site, tmp_path: Path) -> None:
-    recording = tmp_path / "job.jsonl"
-    recording.write_text(site.ask("/api/v1/recording?job=adajob", "ada").text)
-    command = [sys.executable, "-m", "laggard", "locate", "--trace", str(recording)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
-    assert "Rank 1 on n0 is slow" in done.stdout and "another user's process ran 4.10 s" in done.stdout, done
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("certificate", "headers", "status", "words"),
     [
@@ -432,18 +422,6 @@ def test_each_route_and_each_code_stands_in_one_list() -> None:
     sets = (WHOLE, WITH_DEVICE, CODE_ALONE, OF_A_JOB)
     codes = {it.code for it in FINDINGS}
     assert codes == set().union(*sets) and sum(map(len, sets)) == len(codes), codes ^ set().union(*sets)
-
-
-@pytest.mark.slow
-def test_every_answer_has_the_headers_that_keep_a_browser_from_running_what_is_in_it(site: Site) -> None:
-    for route in sorted(ROUTES):
-        for answer in (site.ask_directly(PATHS.get(route, route), name) for name in ("", "ada", "prometheus")):
-            for name, value in security_headers.BASE:
-                expected = "no-cache" if name == "Cache-Control" and route == "/page/{name}" else value
-                if answer.status == 200 or name != "Cache-Control":
-                    assert answer.headers[name] == expected, (route, name, answer)
-            policy = answer.headers["Content-Security-Policy"]
-            assert "default-src 'none'" in policy and "frame-ancestors 'none'" in policy, (route, answer)
 
 
 def test_the_page_asks_for_nothing_that_users_may_not() -> None:

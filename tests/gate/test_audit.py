@@ -13,7 +13,6 @@ from support.draining_page import critical_codes, taken
 from support.materialise import expectation, materialise
 
 from laggard.cli import main
-from laggard.environment import node_name
 from laggard.gate.draining import DRAINING_CODES
 
 pytestmark = pytest.mark.usefixtures("without_processes")
@@ -58,15 +57,13 @@ def test_the_answer_comes_first(explain: Explain) -> None:
     assert "RING_SLOW: no probe of this profile looks for it" in out.replace("\n", " ")
 
 
-def test_what_is_acknowledged_takes_nothing(explain: Explain, tmp_path: Path) -> None:
-    kept = tmp_path / "acknowledged.json"
-    materialise("disk_full", tmp_path / "disk_full")
-    (tmp_path / "disk_full/proc/sys/kernel/hostname").write_text(f"{node_name(os.environ)}\n")
-    words = ["acknowledge", "DISK_FULL", "--device", "*", "--for", "1h", "--reason", "cleaned tonight"]
-    assert main(["findings", *words, "--file", str(kept)]) == 0
-    status, out = explain("disk_full", "--only", "disks", "--format", "json", "--acknowledged", str(kept))
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, who alone accepts findings")
+def test_what_root_accepts_takes_nothing(explain: Explain, tmp_path: Path) -> None:
+    file = ["--accepted", str(tmp_path / "accepted.json")]
+    assert main(["healthcheck", *file, "--accept", "DISK_FULL", "--until", "1h", "--reason", "cleaned tonight"]) == 0
+    status, out = explain("disk_full", "--only", "disks", "--format", "json", *file)
     found = codes(out)["DISK_FULL"]
-    assert (status, found["state"]) == (0, "acknowledged") and "cleaned tonight" in found["now"][0]
+    assert (status, found["state"]) == (0, "accepted") and "cleaned tonight" in found["now"][0]
 
 
 def test_what_cannot_be_told_is_not_quiet(explain: Explain, tmp_path: Path) -> None:

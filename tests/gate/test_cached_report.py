@@ -11,17 +11,18 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.fronts import served_by
+from support.waiting import wait_for
 
 from laggard.cli import main
 from laggard.gate import cached_report
 from laggard.gate.cached_report import fetch_cached_report
 from laggard.gate.memory import NodeMemory, change_memory
-from laggard.http.client import NoResponse, get
+from laggard.kit.http_client import NoResponse, get
 from laggard.model import Finding, Fix, ProbeResult, Report, Severity, Verdict
 from laggard.probes.registry import PROBES
 from laggard.wire import encode
@@ -62,24 +63,15 @@ def serve() -> Iterator[Serve]:
         over = threading.Event()
 
         def start(body: bytes, age: str | None = "12", status: int = 200, delay: float = 0.0) -> int:
-            class Handler(BaseHTTPRequestHandler):
-                def do_GET(self) -> None:
-                    over.wait(delay)
-                    with contextlib.suppress(ConnectionError):
-                        self.send_response(status)
-                        self.send_header("Content-Length", str(len(body)))
-                        if age is not None:
-                            self.send_header("Age", age)
-                        self.end_headers()
-                        self.wfile.write(body)
+            headers = [] if age is None else [("Age", age)]
 
-                def log_message(self, format: str, *args: Any) -> None: ...
+            def reply(*_: object) -> tuple[Any, ...]:
+                over.wait(delay)
+                return status, body, *headers
 
-            server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-            thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
-            thread.start()
-            stack.callback(lambda: (over.set(), server.shutdown(), server.server_close(), thread.join()))
-            return int(server.server_address[1])
+            url = stack.enter_context(served_by(reply))
+            stack.callback(over.set)
+            return int(url.rpartition(":")[2])
 
         yield start
 
@@ -232,10 +224,8 @@ def test_a_real_agent() -> None:
         assert agent.stderr
         found = re.search(r"http://127.0.0.1:(\d+)", agent.stderr.readline())
         assert found
-        until = time.monotonic() + 120
-        while "age" not in get(f"{found[0]}/api/v1/report", 60.0).headers:
-            assert time.monotonic() < until, "the agent completed no round"
-            time.sleep(0.1)
+        url = f"{found[0]}/api/v1/report"
+        wait_for(lambda: "age" in get(url, 60.0).headers, lambda: "the agent completed no round")
         cached = fetch_cached_report(int(found[1]), NODE, 90.0, NAMES)
         assert cached.age_seconds < 90 and cached.report.node == NODE
     finally:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from laggard.gate import drains_answer as module
-from laggard.gate.drains_answer import HOLDS_SECONDS, drains_answer
-from laggard.http.client import Busy, ClientResponse, NoResponse, NotReached
+from laggard.gate import drain_cap as module
+from laggard.gate.drain_cap import HOLDS_SECONDS, drains_answer
+from laggard.kit.http_client import Busy, ClientResponse, NoResponse, NotReached
 from laggard.wire import WireError
 
 URL = "http://collector:19401/api/v1/drains?node=n0"

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import socket
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import psutil
 import pytest
 from support.ports import free_port
+from support.ring_nodes import Node, ring_nodes
+from support.waiting import wait_for
 
 from laggard.cli import main
 
-Node = subprocess.Popen[str]
 Start = Callable[..., list[Node]]
 LONG = 240.0
+GANG = ("--active", "--gang", "--only", "disks", "--no-agent")
 PLACE = ("--rendezvous", "127.0.0.1:9", "--nodes", "2", "--node-rank", "1")
 
 
@@ -34,43 +32,28 @@ def start() -> Iterator[Start]:
         port = port or free_port()
         meet = f"127.0.0.1:{port}" + (f",127.0.0.1:{second}" if second else "")
         for number in numbers:
-            place = ("--rendezvous", meet, "--nodes", str(count), "--node-rank", str(number))
             own = each if number == numbers[-1] else ()
-            command = ["healthcheck", "--active", "--gang", "--only", "disks", "--no-agent", *place, *words, *own]
-            nodes.append(
-                subprocess.Popen(
-                    [sys.executable, "-m", "laggard", *command],
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    text=True,
-                    env={**os.environ, "LAGGARD_NODE": f"n{number}", "OMP_NUM_THREADS": "1"},
-                )
-            )
+            nodes.append(start_node(number, count, meet, "healthcheck", *GANG, *words, *own))
         return nodes
 
-    yield run
-    for node in nodes:
-        node.kill()
-        node.communicate()
+    with ring_nodes() as start_node:
+        yield run
 
 
 def outputs(nodes: list[Node]) -> list[str]:
     return [node.communicate(timeout=LONG)[0] for node in nodes]
 
 
-def workers_of(node: Node) -> list[psutil.Process]:
-    return psutil.Process(node.pid).children(recursive=True)
+def ranks_of(node: Node) -> list[psutil.Process]:
+    """The processes of the node's ranks, which the gang's process starts."""
+    return [rank for gang in psutil.Process(node.pid).children() for rank in gang.children()]
 
 
-def wait_for_pairs(node: Node) -> None:
-    """Waits until a worker of the node listens for another one, or has a connection to it, and for nobody else."""
-    until = time.monotonic() + LONG
-    while time.monotonic() < until:
-        with contextlib.suppress(psutil.Error):
-            if any(worker.net_connections("tcp") for worker in workers_of(node)):
-                return
-        time.sleep(0.02)
-    raise AssertionError("the gang did not begin")
+def has_pairs(node: Node) -> bool:
+    """Whether a rank of the node listens for another one, or has a connection to it, and to nobody else."""
+    with contextlib.suppress(psutil.Error):
+        return any(rank.net_connections("tcp") for rank in ranks_of(node))
+    return False
 
 
 @pytest.mark.slow
@@ -85,8 +68,8 @@ def test_who_is_killed_in_the_middle_fails_and_who_never_comes_is_named(
     token.chmod(0o600)
     own = ("--token-file", str(token)) if has_token else ()
     nodes = start((0, 1, 2), 4, "--join-seconds", "25", "--gate", "enforce", "--collector", "none", *own)
-    wait_for_pairs(nodes[2])
-    workers_of(nodes[2])[0].send_signal(signal.SIGKILL)
+    wait_for(lambda: has_pairs(nodes[2]), lambda: "the gang did not begin")
+    ranks_of(nodes[2])[0].send_signal(signal.SIGKILL)
     said = outputs(nodes)
     assert [node.returncode for node in nodes] == [0, 0, int(has_token)], said
     for text in said[:2]:
@@ -108,17 +91,6 @@ def test_the_others_name_node_0_where_it_never_comes_and_pass(start: Start) -> N
     for text in said:
         assert "gang: node 0 did not come\n" in text and "did not come" not in text.replace("node 0 did", "")
         assert text.splitlines()[-1].startswith("gate: pass")
-
-
-@pytest.mark.slow
-def test_a_wrong_token_is_told_on_both_sides(start: Start, tmp_path: Path) -> None:
-    token = tmp_path / "token"
-    token.write_text("another")
-    nodes = start((0, 1), 2, "--join-seconds", "20", each=("--token-file", str(token)))
-    first, second = outputs(nodes)
-    assert [node.returncode for node in nodes] == [2, 2]
-    assert "  1 of 2 nodes came: node 1 did not (127.0.0.1 was refused: it has another token" in first
-    assert "it has another token than the ring's" in second
 
 
 @pytest.mark.slow

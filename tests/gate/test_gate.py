@@ -289,7 +289,7 @@ print(*sorted(set(found)))
 
 
 def test_no_probe_compiles_a_regular_expression_before_it_needs_it() -> None:
-    """Together they took a tenth of the gate's time. laggard.text.lazy_pattern compiles at the first use."""
+    """Together they took a tenth of the gate's time. laggard.kit.words compiles at the first use."""
     done = subprocess.run([sys.executable, "-c", COMPILED_AT_IMPORT], capture_output=True, text=True)
     assert (done.stdout.strip(), done.stderr) == ("", "")
 
@@ -310,7 +310,7 @@ def test_the_gate_imports_nothing_heavy() -> None:
         "http.client",
         "rich",
         "shlex",
-        "laggard.acknowledge.kept_file",
+        "laggard.wire.accepted",
     }
     assert not heavy & imported
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from support.materialise import materialise
 
 from laggard.cli import main
-from laggard.gate.job_gpus import for_job, parse_gpus
+from laggard.gate.measure import for_job, parse_gpus
 from laggard.model import Finding, Fix, Report, Severity, Verdict
 from laggard.probes.errors import Unknown
 from laggard.probes.host.host import Host

@@ -7,28 +7,29 @@ import json
 import os
 import shlex
 import stat
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.machines import log_xid
 from support.materialise import materialise
 
 from laggard.cli import main
-from laggard.environment import state_dir
-from laggard.gate.evidence import Evidence, evidence_of
 from laggard.gate.memory import (
     FILE_NAME,
+    Evidence,
     NodeMemory,
     change_memory,
     drained,
+    evidence_of,
     is_from_before_resume,
     load_memory,
     observed,
 )
 from laggard.gate.slurm import SlurmNode
+from laggard.kit.environment import state_dir
 from laggard.model import Finding, Fix, Severity
 
 pytestmark = pytest.mark.usefixtures("without_processes")
@@ -143,18 +144,11 @@ class Machine:
     def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         self.root, self.folder, self._capsys = materialise("gpu_xid", folder / "machine"), folder, capsys
         self.scontrol, self.shown = folder / "scontrol", folder / "shown"
-        self.log_xid(-3600.0)
+        log_xid(self.root, -3600)
         self.show("IDLE")
         log, node = shlex.quote(str(folder / "log")), shlex.quote(str(self.shown))
         self.scontrol.write_text(f'#!/bin/sh\n[ "$1" = show ] && exec cat {node}\nprintf "%s\\n" "$@" >> {log}\n')
         self.scontrol.chmod(0o755)
-
-    def log_xid(self, at: float) -> None:
-        """The only Xid in the kernel's log is `at` seconds from now, where the machine is up for a day."""
-        (self.root / "laggard/facts.json").write_text(json.dumps({"time": time.time()}))
-        (self.root / "proc/uptime").write_text("86400.00 1.00\n")
-        line = "NVRM: Xid (PCI:0000:9b:00): 79, pid=1, GPU has fallen off the bus."
-        (self.root / "laggard/kmsg").write_text(f"3,0,{round((86400 + at) * 1e6)},-;{line}\n")
 
     def show(self, state: str, reason: str = "", last_busy: str = "None") -> None:
         line = f"\n   Reason={reason} [root@2026-11-20T10:00:00]" if reason else ""
@@ -191,7 +185,7 @@ def test_an_operators_resume_is_not_undone_by_the_same_xid(machine: Machine) -> 
         assert status == 0 and machine.updates == 1, out
         assert "gate: GPU_XID GPU 0000:9b:00.0 was seen before the resume of 2" in out and "a warning" in out, out
         assert "gate: pass, nothing critical" in out and out.startswith("laggard: ok, "), out
-    machine.log_xid(0.2)  # evidence has its time to a tenth of a second
+    log_xid(machine.root, 0.2)  # evidence has its time to a tenth of a second
     assert machine.gate()[0] == 1 and machine.updates == 2
 
 

@@ -14,10 +14,11 @@ from pathlib import Path
 import pytest
 from support.paths import REPOSITORY
 from support.ports import free_ports
+from support.waiting import wait_for
 
 from laggard.cli import main
 from laggard.gate.memory import NodeMemory
-from laggard.probes.gate_probes import fingerprint
+from laggard.probes.choose import fingerprint
 
 NODE = os.uname().nodename
 PROLOG = ("healthcheck", "--profile", "prolog", "--gate", "report-only")
@@ -66,7 +67,7 @@ def test_a_node_that_was_drained_gets_none_until_its_resume_was_seen(
     ticket: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known = NodeMemory(seen_drained_at=time.time())
-    monkeypatch.setattr("laggard.gate.node_watch.load_memory", lambda node, boot_id: known)
+    monkeypatch.setattr("laggard.gate.memory.load_memory", lambda node, boot_id: known)
     main([*PROLOG])
     assert not ticket.exists()
     known = NodeMemory(resumed_at=time.time())
@@ -88,9 +89,18 @@ def test_who_is_no_gate_or_is_not_asked_for_one_writes_none(ticket: Path, monkey
 OTHER_VERSION = """
 import sys, laggard
 laggard.__version__ = "0.0.1"
+from laggard.agent.prober import loop
 from laggard.cli import main
+
+KNOWN = '''
+import runpy, laggard
+laggard.__version__ = "0.0.1"
+runpy.run_module("laggard.agent.prober.known", run_name="__main__")
+'''
+loop.own_process = lambda module, *words: (sys.executable, "-c", KNOWN, *words)
 sys.exit(main())
 """
+"""Also the process that tells the agent what its probes are is of that version."""
 
 
 @contextmanager
@@ -116,9 +126,8 @@ def agent(folder: Path, *start: str) -> Iterator[None]:
 
 
 @pytest.mark.slow
-def test_a_real_agent_vouches_until_it_is_gone_or_is_of_another_version(tmp_path: Path, laggard_ask: Path) -> None:
+def test_a_real_agent_vouches_until_it_is_gone_or_is_of_another_version(tmp_path: Path) -> None:
     shutil.copytree(REPOSITORY / "deploy/slurm", tmp_path / "slurm")
-    shutil.copy(laggard_ask, tmp_path / "slurm/laggard-ask")
     (tmp_path / "run/agent").mkdir(parents=True)
     for path in (tmp_path / "run", tmp_path / "run/agent"):
         path.chmod(0o755)
@@ -151,6 +160,4 @@ def test_a_real_agent_vouches_until_it_is_gone_or_is_of_another_version(tmp_path
     with agent(tmp_path, "-c", OTHER_VERSION):
         assert prolog() == (runs + 2, False)
     with agent(tmp_path):
-        deadline = time.monotonic() + SECONDS
-        while not prolog()[1]:
-            assert time.monotonic() < deadline
+        wait_for(lambda: prolog()[1], lambda: "no agent vouched", SECONDS)

@@ -345,14 +345,17 @@ def test_the_gate_checks_its_own_setup(
         ({"SchedulerParameters": "bf_continue"}, "has no nohold_on_prolog_fail, so that SLURM holds a rejected job"),
         ({"PrologFlags": "DeferBatch"}, "PrologFlags of slurm.conf has no Alloc,"),
         ({"PrologFlags": "Contain"}, "PrologFlags of slurm.conf has no DeferBatch,"),
+        ({"PrologEpilogTimeout": "17 sec"}, "is 17 s, after which SLURM kills the prolog and drains the node"),
+        ({"JobContainerType": "job_container/tmpfs"}, "there is no /nowhere/ranks, and JobContainerType="),
     ],
     ids=str,
 )
 def test_slurms_lines_that_keep_the_gate_from_its_work(
-    gate: Gate, scontrol: Scontrol, settings: dict[str, str], complaint: str
+    gate: Gate, scontrol: Scontrol, settings: dict[str, str], complaint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("laggard.gate.slurm_config.SHARED_RANK_DIR", "/nowhere/ranks")
     scontrol.configure(**settings)
-    status, out = gate("plain", "--check-gate", "--collector", "none")
+    status, out = gate("plain", "--check-gate", "--gate-seconds", "15", "--collector", "none")
     assert status == 1 and complaint in out and out.count("\n") == 1, out
 
 
@@ -362,6 +365,7 @@ def test_slurms_lines_that_keep_the_gate_from_its_work(
         (("--gate-mode", "enforced"), "MODE of gate.conf is 'enforced', with which every job passes"),
         (("--gate-mode", "Enforce"), "set it to report-only or enforce"),
         (("--gate-seconds", "1"), "GATE_SECONDS of gate.conf is 1 s, in which the gate does not get to a decision"),
+        (("--gate-seconds", "56"), "SLURM kills HealthCheckProgram after 60 s: set it to 55 or less"),
         (("--gate-flags", "--skip", "clocks"), "so that every job passes: no probe 'clocks'"),
         (("--gate-flags", "--skip clock"), "each word is an element of its own: FLAGS=(--skip PROBE)"),
         (("--gate-flags", "--expect", "/nowhere.yaml"), "No such file or directory; check the path given to --expect"),

@@ -18,7 +18,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 from golden import frozen
 from golden.answers import answers, everything
 from golden.case import chosen, is_part
-from laggard.text.words import counted
+from laggard.kit.words import counted
 
 USAGE = 64
 

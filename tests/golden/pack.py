@@ -18,7 +18,7 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 from golden.real import ENDING, PACKED
-from laggard.text.words import counted
+from laggard.kit.words import counted
 
 MAX_BYTES = 12 << 20
 """The most that all packed cases may be: every clone of the repository carries them."""

@@ -133,19 +133,3 @@ def test_work_of_no_length_does_not_pass(events: Any) -> None:
     lab = lazy_lab(LazyDevice())
     lab.work = lambda seconds: None
     assert "work of known length" in failed(events.accuracy(lab))
-
-
-@pytest.mark.slow
-def test_a_host_that_is_held_up_does_not_pass(events: Any) -> None:
-    device = LazyDevice()
-    lab = lazy_lab(device)
-    launch = lab.launch
-    lab.launch = lambda seconds: (launch(seconds), device.synchronize())[0]
-    assert not events.no_waiting(lab).good
-
-
-@pytest.mark.slow
-def test_an_answer_that_comes_late_does_not_pass(events: Any) -> None:
-    lab = lazy_lab(LazyDevice())
-    lab.passed = lambda event: event.passed.wait()
-    assert not events.asked_while_another_thread_waits(lab).good

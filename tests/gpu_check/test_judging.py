@@ -158,51 +158,6 @@ def test_a_probe_that_judged_nothing_proves_nothing() -> None:
 CULPRIT = {"kind": "slow_compute", "ranks": [1], "phase": "forward", "slowdown_ratio": 2.0}
 
 
-@pytest.mark.parametrize(
-    "work, culprits, status",
-    [
-        (([40.0], [80.0]), [CULPRIT], "ok"),
-        (([40.0], [80.0]), [], "FAIL"),
-        (([40.0], [80.0]), [{**CULPRIT, "ranks": [0]}], "FAIL"),
-        (([40.0], [80.0]), [{**CULPRIT, "phase": "backward"}], "FAIL"),
-        (([80.0], [40.0]), [{**CULPRIT, "ranks": [0]}], "ok"),
-        (([40.0], [40.4]), [], "ok"),
-        (([40.0], [40.4]), [CULPRIT], "FAIL"),
-        (([40.0], [43.0]), [CULPRIT], "info"),  # too little to be due, and too much to be forbidden
-        (([40.0], [80.0, 40.0]), [], "info"),  # in half of the steps alone
-    ],
-)
-def test_who_is_due_follows_from_the_works_true_length(
-    work: tuple[list[float], list[float]], culprits: list[Any], status: str
-) -> None:
-    from gpu_check.parts.two_ranks import verdict
-
-    steps = [(each * 40)[:40] for each in work]
-    location = {"culprits": culprits, "verdict": "fail" if culprits else "ok"}
-    assert verdict(steps, location).status == status
-
-
-def test_the_disturbance_of_both_ranks_has_to_show_in_the_own_time_of_both() -> None:
-    from gpu_check.parts.two_ranks import both_disturbed
-
-    def statuses(true: float, found: float) -> list[str]:
-        work, ours = [10.0] * 20 + [10.0 * true] * 20, (10.0,) * 20 + (10.0 * found,) * 20
-        return [each.status for each in both_disturbed([work, work], [recorded(forward_ms=ours)] * 2)]
-
-    assert statuses(1.5, 1.5) == ["ok", "ok"]
-    assert statuses(1.5, 1.0) == ["FAIL", "FAIL"]
-    assert statuses(1.0, 1.0) == ["info", "info"]
-
-
-def test_own_time_that_is_not_that_of_the_work_does_not_pass() -> None:
-    from gpu_check.parts.two_ranks import own_time
-
-    ranks = [recorded(phases_ms={"forward": 40.0}), recorded(rank=1, phases_ms={"forward": 80.0})]
-    assert own_time([40.0, 80.0], ranks, rehearse=False).good
-    assert not own_time([40.0, 40.0], ranks, rehearse=False).good
-    assert not own_time([40.0, 80.0], ranks[:1], rehearse=False).good
-
-
 HUNG = {"kind": "hung", "ranks": [1], "phase": "collective", "device_stopped": True}
 
 
@@ -241,38 +196,3 @@ def test_a_script_that_ends_otherwise_with_the_hooks_does_not_pass() -> None:
         assert not same_end(bare, bare._replace(**other), rehearse=False).good, other
     lines = [("CUDA warning: of 4712",), ("Warning: driver shutting down",), ("laggard: times are the host's now",)]
     assert [nothing_of_cuda(bare, bare._replace(lines=each)).status for each in lines] == ["ok", "FAIL", "info"]
-
-
-def test_a_finding_on_a_healthy_gpu_does_not_pass() -> None:
-    from gpu_check.parts.faults import XID, judge
-
-    finding = {"code": "GPU_XID", "device": "GPU 0", "summary": "Xid 79"}
-    probe = {"name": "gpu_xid", "verdict": "ok"}
-    healthy = {"findings": [], "probes": [probe]}
-    assert judge(healthy, healthy=True).status == "ok"
-    assert judge({**healthy, "findings": [finding]}, healthy=True).status == "FAIL"
-    assert judge({**healthy, "findings": [finding]}, healthy=False).status == "info"
-    assert judge({"findings": [], "probes": [{**probe, "verdict": "unknown"}]}, healthy=True).status == "info"
-    assert XID.findall("[1.5] NVRM: Xid (PCI:0000:3b:00): 79, pid=1, GPU has fallen off the bus.") == ["79"]
-
-
-def test_faults_of_nvml_are_read_by_name() -> None:
-    from gpu_check.parts.faults import counters_of
-
-    class NVMLError(Exception):
-        pass
-
-    class Nvml:
-        NVML_VOLATILE_ECC, NVML_AGGREGATE_ECC, NVML_MEMORY_ERROR_TYPE_UNCORRECTED = 0, 1, 1
-
-        def __init__(self) -> None:
-            self.NVMLError = NVMLError
-
-        def nvmlDeviceGetTotalEccErrors(self, handle: Any, kind: int, counter: int) -> int:
-            return 3 * counter
-
-        def nvmlDeviceGetRemappedRows(self, handle: Any) -> Any:
-            raise NVMLError("Not Supported")
-
-    found = dict(counters_of(Nvml(), None))
-    assert found == {"uncorrected volatile": 0, "uncorrected aggregate": 3, "remapped rows": "Not Supported"}

@@ -15,7 +15,6 @@ from support.paths import REPOSITORY
 
 READS = {
     "nvml": ("calls", "driver", "GPU 7 (0000:17:00.0), not read", "temperature margins", "fields in one call"),
-    "faults": ("GPU 0, NVML", "GPU 7, NVML", "kernel's log", "laggard's probes"),
     "healthcheck": ("healthcheck", "gpu_count", "gpu_ecc", "gpu_throttle"),
     "active": ("healthcheck", "active_matmul", "active_memory", "active_copy"),
 }

@@ -1,21 +1,15 @@
-"""One real control plane for all tests of this folder, with the manifests of deploy/kubernetes applied."""
+"""One real control plane for all tests of this folder, with what the chart makes applied."""
 
 from __future__ import annotations
 
-import re
-import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+from support.chart import NO_HELM, rendered
 from support.control_plane import HOW, MERGE, ControlPlane, missing, running
 from support.custom_resources import definitions
-from support.paths import REPOSITORY
-
-MANIFESTS = REPOSITORY / "deploy" / "kubernetes"
 
 PLURALS = {
     "NetworkPolicy": "networkpolicies",
@@ -36,22 +30,11 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     item.add_marker(pytest.mark.together("kubernetes"))
 
 
-def render(folder: str | Path) -> list[dict[str, Any]]:
-    """The objects that `kubectl kustomize` makes of a folder of deploy/kubernetes, or of one elsewhere."""
-    kubectl = shutil.which("kubectl")
-    if kubectl is None or _version(kubectl) < (1, 24):
-        pytest.skip("needs kubectl 1.24 or newer, for its kustomize")
-    done = subprocess.run([kubectl, "kustomize", str(MANIFESTS / folder)], capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    assert "Warning" not in done.stderr, done.stderr
-    return list(yaml.safe_load_all(done.stdout))
-
-
-def _version(kubectl: str) -> tuple[int, int]:
-    command = [kubectl, "version", "--client", "-o", "json"]
-    told = subprocess.run(command, capture_output=True, text=True, timeout=300).stdout
-    found = re.search(r'"gitVersion": "v(\d+)\.(\d+)', told)
-    return (int(found[1]), int(found[2])) if found else (0, 0)
+def render(values: dict[str, Any] | None = None, namespace: str = "laggard") -> list[dict[str, Any]]:
+    """What Helm makes of the chart with these values, and the namespace that it goes to."""
+    pytest.importorskip("helm_python", reason=NO_HELM)
+    home = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
+    return [home, *rendered(values, namespace)]
 
 
 def path_of(item: dict[str, Any]) -> str:
@@ -105,7 +88,7 @@ def own_control_plane(tmp_path: Path) -> Iterator[ControlPlane]:
 def cluster(control_plane: ControlPlane) -> ControlPlane:
     """With all of laggard applied, taints included."""
     control_plane.do("POST", "/apis/node.k8s.io/v1/runtimeclasses", RUNTIME_CLASS)
-    apply(control_plane, render("overlays/taint"))
+    apply(control_plane, render({"controller": {"taint": "on"}}))
     control_plane.add_node("first")
     token = control_plane.service_account_token("laggard", "laggard-controller")
     for path, change in (("", {"spec": {"unschedulable": True}}), ("/status", {"status": {"capacity": {"cpu": "1"}}})):
@@ -156,4 +139,3 @@ class Tools:
     define_custom_resources = staticmethod(define_custom_resources)
     apply = staticmethod(apply)
     path_of = staticmethod(path_of)
-    manifests = MANIFESTS

@@ -11,17 +11,22 @@ from typing import Any
 import msgspec
 import pytest
 
-from laggard.errors import UsageError
-from laggard.kubernetes.api_server import ApiError, ApiServer
-from laggard.kubernetes.breaker import Fleet, Limits, permit
-from laggard.kubernetes.events import FLEET_BURST, FLEET_SECONDS, NODE_BURST, NODE_SECONDS, PAUSE_SECONDS, Event, Events
-from laggard.kubernetes.exchange import Exchange
-from laggard.kubernetes.judge import judge, misnamed, misnamed_line, summary
+from laggard.kit.errors import UsageError
+from laggard.kubernetes.api_server import ApiError, ApiServer, Exchange
+from laggard.kubernetes.breaker import Fleet, Limits, Streaks, permit
+from laggard.kubernetes.controller import (
+    FLEET_BURST,
+    FLEET_SECONDS,
+    NODE_BURST,
+    NODE_SECONDS,
+    PAUSE_SECONDS,
+    Event,
+    Events,
+    Taints,
+)
+from laggard.kubernetes.judge import FleetView, judge, misnamed, misnamed_line, summary
 from laggard.kubernetes.node import ApiNode, Condition, Health, Node, Taint, condition_patch, taint_patch, unix_time
 from laggard.kubernetes.settings import ControllerSettings, load_settings
-from laggard.kubernetes.streaks import Streaks
-from laggard.kubernetes.taints import Taints
-from laggard.kubernetes.view import FleetView
 from laggard.wire.nodes import NodeRow
 
 LIMITS = Limits(max_ratio=0.05, per_hour=2, min_answering_ratio=0.5)
@@ -198,7 +203,7 @@ def test_a_clock_that_is_set_opens_no_breaker(jump_seconds: int, monkeypatch: py
     streaks.update({name: "False" for name in nodes}, 0.0)
     assert taints.write(nodes, health, 1.0) == [] and api.patched == ["a"]
     true_time = time.time
-    monkeypatch.setattr("laggard.kubernetes.taints.time.time", lambda: true_time() + jump_seconds)
+    monkeypatch.setattr("laggard.kubernetes.controller.time.time", lambda: true_time() + jump_seconds)
     assert taints.write({"b": nodes["b"]}, {"b": bad}, 2.0) == [] and api.patched == ["a"]
     assert "1 node tainted within an hour" in taints.held_back
 
@@ -263,8 +268,8 @@ def test_an_event_that_fails_is_not_waited_for_again_and_again() -> None:
         ("taint: off", 'got true or false - at `taint`; write in quotes, since YAML takes off.*: "off", "dry-run"'),
         ("taint_effect: NoExecute", 'Invalid enum value \'NoExecute\'.*; write "NoSchedule", "PreferNoSchedule"$'),
         ("events: maybe", "expected true or false, got text - at `events`$"),
-        ("max_tainted_ratio: 5", "give a share from 0 to 1"),
-        ("max_taints_per_hour: 0", "give a number above 0"),
+        ("max_tainted_ratio: 5", "expected a number <= 1.0 - at `max_tainted_ratio`"),
+        ("max_taints_per_hour: 0", "expected a whole number >= 1 - at `max_taints_per_hour`"),
         ("collector: laggard-collector:19401", "write http://HOST:PORT"),
     ],
 )

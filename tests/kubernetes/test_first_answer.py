@@ -1,7 +1,7 @@
-"""docs/start/kubernetes.md as a reader would go through it, with a real kubectl and API server.
+"""docs/start/kubernetes.md as a reader would go through it, with a real kubectl, API server and Helm.
 
 No kubelet runs here: agents that are made up, a real collector and the real controller stand in for the pods that the
-manifests make. The page's commands that need a container stand indented on it, and are not run.
+chart makes. The page's commands that need a container stand indented on it, and are not run.
 """
 
 from __future__ import annotations
@@ -13,18 +13,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.chart import NO_HELM
+from support.helm_command import helm_first
 from support.paths import REPOSITORY
 from support.transcript import Command, commands_of, run
 
-from laggard.kubernetes.api_server import ApiServer
+from laggard.kubernetes.api_server import ApiServer, Exchange
 from laggard.kubernetes.controller import Controller
-from laggard.kubernetes.exchange import Exchange
 from laggard.kubernetes.settings import ControllerSettings
 
 PAGE = REPOSITORY / "docs" / "start" / "kubernetes.md"
 
 
 WHOLE = REPOSITORY / "docs" / "kubernetes.md"
+UPGRADE = "helm upgrade laggard deploy/helm/laggard --namespace laggard --reuse-values --set controller.taint="
 LEFT_BEHIND = (
     "/api/v1/namespaces",
     "/apis/rbac.authorization.k8s.io/v1/clusterroles",
@@ -45,16 +47,13 @@ def test_a_cluster_gets_its_first_answers(
     kubectl = shutil.which("kubectl")
     if kubectl is None:
         pytest.skip("needs kubectl")
+    pytest.importorskip("helm_python", reason=NO_HELM)
     plane.add_node("gpu-1")
     plane.add_node("gpu-2")
-    environment = {**os.environ, "KUBECONFIG": str(plane.write_kubeconfig(tmp_path))}
-    look, install, ask, ignore, remove = _commands()
-    run(look, environment)
+    path = helm_first(tmp_path)
+    environment = {**os.environ, "KUBECONFIG": str(plane.write_kubeconfig(tmp_path)), "PATH": path}
+    install, ask, ignore, remove = commands_of(PAGE)
     run(install, environment)
-    again = run(Command(install.script, ()), environment).splitlines()
-    assert again and not [line for line in again if not line.endswith(" unchanged")], (
-        "nothing is changed by a second time"
-    )
     agents = [
         fake_agent(make.ranks_document("gpu-1", []), make.report("gpu-1")),
         fake_agent(make.ranks_document("gpu-2", []), make.report("gpu-2", ["GPU_LOST"])),
@@ -72,10 +71,10 @@ def test_a_cluster_gets_its_first_answers(
     run(ask, environment)
     changed = ControllerSettings(collector=collector.url, timeout_seconds=120.0, taint="on", failing_seconds=0.0)
     controller = Controller(ApiServer(api, plane.url, str(token)), agent_side, changed)
-    run(Command("kubectl apply -k deploy/kubernetes/overlays/taint", ()), environment)
+    run(Command(f"{UPGRADE}on", ()), environment)
     plane.wait_until(lambda: _taints(controller, plane))
     _goes_back_from_the_taint(plane, environment)
-    run(Command("kubectl apply -k deploy/kubernetes/overlays/taint", ()), environment)
+    run(Command(f"{UPGRADE}on", ()), environment)
     plane.wait_until(lambda: _taints(controller, plane))
     _is_away_again(plane, controller, environment, ignore, remove)
     api.close()
@@ -85,18 +84,18 @@ def test_a_cluster_gets_its_first_answers(
 def _goes_back_from_the_taint(plane: Any, environment: Any) -> None:
     """Runs the indented commands of docs/kubernetes.md, but for the one that waits for a pod."""
     _, _, after = WHOLE.read_text().partition("**The way back from the taint.**")
-    lines = [line.strip() for line in after.splitlines()[:12] if line.startswith("    kubectl")]
-    assert len(lines) == 4 and "rollout status" in lines[1]
-    run(Command("\n".join((lines[0], *lines[2:])), ()), environment)
+    switch_off, rollout, remove, *_ = [line.strip() for line in after.splitlines() if line.startswith("    ")]
+    assert switch_off == f"{UPGRADE}off" and "rollout status" in rollout
+    run(Command(f"{switch_off}\n{remove}", ()), environment)
     assert "laggard/unhealthy" not in plane.taints("gpu-2")
     assert not [name for path in LEFT_BEHIND for name in _named_laggard(plane, path) if "taint" in name]
 
 
 def _is_away_again(plane: Any, controller: Controller, environment: Any, ignore: Command, remove: Command) -> None:
-    """Goes through the page's end, and that of docs/kubernetes.md, with the overlay that was applied."""
+    """Goes through the page's end, and that of docs/kubernetes.md."""
     said_by_all = [it for it in commands_of(WHOLE) if "laggard/ignore" in it.script]
     assert said_by_all[0] == ignore and remove.script in said_by_all[1].script, "both pages have the same commands"
-    whole = said_by_all[1].script.replace("report-only", "taint")
+    whole = said_by_all[1].script
     run(ignore, environment)
     listing = Command(whole.splitlines()[0], ())
     listed = run(listing, environment).splitlines()
@@ -125,10 +124,3 @@ def _judges(controller: Controller, plane: Any) -> bool:
 def _taints(controller: Controller, plane: Any) -> bool:
     controller.round(500.0)
     return bool(plane.taints("gpu-2"))
-
-
-def _commands() -> list[Command]:
-    """The page's blocks, the first of them line by line."""
-    first, ask, ignore, remove = commands_of(PAGE)
-    look, install = first.script.splitlines()
-    return [Command(look, ()), Command(install, first.shown), ask, ignore, remove]

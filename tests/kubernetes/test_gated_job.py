@@ -6,15 +6,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 import yaml
-from support.control_plane import STRATEGIC
 from support.paths import REPOSITORY
 from support.ports import free_port
 
@@ -89,57 +86,3 @@ def test_a_pod_that_is_annotated_is_not_gated(ignore: str | None, gate: str, sta
         annotations = {} if ignore is None else {OPT_OUT: ignore}
         node = msgspec.convert({"metadata": {"name": "n", "annotations": annotations}}, ApiNode).node()
         assert node.opted_out == (status == 0), "as on nodes"
-
-
-JOBS = "/apis/batch/v1/namespaces/default/jobs"
-PODS = "/api/v1/namespaces/default/pods"
-INDEX = "batch.kubernetes.io/job-completion-index"
-
-
-@pytest.fixture
-def job(cluster: Any) -> Iterator[str]:
-    """The example's job, created: its name."""
-    manifest = yaml.safe_load(GATED_JOB.read_text())
-    name: str = cluster.do("POST", f"{JOBS}?fieldValidation=Strict", manifest)["metadata"]["name"]
-    yield name
-    cluster.do("DELETE", f"{JOBS}/{name}?propagationPolicy=Background")
-
-
-def indexes_of_pods(cluster: Any, job: str) -> dict[str, str]:
-    """The job's pods by name, each with the index that it computes."""
-    items = cluster.do("GET", f"{PODS}?labelSelector=batch.kubernetes.io/job-name={job}")["items"]
-    return {it["metadata"]["name"]: it["metadata"]["labels"][INDEX] for it in items}
-
-
-def end_gate(cluster: Any, pod: str, exit_code: int) -> None:
-    """Writes the pod's status as its kubelet would where the gate ends with this code: the training is not started, the
-    pod has never been ready. The Job controller makes the next pod ten seconds after it, so that was a minute ago."""
-    since = (datetime.now(timezone.utc) - timedelta(minutes=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
-    ended = {"exitCode": exit_code, "reason": "Error", "finishedAt": since}
-    never_ready = {"type": "Ready", "status": "False", "reason": "PodFailed", "lastTransitionTime": since}
-    common = {"image": "", "imageID": "", "ready": False, "restartCount": 0}
-    gate = {"name": "laggard-gate", "state": {"terminated": ended}, **common}
-    training = {"name": "train", "state": {"waiting": {"reason": "PodInitializing"}}, **common}
-    containers = {"initContainerStatuses": [gate], "containerStatuses": [training]}
-    status = {"phase": "Failed", "conditions": [never_ready], **containers}
-    cluster.do("PATCH", f"{PODS}/{pod}/status", {"status": status}, STRATEGIC)
-
-
-@pytest.mark.slow
-def test_a_rejected_node_costs_the_job_no_try_and_a_gate_that_breaks_does(cluster: Any, job: str) -> None:
-    """No kubelet runs here: the test writes how pods end, and the rest is the Job controller's."""
-
-    def failed() -> int:
-        count: int = cluster.do("GET", f"{JOBS}/{job}")["status"].get("failed", 0)
-        return count
-
-    cluster.wait_until(lambda: len(indexes_of_pods(cluster, job)) == 2)
-    first = indexes_of_pods(cluster, job)
-    rejected = min(first)
-    end_gate(cluster, rejected, 1)
-    cluster.wait_until(lambda: set(indexes_of_pods(cluster, job)) - set(first))
-    new = {name: index for name, index in indexes_of_pods(cluster, job).items() if name not in first}
-    assert list(new.values()) == [first[rejected]], "the pod that was rejected is made anew"
-    assert failed() == 0, "a rejected node has cost the job a try"
-    end_gate(cluster, next(iter(new)), 3)
-    cluster.wait_until(lambda: failed() == 1)

@@ -1,8 +1,7 @@
-"""deploy/helm: Helm itself renders the chart, and makes of it what kustomize makes of deploy/kubernetes."""
+"""deploy/helm: what Helm itself makes of the chart."""
 
 from __future__ import annotations
 
-import copy
 from pathlib import Path
 from typing import Any
 
@@ -10,54 +9,16 @@ import pytest
 import yaml
 from support.chart import CHART, rendered
 from support.kubernetes_schemas import ADMISSION, VERSIONS, errors_by_schema, has_admission_policies, unknown_kinds
+from support.made_pages import script
 
 helm = pytest.importorskip("helm_python", reason="needs helm-python-sdk: Helm as a library (scripts/setup installs it)")
 
 from laggard import __version__  # noqa: E402
 from laggard.agent.settings import AgentSettings  # noqa: E402
 from laggard.collector.settings import CollectorSettings, load_settings  # noqa: E402
-from laggard.config import load  # noqa: E402
+from laggard.kit.config import load  # noqa: E402
 from laggard.kubernetes.settings import ControllerSettings  # noqa: E402
 from laggard.probes.profiles import PROFILES, find_profile  # noqa: E402
-
-
-def comparable(items: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Objects by kind and name, without what the two tools write in their own ways: the namespace, labels of theirs,
-    the sum of a configuration in a name or an annotation, and the configuration's text, which is compared as values."""
-    found = {}
-    for item in copy.deepcopy(items):
-        name = item["metadata"]["name"]
-        if item["kind"] == "Namespace":
-            continue
-        if item["kind"] == "ConfigMap":
-            name = name.rpartition("-")[0] if name.count("-") > 1 else name
-            item["data"] = {key: yaml.safe_load(text) for key, text in item["data"].items()}
-        item["metadata"].pop("annotations", None)
-        item["metadata"].pop("namespace", None)
-        item["metadata"].get("labels", {}).pop("app.kubernetes.io/managed-by", None)
-        item["metadata"].get("labels", {}).pop("app.kubernetes.io/part-of", None)
-        item["metadata"] = {key: value for key, value in item["metadata"].items() if value and key != "name"}
-        template = item.get("spec", {}).get("template")
-        if template:
-            template["metadata"].pop("annotations", None)
-            template["metadata"]["labels"].pop("app.kubernetes.io/part-of", None)
-            _plain(template["spec"])
-        found[f"{item['kind']} {name}"] = item
-    return found
-
-
-def _plain(pod: dict[str, Any]) -> None:
-    """Names of configurations without their sums; variables, volumes and mounts in order."""
-    pod.get("volumes", []).sort(key=lambda it: it["name"])
-    for volume in pod.get("volumes", ()):
-        if "configMap" in volume:
-            volume["configMap"]["name"] = "-".join(volume["configMap"]["name"].split("-")[:2])
-    for container in pod["containers"]:
-        container.get("env", []).sort(key=lambda it: it["name"])
-        container["volumeMounts"].sort(key=lambda it: it["name"])
-
-
-SCRAPED = {"podMonitor": True, "prometheusRule": True, "prometheusLabels": {"release": "kube-prometheus-stack"}}
 
 EVALUATORS = {
     "replicas": 3,
@@ -66,39 +27,15 @@ EVALUATORS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("folder", "taint", "values"),
-    [
-        ("overlays/report-only", "off", {}),
-        ("overlays/taint", "on", {}),
-        ("overlays/prometheus-operator", "off", SCRAPED),
-        ("overlays/evaluators", "off", {"evaluators": EVALUATORS}),
-    ],
-)
-def test_it_makes_what_kustomize_makes(folder: str, taint: str, values: dict[str, Any], kubernetes_tools: Any) -> None:
-    by_kustomize = comparable(kubernetes_tools.render(folder))
-    by_helm = comparable(rendered({**values, "controller": {"taint": taint, "config": limits(by_kustomize)}}))
-    assert set(by_helm) == set(by_kustomize)
-    for name, item in by_kustomize.items():
-        assert by_helm[name] == item, name
-
-
-def test_with_tls_it_makes_what_kustomize_makes(kubernetes_tools: Any) -> None:
-    by_kustomize = comparable(kubernetes_tools.render("overlays/tls"))
-    by_helm = comparable(rendered({"tls": {"enabled": True}}))
-    # Where the collector is stands in an argument there, since other components replace the file; here in the file.
-    arguments = by_kustomize["Deployment laggard-controller"]["spec"]["template"]["spec"]["containers"][0]["args"]
-    _, _, collector = arguments.pop().partition("--collector=")
-    by_kustomize["ConfigMap laggard-controller"]["data"]["controller.yaml"]["collector"] = collector
-    assert set(by_helm) == set(by_kustomize)
-    for name, item in by_kustomize.items():
-        assert by_helm[name] == item, name
-
-
-def limits(items: dict[str, Any]) -> dict[str, Any]:
-    """The taint's limits, which the overlay has in its configuration and the chart leaves at their defaults."""
-    held = items["ConfigMap laggard-controller"]["data"]["controller.yaml"]
-    return {key: value for key, value in held.items() if key not in ("collector", "taint")}
+def test_the_agents_manifest_is_what_the_chart_makes() -> None:
+    """For who has no Helm."""
+    made = script("agent_manifest")
+    assert made.MANIFEST.read_text() == made.made(), "run .venv/bin/python scripts/agent_manifest.py"
+    of_chart = [it for it in rendered() if it["metadata"]["name"] in ("laggard-agent", "laggard-agents")]
+    for item in of_chart:
+        item["metadata"]["labels"].pop("app.kubernetes.io/managed-by")
+    kept = list(yaml.safe_load_all(made.MANIFEST.read_text()))
+    assert sorted(map(str, kept)) == sorted(map(str, of_chart)) and len(kept) == 4
 
 
 def test_every_object_holds_against_the_schemas() -> None:
@@ -112,8 +49,9 @@ def test_every_object_holds_against_the_schemas() -> None:
     items = rendered(everything)
     assert len(items) > 20
     for version in VERSIONS:
-        assert errors_by_schema(items, version) == [], version
+        assert errors_by_schema([*items, *rendered()], version) == [], version
         assert unknown_kinds(items, version) == (set() if has_admission_policies(version) else set(ADMISSION)), version
+        assert not unknown_kinds(rendered({"controller": {"enabled": False}}), version), version
     pods = {it["metadata"]["name"]: it["spec"]["template"]["spec"] for it in items if it["kind"] == "Deployment"}
     volumes = {it["name"]: it for it in pods["laggard-collector"]["volumes"]}
     assert volumes["incidents"]["persistentVolumeClaim"] == {"claimName": "incidents"}
@@ -134,7 +72,7 @@ def test_a_site_says_where_pods_run_and_what_they_take() -> None:
     placed = {"nodeSelector": {"pool": "gpu"}, "resources": {"limits": {"memory": "1Gi"}}}
     tolerated = {**placed, "tolerations": [{"key": "infra", "operator": "Exists"}], "egressPorts": [16443]}
     pull = [{"name": "pull"}]
-    values = {"imagePullSecrets": pull, "runtimeClassName": "", "agent": placed}
+    values = {"imagePullSecrets": pull, "runtimeClassName": "", "agent": {**placed, "readerPowers": ["SYSLOG"]}}
     items = rendered({**values, "collector": tolerated, "controller": tolerated})
     pods = {it["metadata"]["name"]: it["spec"]["template"]["spec"] for it in items if "template" in it.get("spec", {})}
     assert set(pods) == {"laggard-agent", "laggard-collector", "laggard-controller"}
@@ -144,6 +82,8 @@ def test_a_site_says_where_pods_run_and_what_they_take() -> None:
         assert resources["limits"]["memory"] == "1Gi" and "memory" in resources["requests"], name
         assert pod["tolerations"] == ([{"operator": "Exists"}] if name == "laggard-agent" else tolerated["tolerations"])
     assert "runtimeClassName" not in pods["laggard-agent"]
+    reader = pods["laggard-agent"]["containers"][1]
+    assert reader["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["SYSLOG"]}
     policies = [it["spec"]["egress"][-1] for it in items if it["kind"] == "NetworkPolicy"]
     assert policies == [{"ports": [{"protocol": "TCP", "port": 16443}]}] * 2
     for version in VERSIONS:

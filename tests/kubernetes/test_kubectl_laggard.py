@@ -10,7 +10,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ import pytest
 from support.collectors import Make as Documents
 from support.control_plane import MERGE
 from support.paths import REPOSITORY
+from support.waiting import wait_for
 
 PLUGIN = REPOSITORY / "deploy" / "kubernetes" / "kubectl-laggard"
 MADE_UP = '''#!{python}
@@ -212,10 +212,7 @@ def test_the_page_is_forwarded_until_it_is_ended(collector: Any, tmp_path: Path)
         assert cluster.asked()[-1][-1] == "19500:19401"
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 0
-    deadline = time.monotonic() + 60
-    while "kubectl" in running_below(cluster.folder):
-        assert time.monotonic() < deadline, "kubectl outlived it"
-        time.sleep(0.05)
+    wait_for(lambda: "kubectl" not in running_below(cluster.folder), lambda: "kubectl outlived it", 60)
 
 
 def _heed_interrupts() -> None:

@@ -1,4 +1,4 @@
-"""deploy/kubernetes: what is rendered holds against the schemas, and takes no more rights than it says."""
+"""What the chart makes takes no more rights than it says; the examples hold against the schemas."""
 
 from __future__ import annotations
 
@@ -17,25 +17,17 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 from msgspec import structs
-from support.kubernetes_schemas import ADMISSION, VERSIONS, errors_by_schema, has_admission_policies, unknown_kinds
+from support.kubernetes_schemas import VERSIONS, errors_by_schema, unknown_kinds
 from support.paths import REPOSITORY
 
 from laggard.cli import main
-from laggard.collector.web.hosts import is_own_name
+from laggard.collector.web.app import is_own_name
 from laggard.probes.choose import choose_probes
-from laggard.probes.profiles import PROFILES, find_profile
+from laggard.probes.profiles import PROFILES, Profile, find_profile
 from laggard.rings import command as ring
 
-FOLDERS = (
-    "base",
-    "overlays/report-only",
-    "overlays/taint",
-    "overlays/tls",
-    "overlays/prometheus-operator",
-    "overlays/evaluators",
-)
+TAINT = {"controller": {"taint": "on"}}
 WORKLOADS = ("DaemonSet", "Deployment", "Job")
-
 
 POWERS = {"reader": ["SYS_ADMIN", "SYS_PTRACE", "SYSLOG", "DAC_READ_SEARCH"], "directories": ["CHOWN"]}
 """By container; all others have none."""
@@ -50,42 +42,8 @@ def containers(pod: dict[str, Any]) -> list[dict[str, Any]]:
     return [*pod.get("initContainers", ()), *pod["containers"]]
 
 
-@pytest.fixture(scope="module")
-def folders(kubernetes_tools: Any) -> dict[str, list[dict[str, Any]]]:
-    """The objects of each folder of FOLDERS that are Kubernetes' own."""
-    rendered = {folder: kubernetes_tools.render(folder) for folder in FOLDERS}
-    return {
-        folder: [item for item in items if not item["apiVersion"].startswith("monitoring.coreos.com/")]
-        for folder, items in rendered.items()
-    }
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-def test_what_is_rendered_holds_against_the_schemas(version: str, folders: dict[str, list[dict[str, Any]]]) -> None:
-    """Before 1.30 nothing but the controller's admission policies is missing."""
-    for folder, items in folders.items():
-        assert errors_by_schema(items, version) == [], folder
-        missing = set() if folder == "base" or has_admission_policies(version) else set(ADMISSION)
-        assert unknown_kinds(items, version) == missing, folder
-
-
-def test_every_yaml_file_is_used(kubernetes_tools: Any) -> None:
-    """A manifest that no kustomization names is applied by nobody."""
-    folder = kubernetes_tools.manifests
-    named = set()
-    for path in folder.rglob("kustomization.yaml"):
-        text = yaml.safe_load(path.read_text())
-        named |= {(path.parent / name).resolve() for name in (*text.get("resources", ()), *text.get("components", ()))}
-        for generator in text.get("configMapGenerator", ()):
-            named |= {(path.parent / name).resolve() for name in generator["files"]}
-    here = {
-        path for path in folder.rglob("*.yaml") if path.name != "kustomization.yaml" and "examples" not in path.parts
-    }
-    assert {path.resolve() for path in here} <= named
-
-
 def test_no_container_has_a_power_that_is_not_named(kubernetes_tools: Any) -> None:
-    pods = workloads(kubernetes_tools.render("overlays/taint"))
+    pods = workloads(kubernetes_tools.render(TAINT))
     assert set(pods) == {"laggard-agent", "laggard-collector", "laggard-controller"}
     for name, pod in pods.items():
         for container in containers(pod):
@@ -100,7 +58,7 @@ def test_no_container_has_a_power_that_is_not_named(kubernetes_tools: Any) -> No
 
 
 def test_the_agent_writes_nowhere_on_its_host_but_its_own_state(kubernetes_tools: Any) -> None:
-    pod = workloads(kubernetes_tools.render("base"))["laggard-agent"]
+    pod = workloads(kubernetes_tools.render())["laggard-agent"]
     on_host = {volume["name"]: volume["hostPath"]["path"] for volume in pod["volumes"] if "hostPath" in volume}
     agent, start = pod["containers"][0], pod["initContainers"][0]
     mounts = [it for it in agent["volumeMounts"] if it["name"] in on_host and not it.get("readOnly")]
@@ -111,7 +69,7 @@ def test_the_agent_writes_nowhere_on_its_host_but_its_own_state(kubernetes_tools
 
 
 def test_the_rank_directory_is_made_as_everybodys(kubernetes_tools: Any, tmp_path: Path) -> None:
-    pod = workloads(kubernetes_tools.render("base"))["laggard-agent"]
+    pod = workloads(kubernetes_tools.render())["laggard-agent"]
     path = tmp_path / "ranks"
     own = tmp_path / "agent"
     places = {"/run/laggard/ranks": str(path), "/var/lib/laggard/agent": str(own)}
@@ -133,7 +91,7 @@ def test_the_rank_directory_is_made_as_everybodys(kubernetes_tools: Any, tmp_pat
 
 
 def test_who_is_on_the_network_asks_who_has_the_powers(kubernetes_tools: Any) -> None:
-    agent, reader = workloads(kubernetes_tools.render("base"))["laggard-agent"]["containers"]
+    agent, reader = workloads(kubernetes_tools.render())["laggard-agent"]["containers"]
     environment = {it["name"]: it.get("value") for it in agent["env"]}
     assert environment["LAGGARD_READER"] in reader["args"] and not reader.get("ports")
     assert reader["args"][reader["args"].index("--allow-user") + 1] == str(agent["securityContext"]["runAsUser"])
@@ -141,40 +99,28 @@ def test_who_is_on_the_network_asks_who_has_the_powers(kubernetes_tools: Any) ->
     assert {it["name"]: it.get("readOnly", False) for it in reader["volumeMounts"]} == {"reader": False, "run": True}
 
 
-CONFIGS = sorted((REPOSITORY / "deploy" / "kubernetes").rglob("config/*.yaml"))
+def profile_of(items: list[dict[str, Any]], folder: Path) -> Profile:
+    """The agents' profile, as they read it."""
+    (config,) = (it for it in items if it["kind"] == "ConfigMap" and it["metadata"]["name"] == "laggard-agent")
+    assert yaml.safe_load(config["data"]["agent.yaml"])["profile"] == "/etc/laggard/profile.yaml"
+    (folder / "profile.yaml").write_text(config["data"]["profile.yaml"])
+    return find_profile(str(folder / "profile.yaml"))
 
 
-@pytest.mark.parametrize("path", [path for path in CONFIGS if path.name != "profile.yaml"], ids=str)
-def test_the_daemons_take_their_configuration(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = {"agent.yaml": ["agent"], "collector.yaml": ["collector"], "controller.yaml": ["kubernetes", "controller"]}
-    config = tmp_path / path.name
-    secret = tmp_path / "url"  # as the kubelet mounts it of a Secret
-    secret.write_text("postgresql://laggard:word@db.example/laggard\n")
-    text = path.read_text().replace("/etc/laggard/", f"{path.parent}/")
-    config.write_text(text.replace("/etc/laggard-database/url", str(secret)))
-    assert main([*words[path.name], "--config", str(config), "--check-config"]) == 0, capsys.readouterr().err
-
-
-def test_nodes_with_the_label_are_expected_to_have_a_gpu() -> None:
+def test_nodes_with_the_label_are_expected_to_have_a_gpu(kubernetes_tools: Any, tmp_path: Path) -> None:
     """All else is as the agent has it by itself."""
-    profile = find_profile(str(REPOSITORY / "deploy/kubernetes/components/nvidia/config/profile.yaml"))
+    profile = profile_of(kubernetes_tools.render(), tmp_path)
     thresholds = dict(profile.thresholds)
     assert thresholds.pop("gpu_count") == {"least": 1}
     assert structs.replace(profile, thresholds=thresholds) == PROFILES["periodic"]
 
 
-def test_a_sites_own_thresholds_replace_the_profile(kubernetes_tools: Any, tmp_path: Path) -> None:
+def test_a_sites_own_thresholds_stand_over_the_profile(kubernetes_tools: Any, tmp_path: Path) -> None:
     """As docs/kubernetes.md shows it."""
     page = (REPOSITORY / "docs" / "kubernetes.md").read_text()
-    (overlay,) = re.findall(r"```yaml\n(resources: \[\.\./taint\].*?)```", page, re.DOTALL)
-    (text,) = re.findall(r"```yaml\n(deadline_seconds: .*?)```", page, re.DOTALL)
-    (tmp_path / "profile.yaml").write_text(text)
-    keys = yaml.safe_load(overlay.replace("../", "deploy/kubernetes/overlays/"))
-    items = kubernetes_tools.render(kustomization(tmp_path, **keys))
-    (config,) = (it for it in items if it["kind"] == "ConfigMap" and "agent" in it["metadata"]["name"])
-    assert config["data"]["profile.yaml"] == text
-    assert yaml.safe_load(config["data"]["agent.yaml"])["profile"] == "/etc/laggard/profile.yaml"
-    profile = find_profile(str(tmp_path / "profile.yaml"))
+    (values,) = re.findall(r"```yaml\n(agent:\n  profile:.*?)```", page, re.DOTALL)
+    profile = profile_of(kubernetes_tools.render(yaml.safe_load(values)), tmp_path)
+    assert profile.skip == ("swap",) and profile.thresholds["gpu_count"] == {"expected": 8, "least": 1}
     assert [probe.name for probe in choose_probes(profile, (), (), "the page")]
 
 
@@ -182,11 +128,9 @@ def test_the_daemons_take_the_arguments_and_ports_of_their_containers(
     kubernetes_tools: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     configs = {
-        item["metadata"]["name"].rpartition("-")[0]: item["data"]
-        for item in kubernetes_tools.render("overlays/taint")
-        if item["kind"] == "ConfigMap"
+        item["metadata"]["name"]: item["data"] for item in kubernetes_tools.render(TAINT) if item["kind"] == "ConfigMap"
     }
-    for name, pod in workloads(kubernetes_tools.render("overlays/taint")).items():
+    for name, pod in workloads(kubernetes_tools.render(TAINT)).items():
         container = pod["containers"][0]
         (file, text), *_ = configs[name].items()
         assert f"/etc/laggard/{file}" in container["args"]
@@ -196,67 +140,20 @@ def test_the_daemons_take_the_arguments_and_ports_of_their_containers(
         assert served == f":{container['ports'][0]['containerPort']}"
 
 
-def test_the_taint_and_the_annotation_have_one_name_everywhere(kubernetes_tools: Any) -> None:
+def test_the_taint_and_the_annotation_have_one_name_everywhere() -> None:
     from laggard.kubernetes.node import CONDITION, OPT_OUT, TAINT_KEY
 
-    texts = [path.read_text() for path in kubernetes_tools.manifests.rglob("*.yaml")]
+    folders = (REPOSITORY / "deploy" / name for name in ("helm", "kubernetes"))
+    texts = [path.read_text() for folder in folders for path in folder.rglob("*.yaml")]
     texts.append((REPOSITORY / "docs" / "kubernetes.md").read_text())
     found = set(re.findall(r"laggard/(?:unhealthy|ignore)\b", "\n".join(texts)))
     assert found == {TAINT_KEY, OPT_OUT}
     assert CONDITION in "\n".join(texts)
 
 
-def kustomization(folder: Path, **keys: Any) -> Path:
-    """A folder with a kustomization of its own over deploy/kubernetes, whose files it names by paths from there."""
-    root = os.path.relpath(REPOSITORY, folder)
-    text = yaml.safe_dump({"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization", **keys})
-    (folder / "kustomization.yaml").write_text(text.replace("deploy/", f"{root}/deploy/"))
-    return folder
-
-
-def in_another_namespace(folder: Path, overlay: str = "report-only") -> Path:
-    """The kustomization that docs/kubernetes.md shows, over that overlay."""
-    page = (REPOSITORY / "docs" / "kubernetes.md").read_text()
-    (text,) = re.findall(r"```yaml\n(resources: \[\.\./report-only\]\nnamespace: .*?)```", page, re.DOTALL)
-    keys = yaml.safe_load(text.replace("../report-only", f"deploy/kubernetes/overlays/{overlay}"))
-    return kustomization(folder, **keys)
-
-
-@pytest.mark.parametrize("overlay", ["report-only", "taint", "prometheus-operator"])
-def test_another_namespace_is_one_line(kubernetes_tools: Any, tmp_path: Path, overlay: str) -> None:
-    items = kubernetes_tools.render(in_another_namespace(tmp_path, overlay))
-    assert {it["metadata"].get("namespace", "gpu-tools") for it in items} == {"gpu-tools"}
-    assert [it["metadata"]["name"] for it in items if it["kind"] == "Namespace"] == ["gpu-tools"]
-    subjects = [each for it in items for each in it.get("subjects", ())]
-    assert subjects and {each["namespace"] for each in subjects} == {"gpu-tools"}
-    text = yaml.safe_dump_all(items)
-    assert "laggard.svc" not in text and "namespace: laggard" not in text
-    for policy in (it for it in items if it["kind"] == "ValidatingAdmissionPolicy"):
-        (condition,) = policy["spec"]["matchConditions"]  # kustomize renames nothing in expressions
-        assert 'endsWith(":laggard-controller")' in condition["expression"], policy["metadata"]["name"]
-        assert "laggard:laggard" not in condition["expression"]
-
-
-def test_what_else_an_overlay_has_goes_to_the_other_namespace_too(kubernetes_tools: Any, tmp_path: Path) -> None:
-    """Generators and components say the namespace that they find, not the one that they go to."""
-    (tmp_path / "profile.yaml").write_text("skip: [swap]\n")
-    generated = {"name": "laggard-agent", "namespace": "laggard", "behavior": "merge", "files": ["profile.yaml"]}
-    folder = kustomization(
-        tmp_path,
-        namespace="gpu-tools",
-        resources=["deploy/kubernetes/overlays/report-only"],
-        components=["deploy/kubernetes/components/taint"],
-        configMapGenerator=[generated],
-    )
-    maps = [it for it in kubernetes_tools.render(folder) if it["kind"] == "ConfigMap"]
-    assert len(maps) == 3 and {it["metadata"]["namespace"] for it in maps} == {"gpu-tools"}
-    data = {name: text for it in maps for name, text in it["data"].items()}
-    assert data["profile.yaml"] == "skip: [swap]\n" and yaml.safe_load(data["controller.yaml"])["taint"] == "on"
-
-
-def test_the_daemons_find_each_other_in_any_namespace(kubernetes_tools: Any, tmp_path: Path) -> None:
-    items = kubernetes_tools.render(in_another_namespace(tmp_path))
-    configs = {it["metadata"]["name"].rpartition("-")[0]: it["data"] for it in items if it["kind"] == "ConfigMap"}
+def test_the_daemons_find_each_other_in_any_namespace(kubernetes_tools: Any) -> None:
+    items = kubernetes_tools.render(namespace="gpu-tools")
+    configs = {it["metadata"]["name"]: it["data"] for it in items if it["kind"] == "ConfigMap"}
     services = {it["metadata"]["name"] for it in items if it["kind"] == "Service"}
     collector = yaml.safe_load(configs["laggard-collector"]["collector.yaml"])
     asked = urlsplit(yaml.safe_load(configs["laggard-controller"]["controller.yaml"])["collector"]).hostname
@@ -269,17 +166,12 @@ def test_the_daemons_find_each_other_in_any_namespace(kubernetes_tools: Any, tmp
 
 
 def test_with_tls_another_namespace_is_in_every_name(kubernetes_tools: Any, tmp_path: Path) -> None:
-    """By the commands of docs/kubernetes.md, in a copy."""
-    commands = re.findall(r"^    (sed -i .*)$", (REPOSITORY / "docs" / "kubernetes.md").read_text(), re.MULTILINE)
-    shutil.copytree(kubernetes_tools.manifests, tmp_path / "deploy/kubernetes")
+    """By the command of docs/kubernetes.md, in a copy."""
+    (command,) = re.findall(r"^    (sed -i .*)$", (REPOSITORY / "docs" / "kubernetes.md").read_text(), re.MULTILINE)
     (tmp_path / "docs/examples").mkdir(parents=True)
     certificates = Path(shutil.copy(REPOSITORY / "docs/examples/cert-manager.yaml", tmp_path / "docs/examples"))
-    assert len(commands) == 2
-    for command in commands:
-        subprocess.run(["bash", "-c", command], cwd=tmp_path, check=True)
-    head = "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nnamespace: gpu-tools\n"
-    (tmp_path / "kustomization.yaml").write_text(head + "resources: [deploy/kubernetes/overlays/tls]\n")
-    text = yaml.safe_dump_all(kubernetes_tools.render(tmp_path))
+    subprocess.run(["bash", "-c", command], cwd=tmp_path, check=True)
+    text = yaml.safe_dump_all(kubernetes_tools.render({"tls": {"enabled": True}}, "gpu-tools"))
     asked = set(re.findall(r"[a-z-]+\.[a-z-]+\.svc\b", text))
     assert asked == {f"laggard-{name}.gpu-tools.svc" for name in ("agents", "collector", "prometheus")}
     made = list(yaml.safe_load_all(certificates.read_text()))
@@ -287,35 +179,9 @@ def test_with_tls_another_namespace_is_in_every_name(kubernetes_tools: Any, tmp_
     assert {it["metadata"]["namespace"] for it in made} == {"gpu-tools"}
 
 
-def test_the_pages_own_overlay_has_all_its_parts(kubernetes_tools: Any, tmp_path: Path) -> None:
-    """A later component must not take back what an earlier one set."""
-    page = (REPOSITORY / "docs" / "kubernetes.md").read_text()
-    (text,) = re.findall(r"```yaml\n(resources: \[\.\./report-only\]\ncomponents:.*?)```", page, re.DOTALL)
-    keys = yaml.safe_load(text.replace("../../", "deploy/kubernetes/").replace("../", "deploy/kubernetes/overlays/"))
-    items = kubernetes_tools.render(kustomization(tmp_path, **keys))
-    names = {(it["kind"], it["metadata"]["name"]) for it in items}
-    assert {("ClusterRole", "laggard-controller-taint"), ("PodMonitor", "laggard-agent")} <= names
-    (config,) = (it for it in items if it["kind"] == "ConfigMap" and "controller" in it["metadata"]["name"])
-    assert yaml.safe_load(config["data"]["controller.yaml"])["taint"] == "on" and "web.yaml" in config["data"]
-
-
-def test_the_pages_patches_hold(kubernetes_tools: Any, tmp_path: Path) -> None:
-    """Of docs/kubernetes.md: less powers for the reader, further ports."""
-    page = (REPOSITORY / "docs" / "kubernetes.md").read_text()
-    blocks = re.findall(r"```yaml\n(resources: \[\.\./report-only\]\npatches:.*?)```", page, re.DOTALL)
-    ports, powers = (yaml.safe_load(text.replace("../", "deploy/kubernetes/overlays/")) for text in blocks)
-    made = kubernetes_tools.render(kustomization(tmp_path, **powers))
-    _, reader = workloads(made)["laggard-agent"]["containers"]
-    assert reader["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["SYSLOG"]}
-    made = kubernetes_tools.render(kustomization(tmp_path, **ports))
-    policies = {it["metadata"]["name"]: it["spec"] for it in made if it["kind"] == "NetworkPolicy"}
-    reached = {name: it["egress"][-1]["ports"][0]["port"] for name, it in policies.items()}
-    assert reached == {"laggard-controller": 16443, "laggard-collector": 9090}
-
-
 @pytest.mark.slow
 def test_a_missing_runtime_class_is_told_of_in_the_pages_words(cluster: Any, kubernetes_tools: Any) -> None:
-    spec = {**workloads(kubernetes_tools.render("overlays/taint"))["laggard-agent"], "runtimeClassName": "absent"}
+    spec = {**workloads(kubernetes_tools.render(TAINT))["laggard-agent"], "runtimeClassName": "absent"}
     pod = {"metadata": {"name": "x"}, "spec": spec}
     answer = cluster.request("POST", "/api/v1/namespaces/laggard/pods?dryRun=All", pod)
     (words,) = re.findall(r'RuntimeClass "nvidia" not found', (REPOSITORY / "docs/start/kubernetes.md").read_text())
@@ -324,30 +190,14 @@ def test_a_missing_runtime_class_is_told_of_in_the_pages_words(cluster: Any, kub
 
 @pytest.mark.slow
 def test_the_api_server_takes_every_manifest_strictly(cluster: Any, kubernetes_tools: Any) -> None:
-    for folder in ("overlays/report-only", "overlays/tls", "overlays/taint"):
-        kubernetes_tools.apply(cluster, kubernetes_tools.render(folder))
-    (job,) = yaml.safe_load_all((kubernetes_tools.manifests / "examples" / "gated-job.yaml").read_text())
+    for values in ({}, {"tls": {"enabled": True}}, TAINT):
+        kubernetes_tools.apply(cluster, kubernetes_tools.render(values))
+    (job,) = yaml.safe_load_all((REPOSITORY / "deploy/kubernetes/examples/gated-job.yaml").read_text())
     path = f"{kubernetes_tools.path_of(job)}?dryRun=All&fieldValidation=Strict"
     cluster.do("POST", path, job)
     job["spec"]["podFailurePolicy"]["rules"][0]["onExitCode"] = {}
     refused = cluster.request("POST", path, job)
     assert refused.status_code == 400 and "unknown field" in refused.text
-
-
-@pytest.mark.slow
-def test_every_node_gets_an_agent_also_one_that_laggard_tainted(cluster: Any, add_node: Any) -> None:
-    for name in ("ds-1", "ds-2"):
-        add_node(name)
-    taint = {"key": "laggard/unhealthy", "value": "GPU_LOST", "effect": "NoSchedule"}
-    cluster.do("PATCH", "/api/v1/nodes/ds-2", {"spec": {"taints": [taint]}}, "application/merge-patch+json")
-
-    def agents() -> set[str]:
-        """The nodes that pods of agents are meant for: the DaemonSet's controller names each in the pod's affinity."""
-        items = cluster.do("GET", "/api/v1/namespaces/laggard/pods")["items"]
-        return set(re.findall(r"ds-\d", str([item["spec"].get("affinity") for item in items])))
-
-    cluster.wait_until(lambda: len(agents()) >= 2)
-    assert agents() == {"ds-1", "ds-2"}
 
 
 @pytest.mark.slow
@@ -358,7 +208,7 @@ def test_collector_and_controller_are_restricted_and_the_agent_is_not(cluster: A
     cluster.do("POST", "/api/v1/namespaces", namespace)
     cluster.do("POST", "/api/v1/namespaces/closed/serviceaccounts", {"metadata": {"name": "any"}})
     verdicts = {}
-    for name, spec in workloads(kubernetes_tools.render("base") + kubernetes_tools.render("overlays/taint")).items():
+    for name, spec in workloads(kubernetes_tools.render(TAINT)).items():
         without = {key: value for key, value in spec.items() if key not in ("runtimeClassName", "priorityClassName")}
         pod = {"metadata": {"name": name}, "spec": {**without, "serviceAccountName": "any"}}
         answer = cluster.request("POST", "/api/v1/namespaces/closed/pods?dryRun=All", pod)

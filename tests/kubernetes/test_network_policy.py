@@ -6,7 +6,6 @@ import re
 from typing import Any
 
 import pytest
-import yaml
 from support.chart import NO_HELM, rendered
 from support.network_policy import Peer, lets_in, selects
 from support.paths import REPOSITORY
@@ -23,13 +22,10 @@ def policy_of(items: list[dict[str, Any]], part: str = "collector") -> dict[str,
     return next(it for it in items if (it["kind"], it["metadata"]["name"]) == ("NetworkPolicy", name))
 
 
-@pytest.fixture(params=["kustomize", "Helm"])
-def items(request: pytest.FixtureRequest, kubernetes_tools: Any) -> list[dict[str, Any]]:
-    if request.param == "Helm":
-        pytest.importorskip("helm_python", reason=NO_HELM)
-        return rendered()
-    made: list[dict[str, Any]] = kubernetes_tools.render("overlays/report-only")
-    return made
+@pytest.fixture
+def items() -> list[dict[str, Any]]:
+    pytest.importorskip("helm_python", reason=NO_HELM)
+    return rendered()
 
 
 @pytest.mark.parametrize(("part", "port"), [("collector", 19401), ("controller", 19402)])
@@ -60,14 +56,10 @@ def test_helm_lets_named_namespaces_in() -> None:
     assert lets_in(policy, JOBS._replace(namespace_labels=MAY_READ), 19401)
 
 
-@pytest.mark.parametrize(
-    "place",
-    ["docs/kubernetes.md", "deploy/kubernetes/examples/gated-job.yaml", "deploy/kubernetes/base/network-policy.yaml"],
-)
-def test_readers_are_told_the_label(place: str) -> None:
+@pytest.mark.parametrize("place", ["docs/kubernetes.md", "deploy/kubernetes/examples/gated-job.yaml"])
+def test_readers_are_told_the_label(items: list[dict[str, Any]], place: str) -> None:
     """The command for kubectl, with the label that the policy has."""
-    policy = yaml.safe_load((REPOSITORY / "deploy/kubernetes/base/network-policy.yaml").read_text())
-    peers = policy["spec"]["ingress"][0]["from"]
+    peers = policy_of(items)["spec"]["ingress"][0]["from"]
     ((key, value),) = next(it["namespaceSelector"] for it in peers if "namespaceSelector" in it)["matchLabels"].items()
     told = re.findall(r"kubectl label namespace \S+ (\S+)=(\S+)", (REPOSITORY / place).read_text())
     assert (key, value) in told

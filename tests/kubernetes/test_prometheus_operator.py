@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import yaml
-from support.chart import NO_HELM, rendered
+from support.chart import CHART, NO_HELM, rendered
 from support.network_policy import selects
 from support.paths import REPOSITORY
 
 PROMETHEUS = REPOSITORY / "deploy" / "prometheus"
-COMPONENTS = REPOSITORY / "deploy" / "kubernetes" / "components"
-OVERLAY = "overlays/prometheus-operator"
 GROUP = "monitoring.coreos.com"
 
 
-def test_the_rules_are_those_of_prometheus() -> None:
-    path = REPOSITORY / "scripts" / "prometheus_rules.py"
-    spec = importlib.util.spec_from_file_location("prometheus_rules", path)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    for name, text in module.made().items():
-        assert (REPOSITORY / "deploy" / name).read_text() == text, "run .venv/bin/python scripts/prometheus_rules.py"
+@pytest.mark.parametrize("name", ["rules.yml", "alerts.yml"])
+def test_the_rules_are_those_of_prometheus(name: str) -> None:
+    copied = "cp deploy/prometheus/{rules,alerts}.yml deploy/helm/laggard/files/"
+    assert (CHART / "files" / name).read_text() == (PROMETHEUS / name).read_text(), copied
 
 
 def rules(items: list[dict[str, Any]]) -> dict[str, Any]:
@@ -34,11 +26,10 @@ def rules(items: list[dict[str, Any]]) -> dict[str, Any]:
     return {item["metadata"]["name"]: item["spec"] for item in items if item["kind"] == "PrometheusRule"}
 
 
-def test_kustomize_and_helm_make_objects_of_all_rules(kubernetes_tools: Any) -> None:
+def test_helm_makes_objects_of_all_rules() -> None:
     of_files = {
         f"laggard-{name}": yaml.safe_load((PROMETHEUS / f"{name}.yml").read_text()) for name in ("rules", "alerts")
     }
-    assert rules(kubernetes_tools.render(OVERLAY)) == of_files
     pytest.importorskip("helm_python", reason=NO_HELM)
     assert rules(rendered({"prometheusRule": True})) == of_files
     assert rules(rendered()) == {}
@@ -74,52 +65,39 @@ def labels_of_pods(items: list[dict[str, Any]]) -> list[dict[str, str]]:
     return [it["spec"]["template"]["metadata"]["labels"] for it in items if it["kind"] in ("DaemonSet", "Deployment")]
 
 
-def ways_to_scrape(tools: Any) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """Objects with PodMonitors among them, as each way of installing makes them."""
-    yield "kustomize", tools.render(OVERLAY)
-    by_https = list(yaml.safe_load_all((COMPONENTS / "pod-monitor-tls" / "pod-monitors.yaml").read_text()))
-    yield "kustomize, TLS", tools.render("overlays/tls") + by_https
+@pytest.mark.parametrize("tls", [False, True])
+def test_who_is_scraped_has_the_job_that_the_alerts_select_by(tls: bool) -> None:
     pytest.importorskip("helm_python", reason=NO_HELM)
-    for tls in (False, True):
-        yield f"Helm, TLS {tls}", rendered({"podMonitor": True, "tls": {"enabled": tls}})
-
-
-def test_who_is_scraped_has_the_job_that_the_alerts_select_by(kubernetes_tools: Any) -> None:
     selected = set(re.findall(r'job="([^"]+)"', (PROMETHEUS / "alerts.yml").read_text()))
     assert {"laggard-agent", "laggard-collector"} <= selected
-    for way, items in ways_to_scrape(kubernetes_tools):
-        monitors = [item for item in items if item["kind"] == "PodMonitor"]
-        found = jobs(monitors, labels_of_pods(items))
-        assert found == {f"laggard-{part}": f"laggard-{part}" for part in ("agent", "collector", "controller")}, way
-        assert selected <= set(found.values()), way
+    items = rendered({"podMonitor": True, "tls": {"enabled": tls}})
+    found = jobs([item for item in items if item["kind"] == "PodMonitor"], labels_of_pods(items))
+    assert found == {f"laggard-{part}": f"laggard-{part}" for part in ("agent", "collector", "controller")}
+    assert selected <= set(found.values())
 
 
-def test_labels_that_a_prometheus_selects_by_are_on_its_objects_alone(kubernetes_tools: Any) -> None:
-    ways = {"kustomize": kubernetes_tools.render(OVERLAY)}
+@pytest.mark.parametrize("tls", [False, True])
+def test_labels_that_a_prometheus_selects_by_are_on_its_objects_alone(tls: bool) -> None:
     pytest.importorskip("helm_python", reason=NO_HELM)
     label = {"release": "kube-prometheus-stack"}
-    for tls in (False, True):
-        values = {"podMonitor": True, "prometheusRule": True, "prometheusLabels": label, "tls": {"enabled": tls}}
-        ways[f"Helm, TLS {tls}"] = rendered(values)
-    for way, items in ways.items():
-        labelled = {item["kind"] for item in items if item["metadata"].get("labels", {}).get("release")}
-        assert labelled == {"PodMonitor", "PrometheusRule"}, way
-        selected = [it for it in items if selects({"matchLabels": label}, it["metadata"].get("labels", {}))]
-        assert len(selected) == sum(it["apiVersion"].startswith(GROUP) for it in items), way
+    values = {"podMonitor": True, "prometheusRule": True, "prometheusLabels": label, "tls": {"enabled": tls}}
+    items = rendered(values)
+    labelled = {item["kind"] for item in items if item["metadata"].get("labels", {}).get("release")}
+    assert labelled == {"PodMonitor", "PrometheusRule"}
+    selected = [it for it in items if selects({"matchLabels": label}, it["metadata"].get("labels", {}))]
+    assert len(selected) == sum(it["apiVersion"].startswith(GROUP) for it in items)
 
 
 @pytest.mark.slow
 def test_the_api_server_takes_the_objects_strictly(cluster: Any, kubernetes_tools: Any) -> None:
     kubernetes_tools.define_custom_resources(cluster)
-    items = [it for it in kubernetes_tools.render(OVERLAY) if it["apiVersion"].startswith(GROUP)]
-    items += yaml.safe_load_all((COMPONENTS / "pod-monitor-tls" / "pod-monitors.yaml").read_text())
-    items += [
+    items = [
         it
         for values in ({"podMonitor": True, "prometheusRule": True}, {"podMonitor": True, "tls": {"enabled": True}})
         for it in rendered(values)
         if it["apiVersion"].startswith(GROUP)
     ]
-    assert len(items) == 3 + 3 + 3 + 3
+    assert len(items) == 3 + 3
     kubernetes_tools.apply(cluster, items)
     monitor = next(it for it in items if it["kind"] == "PodMonitor")
     misspelt = {**monitor, "spec": {**monitor["spec"], "jobLable": "x"}}

@@ -4,6 +4,8 @@ The real API server's own checks, of rights and of patches, are test_controller.
 from __future__ import annotations
 
 import json
+import logging
+import re
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,19 +14,18 @@ from urllib.parse import urlsplit
 
 import pytest
 from msgspec import structs
+from support.fuzz import described_paths
 
 from laggard.collector.web.documents import NodeFindingsDocument
-from laggard.http.message import Request
-from laggard.kubernetes.api_server import ApiServer
+from laggard.kit.http_message import Request
+from laggard.kubernetes.api_server import Answer, ApiServer, Exchange
+from laggard.kubernetes.command import Web
 from laggard.kubernetes.controller import Controller, Round
-from laggard.kubernetes.exchange import Answer, Exchange
 from laggard.kubernetes.node import CONDITION, OPT_OUT, TAINT_KEY
 from laggard.kubernetes.settings import ControllerSettings
-from laggard.kubernetes.web import Web
 from laggard.model import Finding, Fix, Severity
 from laggard.wire import encode
-from laggard.wire.node_finding import NodeFinding
-from laggard.wire.nodes import NodeRow, NodesDocument
+from laggard.wire.nodes import NodeFinding, NodeRow, NodesDocument
 
 OTHERS = {"key": "example.org/theirs", "value": "x", "effect": "NoSchedule"}
 
@@ -180,6 +181,9 @@ def test_of_a_fleet_of_which_too_much_fails_none_is_tainted(cluster: StandIn, st
         controller.round(now)
     assert not any(cluster.taints(name) for name in cluster.nodes)
     assert controller.last.held_back.startswith("of 3 nodes 2 fail") and ("n1", "TaintHeldBack") in cluster.events
+    cluster.find("n1")
+    controller.round(1015.0)
+    assert [name for name in cluster.nodes if cluster.taints(name)] == ["n2"] and not controller.last.held_back
 
 
 def test_a_dry_run_taints_nothing(cluster: StandIn, start: Start, caplog: pytest.LogCaptureFixture) -> None:
@@ -188,6 +192,19 @@ def test_a_dry_run_taints_nothing(cluster: StandIn, start: Start, caplog: pytest
     for now in (0.0, 1000.0):
         controller.round(now)
     assert not cluster.taints("n1") and "dry run: node n1 would be tainted" in caplog.text
+
+
+def test_an_agent_that_calls_its_node_otherwise_is_told_of_once(
+    cluster: StandIn, start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster.rows["n1"] = structs.replace(cluster.rows["n1"], node="n1.example.org")
+    controller = start()
+    with caplog.at_level(logging.INFO, "laggard.kubernetes"):
+        for now in (0.0, 15.0):
+            controller.round(now)
+    assert cluster.condition("n1") is None and controller.last.misnamed == 1
+    assert caplog.text.count("calls itself n1.example.org and is at the address of n1") == 1
+    assert caplog.text.count("2 nodes: 2 healthy") == 1
 
 
 def test_people_can_take_a_node_out(cluster: StandIn, start: Start) -> None:
@@ -203,7 +220,7 @@ def test_people_can_take_a_node_out(cluster: StandIn, start: Start) -> None:
 
 
 def test_while_the_collector_is_away_nothing_is_written_and_without_events_all_else_goes_on(
-    cluster: StandIn, start: Start
+    cluster: StandIn, start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
     controller = start()
     controller.round(0.0)
@@ -214,6 +231,7 @@ def test_while_the_collector_is_away_nothing_is_written_and_without_events_all_e
     cluster.answers.update(collector=200, events=403)
     controller.round(30.0)
     assert cluster.condition("n1")[0] == "False" and not controller.last.failure
+    assert "events are not written for a while: cannot create an event on n1" in caplog.text
 
 
 def test_it_is_healthy_while_rounds_are_completed_and_its_metrics_tell_of_the_last(
@@ -230,6 +248,8 @@ def test_it_is_healthy_while_rounds_are_completed_and_its_metrics_tell_of_the_la
     assert asked(web, "/-/healthy") == asked(web, "/-/ready") == (200, "healthy\n")
     metrics = asked(web, "/metrics")[1].splitlines()
     assert "laggard_controller_unhealthy_nodes 1.0" in metrics and "laggard_controller_held_back 0.0" in metrics
-    assert asked(web, "/nope")[0] == 404 and asked(web, "/metrics", "POST")[0] == 405
+    status, said = asked(web, "/nope")
+    assert status == 404 and sorted(re.findall(r"/[-\w/]+", said)) == sorted(described_paths("controller"))
+    assert asked(web, "/metrics", "POST")[0] == 405
     stalled = Web(lambda: Round(completed_at=time.time() - 120, failure="no route to host"), 0.0)
     assert asked(stalled, "/-/healthy") == (503, "no round is completed: no route to host\n")

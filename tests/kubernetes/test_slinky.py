@@ -9,7 +9,7 @@ import yaml
 from support.kubernetes_schemas import VERSIONS, errors_by_schema
 from support.paths import REPOSITORY
 
-from laggard.environment import SHARED_RANK_DIR
+from laggard.kit.environment import SHARED_RANK_DIR
 
 NODE_SET = yaml.safe_load((REPOSITORY / "deploy/kubernetes/examples/slinky-nodeset.yaml").read_text())
 
@@ -35,7 +35,7 @@ def test_ranks_write_where_the_agent_of_the_node_reads(kubernetes_tools: Any) ->
     (volume,) = pod()["spec"]["volumes"]
     (mount,) = pod()["spec"]["containers"][0]["volumeMounts"]
     assert volume["hostPath"]["path"] == mount["mountPath"] == SHARED_RANK_DIR and not mount.get("readOnly")
-    agents = next(item for item in kubernetes_tools.render("base") if item["kind"] == "DaemonSet")
+    agents = next(item for item in kubernetes_tools.render() if item["kind"] == "DaemonSet")
     agent = agents["spec"]["template"]["spec"]
     variables = {it["name"]: it.get("value") for it in agent["containers"][0]["env"]}
     assert variables["LAGGARD_RANK_DIR"] == SHARED_RANK_DIR

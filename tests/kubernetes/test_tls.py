@@ -1,17 +1,10 @@
-"""TLS as the manifests and the chart ask for it: real daemons run with what is rendered.
+"""TLS as the chart asks for it: real daemons run with what is rendered.
 
 The certificates are as cert-manager would make them; who probes shows none, as the kubelet."""
 
 from __future__ import annotations
 
-import contextlib
-import os
-import re
-import signal
 import ssl
-import subprocess
-import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -21,30 +14,23 @@ from typing import Any
 import pytest
 import trustme
 import yaml
+from support.chart import NO_HELM, rendered
+from support.daemons import Daemon
 from support.paths import REPOSITORY
+from support.waiting import wait_for
 
-from laggard.http.tls import client_context
-from laggard.kubernetes.exchange import Exchange
+from laggard.kit.tls import client_context
+from laggard.kubernetes.api_server import Exchange
 
 MOUNTED = "/etc/laggard-tls"
 SECONDS = 120.0
 SECRETS = ("agent", "collector", "controller", "prometheus")
 
 
-def helm_chart() -> list[dict[str, Any]]:
-    helm = pytest.importorskip("helm_python", reason="needs helm-python-sdk: Helm as a library")
-    with helm.Chart.load(REPOSITORY / "deploy" / "helm" / "laggard") as chart:
-        values = {"tls": {"enabled": True}, "podMonitor": True}
-        texts = chart.render(values, name="laggard", namespace="laggard")
-    return [it for name, text in texts.items() if name.endswith(".yaml") for it in yaml.safe_load_all(text) if it]
-
-
-@pytest.fixture(params=["kustomize", "helm"])
-def items(request: pytest.FixtureRequest, kubernetes_tools: Any) -> list[dict[str, Any]]:
-    if request.param == "helm":
-        return helm_chart()
-    monitors = kubernetes_tools.manifests / "components" / "pod-monitor-tls" / "pod-monitors.yaml"
-    return [*kubernetes_tools.render("overlays/tls"), *yaml.safe_load_all(monitors.read_text())]
+@pytest.fixture
+def items() -> list[dict[str, Any]]:
+    pytest.importorskip("helm_python", reason=NO_HELM)
+    return rendered({"tls": {"enabled": True}, "podMonitor": True})
 
 
 def certificates() -> dict[str, Any]:
@@ -62,8 +48,7 @@ class Site:
         self.authority = trustme.CA()
         for secret, names in certificates().items():
             self.issue(secret, *names)
-        maps = {it["metadata"]["name"]: it["data"] for it in items if it["kind"] == "ConfigMap"}
-        self.files = {"-".join(name.split("-")[:2]): data for name, data in maps.items()}
+        self.files = {it["metadata"]["name"]: it["data"] for it in items if it["kind"] == "ConfigMap"}
         kinds = ("DaemonSet", "Deployment")
         self.pods = {it["metadata"]["name"]: it["spec"]["template"]["spec"] for it in items if it["kind"] in kinds}
 
@@ -121,34 +106,16 @@ Start = Callable[..., str]
 @pytest.fixture
 def start(site: Site, tmp_path: Path) -> Iterator[Start]:
     """Starts a daemon with what is rendered for it. Returns its URL."""
-    with contextlib.ExitStack() as stack:
+    started: list[Daemon] = []
 
-        def start(name: str, *more: str, **changes: Any) -> str:
-            words = [
-                sys.executable,
-                "-m",
-                "laggard",
-                *site.command(name, listen_address="127.0.0.1:0", **changes),
-                *more,
-            ]
-            log = tmp_path / f"{name}.log"
-            environment = {**os.environ, **site.environment(name), "LAGGARD_STATE_DIR": str(tmp_path)}
-            process = subprocess.Popen(words, stderr=stack.enter_context(log.open("w")), env=environment)
-            stack.callback(process.wait, 60)
-            stack.callback(process.send_signal, signal.SIGTERM)
-            wait_until(lambda: "listening on " in log.read_text() or process.poll() is not None)
-            found = re.search(r"listening on (https://[\d.:]+)", log.read_text())
-            assert found, log.read_text()
-            return found[1]
+    def start(name: str, *more: str, **changes: Any) -> str:
+        environ = {**site.environment(name), "LAGGARD_STATE_DIR": str(tmp_path)}
+        started.append(Daemon(tmp_path / f"{name}.log", (*site.command(name, **changes), *more), environ))
+        return started[-1].url
 
-        yield start
-
-
-def wait_until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    yield start
+    for daemon in started:
+        daemon.stop()
 
 
 def get(url: str, tls: ssl.SSLContext) -> tuple[int, str]:
@@ -189,7 +156,7 @@ def test_daemons_speak_tls_with_what_is_rendered(site: Site, start: Start, tmp_p
     agent = start("laggard-agent", "--rank-dir", str(tmp_path / "ranks"), node="n0")
     kubelet, prometheus = site.client(), site.client("laggard-prometheus-tls")
     for probe in probes(site.container("laggard-agent")):
-        wait_until(lambda probe=probe: get(f"{agent}{probe['path']}", kubelet)[0] == 200)
+        wait_for(lambda probe=probe: get(f"{agent}{probe['path']}", kubelet)[0] == 200)
     assert get(f"{agent}/metrics", kubelet)[0] == get(f"{agent}/api/v1/ranks", kubelet)[0] == 403
     assert get(f"{agent}/metrics", site.client("laggard-controller-tls"))[0] == 403, (
         "an authority's name that is not let in"
@@ -197,12 +164,12 @@ def test_daemons_speak_tls_with_what_is_rendered(site: Site, start: Start, tmp_p
     assert "laggard_build_info" in get(f"{agent}/metrics", prometheus)[1]
     port = agent.rpartition(":")[2]
     collector = start("laggard-collector", target_names=[f"https://localhost:{port}"], incidents_database="")
-    wait_until(lambda: '"state":"up"' in get(f"{collector}/api/v1/nodes", kubelet)[1])
+    wait_for(lambda: '"state":"up"' in get(f"{collector}/api/v1/nodes", kubelet)[1])
     for probe in probes(site.container("laggard-collector")):
-        wait_until(lambda probe=probe: get(f"{collector}{probe['path']}", kubelet)[0] == 200)
+        wait_for(lambda probe=probe: get(f"{collector}{probe['path']}", kubelet)[0] == 200)
     assert "laggard_build_info" in get(f"{collector}/metrics", prometheus)[1]
     site.issue("laggard-agent-tls", "elsewhere.example.org")
-    wait_until(lambda: "Hostname mismatch" in get(f"{collector}/api/v1/nodes", kubelet)[1])
+    wait_for(lambda: "Hostname mismatch" in get(f"{collector}/api/v1/nodes", kubelet)[1])
 
 
 @pytest.mark.slow
@@ -223,13 +190,3 @@ def test_the_controller_takes_up_authorities_that_were_replaced(
     authorities.write_text("half a certificate")
     assert exchange.send("GET", url).status == 200, "what was said before holds"
     exchange.close()
-
-
-@pytest.mark.slow
-def test_the_controller_is_probed_and_scraped(site: Site, start: Start, tmp_path: Path) -> None:
-    token = tmp_path / "token"
-    token.write_text("nobody's")
-    url = start("laggard-controller", api_server="https://127.0.0.1:9", token_file=str(token), ca_file="")
-    for probe in probes(site.container("laggard-controller")):
-        assert get(f"{url}{probe['path']}", site.client())[0] == 200
-    assert "laggard_build_info" in get(f"{url}/metrics", site.client("laggard-prometheus-tls"))[1]

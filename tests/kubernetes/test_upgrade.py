@@ -1,12 +1,10 @@
-"""The chart of earlier commits, upgraded to this one and back, by Helm itself on a real API server; the manifests
+"""The chart of earlier commits, upgraded to this one and back, by Helm itself on a real API server; its objects
 applied in any order. No kubelet runs: what is looked at is what the API server keeps."""
 
 from __future__ import annotations
 
 import io
 import os
-import random
-import re
 import shutil
 import subprocess
 import tarfile
@@ -15,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.chart import CHART, NO_HELM
+from support.chart import CHART, NO_HELM, for_any_version
 from support.paths import REPOSITORY
-from support.transcript import commands_of
 from support.unpacked import unpack
 
 helm = pytest.importorskip("helm_python", reason=NO_HELM)
@@ -53,15 +50,7 @@ def chart_of(commit: str, folder: Path) -> Path:
     packed = subprocess.run(command, cwd=REPOSITORY, capture_output=True, check=True, timeout=120).stdout
     with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
         unpack(archive, folder)
-    return for_any_version(folder / PATH)
-
-
-def for_any_version(chart: Path) -> Path:
-    """The chart without the version of Kubernetes that it wants: an API server that was built from source may say that
-    it is 0.0.0."""
-    meta = chart / "Chart.yaml"
-    meta.write_text(re.sub(r"(?m)^kubeVersion:.*\n", "", meta.read_text()))
-    return chart
+    return for_any_version(folder / PATH, folder / "chart")
 
 
 @pytest.fixture
@@ -84,7 +73,7 @@ def test_a_chart_is_upgraded_and_goes_back(own_control_plane: Any, release: Any,
     plane, commits = own_control_plane, earlier_charts()
     if not commits:
         pytest.skip("needs the repository's history, for the chart as it was")
-    now = for_any_version(Path(shutil.copytree(CHART, tmp_path / "now")))
+    now = for_any_version(CHART, tmp_path / "now")
     for number, commit in enumerate(commits):
         earlier = chart_of(commit, tmp_path / str(number))
         release.install(earlier, "laggard", VALUES, namespace=NAMESPACE)
@@ -105,52 +94,13 @@ def test_a_chart_is_upgraded_and_goes_back(own_control_plane: Any, release: Any,
 
 @pytest.mark.slow
 def test_the_first_apply_has_no_line_of_an_error(own_control_plane: Any, tmp_path: Path) -> None:
-    """Of the page for beginners: both streams, each line."""
+    """Of the agents without Helm: both streams, each line."""
     kubectl = shutil.which("kubectl")
     if kubectl is None:
         pytest.skip("needs kubectl")
     environ = {**os.environ, "KUBECONFIG": str(own_control_plane.write_kubeconfig(tmp_path))}
-    page = REPOSITORY / "docs" / "start" / "kubernetes.md"
-    install = commands_of(page)[0].script.splitlines()[-1]
-    for overlay in ("report-only", "taint", "evaluators"):
-        command = install.replace("report-only", overlay).split()
-        done = subprocess.run(command, cwd=REPOSITORY, env=environ, capture_output=True, text=True, timeout=300)
-        assert done.returncode == 0 and done.stderr == "", done.stderr
-        lines = done.stdout.splitlines()
-        assert lines and not [it for it in lines if it.split()[-1] not in ("created", "configured", "unchanged")], lines
-
-
-@pytest.mark.slow
-def test_the_objects_may_come_in_any_order(own_control_plane: Any, kubernetes_tools: Any) -> None:
-    """As from a tool that knows no order: what comes before its namespace is refused, and is taken the next time."""
-    items = kubernetes_tools.render("overlays/evaluators") + kubernetes_tools.render("overlays/taint")
-    order = random.Random(1)
-    for _ in range(3):
-        order.shuffle(items)
-        left = items
-        for _ in range(2):
-            left = [it for it in left if not _is_taken(own_control_plane, it, kubernetes_tools)]
-        assert left == [], "each is taken the second time"
-        uids = {path: own_control_plane.do("GET", path)["metadata"]["uid"] for path in KEPT[4:7]}
-        order.shuffle(items)
-        assert all(_is_taken(own_control_plane, it, kubernetes_tools) for it in items)
-        assert uids == {path: own_control_plane.do("GET", path)["metadata"]["uid"] for path in uids}
-        for item in items:
-            if item["kind"] != "Namespace":
-                own_control_plane.request("DELETE", _place(item, kubernetes_tools))
-        # The namespace stays while it ends, and takes nothing then: the next round begins when it is gone.
-        own_control_plane.request("DELETE", "/api/v1/namespaces/laggard")
-        own_control_plane.wait_until(
-            lambda: own_control_plane.request("GET", "/api/v1/namespaces/laggard").status_code == 404
-        )
-
-
-def _place(item: dict[str, Any], tools: Any) -> str:
-    return f"{tools.path_of(item)}/{item['metadata']['name']}"
-
-
-def _is_taken(plane: Any, item: dict[str, Any], tools: Any) -> bool:
-    url = f"{_place(item, tools)}?fieldManager=test&force=true&fieldValidation=Strict"
-    answer = plane.request("PATCH", url, item, kind="application/apply-patch+yaml")
-    assert answer.is_success or answer.status_code == 404, answer.text
-    return bool(answer.is_success)
+    own_control_plane.do("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
+    command = [kubectl, "apply", "-f", "deploy/kubernetes/agent.yaml"]
+    done = subprocess.run(command, cwd=REPOSITORY, env=environ, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0 and done.stderr == "", done.stderr
+    assert [line.split()[-1] for line in done.stdout.splitlines()] == ["created"] * 4

@@ -14,14 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 from support.collectors import rank_row
+from support.steps import step_table
 from support.timings import job
 
-from laggard.locate.corrupt import MIN_REPLICAS, corrupt_ranks
 from laggard.locate.describe import details, sentence
-from laggard.locate.digests import RankDigests, collected, digests
-from laggard.locate.job_timings import JobTimings, live_timings
-from laggard.locate.node_findings import NodeFindings
-from laggard.locate.step_tables import step_table
+from laggard.locate.job_timings import JobTimings, NodeFindings, RankDigests, collected, digests, live_timings
+from laggard.locate.partial_verdict import MIN_REPLICAS, corrupt_ranks
 from laggard.locate.verdict import locate
 from laggard.model import Verdict
 from laggard.rankfile.fact_names import DIGEST_SHARDED, DIGEST_SKIPPED, DIGESTS

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from laggard.kit.words import ranks_text
 from laggard.locate.describe import details, evidence_lines, note_lines, sentence
 from laggard.model import Culprit, Location, Note, RankEnd, Verdict, Window
-from laggard.text.words import ranks_text
 
 
 def _location(verdict: Verdict, *culprits: Culprit, notes: tuple[Note, ...] = (), **changes: Any) -> Location:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 from support.timings import job
 
-from laggard.locate.explanation import explained
-from laggard.locate.node_findings import UNLISTED, NodeFindings
-from laggard.locate.ring_request import ring_request
+from laggard.locate.explanation import explained, ring_request
+from laggard.locate.job_timings import UNLISTED, NodeFindings
 from laggard.locate.verdict import locate
 from laggard.model import CpuNeighbour, Culprit
 

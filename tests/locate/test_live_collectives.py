@@ -9,14 +9,11 @@ import pytest
 from support.timings import job
 
 from laggard.locate.job_timings import JobTimings
-from laggard.locate.link_suspects import MAX_RANKS, link_suspects
-from laggard.locate.live_collectives import with_collectives
+from laggard.locate.live_collectives import MAX_RANKS, link_suspects, with_collectives
 from laggard.locate.verdict import locate
 from laggard.model import Verdict
-from laggard.rankfile.fact_names import GROUPS
-from laggard.rankfile.members import member_runs
-from laggard.wire.collectives import CollectiveLane, CollectiveRow, RankCollectives
-from laggard.wire.ranks import RankRow
+from laggard.rankfile.fact_names import GROUPS, member_runs
+from laggard.wire.ranks import CollectiveLane, CollectiveRow, RankCollectives, RankRow
 
 PER_NODE, STEPS = 4, 40
 TRANSFER = {"tp": 0.004, "dp": 0.02}

@@ -13,8 +13,7 @@ from laggard.locate.live_positions import LiveLayout
 from laggard.locate.step_tables import FIRST_PHASE, STEP_COLUMNS, WAITED
 from laggard.locate.verdict import locate
 from laggard.model import Verdict
-from laggard.rankfile.fact_names import GROUPS
-from laggard.rankfile.members import member_runs
+from laggard.rankfile.fact_names import GROUPS, member_runs
 from laggard.wire.ranks import RankRow
 
 RANKS, STAGES = 16, 4

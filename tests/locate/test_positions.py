@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from laggard.locate.positions import NOWHERE, Membership, Place, alone_in_stage, position_classes
+from laggard.locate.live_positions import Membership, Place, alone_in_stage, position_classes
 
 
 def classes(places: list[Place]) -> list[set[int]]:
@@ -26,7 +26,7 @@ def test_where_no_position_is_declared_the_place_in_the_groups_tells() -> None:
 
 
 def test_without_anything_declared_all_are_peers() -> None:
-    assert classes([NOWHERE] * 5) == [{0, 1, 2, 3, 4}]
+    assert classes([Place({}, ())] * 5) == [{0, 1, 2, 3, 4}]
 
 
 def test_with_few_replicas_the_ranks_of_a_tensor_group_are_peers_too() -> None:

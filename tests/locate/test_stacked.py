@@ -9,8 +9,7 @@ import pytest
 from laggard.locate.describe import evidence_lines, sentence
 from laggard.locate.stacked import standing_notes, with_stacks
 from laggard.model import Culprit, Location, Note, Verdict, Window
-from laggard.stacks.frames import Frame
-from laggard.stacks.sampled import ASKED, FAILED, HELD, STALLED, TERMINATED, Counted, Sampled, Thread
+from laggard.stacks.sampled import ASKED, FAILED, HELD, STALLED, TERMINATED, Counted, Frame, Sampled, Thread
 
 MODULE = Frame("<module>", "/home/u/train.py", 120)
 LIBRARY = "/venv/lib/python3.11/site-packages/"

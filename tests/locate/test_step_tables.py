@@ -8,18 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.steps import StepRow, step_rows, step_table
 
-from laggard.constants import PHASES
-from laggard.locate.step_tables import (
-    BLOCK_RANKS,
-    STEP_COLUMNS,
-    distinct_steps,
-    over_phases,
-    step_arrays,
-    step_rows,
-    step_table,
-)
-from laggard.wire.ranks import StepRow
+from laggard.kit.constants import PHASES
+from laggard.locate.step_tables import BLOCK_RANKS, STEP_COLUMNS, distinct_steps, over_phases, step_arrays
 
 Ranks = Sequence[Sequence[int]]
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
+from support.timings import scaled
 
-from laggard.constants import PHASES
-from laggard.locate.job_timings import JobTimings, RankState
-from laggard.locate.node_findings import NodeFindings
+from laggard.kit.constants import PHASES
+from laggard.locate.job_timings import JobTimings, NodeFindings, RankState
 from laggard.locate.verdict import locate
 from laggard.model import RankEnd, Verdict
 from laggard.wire.ranks import BeatRow, InFlight, LaneProgress
@@ -98,33 +98,6 @@ def test_a_healthy_job_has_no_culprit(seed: int, ranks: int, noise: float) -> No
     assert location.verdict is Verdict.OK and location.culprits == ()
 
 
-@given(seed=st.integers(0, 10_000), ranks=st.integers(3, 32), rank=st.integers(0, 31))
-@settings(max_examples=40, deadline=None)
-def test_rank_order_and_clock_offsets_do_not_matter(seed: int, ranks: int, rank: int) -> None:
-    rank %= ranks
-    location = locate(job(ranks, seed=seed, slow=[dict(rank=rank, phase="backward", by=0.06)]))
-    assert [culprit.ranks for culprit in location.culprits] == [(rank,)]
-
-
-def test_two_slow_ranks_are_both_named_the_costlier_first() -> None:
-    slow = [dict(rank=1, phase="forward", by=0.05), dict(rank=6, phase="input", by=0.12)]
-    location = locate(job(8, slow=slow))
-    assert [(culprit.ranks, culprit.phase) for culprit in location.culprits] == [((6,), "input"), ((1,), "forward")]
-
-
-def test_a_machine_whose_ranks_are_all_slow_is_one_culprit() -> None:
-    slow = [dict(rank=rank, phase="forward", by=0.08) for rank in (2, 3)]
-    location = locate(job(8, slow=slow))
-    assert [(culprit.kind, culprit.ranks, culprit.node) for culprit in location.culprits] == [
-        ("slow_host", (2, 3), "n1")
-    ]
-
-
-def test_the_step_in_which_it_began_is_named() -> None:
-    location = locate(job(slow=[dict(rank=0, phase="forward", by=0.1, since=30)]))
-    assert [culprit.since_step for culprit in location.culprits] == [30]
-
-
 def test_a_slowdown_that_is_over_is_not_accused() -> None:
     location = locate(job(slow=[dict(rank=0, phase="forward", by=0.1, since=10, until=40)]))
     assert location.culprits == () and location.verdict is Verdict.OK
@@ -136,16 +109,10 @@ def test_one_bad_moment_is_not_accused(since: int) -> None:
     assert location.culprits == ()
 
 
-def shortened(timings: JobTimings, factor: float) -> JobTimings:
-    """The same job with steps of `factor` times the length."""
-    times = ("step_seconds", "phase_seconds", "waited_seconds")
-    return dataclasses.replace(timings, **{name: getattr(timings, name) * factor for name in times})
-
-
 def test_a_moment_of_tiny_steps_is_noted_and_not_accused() -> None:
     disturbed = job(2, steps=40, slow=[dict(rank=0, phase="backward", by=0.05, since=28)])
     assert [culprit.ranks for culprit in locate(disturbed).culprits] == [(0,)], "12 steps of 0.25 s are no moment"
-    location = locate(shortened(disturbed, 0.05))
+    location = locate(scaled(disturbed, 0.05))
     assert location.verdict is Verdict.OK and location.culprits == ()
     (note,) = location.notes
     assert (note.kind, note.ranks) == ("brief", (0,))
@@ -153,13 +120,13 @@ def test_a_moment_of_tiny_steps_is_noted_and_not_accused() -> None:
 
 
 def test_a_job_that_was_slow_for_its_whole_short_life_is_not_called_healthy() -> None:
-    location = locate(shortened(job(4, steps=30, slow=[dict(rank=1, phase="input", by=0.09)]), 0.05))
+    location = locate(scaled(job(4, steps=30, slow=[dict(rank=1, phase="input", by=0.09)]), 0.05))
     assert location.verdict is Verdict.UNKNOWN and location.culprits == ()
     assert [note.kind for note in location.notes] == ["brief"]
 
 
 def test_steps_however_tiny_are_a_verdict_when_they_are_many() -> None:
-    location = locate(shortened(job(4, steps=128, slow=[dict(rank=2, phase="forward", by=0.05)]), 0.01))
+    location = locate(scaled(job(4, steps=128, slow=[dict(rank=2, phase="forward", by=0.05)]), 0.01))
     assert [culprit.ranks for culprit in location.culprits] == [(2,)]
 
 
@@ -189,40 +156,20 @@ def test_one_rank_alone_is_no_verdict_and_the_reason_is_not_its_steps() -> None:
     assert [note.kind for note in location.notes] == ["too_few_ranks"]
 
 
-def test_no_ranks_and_one_rank_are_no_verdict() -> None:
-    nobody = job(2)
-    empty = JobTimings(
-        **{
-            **vars(nobody),
-            "ranks": np.array([], dtype=np.int64),
-            "nodes": (),
-            "gpus": (),
-            "states": (),
-            "step_seconds": np.zeros((0, 0)),
-            "steps": np.array([], dtype=np.int64),
-            "phase_seconds": np.zeros((0, 0, 5)),
-            "waited_seconds": np.zeros((0, 0)),
-        }
-    )
-    assert locate(empty).verdict is Verdict.UNKNOWN
-    assert locate(job(1)).verdict is Verdict.UNKNOWN
+def test_no_ranks_are_no_verdict() -> None:
+    assert locate(with_ranks(job(2, steps=0), 0)).verdict is Verdict.UNKNOWN
+
+
+def with_ranks(timings: JobTimings, count: int) -> JobTimings:
+    """The first ranks of the job alone."""
+    of_ranks = {name: getattr(timings, name)[:count] for name in ("ranks", "nodes", "gpus", "states")}
+    times = ("step_seconds", "phase_seconds", "waited_seconds")
+    return dataclasses.replace(timings, **of_ranks, **{name: getattr(timings, name)[:, :count] for name in times})
 
 
 def test_a_job_whose_slow_rank_is_missing_is_not_called_healthy() -> None:
     whole = job(8, slow=[dict(rank=7, phase="forward", by=0.1)])
-    seen = JobTimings(
-        **{
-            **vars(whole),
-            "ranks": whole.ranks[:7],
-            "nodes": whole.nodes[:7],
-            "gpus": whole.gpus[:7],
-            "states": whole.states[:7],
-            "step_seconds": whole.step_seconds[:, :7],
-            "phase_seconds": whole.phase_seconds[:, :7],
-            "waited_seconds": whole.waited_seconds[:, :7],
-        }
-    )
-    location = locate(seen)
+    location = locate(with_ranks(whole, 7))
     assert location.verdict is Verdict.UNKNOWN and location.culprits == ()
     assert [(note.kind, note.ranks) for note in location.notes] == [("partial", (7,)), ("unseen_ranks", ())]
 
@@ -254,14 +201,7 @@ def test_gaps_in_the_timings_do_not_hide_the_culprit() -> None:
     assert [culprit.ranks for culprit in locate(timings).culprits] == [(3,)]
 
 
-def test_the_findings_of_its_node_stand_beside_the_culprit() -> None:
-    location = locate(
-        job(slow=[dict(rank=2, phase="forward", by=0.1)], findings_by_node={"n1": NodeFindings(("GPU_THROTTLED",))})
-    )
-    assert location.culprits[0].findings == ("GPU_THROTTLED",)
-
-
-def test_a_finding_that_all_nodes_have_explains_nothing() -> None:
+def test_the_findings_of_its_node_stand_beside_the_culprit_but_what_all_nodes_have() -> None:
     findings = {"n0": NodeFindings(("CLOCK_SKEW",)), "n1": NodeFindings(("CLOCK_SKEW", "GPU_THROTTLED"))}
     location = locate(job(slow=[dict(rank=2, phase="forward", by=0.1)], findings_by_node=findings))
     assert location.culprits[0].findings == ("GPU_THROTTLED",)

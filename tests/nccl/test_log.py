@@ -400,17 +400,6 @@ def test_memory_is_bounded_however_long_the_log() -> None:
     assert len(process.connections[0].pairs) <= 64 and len(process.variables) <= 128
 
 
-@pytest.mark.slow
-def test_a_million_lines_are_held_as_one_for_each_process() -> None:
-    line = "gpu{0:03d}:{0}:{0} [0] NCCL INFO Channel {1:02d}/0 : {0}[0] -> 8[0] [send] via NET/IB/0/GDRDMA\n"
-    text = "".join(line.format(number % 512, number % 32) for number in range(1_000_000))
-    reader = NcclLogReader()
-    reader.feed(text)
-    log = reader.log()
-    assert len(log.processes) == 512
-    assert all(sum(one.channels for one in each.connections) in (1953, 1954) for each in log.processes)
-
-
 def test_what_nccl_calls_to_attention_is_a_warning() -> None:
     """NCCL 2.32 logs fallbacks and degraded links at a level of its own."""
     text = "MNNVL busId 0x1b000 NVLink fabric health reports DEGRADED_BANDWIDTH (healthMask 0x1)"

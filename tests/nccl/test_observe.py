@@ -12,10 +12,16 @@ from pathlib import Path
 import pytest
 from support.nccl_logs import log_text
 
-from laggard.environment import ENV_NCCL_LOG
-from laggard.nccl.library import loaded_version
-from laggard.nccl.observe import Transport, count_open_uverbs, nccl_variables, observe
-from laggard.nccl.private_log import PrivateLog, prepare_log
+from laggard.kit.environment import ENV_NCCL_LOG
+from laggard.nccl.private_log import (
+    PrivateLog,
+    Transport,
+    count_open_uverbs,
+    loaded_version,
+    nccl_variables,
+    observe,
+    prepare_log,
+)
 from laggard.nccl.transport import LOG_EMPTY, LOG_NONE, LOG_OF_THE_USER, LOG_READ
 
 NO_CONF = "/nonexistent"
@@ -218,7 +224,7 @@ def fake_library(folder: Path, code: int, name: str = "libnccl.so.2") -> Path:
 def test_the_version_is_the_loaded_librarys(code: int, version: str, name: str, tmp_path: Path) -> None:
     script = (
         "import ctypes, sys\n"
-        "from laggard.nccl.library import loaded_version\n"
+        "from laggard.nccl.private_log import loaded_version\n"
         "print(repr(loaded_version('/proc/self')))\n"
         "held = ctypes.CDLL(sys.argv[1])\n"
         "print(repr(loaded_version('/proc/self')))\n"
@@ -255,7 +261,7 @@ def test_the_reason_is_reported_where_there_is_no_log() -> None:
 
 def test_observing_imports_the_standard_library_alone() -> None:
     script = (
-        "import sys, laggard.nccl.observe as t\n"
+        "import sys, laggard.nccl.private_log as t\n"
         "t.observe(None, {})\n"
         "print(sorted({'torch', 'numpy', 'msgspec', 'yaml', 'psutil'} & set(sys.modules)))\n"
     )

@@ -1,4 +1,5 @@
-"""The folders of probes can be read without a guide: a file is a probe, what it is built from lies in a subfolder."""
+"""The folders of probes can be read without a guide: a file is a probe, or probes of one kind; what they are built from
+lies in a subfolder."""
 
 from __future__ import annotations
 
@@ -9,12 +10,14 @@ from pathlib import Path
 import pytest
 from support.paths import REPOSITORY
 
-from laggard.probes.active_registry import ACTIVE_PROBES
+from laggard.probes.choose import list_active_probes
+from laggard.probes.probe import Probe
 from laggard.probes.registry import PROBES
 
 FOLDERS = ("active", "gpu", "nccl", "nvlink", "pci", "rdma", "system")
 ROOMS = [REPOSITORY / "probes" / name for name in FOLDERS]
 FILES = [path for room in ROOMS for path in sorted(room.glob("*.py")) if path.name != "__init__.py"]
+ALL_PROBES = (*PROBES, *list_active_probes())
 PARTS = [path for room in ROOMS for path in sorted(room.glob("*/*.py"))]
 
 
@@ -22,15 +25,22 @@ def module_of(path: Path) -> str:
     return ".".join(("laggard", *path.relative_to(REPOSITORY).with_suffix("").parts))
 
 
+def entries(path: Path) -> tuple[Probe, ...]:
+    module = importlib.import_module(module_of(path))
+    return tuple(module.PROBES) if hasattr(module, "PROBES") else (module.PROBE,)
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.name}")
-def test_each_file_is_one_registered_probe_and_ends_with_its_entry(path: Path) -> None:
+def test_each_file_ends_with_its_registered_probes(path: Path) -> None:
     last = ast.parse(path.read_text()).body[-1]
-    assert isinstance(last, ast.AnnAssign) and isinstance(last.target, ast.Name) and last.target.id == "PROBE"
-    assert importlib.import_module(module_of(path)).PROBE in (*PROBES, *ACTIVE_PROBES)
+    assert isinstance(last, ast.AnnAssign) and isinstance(last.target, ast.Name)
+    assert last.target.id in ("PROBE", "PROBES") and all(probe in ALL_PROBES for probe in entries(path))
 
 
 def test_each_registered_probe_has_its_file() -> None:
-    assert len(FILES) == len({probe.name for probe in (*PROBES, *ACTIVE_PROBES)}) == len(PROBES) + len(ACTIVE_PROBES)
+    names = {probe.name for probe in ALL_PROBES}
+    assert sorted(probe.name for path in FILES for probe in entries(path)) == sorted(names)
+    assert len(names) == len(ALL_PROBES)
 
 
 def test_what_probes_are_built_from_imports_no_probe() -> None:

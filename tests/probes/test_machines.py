@@ -54,12 +54,6 @@ def test_made_up_machines_are_up_to_date(name: str) -> None:
     assert written == dump(MADE_UP[name]()), "run `python -m support.write` in tests/"
 
 
-@pytest.mark.parametrize("code", ["MEMLOCK_LIMIT", "OPEN_FILES_LIMIT", "CLOCK_SKEW", "DISK_FULL"])
-def test_each_code_fires_on_a_machine_and_not_on_the_healthy_one(code: str) -> None:
-    fires = {name: code in str(expectation(name)["findings"]) for name in names()}
-    assert any(fires.values()) and not fires["healthy"]
-
-
 @pytest.mark.parametrize("kind", FINDINGS, ids=lambda kind: kind.code)
 def test_every_code_has_its_page(kind: object) -> None:
     page = REPOSITORY / kind.doc  # type: ignore[attr-defined]

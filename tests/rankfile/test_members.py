@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laggard.rankfile.members import MAX_RUNS, index_in, member_runs, members_of, parse_runs, size_of
+from laggard.rankfile.fact_names import MAX_RUNS, index_in, member_runs, members_of, parse_runs, size_of
 
 
 @given(st.lists(st.integers(0, 4000), min_size=1, max_size=60, unique=True))

@@ -7,11 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from laggard.deepspeed_config import parse_config
-from laggard.recommend.advice.placement import mixed_groups, place, stages_fit
 from laggard.recommend.advice.recommend import recommend
+from laggard.recommend.advice.rules.network_settings import mixed_groups, place
+from laggard.recommend.advice.rules.small_messages import TwoLevels, best_speedup, is_latency_bound
 from laggard.recommend.advice.situation import JobProfile, Situation
-from laggard.recommend.layered_accumulation import bandwidth_need, bubble_seconds, partitioned_volume
-from laggard.recommend.small_reductions import TwoLevels, best_speedup, is_latency_bound
 
 KINDS = {"a": "InfiniBand", "b": "Ethernet", "c": "InfiniBand", "d": "Ethernet"}
 
@@ -29,7 +28,6 @@ def test_a_placement_never_alternates_between_kinds(kinds: dict[str, str]) -> No
 def test_groups_that_span_kinds_are_found_and_the_rest_left_alone() -> None:
     nodes = {0: "a", 1: "b", 2: "c", 3: "d", 4: "unknown"}
     assert mixed_groups([(0, 2), (1, 3), (0, 1), (0, 4)], nodes, KINDS) == ((0, 1),)
-    assert stages_fit(place(KINDS), 2) and stages_fit(place(KINDS), 4) and not stages_fit(place(KINDS), 1)
 
 
 def test_a_job_on_two_kinds_gets_a_hostfile_unless_its_groups_are_pure() -> None:
@@ -39,16 +37,6 @@ def test_a_job_on_two_kinds_gets_a_hostfile_unless_its_groups_are_pure() -> None
     assert not recommend(mixed._replace(node_of_rank=nodes, data_parallel_groups=((0, 2), (1, 3)))).items
     assert recommend(mixed._replace(node_of_rank=nodes, data_parallel_groups=((0, 1), (2, 3)))).items
     assert not recommend(Situation(kind_of_node={"a": "InfiniBand", "b": "InfiniBand"})).items
-
-
-@pytest.mark.parametrize("accumulated", [1, 4, 16])
-def test_layers_need_less_bandwidth_by_the_accumulation(accumulated: int) -> None:
-    need = bandwidth_need(4e9, 0.2, accumulated)
-    assert need.usual / need.layered == pytest.approx(accumulated)
-    assert need.pays(need.layered) == (accumulated > 1) and not need.pays(need.usual)
-    volumes = [partitioned_volume(1e9, accumulated, layered) for layered in (False, True)]
-    assert volumes == [3e9 * accumulated, 3e9]
-    assert bubble_seconds(4, 32, 0.01, False) / bubble_seconds(4, 32, 0.01, True) == pytest.approx(32 / 4)
 
 
 def test_the_published_regime_of_small_reductions() -> None:

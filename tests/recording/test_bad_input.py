@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.recordings import HEAD, lines, write
+from support.recordings import lines, write
 
-from laggard.errors import UsageError
+from laggard.kit.errors import UsageError
 from laggard.locate.verdict import locate
 from laggard.model import Location, Verdict
 from laggard.recording.reader import read_recording
@@ -214,10 +214,3 @@ def test_a_far_rank_number_takes_neither_time_nor_memory(tmp_path: Path) -> None
     far = [{**record, "rank": 1_000_000} for record in lines(0, steps=3)]
     location, recording = judged(write(tmp_path / "t", SLOW + far))
     assert named(location) == [(1,)] and recording.timings.phase_seconds.nbytes < 1 << 20
-
-
-def test_the_head_alone_is_no_verdict(tmp_path: Path) -> None:
-    path = tmp_path / "t"
-    path.write_text(json.dumps(HEAD))
-    location, _ = judged(path)
-    assert location.verdict is Verdict.UNKNOWN

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from support.paths import DEMO_TRAINING
 from support.recordings import HEAD, lines, write
 
-from laggard.errors import UsageError
+from laggard.kit.errors import UsageError
+from laggard.kit.processes import own_identity
 from laggard.locate.verdict import locate
 from laggard.model import Verdict
-from laggard.process_identity import own_identity
 from laggard.recording.reader import read_recording
 
 
@@ -55,27 +55,10 @@ def test_waited_is_taken_out_in_place_of_the_collectives_length(tmp_path: Path) 
 
 
 def test_unfinished_and_null_fields_are_normal(tmp_path: Path) -> None:
+    barrier = {"kind": "collective", "rank": 0, "group": "g", "op": "barrier", "start": 1.0}
     extra: list[dict[str, Any]] = [
-        {
-            "kind": "collective",
-            "rank": 0,
-            "step": 3,
-            "group": "g",
-            "op": "barrier",
-            "seq": 9,
-            "start": 1.0,
-            "end": None,
-        },
-        {
-            "kind": "collective",
-            "rank": 0,
-            "step": None,
-            "group": "g",
-            "op": "barrier",
-            "seq": 8,
-            "start": 1.0,
-            "end": 2.0,
-        },
+        {**barrier, "step": 3, "seq": 9, "end": None},
+        {**barrier, "step": None, "seq": 8, "end": 2.0},
         {"kind": "rank", "rank": 0, "node": None, "gpu": None, "groups": None, "position": None},
         {"kind": "something new", "of": "a later version"},
     ]
@@ -102,8 +85,7 @@ def write_hung(folder: Path, kinds: tuple[str, ...] = ("step", "span", "collecti
         for each in records:
             if each["kind"] == "collective":
                 each["group"] = "dp:0-2"
-        head = {"laggard_recording": 1, "job_id": "j", "ends": True, "beats": True}
-        (folder / f"rank-{rank}.jsonl").write_text("".join(f"{json.dumps(it)}\n" for it in (head, *records, last)))
+        write(folder / f"rank-{rank}.jsonl", [*records, last], ends=True, beats=True)
 
 
 @pytest.mark.parametrize("lost", [1, 3])
@@ -124,9 +106,7 @@ def test_a_groups_members_are_those_that_are_declared_whatever_its_name_looks_li
             each.update({"group": group} if "group" in each else {})
         about = {"kind": "rank", "rank": rank, "world_size": 4, "node": f"n{rank}", "gpu": None, "local_rank": 0}
         about |= {"attempt": 0, "unix_minus_clock": 1.7e9, "groups": {group: {"role": "dp", "ranks": members}}}
-        head = {"laggard_recording": 1, "job_id": "j", "ends": True, "beats": True}
-        text = "".join(f"{json.dumps(it)}\n" for it in (head, about, *records, last))
-        (tmp_path / "recording" / f"rank-{rank}.jsonl").write_text(text)
+        write(tmp_path / "recording" / f"rank-{rank}.jsonl", [about, *records, last], ends=True, beats=True)
     (culprit,) = locate(read_recording([tmp_path / "recording"]).timings).culprits
     assert (culprit.kind, culprit.ranks) == ("hung", (0,))
 
@@ -247,14 +227,18 @@ def test_a_real_recording_names_the_rank_that_was_slowed(launch: Callable[..., A
     assert [(culprit.ranks, culprit.phase, culprit.node) for culprit in location.culprits] == [((1,), "backward", "n1")]
 
 
+GONE = {**own_identity(), "start_ticks": 1}
+
+
+def on_one_node(rank: int) -> list[dict[str, Any]]:
+    return [{**line, "node": "n0"} if line["kind"] == "rank" else line for line in lines(rank)]
+
+
 def test_a_rank_that_told_of_anothers_end_outlived_it(tmp_path: Path) -> None:
     """The launcher then killed it as well, so that neither recording has an end."""
     saw = {"kind": "saw", "rank": 0, "of": 1, "state": "gone", "at_unix": 1000.0, "signal": "SIGKILL"}
-    gone = {**own_identity(), "start_ticks": 1}
     for rank, more in ((0, [saw]), (1, [])):
-        head = {**HEAD, "ends": True, "process": gone}
-        records = [head, *({**line, "node": "n0"} if line["kind"] == "rank" else line for line in lines(rank)), *more]
-        (tmp_path / f"rank-{rank}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+        write(tmp_path / f"rank-{rank}.jsonl", [*on_one_node(rank), *more], ends=True, process=GONE)
     location = locate(read_recording([tmp_path]).timings)
     assert [(culprit.kind, culprit.ranks) for culprit in location.culprits] == [("dead", (1,))]
 
@@ -264,13 +248,10 @@ def test_without_step_records_a_rank_that_was_killed_did_not_finish_its_last_ste
     tmp_path: Path, killed: tuple[int, ...], dead: list[int]
 ) -> None:
     """The others finished theirs, and left in order: the job is not healthy all the same."""
-    gone = {**own_identity(), "start_ticks": 1}
     for rank in range(3):
-        known = [{**line, "node": "n0"} if line["kind"] == "rank" else line for line in lines(rank)]
-        known = [line for line in known if line["kind"] != "step"]
-        head = {**HEAD, "ends": True, "process": gone}
+        known = [line for line in on_one_node(rank) if line["kind"] != "step"]
         end = [] if rank in killed else [{"kind": "end", "rank": rank, "lost": 0, "at_seconds": 9000.0}]
-        (tmp_path / f"rank-{rank}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in [head, *known, *end]))
+        write(tmp_path / f"rank-{rank}.jsonl", [*known, *end], ends=True, process=GONE)
     location = locate(read_recording([tmp_path]).timings)
     assert [rank for culprit in location.culprits if culprit.kind == "dead" for rank in culprit.ranks] == dead
 
@@ -279,8 +260,7 @@ def test_a_beat_without_groups_is_read_as_one_of_a_rank_without_flight_recorder(
     """Who writes recordings of another tool knows of no Flight Recorder."""
     beat = {"age_seconds": 0.0, "interval_seconds": 5.0, "flight_recorder": "off", "lanes": []}
     line = {"kind": "beat", "rank": 0, "last_step": 19, "quiet_seconds": 60.0, "phase": "forward", "beat": beat}
-    records = [{**HEAD, "ends": True, "beats": True}, *lines(0), line]
-    (tmp_path / "rank-0.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    write(tmp_path / "rank-0.jsonl", [*lines(0), line], ends=True, beats=True)
     found = read_recording([tmp_path])
     assert not [gap for gap in found.gaps if "left out" in gap]
     (beat,) = found.timings.last_beats

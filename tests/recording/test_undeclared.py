@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,11 @@ PIPELINE = "dp=8,pp=4,schedule=1f1b,micro=4,gpus_per_node=4"
 Change = Callable[[dict[str, Any]], dict[str, Any]]
 
 
-def judged(case: Case, folder: Path, change: Change) -> Location:
-    """The verdict on the recording of `case`, with each of its records changed."""
+def judged(case: Case, folder: Path, change: Change, without: Sequence[int] = ()) -> Location:
+    """The verdict on the recording of `case`, with each of its records changed, and `without` some ranks."""
     write(simulate(case), folder)
+    for rank in without:
+        (folder / "trace" / f"rank-{rank}.jsonl").unlink()
     for file in (folder / "trace").iterdir():
         records = [change(json.loads(line)) for line in file.read_text().splitlines()]
         file.write_text("".join(json.dumps(record) + "\n" for record in records))
@@ -74,12 +76,7 @@ def test_where_a_rank_was_not_recorded_those_behind_it_keep_their_places(
         return {key: value for key, value in record.items() if key != "position"} | {"groups": groups}
 
     case = Case(layout, "host", seed=2, steps=16, innocents=(innocent,))
-    write(simulate(case), tmp_path)
-    (tmp_path / "trace" / "rank-9.jsonl").unlink()
-    for file in (tmp_path / "trace").iterdir():
-        records = [without_positions(json.loads(line)) for line in file.read_text().splitlines()]
-        file.write_text("".join(json.dumps(record) + "\n" for record in records))
-    location = locate(read_recording([tmp_path / "trace"]).timings)
+    location = judged(case, tmp_path, without_positions, without=[9])
     assert location.culprits == () and location.ranks_seen == 31
 
 

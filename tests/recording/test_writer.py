@@ -6,27 +6,26 @@ import dataclasses
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec import structs
 from support.collectors import rank_row
+from support.steps import StepRow, step_table
 
-from laggard.constants import PHASES
-from laggard.locate.job_timings import live_timings
-from laggard.locate.node_findings import NodeFindings
-from laggard.locate.step_tables import step_table
+from laggard.kit.constants import PHASES
+from laggard.locate.job_timings import NodeFindings, live_timings
+from laggard.locate.step_tables import Table
 from laggard.locate.verdict import locate
 from laggard.model import RankEnd
 from laggard.rankfile.fact_names import GROUPS
 from laggard.recording.reader import read_recording
 from laggard.recording.writer import JobRecording
 from laggard.wire import encode
-from laggard.wire.ranks import BeatRow, GroupProgress, InFlight, LaneProgress, RankRow, StepRow
+from laggard.wire.ranks import BeatRow, GroupProgress, InFlight, LaneProgress, RankRow
 
 pytestmark = pytest.mark.slow  # real jobs and daemons
 
@@ -58,40 +57,7 @@ def test_a_recording_of_a_live_job_gets_the_same_verdict_as_the_job(
     assert not (tmp_path / "other").exists()
 
 
-@pytest.mark.parametrize(("throttled", "found"), [(3, ("CPU_GOVERNOR",)), (2, ("GPU_THROTTLED", "CPU_GOVERNOR"))])
-def test_a_finding_of_another_gpu_stands_beside_no_rank_live_and_recorded(
-    fake_agent: Callable[..., Any],
-    start_collector: Callable[..., Any],
-    make: Any,
-    tmp_path: Path,
-    throttled: int,
-    found: tuple[str, ...],
-) -> None:
-    """Rank 2, on the GPU with index 2, is slow; of the machine GPU `throttled` is."""
-    agents = []
-    for node in (0, 1):
-        ranks = make.node(f"n{node}", (2 * node, 2 * node + 1), slow=2)
-        rows = tuple(structs.replace(row, gpu=f"GPU-{row.rank}") for row in ranks.ranks)
-        report = make.report(f"n{node}", ("GPU_THROTTLED", "CPU_GOVERNOR") if node else ())
-        devices = (f"GPU {throttled} (0000:{throttled}9:00.0)", "cpu")
-        places = {f"GPU-{index}": {"index": index, "bus_id": f"0000:{index}9:00.0"} for index in range(4)}
-        report = structs.replace(
-            report,
-            findings=tuple(
-                structs.replace(it, device=device) for it, device in zip(report.findings, devices, strict=False)
-            ),
-            facts={"gpu_count": {"uuids": places}},
-        )
-        agents.append(fake_agent(structs.replace(ranks, ranks=rows), report))
-    collector = start_collector(*(word for agent in agents for word in ("--target", agent.address)))
-    collector.wait_ready()
-    live = json.loads(run("--collector", collector.url, "--record", tmp_path / "held").stdout)
-    assert [(it["ranks"], set(it["findings"])) for it in live["culprits"]] == [([2], set(found))]
-    assert live["culprits"][0]["advice"].startswith(f"follow {found[0]} first")
-    assert json.loads(run("--trace", tmp_path / "held").stdout) == live
-
-
-def test_a_recording_of_before_says_no_gpus_and_counts_for_the_whole_machine(tmp_path: Path) -> None:
+def test_findings_without_gpus_count_for_the_whole_machine(tmp_path: Path) -> None:
     rows = {rank: rank_row(rank, rows=(), gpu=f"GPU-{rank}") for rank in range(4)}
     lines = [encode(line) for line in JobRecording("j", rows, {}, {}, {}).lines()]
     lines.insert(1, b'{"kind":"findings","node":"n0","codes":["GPU_THROTTLED"]}')
@@ -122,12 +88,12 @@ STATES = ("running", "running", "died", "finished", "unknown")
 
 
 @st.composite
-def jobs(draw: Callable[..., Any]) -> tuple[dict[int, RankRow], dict[int, Sequence[StepRow]]]:
+def jobs(draw: Callable[..., Any]) -> tuple[dict[int, RankRow], dict[int, Table]]:
     newest_rows, steps, staged = {}, {}, draw(st.booleans())
     for rank in draw(st.sets(st.integers(0, 5), min_size=1)):
         count, slow = draw(st.integers(0, 40)), draw(st.sampled_from((0.0, 0.1)))
         own = (0.05, 0.02, 0.01, 0.0, 0.0, 0.0, 0.01)
-        steps[rank] = tuple(
+        steps[rank] = step_table(
             StepRow(step, step * 0.25, step * 0.25 + 0.25, (0.01, 0.05 + slow, *own), 0.1 - slow, step)
             for step in range(count)
         )
@@ -142,18 +108,17 @@ def jobs(draw: Callable[..., Any]) -> tuple[dict[int, RankRow], dict[int, Sequen
 
 @given(jobs())
 def test_any_job_gets_the_same_verdict_live_and_from_its_recording(
-    tmp_path_factory: pytest.TempPathFactory, job: tuple[dict[int, RankRow], dict[int, Sequence[StepRow]]]
+    tmp_path_factory: pytest.TempPathFactory, job: tuple[dict[int, RankRow], dict[int, Table]]
 ) -> None:
     newest_rows, steps = job
     of_gpus = {"GPU_THROTTLED": ("GPU-0",), "GPU_XID": ("",), "GPU_SLOW": ("?",)}
     findings = {"n0": NodeFindings((*of_gpus, "CPU_GOVERNOR"), of_gpus, GPUS)}
     asked = {rank: 0.25 * rank for rank in newest_rows}
-    tables = {rank: step_table(of_rank) for rank, of_rank in steps.items()}
     folder = tmp_path_factory.mktemp("held")
     lines = (encode(line) + b"\n" for line in JobRecording("j", newest_rows, steps, findings, asked).lines())
     (folder / "job.jsonl").write_bytes(b"".join(lines))
     recorded = read_recording([folder]).timings
-    held = live_timings("j", 6, tables, newest_rows, findings, asked)
+    held = live_timings("j", 6, steps, newest_rows, findings, asked)
     live = dataclasses.replace(held, first_phases=recorded.first_phases)  # as collector/jobs/job.py keeps them
     assert locate(recorded) == locate(live)
 
@@ -175,7 +140,7 @@ def test_a_recording_of_a_live_job_tells_a_process_that_was_stopped_from_one_tha
     for culprit_row, kind, is_stopped, signal in ((stopped, "hung", True, None), (killed, "dead", False, "SIGKILL")):
         rows = {0: row(0), 1: culprit_row, 2: row(2)}
         steps = {
-            rank: tuple(StepRow(n, n * 0.25, n * 0.25 + 0.25, (0.02,) * len(PHASES), 0.0) for n in range(20))
+            rank: step_table(StepRow(n, n * 0.25, n * 0.25 + 0.25, (0.02,) * len(PHASES), 0.0) for n in range(20))
             for rank in rows
         }
         lines = JobRecording("j", rows, steps, {}, {}).lines()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from laggard.rings.addresses import Addresses
+from laggard.rings.authentication import Strangers
+from laggard.rings.link import Addresses
 from laggard.rings.messages import MAX_PART_BYTES, Connected, Put, Value, Want
-from laggard.rings.strangers import Strangers
 
 
 def test_who_waits_is_told_and_the_first_word_counts() -> None:

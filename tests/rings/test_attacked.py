@@ -18,10 +18,11 @@ from typing import Any
 import psutil
 import pytest
 from support.ports import free_port
+from support.ring_nodes import ring_nodes
 
-from laggard.rings.addresses import Addresses
+from laggard.rings.authentication import Strangers
+from laggard.rings.link import Addresses
 from laggard.rings.messages import Connected, Join, Pair, Paired, Put, Want
-from laggard.rings.strangers import Strangers
 from laggard.rings.worker_process import WorkerProcess
 
 pytestmark = pytest.mark.slow
@@ -34,38 +35,24 @@ Ring = Callable[..., dict[str, Any]]
 @pytest.fixture
 def ring(tmp_path: Path) -> Iterator[Ring]:
     """Runs three nodes in pairs with a token, and returns the document. `meet`: the port that each node is told."""
-    processes: list[subprocess.Popen[str]] = []
     token = tmp_path / "token"
     token.write_text("secret")
     token.chmod(0o600)
 
     def run(port: int, meet: Sequence[int] = (), attack: Callable[[list[int]], None] | None = None) -> dict[str, Any]:
-        own = []
-        for number in range(3):
-            where = ("--rendezvous", f"127.0.0.1:{meet[number] if meet else port}", "--nodes", "3")
-            words = (*where, "--node-rank", str(number), "--token-file", str(token), "--device", "cpu", "--pairs")
-            bounds = ("--pair-bytes", "64K", "--seconds", "120", "--join-seconds", "120", "--deadline", str(LONG))
-            own.append(
-                subprocess.Popen(
-                    [sys.executable, "-m", "laggard", "ring", *words, *bounds, "--format", "json"],
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    text=True,
-                    env={**os.environ, "LAGGARD_NODE": f"n{number}", "OMP_NUM_THREADS": "1"},
-                )
-            )
-        processes.extend(own)
+        words = ("--token-file", str(token), "--device", "cpu", "--pairs", "--format", "json")
+        bounds = ("--pair-bytes", "64K", "--seconds", "120", "--join-seconds", "120", "--deadline", str(LONG))
+        places = [f"127.0.0.1:{own}" for own in meet or [port] * 3]
+        nodes = [start_node(number, 3, place, "ring", *words, *bounds) for number, place in enumerate(places)]
         if attack is not None:
-            attack([process.pid for process in own])
-        outputs = [process.communicate(timeout=LONG + 60) for process in own]
+            attack([node.pid for node in nodes])
+        outputs = [node.communicate(timeout=LONG + 60) for node in nodes]
         assert outputs[0][0], outputs
         document: dict[str, Any] = json.loads(outputs[0][0])
         return document
 
-    yield run
-    for process in processes:
-        process.kill()
-        process.communicate()
+    with ring_nodes() as start_node:
+        yield run
 
 
 def accused_by_failure(document: dict[str, Any]) -> list[str]:

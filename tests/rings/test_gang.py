@@ -6,8 +6,8 @@ from laggard.model import Finding, Severity, Verdict
 from laggard.probes.probe import finding
 from laggard.rings import messages
 from laggard.rings.document import Accused, Ring, RingNode
-from laggard.rings.gang import share_of
 from laggard.rings.messages import End
+from laggard.rings.run import share_of
 
 NODES = tuple(RingNode(number, f"n{number}", number, 1, "CPU") for number in range(4))
 

@@ -9,11 +9,11 @@ import pytest
 
 from laggard import wire
 from laggard.model import Severity, Verdict
-from laggard.probes.nccl.model.last_ring import LastRing
+from laggard.probes.nccl.last_ring import LastRing
 from laggard.probes.probe import finding
 from laggard.rings.document import PairResult, Pairs, Ring, RingNode
-from laggard.rings.keep import keep_share, pairs_of
-from laggard.rings.messages import NodeShare
+from laggard.rings.membership import NodeShare
+from laggard.rings.run import keep_share, pairs_of
 
 SLOW = finding("RING_SLOW", "node 1", "is slow", evidence={}, fix="", severity=Severity.CRITICAL)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from laggard.errors import UsageError
+from laggard.kit.errors import UsageError
 from laggard.rings.membership import expand_hosts, first_host, from_environment, from_flags, from_prolog
 
 TORCHRUN = {"RANK": "5", "WORLD_SIZE": "16", "LOCAL_RANK": "1", "MASTER_ADDR": "gpu-01", "MASTER_PORT": "29500"}

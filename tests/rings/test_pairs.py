@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from laggard.rings.pairs.findings import PairsJudged, judge_measured
-from laggard.rings.pairs.judge import Judgement, Pair, culprits_of, judge_pairs
-from laggard.rings.pairs.plan import exploring_rounds, next_round
+from laggard.rings.pairs.judge import Judgement, Pair, culprits_of, exploring_rounds, judge_pairs, next_round
 from laggard.rings.pairs.rounds import PairsMeasured
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 
 import pytest
 from support.namespaces import Namespaces, can_make
+from support.waiting import wait_for
 
 from laggard.rings.link import SILENT_SECONDS
 
@@ -94,7 +94,4 @@ def test_a_node_that_is_cut_off_is_named(spaces: Namespaces) -> None:
 
 def wait_for_traffic(spaces: Namespaces) -> None:
     """Waits until the ring exchanges data: more than all that is said before."""
-    until = time.monotonic() + LONG
-    while spaces.sent_bytes(3) < 4 << 20:
-        assert time.monotonic() < until, "the ring did not begin"
-        time.sleep(0.1)
+    wait_for(lambda: spaces.sent_bytes(3) >= 4 << 20, lambda: "the ring did not begin")

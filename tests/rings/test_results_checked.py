@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 from support.later import Later
 
-from laggard.rings.judge import is_blunt, judge_compute, wrong_results
+from laggard.rings.judge import is_blunt, judge_compute, measured, ring_result, wrong_results
 from laggard.rings.messages import Computed
-from laggard.rings.results import measured, ring_result
-from laggard.rings.worker.collectives import Exchange
 from laggard.rings.worker.group import Group
+from laggard.rings.worker.rank import Exchange
 
 pytestmark = pytest.mark.torch
 torch = Later("torch")

@@ -5,11 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-import os
 import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,45 +14,24 @@ from typing import Any
 import psutil
 import pytest
 from support.ports import free_port
+from support.ring_nodes import Node, ring_nodes, workers_of
+from support.waiting import wait_for
 
 from laggard.cli import main
 from laggard.rings.worker.group import abort_nccl
 
-Node = subprocess.Popen[str]
 LONG = 240.0
 
 
 @pytest.fixture
 def start() -> Iterator[Callable[..., list[Node]]]:
-    nodes: list[Node] = []
-
     def run(count: int, *words: str, each: Sequence[Sequence[str]] = ()) -> list[Node]:
-        port = free_port()
-        for index in range(count):
-            own = each[index] if each else ()
-            place = ("--rendezvous", f"127.0.0.1:{port}", "--nodes", str(count), "--node-rank", str(index))
-            command = [sys.executable, "-m", "laggard", "ring", *place, "--device", "cpu", *words, *own]
-            environ = {**os.environ, "LAGGARD_NODE": f"n{index}", "OMP_NUM_THREADS": "1"}
-            nodes.append(
-                subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ)
-            )
-        return nodes
+        meet = f"127.0.0.1:{free_port()}"
+        own = each or [()] * count
+        return [start_node(at, count, meet, "ring", "--device", "cpu", *words, *own[at]) for at in range(count)]
 
-    yield run
-    for node in nodes:
-        node.kill()
-        node.communicate()
-
-
-def workers_of(node: Node) -> list[psutil.Process]:
-    return psutil.Process(node.pid).children(recursive=True)
-
-
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    until = time.monotonic() + LONG
-    while not condition():
-        assert time.monotonic() < until, what
-        time.sleep(0.02)
+    with ring_nodes() as start_node:
+        yield run
 
 
 def is_connected(worker: psutil.Process) -> bool:
@@ -115,7 +90,7 @@ def test_sizes_for_which_no_time_is_left_are_not_measured(start: Callable[..., l
 @pytest.mark.slow
 def test_a_rank_that_is_killed_is_named_by_all_and_nothing_stays(start: Callable[..., list[Node]]) -> None:
     nodes = start(2, "--seconds", "300", "--min-bytes", "64K", "--format", "json")
-    wait_until(lambda: all(map(exchanges_data, nodes)), "the ring did not begin")
+    wait_for(lambda: all(map(exchanges_data, nodes)), lambda: "the ring did not begin")
     workers = [worker for node in nodes for worker in workers_of(node)]
     workers_of(nodes[1])[0].send_signal(signal.SIGKILL)
     (text, _), (_, error) = (node.communicate(timeout=LONG) for node in nodes)
@@ -132,13 +107,13 @@ def test_a_rank_that_is_killed_is_named_by_all_and_nothing_stays(start: Callable
 @pytest.mark.slow
 def test_workers_end_with_a_supervisor_that_is_killed(start: Callable[..., list[Node]]) -> None:
     nodes = start(2, "--seconds", "300", "--min-bytes", "64K", "--format", "json")
-    wait_until(lambda: all(map(exchanges_data, nodes)), "the ring did not begin")
+    wait_for(lambda: all(map(exchanges_data, nodes)), lambda: "the ring did not begin")
     workers = [worker for node in nodes for worker in workers_of(node)]
     nodes[0].kill()
     _, error = nodes[1].communicate(timeout=LONG)
     assert nodes[1].returncode == 2
     assert error.startswith("laggard: the coordinator, node 0 at 127.0.0.1") and error.count("\n") == 1
-    wait_until(lambda: not any(map(is_alive, workers)), "a worker outlived its supervisor")
+    wait_for(lambda: not any(map(is_alive, workers)), lambda: "a worker outlived its supervisor")
 
 
 def is_alive(process: psutil.Process) -> bool:

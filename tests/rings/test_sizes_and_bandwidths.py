@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from laggard.model import Verdict
-from laggard.rings.bandwidth import bus_factor, counts, parse_size, size_text, sweep_sizes
+from laggard.rings.describe import render_nccl_tests
 from laggard.rings.document import Ring, RingNode
-from laggard.rings.nccl_tests import render_nccl_tests
-from laggard.rings.results import measured, ring_result
+from laggard.rings.judge import measured, ring_result
+from laggard.rings.options import bus_factor, counts, parse_size, size_text, sweep_sizes
 
 
 @pytest.mark.parametrize(("text", "size"), [("8", 8), ("1K", 1024), ("64m", 64 << 20), ("2GiB", 2 << 30)])

@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laggard.rings.pairs.rounds import PairsMeasured
-from laggard.rings.pairs.suspect import (
+from laggard.rings.pairs.judge import (
     MAX_TURNS,
     MIN_TURNS,
     Places,
@@ -20,7 +19,7 @@ from laggard.rings.pairs.suspect import (
     turn,
     without_places,
 )
-from laggard.rings.pairs.suspect_document import Computing, pairs_without_places, suspect_of
+from laggard.rings.pairs.rounds import Computing, PairsMeasured, pairs_without_places, suspect_of
 
 SUSPECT = 1
 USUAL = Computing(1.0, False, 0, "")

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import os
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
 from support.paths import DATA
+from support.waiting import wait_for
 
-from laggard.environment import ENV_NCCL_LOG
-from laggard.errors import UsageError
+from laggard.kit.environment import ENV_NCCL_LOG
+from laggard.kit.errors import UsageError
 from laggard.nccl.log.reader import parse_nccl_log
 from laggard.nccl.transport import LOG_READ, Transport
-from laggard.rings.job_environment import as_the_job, parse_environment, read_job_environment
+from laggard.rings.command import as_the_job, parse_environment, read_job_environment
 from laggard.rings.messages import Observed
 from laggard.rings.transport import judge_transport_used
-from laggard.rings.worker.observe import has_rdma, observe
+from laggard.rings.worker.devices import has_rdma, observe
 
 
 def observed_in(name: str, rdma: bool | None = True) -> dict[int, Observed]:
@@ -93,9 +93,7 @@ def test_an_environment_is_read_from_a_process_and_from_a_file(tmp_path: Path) -
     with subprocess.Popen(["sleep", "600"], env={"NCCL_NET": "Socket", "TEXT": "a\nb"}) as process:
         try:
             environ = Path(f"/proc/{process.pid}/environ")
-            until = time.monotonic() + 300
-            while not environ.read_bytes() and time.monotonic() < until:  # the kernel has not made the new program yet
-                time.sleep(0.01)
+            wait_for(environ.read_bytes, lambda: "the kernel has not made the new program yet")
             assert read_job_environment(str(process.pid)) == {"NCCL_NET": "Socket", "TEXT": "a\nb"}
         finally:
             process.kill()

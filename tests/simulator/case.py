@@ -38,16 +38,6 @@ FORMS = ("host", "device", "sparse")
 NETWORK_FAULTS = ("slow_nic", "slow_link", "slow_rail", "slow_nvlink")
 SIZE_TOLERANCE = 0.002  # of the healthy step, by how much a fault's size may be missed
 LARGEST_SEVERITY = 500.0  # a slower machine would not be called slow
-DEAD_OR_HUNG = ["dead", "hung"]  # from a recording alone, a killed process and one that stopped can look alike
-STOP_KINDS = {
-    "hang_compute": DEAD_OR_HUNG,
-    "hang_collective": DEAD_OR_HUNG,
-    "hang_network": ["hung", "slow_link"],
-    "death": DEAD_OR_HUNG,
-    "death_collective": DEAD_OR_HUNG,
-    "death_exception": DEAD_OR_HUNG,
-    "death_node": DEAD_OR_HUNG,
-}
 
 
 @dataclass(frozen=True)

@@ -18,12 +18,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from simulator.devices import Call, Played
-from simulator.flight_recorder import sizes_of
+from simulator.flight_recorder import STATUS, Called, config, entry
 from simulator.layout import Group
 from simulator.programme import Programme
 
-BYTES_PER_ELEMENT = 2
-NAMES = {"reduce_scatter": "_reduce_scatter_base", "all_gather": "_all_gather_base", "all_to_all": "all_to_all"}
 EPOCH = 1_769_000_000.0
 
 
@@ -100,17 +98,17 @@ def dump(played: Played, rank: int, numbers: dict[Group, int], how: Dumping) -> 
         if after and release.counts_batches:
             counts[record.group, False] += 1
         count = counts[record.group, False], counts[record.group, True]
-        entry = _entry(call, rank, numbers[record.group], own[record.group], count, how)
+        made = _entry(call, rank, numbers[record.group], own[record.group], count, how)
         if place == how.wrong_call:
-            entry["profiling_name"] = f"{release.backend}:_all_gather_base"
-            entry["input_sizes"] = [[7]]
-        found.append(entry)
+            made["profiling_name"] = f"{release.backend}:_all_gather_base"
+            made["input_sizes"] = [[7]]
+        found.append(made)
         if before and release.backend == "nccl":
             is_p2p = not release.counts_batches
-            found.append({**entry, "profiling_name": "nccl:coalesced", "is_p2p": is_p2p, "input_sizes": []})
+            found.append({**made, "profiling_name": "nccl:coalesced", "is_p2p": is_p2p, "input_sizes": []})
         _count(status.setdefault(own[record.group], [-1, -1, -1]), counts[record.group, paired], call, how)
-    for place, entry in enumerate(found):
-        entry["record_id"] = first + place
+    for place, made in enumerate(found):
+        made["record_id"] = first + place
     return _document(rank, numbers, found, status, how)
 
 
@@ -134,43 +132,17 @@ def _count(last: list[int], number: int, call: Call, how: Dumping) -> None:
 def _entry(call: Call, rank: int, number: int, own: int, count: tuple[int, int], how: Dumping) -> dict[str, Any]:
     record, release = call.item.record, RELEASES[how.torch]
     assert record is not None
-    seq, p2p = count
-    name = NAMES.get(record.op, record.op)
-    if record.peer is not None:
-        arrow = "->" if record.op == "send" else "<-"
-        name += f" {record.group.ranks.index(rank)}{arrow}{record.group.ranks.index(record.peer)}"
     done = _clock(call.done, how) if call.done <= how.moment else None
-    by_hook = release.backend == "nccl2"
     begun = _clock(call.begun, how) if how.timing and call.begun <= how.moment else None
-    begun = done if by_hook else begun
-    empty = 0 if how.form == "json" else None
-    inputs, outputs = sizes_of(record.op, record.size // BYTES_PER_ELEMENT, len(record.group.ranks))
-    world = record.group.role == "world"
-    entry = {
-        "record_id": 0,
-        "pg_id": own,
-        "process_group": (str(number), "default_pg" if world else record.group.role),
-        "collective_seq_id": seq,
-        "p2p_seq_id": p2p,
-        "op_id": seq + p2p,
-        "profiling_name": f"{release.backend}:{name}",
-        "time_created_ns": _clock(call.launched, how),
-        "input_sizes": inputs,
-        "input_dtypes": ["BFloat16"],
-        "output_sizes": outputs,
-        "output_dtypes": ["BFloat16"],
-        "state": "completed" if done else "started" if begun else "scheduled",
-        "time_discovered_started_ns": begun or empty,
-        "time_discovered_completed_ns": done or empty,
-        "retired": done is not None,
-        "timeout_ms": 600_000,
-        "is_p2p": record.peer is not None,
-    }
-    if release.threads:
-        entry |= {"thread_name": "pt_main_thread", "thread_id": "140241"}
-    if how.form == "pickle":
-        entry["frames"] = [{"name": "train", "filename": "train.py", "line": 41}]
-    return entry
+    begun = done if release.backend == "nccl2" else begun
+    called = Called(record, rank, count, _clock(call.launched, how), begun, done)
+    made = entry(called, number, own, release.backend)
+    if how.form == "json":
+        del made["frames"]
+        made |= {name: made[name] or 0 for name in ("time_discovered_started_ns", "time_discovered_completed_ns")}
+    else:
+        made["frames"] = [{"name": "train", "filename": "train.py", "line": 41}]
+    return made | ({"thread_name": "pt_main_thread", "thread_id": "140241"} if release.threads else {})
 
 
 def _clock(seconds: float, how: Dumping) -> int:
@@ -189,19 +161,10 @@ def _document(
     made: dict[str, Any] = {"version": release.version}
     if release.library:
         made[release.library] = "2.27.5"
-    made["pg_config"] = {
-        str(number): {
-            "name": str(number),
-            "desc": "default_pg" if group.role == "world" else group.role,
-            "ranks": "[" + ", ".join(map(str, group.ranks)) + "]",
-        }
-        for group, number in numbers.items()
-        if rank in group.ranks and (how.entries or how.counts)  # else the recorder is off
-    }
+    made["pg_config"] = config(rank, numbers) if how.entries or how.counts else {}  # else the recorder is off
     if release.status:
-        keys = ("last_enqueued_collective", "last_started_collective", "last_completed_collective")
         made["pg_status"] = {
-            str(number): {key: str(value) if as_text else value for key, value in zip(keys, last, strict=True)}
+            str(number): {key: str(value) if as_text else value for key, value in zip(STATUS, last, strict=True)}
             for number, last in sorted(status.items())
             if how.counts
         }

@@ -13,13 +13,14 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from support.materialise import materialise
 from support.paths import REPOSITORY
 from support.ports import free_ports
+from support.waiting import wait_for
 
 NODES = ("n1", "n2", "n3", "n4")
 PROGRAMS = ("slurmctld", "slurmd", "scontrol", "sinfo", "srun", "sbatch", "squeue", "scancel")
@@ -82,7 +83,6 @@ COLLECTOR=$(<{folder}/settings/collector)
 DISABLED={folder}/settings/disabled
 SCONTROL={scontrol}
 FLAGS=(--host-root {folder}/machines/$SLURMD_NODENAME $(<{folder}/settings/flags))
-[ -e {folder}/settings/asks ] && FLAGS=()
 RUN={folder}/run-$SLURMD_NODENAME
 GATE_SECONDS=$(<{folder}/settings/seconds)
 CHECKED={folder}/settings/checked
@@ -142,17 +142,17 @@ class Cluster:
 
     def wait_settled(self, node: str) -> str:
         """Waits until no job and no epilog runs on `node`, and returns its state."""
-        deadline = time.monotonic() + TIMEOUT_SECONDS
-        while (state := self.state(node)).startswith(("alloc", "mixed", "comp", "draining")) or state == LATE:
-            assert time.monotonic() < deadline, f"{node} is still {state!r}\n{self.log(node)}"
-            self._resume_where_late(node, state)
-            time.sleep(0.1)
-        return state
+        busy = ("alloc", "mixed", "comp", "draining")
+        return self._wait(node, lambda state: not state.startswith(busy) and state != LATE, "settled")
 
     def wait_for_state(self, node: str, wanted: str) -> str:
         """Waits until the node's state begins with `wanted`, and returns it."""
+        # *: it does not respond yet
+        return self._wait(node, lambda state: state.startswith(wanted) and "*" not in state, wanted)
+
+    def _wait(self, node: str, is_so: Callable[[str], bool], wanted: str) -> str:
         deadline = time.monotonic() + TIMEOUT_SECONDS
-        while not (state := self.state(node)).startswith(wanted) or "*" in state:  # *: it does not respond yet
+        while not is_so(state := self.state(node)):
             assert time.monotonic() < deadline, f"{node} is {state!r}, not {wanted}\n{self.log(node)}"
             self._resume_where_late(node, state)
             time.sleep(0.1)
@@ -164,10 +164,12 @@ class Cluster:
 
     def wait_for_health_check(self, node: str) -> None:
         """Waits until a health check of `node` that begins from now on has ended."""
-        now, deadline = time.time(), time.monotonic() + TIMEOUT_SECONDS
-        while not (done := self.folder / f"checked-{node}").exists() or float(done.read_text()) < now:
-            assert time.monotonic() < deadline, f"no health check of {node}\n{self.log(node)}"
-            time.sleep(0.05)
+        now, done = time.time(), self.folder / f"checked-{node}"
+        wait_for(
+            lambda: done.exists() and float(done.read_text()) >= now,
+            lambda: f"no health check of {node}\n{self.log(node)}",
+            TIMEOUT_SECONDS,
+        )
 
     def refuses(self, *nodes: str, gpus: int = 0) -> bool:
         """Whether a job on `nodes` does not run there. Where a prolog rejects it, srun's exit status is now and then 0
@@ -212,7 +214,6 @@ class Cluster:
         shutil.rmtree(self.folder / "memory", ignore_errors=True)
         self.run("scancel", "--state=PENDING,RUNNING,SUSPENDED", f"--user={getpass.getuser()}")
         self.configure(mode="report-only", collector="none", flags="--only disks", seconds="60", checked="checked")
-        (self.folder / "settings/asks").unlink(missing_ok=True)
         self.set_laggard(LAGGARD.format(source=REPOSITORY / "src", python=sys.executable))
         for node in NODES:
             if checked:  # a check that began before now may drain by the last test's gate.conf

@@ -1,22 +1,64 @@
-"""The cap on drains, with a real collector: when every node fails at once, none is drained."""
+"""The cap on drains: gates of a real SLURM ask a real collector, whose agents stand in for those of the four nodes."""
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.slurm_fleet import NODES, Fleet, a_fleet
+
+from laggard.cli import main
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+NODES = ("n1", "n2", "n3", "n4")
+
+
+class Fleet:
+    """Four agents, whose reports are the gate's of each node's recorded machine, and the collector that scrapes them:
+    all of them healthy, and gates that enforce."""
+
+    def __init__(self, cluster: Any, folder: Path, fake_agent: Any, start_collector: Any, make: Any) -> None:
+        self._cluster = cluster
+        self._agents = {node: fake_agent(make.ranks_document(node, [])) for node in NODES}
+        config = folder / "collector.json"  # JSON is YAML
+        targets = [agent.address for agent in self._agents.values()]
+        config.write_text(json.dumps({"targets": targets, "interval_seconds": 0.3, "report_interval_seconds": 0.3}))
+        self._collector = start_collector("--config", str(config))
+
+    def set_machine(self, machine: str, capsys: pytest.CaptureFixture[str], *nodes: str) -> None:
+        """From now on `nodes` are that recorded machine, and their agents report so."""
+        for node in nodes:
+            root = self._cluster.set_machine(node, machine)
+            capsys.readouterr()
+            main(["healthcheck", "--host-root", str(root), "--only", "disks", "--format", "json"])
+            self._agents[node].report = capsys.readouterr().out.encode()
+
+    def enforce(self) -> None:
+        self._cluster.configure(mode="enforce", collector=self._collector.url)
+
+    def wait_for_failing(self, *nodes: str) -> None:
+        def failing() -> set[str]:
+            return {it for it in NODES if self._collector.get("/api/v1/drains", node=it).json()["asker_fails"]}
+
+        self._collector.wait_until(lambda: failing() == set(nodes))
 
 
 @pytest.fixture
-def fleet(cluster: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Fleet]:
-    with a_fleet(cluster, tmp_path, capsys) as made:
-        yield made
+def fleet(
+    cluster: Any,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    fake_agent: Callable[..., Any],
+    start_collector: Callable[..., Any],
+    make: Any,
+) -> Fleet:
+    made = Fleet(cluster, tmp_path, fake_agent, start_collector, make)
+    made.set_machine("plain", capsys, *NODES)
+    made.enforce()
+    return made
 
 
 def test_check_sh_ends_with_what_the_gate_does(cluster: Any, fleet: Fleet) -> None:
@@ -34,42 +76,14 @@ def test_check_sh_ends_with_what_the_gate_does(cluster: Any, fleet: Fleet) -> No
     assert wrong.stdout.splitlines()[-1].startswith(f"gate: switched off by {cluster.folder}/settings/disabled")
 
 
-def test_one_bad_node_is_drained_and_a_second_waits(cluster: Any, fleet: Fleet) -> None:
-    fleet.set_machine("disk_full", "n1")
+def test_one_bad_node_is_drained_and_a_second_waits(
+    cluster: Any, fleet: Fleet, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fleet.set_machine("disk_full", capsys, "n1")
     fleet.wait_for_failing("n1")
     assert cluster.refuses("n1")
     assert cluster.wait_settled("n1").startswith("drained laggard: DISK_FULL")
-    fleet.set_machine("disk_full", "n2")
+    fleet.set_machine("disk_full", capsys, "n2")
     fleet.wait_for_failing("n1", "n2")
     assert cluster.srun("n2").returncode == 0
     assert cluster.wait_settled("n2") == "idle"
-
-
-def test_when_all_fail_at_once_none_is_drained(cluster: Any, fleet: Fleet) -> None:
-    (cluster.folder / "settings/healthcheck").touch()
-    fleet.set_machine("disk_full", *NODES)
-    cluster.srun(*NODES)  # the collector may know of none, one or all by now: one may be drained within the cap
-    fleet.wait_for_failing(*NODES)
-    for node in NODES:
-        cluster.wait_for_health_check(node)
-    left = [node for node in NODES if cluster.wait_settled(node) == "idle"]
-    assert len(left) >= len(NODES) - 1, "more than the cap were drained"
-    done = cluster.srun(*left)
-    assert done.returncode == 0, done.stderr
-
-
-def test_without_the_collector_nothing_is_drained(cluster: Any, fleet: Fleet, unanswered: str) -> None:
-    cluster.set_machine("n1", "disk_full")
-    for url in ("http://127.0.0.1:9", unanswered, "http://no-such-host.invalid:19401"):
-        cluster.configure(collector=url)
-        assert cluster.srun("n1").returncode == 0
-        assert cluster.wait_settled("n1") == "idle"
-
-
-@pytest.fixture
-def unanswered() -> Iterator[str]:
-    """The URL of a server that accepts connections and never answers."""
-    import socket
-
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"

@@ -17,18 +17,6 @@ from support.ports import free_port
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 LONG = 600.0
 
-IN_PROLOG = """#!/bin/bash
-export LAGGARD_NODE=$SLURMD_NODENAME LAGGARD_STATE_DIR={folder}
-export MASTER_ADDR=127.0.0.1 OMP_NUM_THREADS=1 PYTHONPATH={source}
-words=() said=/dev/null
-case "$*" in *--gang*) said={folder}/said-prolog-$SLURMD_NODENAME ;; esac # not that of SLURM's health check
-while [ $# -gt 0 ]; do
-    case $1 in --host-root) shift ;; *) words+=("$1") ;; esac # the gang loads this machine, and no recorded one
-    shift
-done
-{python} -m laggard "${{words[@]}}" | tee $said
-exit ${{PIPESTATUS[0]}}
-"""
 
 IN_STEP = """#!/bin/bash
 export MASTER_ADDR=10.77.0.2 OMP_NUM_THREADS=1 PYTHONPATH={source}
@@ -64,28 +52,6 @@ def test_only_the_slow_node_fails_and_who_does_not_come_is_named(cluster: Any) -
     for node in ("n1", "n2"):
         assert "gang: node 3 (n4) did not come\n" in said(folder, node)
         assert "gang: RING_SLOW node 2 (n3) exchanges " in said(folder, node)
-
-
-@pytest.mark.wall_clock("2026-11-26, beside other tests: one of three nodes on one machine was slow")
-def test_prologs_of_a_job_meet_and_the_job_runs(cluster: Any) -> None:
-    """With the example prolog of deploy/slurm in the place of the usual one."""
-    folder = cluster.folder
-    prolog, usual = folder / "gate/prolog.sh", (folder / "gate/prolog.sh").read_text()
-    cluster.configure(mode="enforce", flags="--only disks --no-agent --verbose")
-    cluster.set_laggard(IN_PROLOG.format(source=REPOSITORY / "src", python=sys.executable, folder=folder))
-    try:
-        (folder / "token").write_text("secret")
-        with (folder / "gate/gate.conf").open("a") as conf:
-            conf.write(f"GANG_TOKEN={folder}/token\n")
-        prolog.write_text((folder / "gate/prolog-gang.sh").read_text())
-        done = cluster.srun("n1", "n2", "n3")
-    finally:
-        prolog.write_text(usual)
-    assert (done.returncode, sorted(done.stdout.split())) == (0, ["n1", "n2", "n3"]), done.stderr
-    for node in ("n1", "n2", "n3"):
-        text = said(folder, f"prolog-{node}")
-        assert "probe gang     " in text and "did not come" not in text and "not reached" not in text, text
-        assert text.splitlines()[-1].startswith("gate: pass"), text
 
 
 def test_the_example_job_trains_with_the_hooks(cluster: Any) -> None:

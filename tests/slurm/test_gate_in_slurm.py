@@ -31,13 +31,6 @@ def test_a_node_that_slurm_does_not_have_is_told_from_a_slurm_that_is_away(
         Slurm("n9", scontrol).show()
 
 
-def test_as_shipped_nothing_is_rejected(cluster: Any) -> None:
-    cluster.set_machine("n1", "disk_full")
-    done = cluster.srun("n1", "n2")
-    assert (done.returncode, sorted(done.stdout.split())) == (0, ["n1", "n2"]), done.stderr
-    assert (cluster.wait_settled("n1"), cluster.wait_settled("n2")) == ("idle", "idle")
-
-
 @pytest.mark.spine
 def test_enforcing_rejects_the_job_and_drains_with_the_reason(cluster: Any) -> None:
     cluster.configure(mode="enforce")
@@ -63,57 +56,12 @@ def test_a_rejected_batch_job_is_queued_again(cluster: Any) -> None:
     assert state == "PENDING", "the job is to be queued again, not held and not lost"
 
 
-def test_an_unknown_verdict_rejects_nothing(cluster: Any) -> None:
-    cluster.configure(mode="enforce")
-    (cluster.set_machine("n1", "disk_full") / "proc/self/mounts").unlink()
-    assert cluster.srun("n1").returncode == 0
-    assert cluster.wait_settled("n1") == "idle"
-
-
 def test_a_hung_probe_delays_no_job(cluster: Any) -> None:
     """Nor does SLURM wait for the end of the prolog's output."""
     cluster.configure(mode="enforce")
     hang(cluster.set_machine("n1", "plain"))
     assert cluster.srun("n1").returncode == 0  # else SLURM's own limit on a prolog drains the node
     assert cluster.wait_settled("n1") == "idle"
-
-
-@pytest.mark.parametrize(
-    "script",
-    [
-        "#!/bin/bash\ntrap '' TERM INT HUP ALRM PIPE\nwhile :; do sleep 0.2; done\n",
-        "#!/bin/bash\necho 'Traceback (most recent call last):' >&2\nexit 1\n",
-        "#!/nowhere/python\n",
-        "#!/bin/bash\nkill -SEGV $$\n",
-    ],
-    ids=["ignores_signals", "traceback", "no_interpreter", "crash"],
-)
-def test_a_broken_laggard_rejects_nothing(cluster: Any, script: str) -> None:
-    cluster.configure(mode="enforce", seconds="2")
-    cluster.set_machine("n1", "disk_full")
-    cluster.set_laggard(script)
-    assert cluster.srun("n1").returncode == 0
-    assert cluster.wait_settled("n1") == "idle"
-
-
-def test_the_kill_switch_disables_the_gate(cluster: Any) -> None:
-    cluster.configure(mode="enforce", disabled="")
-    cluster.set_machine("n1", "disk_full")
-    assert cluster.srun("n1").returncode == 0
-    assert cluster.wait_settled("n1") == "idle"
-
-
-def test_an_operators_reason_is_kept(cluster: Any) -> None:
-    """SLURM keeps a reason when it drains a node for a failed prolog, and so does laggard."""
-    (cluster.folder / "settings/healthcheck").touch()
-    cluster.configure(mode="enforce")
-    cluster.update("n1", "State=DRAIN", "Reason=cable being changed")
-    cluster.set_machine("n1", "disk_full")
-    cluster.wait_for_health_check("n1")
-    assert cluster.state("n1") == "drained cable being changed"
-    cluster.set_machine("n1", "plain")
-    cluster.wait_for_health_check("n1")
-    assert cluster.state("n1") == "drained cable being changed"
 
 
 def test_the_health_check_drains_and_resumes(cluster: Any) -> None:
@@ -126,13 +74,6 @@ def test_the_health_check_drains_and_resumes(cluster: Any) -> None:
     assert cluster.state("n3").startswith(FULL)
     cluster.set_machine("n3", "plain")
     cluster.wait_for_state("n3", "idle")
-
-
-def test_the_health_check_only_reports_as_shipped(cluster: Any) -> None:
-    cluster.set_machine("n3", "disk_full")
-    (cluster.folder / "settings/healthcheck").touch()
-    cluster.wait_for_health_check("n3")
-    assert cluster.state("n3") == "idle"
 
 
 def test_a_job_is_judged_by_the_gpus_it_was_given(cluster: Any) -> None:

@@ -8,13 +8,14 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 from support.paths import REPOSITORY
+from support.waiting import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 LONG = 300.0
@@ -71,13 +72,6 @@ def rings(cluster: Any, tmp_path: Path) -> Iterator[IdleRings]:
     cluster.run("scancel", "-n", "laggard-ring")
 
 
-def wait_until(condition: Callable[[], bool], what: Callable[[], str]) -> None:
-    until = time.monotonic() + LONG
-    while not condition():
-        assert time.monotonic() < until, what()
-        time.sleep(0.1)
-
-
 def test_as_shipped_nothing_is_submitted(rings: IdleRings) -> None:
     shutil.copy(REPOSITORY / "deploy/slurm/idle-rings.conf", rings.folder / "slurm/idle-rings.conf")
     assert rings.submit() == [] and not rings.state.exists()
@@ -86,7 +80,7 @@ def test_as_shipped_nothing_is_submitted(rings: IdleRings) -> None:
 def test_each_idle_node_is_measured_once_in_a_period(rings: IdleRings) -> None:
     rings.set_laggard(MEASURES)
     assert len(rings.submit()) == 1
-    wait_until(lambda: not rings.jobs(), rings.jobs)
+    wait_for(lambda: not rings.jobs(), rings.jobs)
     assert rings.measured() == ["n1", "n2", "n3", "n4"]
     assert rings.submit() == []
     long_ago = time.time() - 25 * 3600
@@ -94,7 +88,7 @@ def test_each_idle_node_is_measured_once_in_a_period(rings: IdleRings) -> None:
     before = {node: (rings.state / "measured" / node).stat().st_mtime for node in rings.measured()}
     rings.configure("IDLE_RINGS=on", "RING_NODES=3")
     assert len(rings.submit()) == 1
-    wait_until(lambda: not rings.jobs(), rings.jobs)
+    wait_for(lambda: not rings.jobs(), rings.jobs)
     again = {node for node in before if (rings.state / "measured" / node).stat().st_mtime > before[node]}
     assert "n3" in again and len(again) == 3  # with two others, without whom nothing could be told
 
@@ -102,7 +96,7 @@ def test_each_idle_node_is_measured_once_in_a_period(rings: IdleRings) -> None:
 def test_a_ring_that_could_not_tell_is_measured_again(rings: IdleRings) -> None:
     rings.set_laggard("#!/bin/bash\nexit 2\n")
     assert len(rings.submit()) == 1
-    wait_until(lambda: not rings.jobs(), rings.jobs)
+    wait_for(lambda: not rings.jobs(), rings.jobs)
     assert rings.measured() == [] and len(rings.submit()) == 1
 
 
@@ -110,10 +104,10 @@ def test_a_job_takes_the_nodes_at_once_and_nothing_of_the_ring_is_left(rings: Id
     script = RING.format(source=REPOSITORY / "src", python=sys.executable)
     rings.set_laggard(script.replace("export ", f"export LAGGARD_TEST={rings.folder} "))
     assert len(rings.submit()) == 1
-    wait_until(lambda: len(rings.workers()) == 4, lambda: rings.cluster.log("n1"))
+    wait_for(lambda: len(rings.workers()) == 4, lambda: rings.cluster.log("n1"))
     assert rings.submit() == []  # one round at a time
     job = rings.cluster.srun("n1", "n2")
     assert (job.returncode, sorted(job.stdout.split())) == (0, ["n1", "n2"]), job.stderr
-    wait_until(lambda: not rings.workers() and not rings.jobs(), lambda: f"{rings.workers()} {rings.jobs()}")
+    wait_for(lambda: not rings.workers() and not rings.jobs(), lambda: f"{rings.workers()} {rings.jobs()}")
     assert rings.measured() == []
     assert [rings.cluster.wait_for_state(node, "idle") for node in ("n1", "n2")] == ["idle", "idle"]

@@ -8,13 +8,15 @@ import shutil
 import signal
 import stat
 import subprocess
+import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.laggard_ask import StandIn, agent_that_says
+from support.gate_agent import StandIn, agent_that_says
 from support.paths import REPOSITORY
+from support.waiting import wait_for
 
 SCRIPTS = REPOSITORY / "deploy" / "slurm"
 HASH = "0123456789abcdef" * 2
@@ -27,10 +29,9 @@ Done = "subprocess.CompletedProcess[str]"
 class Node:
     """The gate's scripts on a node, whose laggard is a script of bash that counts how often it runs."""
 
-    def __init__(self, folder: Path, ask: Path) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder, self.run_folder, self.socket = folder, folder / "run", folder / "run/agent/gate.sock"
         shutil.copytree(SCRIPTS, folder / "slurm")
-        shutil.copy(ask, folder / "slurm/laggard-ask")
         (folder / "run/agent").mkdir(parents=True)
         for path in (folder / "run", folder / "run/agent"):
             path.chmod(0o755)
@@ -46,6 +47,7 @@ class Node:
         """Writes gate.conf, as old as laggard: older than a ticket of today."""
         here = self.folder
         own = f"LAGGARD={here}/laggard\nDISABLED={here}/disabled\nRUN={here}/run\nCHECKED={here}/run/gate-checked\n"
+        own += f"PYTHON={sys.executable}\n"
         (here / "slurm/gate.conf").write_text(own + more)
         for path in (here / "slurm/gate.conf", here / "laggard"):
             os.utime(path, (time.time() - 1000, time.time() - 1000))
@@ -79,8 +81,8 @@ def ticks() -> int:
 
 
 @pytest.fixture
-def node(tmp_path: Path, laggard_ask: Path) -> Node:
-    return Node(tmp_path, laggard_ask)
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
 
 
 @pytest.fixture
@@ -95,7 +97,7 @@ def test_a_prolog_that_the_agent_vouches_for_starts_no_laggard(node: Node, agent
     assert node.call() == (0, PASS)
     assert node.call(SLURM_JOB_GPUS="0,2-3", SLURM_JOB_ID="17") == (0, PASS)
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    assert agent.asked == [f"gate/1 prolog {HASH} {boot} 0 {gpus} 5000\n" for gpus in ("-", "0,2-3")]
+    assert agent.asked == [f"/gate/1/prolog/{HASH}/{boot}/0/{gpus}/5000" for gpus in ("-", "0,2-3")]
     assert not node.runs
 
 
@@ -107,15 +109,8 @@ def test_so_it_does_as_it_is_configured(way: str, node: Node, agent: StandIn) ->
     assert node.call() == (0, PASS) and not node.runs
 
 
-@pytest.mark.parametrize(
-    "text",
-    [b"CHECK old\n", b"CHECK critical\n", b"", b"PASS", b"PASS x\n", b"\n", b"gate: reject\n", b"x" * 10_000_000],
-    ids=["old", "critical", "nothing", "half", "no_number", "empty", "reject", "ten_megabytes"],
-)
-@pytest.mark.parametrize("by", ["laggard-ask", "curl"])
-def test_whatever_else_an_agent_says_laggard_decides(text: bytes, by: str, node: Node) -> None:
-    if by == "curl":
-        (node.folder / "slurm/laggard-ask").unlink()
+@pytest.mark.parametrize("text", [b"CHECK old\n", b"", b"gate: reject\n"], ids=["old", "nothing", "reject"])
+def test_whatever_else_an_agent_says_laggard_decides(text: bytes, node: Node) -> None:
     node.ticket()
     with agent_that_says(node.socket, text) as agent:
         status, errors = node.call()
@@ -209,7 +204,7 @@ def test_what_the_gate_changed_has_to_be_in_the_agents_report(node: Node, agent:
     assert node.call("epilog.sh")[0] == 1
     node.ticket()
     assert node.call() == (0, PASS)
-    newer = int(agent.asked[0].split()[4])
+    newer = int(agent.asked[0].split("/")[6])
     assert before // 100 <= newer <= ticks() // 100
     node.laggard(
         'echo "slurm: n1 was resumed, it had been drained for: laggard: X"; echo "gate: pass, nothing critical"'
@@ -231,47 +226,29 @@ def test_what_the_gate_changed_has_to_be_in_the_agents_report(node: Node, agent:
 def test_after_a_change_the_next_prolog_runs_as_a_whole(said: str, node: Node, agent: StandIn) -> None:
     """Whoever resumes the node by hand tells laggard nothing: a whole check has to look."""
     ticket = node.ticket()
-    (node.run_folder / "gate-asks").write_text(f"{ticket.read_text()}/nowhere\n/nowhere\n5\n")
     node.laggard(f'echo "{said}"')
     node.call("healthcheck.sh")
-    assert (ticket.read_text(), (node.run_folder / "gate-asks").read_text()) == ("", "")
+    assert ticket.read_text() == ""
     node.laggard('echo "laggard: Y"; echo "gate: pass, nothing critical"')
     assert node.call()[0] == 0 and not agent.asked
-
-
-@pytest.mark.skipif(not shutil.which("curl"), reason="needs curl")
-@pytest.mark.parametrize("case", ["", "folder", "above", "no_agent"])
-def test_without_laggard_ask_curl_asks_where_nobody_else_can_put_a_socket(case: str, node: Node) -> None:
-    (node.folder / "slurm/laggard-ask").unlink()
-    node.ticket()
-    with agent_that_says(node.socket, b"PASS 5\n") as agent:
-        if case == "no_agent":
-            node.socket.unlink()
-        elif case:
-            (node.run_folder / ("agent" if case == "folder" else ".")).chmod(0o777)
-        assert node.call() == (0, WHOLE if case else PASS)
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    asked = [question.split(" HTTP/1.1\r\n")[0] for question in agent.asked]
-    assert asked == ([] if case else [f"GET /gate/1/prolog/{HASH}/{boot}/0/-/0"])
 
 
 @pytest.mark.parametrize(
     ("case", "told"),
     [
         ("well", "gate: prologs ask the agent"),
-        ("curl", "gate: prologs ask the agent"),
-        ("QUICK=off", "gate: each prolog starts Python: QUICK of gate.conf is off"),
-        ("FLAGS=(--skip disks)", "gate: each prolog starts Python: FLAGS of gate.conf ask for more than"),
-        ("no_agent", "gate: each prolog starts Python: no agent listens at "),
-        ("gone", "gate: each prolog starts Python: Connection refused"),
-        ("open", "gate: each prolog starts Python: {run}/agent/gate.sock: others can write into its folder"),
-        ("nothing", "gate: each prolog starts Python: there is neither "),
+        ("python", "gate: prologs ask the agent"),
+        ("QUICK=off", "gate: each prolog starts laggard: QUICK of gate.conf is off"),
+        ("FLAGS=(--skip disks)", "gate: each prolog starts laggard: FLAGS of gate.conf ask for more than"),
+        ("no_agent", "gate: each prolog starts laggard: no agent listens at "),
+        ("gone", "gate: each prolog starts laggard: {run}/agent/gate.sock gives no answer"),
+        ("open", "gate: each prolog starts laggard: {run}/agent/gate.sock: others can write into its folder"),
+        ("nothing", "gate: each prolog starts laggard: there is neither "),
     ],
 )
 def test_check_sh_says_whether_prologs_ask(case: str, told: str, node: Node) -> None:
-    node.configure(f"{case}\n" if "=" in case else "CURL=/nowhere\n" if case == "nothing" else "")
-    if case in ("curl", "nothing"):
-        (node.folder / "slurm/laggard-ask").unlink()
+    missing = {"python": "CURL=/nowhere\n", "nothing": "CURL=/nowhere\nPYTHON=/nowhere\n"}
+    node.configure(f"{case}\n" if "=" in case else missing.get(case, ""))
     if case == "open":
         (node.run_folder / "agent").chmod(0o777)
     with agent_that_says(node.socket, b"CHECK question\n") as agent:
@@ -342,7 +319,7 @@ def test_who_is_killed_leaves_its_turn_to_the_next(node: Node) -> None:
     waits = f"[ -e {node.folder}/go ] || {{ echo $$ >{node.folder}/pid; exec sleep 1000; }}"
     node.laggard(f'{waits}; echo "laggard: X"; echo "gate: pass, Y"')
     first = node.start()
-    wait_until((node.folder / "pid").exists)
+    wait_for((node.folder / "pid").exists)
     second = node.start()
     (node.folder / "go").touch()
     first.kill()
@@ -351,11 +328,8 @@ def test_who_is_killed_leaves_its_turn_to_the_next(node: Node) -> None:
     ended(first)
 
 
-@pytest.mark.parametrize("by", ["laggard-ask", "flock"])
-def test_who_does_not_get_its_turn_in_time_passes_and_says_so(by: str, node: Node) -> None:
+def test_who_does_not_get_its_turn_in_time_passes_and_says_so(node: Node) -> None:
     """As before: a gate that gets to no answer rejects no job."""
-    if by == "flock":
-        (node.folder / "slurm/laggard-ask").unlink()
     node.configure("GATE_SECONDS=2\n")
     kept = node.run_folder / "gate-turn-prolog"
     with kept.open("w") as file:
@@ -384,14 +358,6 @@ def test_a_laggard_that_breaks_breaks_once_for_all(node: Node) -> None:
 
 
 def test_without_a_program_that_locks_each_runs_its_own(node: Node) -> None:
-    (node.folder / "slurm/laggard-ask").unlink()
     node.configure("FLOCK=/nowhere\n")
     assert [node.call() for _ in range(2)] == [(0, WHOLE)] * 2
     assert len(node.runs) == 2
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 120
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)

@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
-
-from laggard.acknowledge.kept_file import write_kept
-from laggard.wire.acknowledgement import Acknowledgement, Covered
+from support.machines import log_xid
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 FULL = "drained laggard: DISK_FULL / 99 % used"
 XID = "drained laggard: GPU_XID GPU 0000:9b:00.0 Xid 79"
-
-
-def log_xid(machine: Path, seconds_ago: float) -> None:
-    """The recorded machine has been up for a day, it is now, and the only Xid in the kernel's log is so old."""
-    (machine / "laggard/facts.json").write_text(json.dumps({"time": time.time()}))
-    (machine / "proc/uptime").write_text("86400.00 1.00\n")
-    line = "NVRM: Xid (PCI:0000:9b:00): 79, pid=1, GPU has fallen off the bus."
-    (machine / "laggard/kmsg").write_text(f"3,0,{round((86400 - seconds_ago) * 1e6)},-;{line}\n")
 
 
 def run_job(cluster: Any, node: str) -> None:
@@ -48,7 +36,7 @@ def test_ten_rounds_of_fault_repair_and_resume(cluster: Any) -> None:
 def test_what_the_kernel_logged_before_the_resume_drains_no_more(cluster: Any) -> None:
     """Neither at jobs nor at health checks, until the kernel logs it again."""
     machine = cluster.set_machine("n3", "gpu_xid")
-    log_xid(machine, seconds_ago=3600)
+    log_xid(machine, -3600)
     cluster.configure(mode="enforce", flags="--only gpu_xid")
     assert cluster.refuses("n3")
     assert cluster.wait_settled("n3").startswith(XID)
@@ -59,47 +47,5 @@ def test_what_the_kernel_logged_before_the_resume_drains_no_more(cluster: Any) -
     cluster.wait_for_health_check("n3")
     assert cluster.state("n3") == "idle"
     time.sleep(1.1)  # SLURM tells when the node was resumed in whole seconds
-    log_xid(machine, seconds_ago=0)
+    log_xid(machine, 0)
     assert cluster.wait_for_state("n3", "drained").startswith(XID)
-
-
-def test_a_reason_that_somebody_extended_is_theirs(cluster: Any) -> None:
-    cluster.configure(mode="enforce")
-    cluster.set_machine("n4", "disk_full")
-    (cluster.folder / "settings/healthcheck").touch()
-    _, _, reason = cluster.wait_for_state("n4", "drained").partition(" ")
-    extended = f"{reason} - bob: ticket 77, do not resume"
-    cluster.update("n4", f"Reason={extended}")
-    cluster.set_machine("n4", "plain")
-    for _ in range(2):
-        cluster.wait_for_health_check("n4")
-    assert cluster.state("n4") == f"drained {extended}"
-    cluster.update("n4", f"Reason={reason}")  # as laggard wrote it
-    cluster.wait_for_state("n4", "idle")
-
-
-def acknowledge(cluster: Any, node: str, seconds: float) -> None:
-    """An operator of the node has acknowledged DISK_FULL there."""
-    now = time.time()
-    covers = (Covered("/"),)
-    known = Acknowledgement("1", "DISK_FULL", (node,), "bob", "ticket 77", now, now + seconds, covers)
-    write_kept(str(cluster.folder / "settings/acknowledged.json"), (known,))
-
-
-def test_what_is_acknowledged_drains_nothing_until_it_ends(cluster: Any) -> None:
-    """A node that was drained for it is resumed by the next health check, jobs run there, and at its end it counts."""
-    file = cluster.folder / "settings/acknowledged.json"
-    cluster.configure(mode="enforce", flags=f"--only disks --acknowledged {file}")
-    cluster.set_machine("n1", "disk_full")
-    assert cluster.refuses("n1")
-    assert cluster.wait_settled("n1").startswith(FULL)
-    acknowledge(cluster, "n1", seconds=3600)
-    (cluster.folder / "settings/healthcheck").touch()
-    cluster.wait_for_state("n1", "idle")
-    for _ in range(2):
-        run_job(cluster, "n1")
-    cluster.wait_for_health_check("n1")
-    assert cluster.state("n1") == "idle"
-    acknowledge(cluster, "n1", seconds=1)
-    assert cluster.wait_for_state("n1", "drained").startswith(FULL)
-    file.unlink()

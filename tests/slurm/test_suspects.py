@@ -1,9 +1,8 @@
 """A slow node of a real SLURM: named, confirmed against peers with swapped places over links with a rate, left out of
-the next job, and back by itself after its time, as is one that nobody measures. An innocent one is acquitted.
+the next job, and back by itself after its time.
 
-SLURM, the ring, the links and the collector are real. In one test so are the agents and the training, whose transfers
-over a slow link name the node; in the others the agents stand in for those of four nodes, and tell of a job of which
-one rank was slow."""
+SLURM, the ring, the links and the collector are real. The agents stand in for those of four nodes, and tell of a job of
+which one rank was slow."""
 
 from __future__ import annotations
 
@@ -12,7 +11,6 @@ import os
 import shlex
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,8 +19,9 @@ import pytest
 from support.namespaces import Namespaces, can_make
 from support.paths import REPOSITORY
 from support.transcript import commands_of, run
+from support.waiting import wait_for
 
-from laggard.suspects.names import hostlist
+from laggard.suspects.scheduler import hostlist
 
 pytestmark = [
     pytest.mark.slow,
@@ -41,31 +40,6 @@ exec ip netns exec ${{spaces[${{SLURMD_NODENAME#n}} - 1]}} {python} -m laggard "
 """
 HERE = """#!/bin/bash
 exec {laggard} "$@" --collector {url}
-"""
-TRAINING = """
-import time, torch, torch.distributed as dist
-dist.init_process_group("gloo")
-rank = dist.get_rank()
-pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]  # tensor parallelism, as it is split over two nodes
-replicas = [dist.new_group([0, 2]), dist.new_group([1, 3])]
-model = torch.nn.Sequential(*(torch.nn.Linear(256, 256) for _ in range(4)))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-while True:
-    hidden = torch.randn(64, 256)
-    for layer in model:
-        hidden = layer(hidden)
-        time.sleep(0.005)  # a GPU computes, and the CPU is free
-        dist.all_reduce(hidden.detach().clone(), group=pairs[rank // 2])
-    hidden.square().mean().backward()
-    for parameter in model.parameters():
-        dist.all_reduce(parameter.grad, group=replicas[rank % 2])
-    optimizer.step()
-    optimizer.zero_grad()
-"""
-RANK = """#!/bin/bash
-export RANK=$SLURM_PROCID LOCAL_RANK=0 WORLD_SIZE=4 MASTER_PORT=29517 GLOO_SOCKET_IFNAME=eth0
-export LAGGARD_NODE=$SLURMD_NODENAME LAGGARD_RANK_DIR={folder}/ranks/$SLURMD_NODENAME
-exec {folder}/on-a-node.sh run {folder}/train.py
 """
 PAGE = REPOSITORY / "docs" / "tasks" / "exclude.md"
 JOB = "#!/bin/bash\nsrun sh -c 'echo $SLURMD_NODENAME'\n"
@@ -91,33 +65,14 @@ class Fleet:
         kept = ("--token-file", str(self._token), "--laggard", program, "--deadline", "300", "--seconds", "240")
         return self.laggard("confirm", node, *kept, *words)
 
-    def train(self, slow: str, is_told: bool) -> None:
-        """A job runs on all nodes, and its rank on `slow` makes the others wait: until it is named. Then it ends, and
-        the agents tell so, or have been started anew and know nothing of it."""
+    def train(self, slow: str) -> None:
+        """A job runs on all nodes, and its rank on `slow` makes the others wait: until it is named. Then it ends."""
         rank = NODES.index(slow)
         for number, node in enumerate(NODES):
             self.agents[node].ranks = self.make.node(node, [number], slow=rank)
         self.collector.wait_until(lambda: self._incidents(slow))
         for number, node in enumerate(NODES):
-            over = self.make.node(node, [number], slow=rank, state="finished", pid=0)
-            self.agents[node].ranks = over if is_told else self.make.ranks_document(node, [])
-
-    def begin_training(self) -> str:
-        """Submits a training of four ranks, one on each node, in the node's namespace. Returns the job's number."""
-        folder = self.cluster.folder
-        (folder / "train.py").write_text(TRAINING)
-        rank = folder / "rank.sh"
-        rank.write_text(RANK.format(folder=folder))
-        rank.chmod(0o755)
-        words = ("sbatch", "--parsable", "-N4", f"--output={folder}/training.log", "--wrap", f"srun {rank}")
-        done = self.cluster.run(*words)
-        assert done.returncode == 0, done.stderr
-        number: str = done.stdout.strip()
-        return number
-
-    def culprits(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self.collector.get("/api/v1/location").json()["culprits"]
-        return found
+            self.agents[node].ranks = self.make.node(node, [number], slow=rank, state="finished", pid=0)
 
     def _incidents(self, node: str) -> list[dict[str, Any]]:
         incidents: list[dict[str, Any]] = self.collector.get("/api/v1/incidents", node=node).json()["incidents"]
@@ -138,10 +93,7 @@ class Fleet:
         return sorted((folder / "out").read_text().split())
 
     def wait_until_nobody_is_out(self) -> None:
-        until = time.monotonic() + 2 * SECONDS + 60
-        while self.exclude().stdout:
-            assert time.monotonic() < until, "its time does not end"
-            time.sleep(1.0)
+        wait_for(lambda: not self.exclude().stdout, lambda: "its time does not end", 2 * SECONDS + 60)
         assert self.exclude().returncode == 0
 
 
@@ -157,52 +109,15 @@ def spaces(cluster: Any) -> Iterator[Namespaces]:
 
 
 @pytest.fixture
-def exclude_seconds() -> int:
-    return SECONDS
-
-
-@pytest.fixture
 def fleet(
     cluster: Any,
     spaces: Namespaces,
-    exclude_seconds: int,
     make: Any,
     fake_agent: Callable[..., Any],
     start_collector: Callable[..., Any],
     tmp_path: Path,
 ) -> Fleet:
     agents = {node: fake_agent(make.ranks_document(node, []), make.report(node)) for node in NODES}
-    return started(cluster, agents, start_collector, make, tmp_path, exclude_seconds)
-
-
-@pytest.fixture
-def real_fleet(
-    cluster: Any,
-    spaces: Namespaces,
-    make: Any,
-    start_agent: Callable[..., Any],
-    start_collector: Callable[..., Any],
-    tmp_path: Path,
-) -> Fleet:
-    """Of real agents, which look at their ranks, and of the machine at nothing that could be wrong."""
-    profile = tmp_path / "profile.json"
-    profile.write_text(json.dumps({"only": ["inventory"]}))
-    agents = {}
-    for node in NODES:
-        ranks = cluster.folder / "ranks" / node
-        ranks.mkdir(parents=True)
-        agents[node] = start_agent("--rank-dir", str(ranks), "--profile", str(profile), node=node)
-    return started(cluster, agents, start_collector, make, tmp_path)
-
-
-def started(
-    cluster: Any,
-    agents: dict[str, Any],
-    start_collector: Callable[..., Any],
-    make: Any,
-    tmp_path: Path,
-    exclude_seconds: int = SECONDS,
-) -> Fleet:
     token = tmp_path / "token"
     token.write_text("secret")
     token.chmod(0o600)
@@ -210,9 +125,9 @@ def started(
         "targets": [agent.url for agent in agents.values()],
         "interval_seconds": 0.3,
         "report_interval_seconds": 0.3,
-        "acknowledge_token_file": str(token),
+        "confirm_token_file": str(token),
         "incidents_database": str(tmp_path / "incidents.sqlite"),
-        "exclude_seconds": exclude_seconds,
+        "exclude_seconds": SECONDS,
     }
     config = tmp_path / "collector.json"  # JSON is YAML
     config.write_text(json.dumps(settings))
@@ -225,7 +140,7 @@ def started(
 def test_a_slow_node_is_confirmed_left_out_and_back_after_its_time(fleet: Fleet, spaces: Namespaces) -> None:
     assert (fleet.exclude().returncode, fleet.exclude().stdout) == (0, "")
     spaces.shape(2, "10mbit")
-    fleet.train(slow="n3", is_told=True)
+    fleet.train(slow="n3")
     assert fleet.exclude().stdout == "n3\n"  # suspected
 
     holder = fleet.cluster.run("sbatch", "-w", "n3", "--output=/dev/null", "--wrap", "sleep 300").stdout.split()[-1]
@@ -248,48 +163,6 @@ def test_a_slow_node_is_confirmed_left_out_and_back_after_its_time(fleet: Fleet,
     assert fleet.submit(nodes=3) == ["n1", "n2", "n4"]
     fleet.wait_until_nobody_is_out()
     assert fleet.submit(nodes=4) == ["n1", "n2", "n3", "n4"]  # sbatch takes --exclude= for nobody
-
-
-def test_a_slow_link_that_a_training_shows_leads_to_its_node(real_fleet: Fleet, spaces: Namespaces) -> None:
-    fleet = real_fleet
-    spaces.shape(2, "20mbit")
-    job = fleet.begin_training()
-    fleet.collector.wait_until(lambda: [it["kind"] for it in fleet.culprits()] == ["slow_link"])
-    (named,) = fleet.culprits()
-    assert (named["node"], named["ranks"], named["gpu"]) == ("n3", [2], None), named
-    fleet.cluster.run("scancel", job)
-    for node in NODES:
-        fleet.cluster.wait_settled(node)
-
-    done = fleet.confirm("n3")
-    assert done.stdout.startswith("n3 is confirmed as slow: it was slower with each of 3 peers, in both places ("), done
-    assert fleet.exclude().stdout == "n3\n"
-    assert fleet.submit(nodes=3) == ["n1", "n2", "n4"]
-    fleet.wait_until_nobody_is_out()
-    assert fleet.submit(nodes=4) == ["n1", "n2", "n3", "n4"]
-
-
-def test_a_suspect_that_nobody_measures_is_left_out_and_back_after_its_time(fleet: Fleet) -> None:
-    """Nor does anybody tell the collector that the job has ended, which it shows for 15 minutes then."""
-    fleet.train(slow="n2", is_told=False)
-    assert fleet.submit(nodes=3) == ["n1", "n3", "n4"]
-    fleet.wait_until_nobody_is_out()
-    assert fleet.submit(nodes=4) == ["n1", "n2", "n3", "n4"]
-
-
-@pytest.mark.parametrize("exclude_seconds", [900])
-def test_an_innocent_node_is_acquitted_and_leaves_the_list(fleet: Fleet) -> None:
-    fleet.train(slow="n2", is_told=False)
-    assert fleet.exclude().stdout == "n2\n"
-    fleet.cluster.run("sbatch", "-w", "n2", "--output=/dev/null", "--wrap", "sleep 15")
-    fleet.cluster.wait_for_state("n2", "mix")
-    done = fleet.confirm("n2", "--format", "json", "--wait", "10m")
-    assert done.returncode == 0, done
-    document = json.loads(done.stdout)
-    assert (document["outcome"], document["written"]) == ("acquitted", True)
-    assert fleet.confirmation("n2")["outcome"] == "acquitted"
-    assert (fleet.exclude().returncode, fleet.exclude().stdout) == (0, "")
-    assert "and acquitted" in fleet.exclude("--explain").stdout
 
 
 def test_the_page_is_as_a_reader_goes_through_it(fleet: Fleet, tmp_path: Path) -> None:

@@ -16,13 +16,12 @@ from support.stack_documents import TRAIN, sampled
 
 from laggard.agent.ranks.reader import RankFiles
 from laggard.cli import main
-from laggard.errors import UsageError
+from laggard.kit.errors import UsageError
 from laggard.stack_answers.answer import Answers, answer_lines, differences
 from laggard.stack_answers.command import _ranks
 from laggard.stack_answers.node import LocalJob, ask_node, choose_job
 from laggard.stacks.ask import read_ask
-from laggard.stacks.frames import Frame
-from laggard.stacks.sampled import STALLED, Counted, Sampled, Thread, encode
+from laggard.stacks.sampled import STALLED, Counted, Frame, Sampled, Thread, encode
 from laggard.wire.stacks import MissingStacks
 
 
@@ -247,7 +246,7 @@ def test_a_rank_that_does_not_answer_is_told(
 
 
 def test_a_rank_without_stacks_is_told_with_its_place_in_the_kernel() -> None:
-    silent = "it did not answer within 25 s: its laggard is older, or hangs"
+    silent = "it did not answer within 25 s: its laggard hangs"
     missing = (
         MissingStacks(1, "its process is stopped, by a signal or a debugger", "stopped by a signal"),
         MissingStacks(2, silent, "uninterruptible: rpc_wait_bit_killable (system call read, NFS)"),

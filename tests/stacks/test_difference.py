@@ -8,8 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from laggard.stacks.difference import MIN_SAMPLES, difference
-from laggard.stacks.frames import Frame
-from laggard.stacks.sampled import ASKED, Counted, Sampled, Thread
+from laggard.stacks.sampled import ASKED, Counted, Frame, Sampled, Thread
 
 LIBRARY = "/venv/lib/python3.11/site-packages/"
 LOADER = f"{LIBRARY}torch/utils/data/dataloader.py"

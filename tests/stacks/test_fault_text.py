@@ -14,8 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from laggard.stacks.fault_text import faults_of, header, last_dump, read_faults
-from laggard.stacks.frames import NO_FRAME
-from laggard.stacks.sampled import CRASHED, HELD, TERMINATED, SampledError
+from laggard.stacks.sampled import CRASHED, HELD, NO_FRAME, TERMINATED, SampledError
 
 PROGRAM = """
     import faulthandler, os, signal, sys, threading, time

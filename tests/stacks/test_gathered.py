@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from laggard.stacks.frames import Frame, collective_of, own_frame, place_text
-from laggard.stacks.gathered import differing_from, newest, standing_beside, standings
-from laggard.stacks.sampled import STALLED, Counted, Sampled, Thread
+from laggard.stacks.difference import differing_from, newest, standing_beside, standings
+from laggard.stacks.sampled import STALLED, Counted, Frame, Sampled, Thread, collective_of, own_frame, place_text
 
 LIBRARY = "/venv/lib/python3.11/site-packages/"
 MODULE = Frame("<module>", "/home/u/train.py", 120)

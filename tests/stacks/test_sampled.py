@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from laggard.stacks import sampled as module
-from laggard.stacks.frames import Frame
 from laggard.stacks.sampled import (
     ASKED,
     MAX_BYTES,
     MAX_DEPTH,
     STALLED,
     Counted,
+    Frame,
     Sampled,
     SampledError,
     Thread,

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
-import re
 import subprocess
 import sys
 import urllib.error
@@ -17,6 +15,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from support.daemons import Daemon
+
 SCRIPT = Path(__file__).with_name("write_rank.py")
 LANES = [["all_reduce", "dp", "dp:0-3"], ["all_gather", "dp", "dp:0-3"], ["send", "pp", "pp:0-4/4"]]
 IDENTITY = {"job_id": "j1", "rank": 0, "local_rank": 0, "world_size": 8, "node": "elsewhere", "gpu": None, "attempt": 0}
@@ -25,7 +25,7 @@ IDENTITY = {"job_id": "j1", "rank": 0, "local_rank": 0, "world_size": 8, "node":
 PATIENT_SECONDS = 600.0
 PATIENT = f"""
 import sys
-from laggard.http import message
+from laggard.kit import http_message as message
 message.HEAD_SECONDS = message.RESPONSE_SECONDS = {PATIENT_SECONDS}
 from laggard.cli import main
 sys.exit(main())
@@ -78,6 +78,24 @@ def let_others_enter(folder: Path) -> None:
 
 
 @pytest.fixture
+def open_dir(tmp_path: Path) -> Path:
+    """One that other users can enter, so that a file's mode counts."""
+    let_others_enter(tmp_path)
+    tmp_path.chmod(0o755)
+    return tmp_path
+
+
+def put(path: Path, content: str | bytes, mode: int = 0o600) -> Path:
+    """A file as a whole, by a rename, as configuration management does."""
+    fresh = path.with_name("new")
+    fresh.touch(mode)
+    fresh.write_bytes(content.encode() if isinstance(content, str) else content)
+    fresh.chmod(mode)
+    os.replace(fresh, path)
+    return path
+
+
+@pytest.fixture
 def rank_dir(tmp_path: Path) -> Path:
     """Writable for every user, as the real one is, and under folders that other users can enter."""
     directory = tmp_path / "ranks"
@@ -118,11 +136,10 @@ class Reply(NamedTuple):
         return json.loads(self.body)
 
 
-@dataclasses.dataclass
-class AgentProcess:
-    process: subprocess.Popen[str]
-    log: Path
-    url: str
+class AgentProcess(Daemon):
+    def __init__(self, rank_dir: Path, log: Path, node: str, flags: Sequence[str], patient: bool = False) -> None:
+        words = ("agent", "--node", node, "--rank-dir", str(rank_dir), *flags)
+        super().__init__(log, words, {}, (sys.executable, *(("-c", PATIENT) if patient else ("-m", "laggard"))))
 
     @property
     def address(self) -> tuple[str, int]:
@@ -146,12 +163,12 @@ def start_agent(rank_dir: Path, tmp_path: Path) -> Iterator[Callable[..., AgentP
     started: list[AgentProcess] = []
 
     def start(*flags: str, node: str = "n0", patient: bool = False) -> AgentProcess:
-        started.append(_start(rank_dir, tmp_path / f"agent-{len(started)}.log", node, flags, patient))
+        started.append(AgentProcess(rank_dir, tmp_path / f"agent-{len(started)}.log", node, flags, patient))
         return started[-1]
 
     yield start
     for agent in started:
-        _stop(agent)
+        agent.stop()
 
 
 @pytest.fixture(scope="module")
@@ -159,32 +176,6 @@ def idle_agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AgentProces
     """One agent without ranks, for all tests of a file that only ask it something."""
     folder = tmp_path_factory.mktemp("idle-agent")
     (folder / "ranks").mkdir()
-    agent = _start(folder / "ranks", folder / "agent.log", "n0", ())
+    agent = AgentProcess(folder / "ranks", folder / "agent.log", "n0", ())
     yield agent
-    _stop(agent)
-
-
-def _start(rank_dir: Path, log: Path, node: str, flags: Sequence[str], patient: bool = False) -> AgentProcess:
-    laggard = ["-c", PATIENT] if patient else ["-m", "laggard"]
-    command = [sys.executable, *laggard, "agent", "--web.listen-address", "127.0.0.1:0", "--node", node]
-    with log.open("w") as stderr:
-        process = subprocess.Popen([*command, "--rank-dir", str(rank_dir), *flags], stderr=stderr, text=True)
-    return AgentProcess(process, log, _url(process, log))
-
-
-def _stop(agent: AgentProcess) -> None:
-    agent.process.terminate()
-    agent.process.wait(300)
-
-
-def _url(process: subprocess.Popen[str], log: Path) -> str:
-    for _ in range(4000):
-        found = re.search(r"listening on (http\S+)", log.read_text())
-        if found:
-            return found[1]
-        try:
-            process.wait(0.05)
-        except subprocess.TimeoutExpired:
-            continue
-        break
-    raise AssertionError(f"the agent did not start: {log.read_text()}")
+    agent.stop()

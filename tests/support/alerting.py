@@ -5,21 +5,19 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import threading
-import time
-from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from support.fronts import served_by
 from support.paths import REPOSITORY
 from support.ports import free_ports
+from support.waiting import wait_for
 
 FOLDER = REPOSITORY / "deploy" / "prometheus"
-PATIENCE_SECONDS = 300.0
 
 needs_alertmanager = pytest.mark.skipif(
     not (shutil.which("prometheus") and shutil.which("prometheus-alertmanager")),
@@ -27,32 +25,14 @@ needs_alertmanager = pytest.mark.skipif(
 )
 
 
-class _Handler(BaseHTTPRequestHandler):
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        told = [{**alert, "receiver": body["receiver"]} for alert in body["alerts"]]
-        self.server.told.extend(told)  # type: ignore[attr-defined]
-        self.send_response(200)
-        self.end_headers()
-
-    def log_message(self, format: str, *args: Any) -> None: ...
-
-
 class Alerting:
-    """Both run in `folder`. `told`: the alerts that the webhook got, in their order, each with its receiver's name.
-    `alertmanager`: its URL. `scraped`: further entries of scrape_configs. `tells`: the file of Alertmanager whose
-    inhibitions, and routes where it has any, hold; each receiver is the webhook."""
+    """Both run in `folder`. `told`: the alerts that the webhook got, in their order.
+    `alertmanager`: its URL."""
 
-    def __init__(self, folder: Path, pager: Any) -> None:
-        self._folder, self._pager = folder, pager
+    def __init__(self, folder: Path, webhook: str, told: list[dict[str, Any]]) -> None:
+        self._folder, self._webhook, self.told = folder, webhook, told
         self._started: list[subprocess.Popen[bytes]] = []
         self.alertmanager = ""
-        self.scraped: list[dict[str, Any]] = []
-        self.tells = FOLDER / "alertmanager.yml"
-
-    @property
-    def told(self) -> list[Any]:
-        return list(self._pager.told)
 
     def start(self, **targets: str) -> None:
         """`targets`: HOST:PORT by the name of the scrape job, without its prefix `laggard-`."""
@@ -79,26 +59,22 @@ class Alerting:
             for name, job in jobs.items()
             if name in targets
         ]
-        shipped["scrape_configs"] += self.scraped
         shipped["alerting"] = {"alertmanagers": [{"static_configs": [{"targets": [f"127.0.0.1:{alertmanager}"]}]}]}
         (self._folder / "prometheus.yml").write_text(yaml.safe_dump(shipped))
-        tells = yaml.safe_load(self.tells.read_text())
-        route = tells.get("route", {"receiver": "pager"})
-        names = [it["name"] for it in tells.get("receivers", [{"name": "pager"}])]
-        tells["route"] = {**route, "group_wait": "1s", "group_interval": "1s", "group_by": ["..."]}
-        url = f"http://127.0.0.1:{self._pager.server_port}/"
-        tells["receivers"] = [{"name": name, "webhook_configs": [{"url": url}]} for name in names]
+        tells = yaml.safe_load((FOLDER / "alertmanager.yml").read_text())
+        tells["route"] = {"receiver": "pager", "group_wait": "1s", "group_interval": "1s", "group_by": ["..."]}
+        tells["receivers"] = [{"name": "pager", "webhook_configs": [{"url": f"{self._webhook}/"}]}]
         (self._folder / "alertmanager.yml").write_text(yaml.safe_dump(tells))
 
     def _run(self, *words: str) -> None:
         with (self._folder / f"{words[0]}.log").open("wb") as log:
             self._started.append(subprocess.Popen(words, stdout=log, stderr=log, cwd=self._folder))
 
-    def wait_for(self, name: str, status: str = "firing") -> Any:
+    def wait_for(self, name: str) -> Any:
         """Waits for an alert of that name at the webhook, and returns it."""
 
         def found() -> list[Any]:
-            return [it for it in self.told if it["labels"]["alertname"] == name and it["status"] == status]
+            return [it for it in list(self.told) if it["labels"]["alertname"] == name and it["status"] == "firing"]
 
         return wait_for(found)[0]
 
@@ -108,21 +84,15 @@ class Alerting:
             process.wait()
 
 
-def wait_for(what: Any, otherwise: Callable[[], str] = str) -> Any:
-    """Waits until `what` returns something, and returns that. `otherwise` says what there is instead."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not (found := what()):
-        assert time.monotonic() < deadline, otherwise() or what
-        time.sleep(0.2)
-    return found
-
-
 @pytest.fixture
 def alerting(tmp_path: Path) -> Iterator[Alerting]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Handler) as server:
-        server.told = []  # type: ignore[attr-defined]
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        made = Alerting(tmp_path, server)
+    told: list[dict[str, Any]] = []
+
+    def webhook(path: str, body: bytes, headers: Any) -> tuple[int, bytes]:
+        told.extend(json.loads(body)["alerts"])
+        return 200, b""
+
+    with served_by(webhook) as url:
+        made = Alerting(tmp_path, url, told)
         yield made
         made.stop()
-        server.shutdown()

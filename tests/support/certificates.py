@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
-import signal
 import ssl
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 import trustme
 
-from laggard.http.tls import ENV_CA_FILE, ENV_CERT_FILE, ENV_KEY_FILE
+from laggard.kit.tls import ENV_CA_FILE, ENV_CERT_FILE, ENV_KEY_FILE
+from support.daemons import Daemon
 
 SECONDS = 300.0
 
@@ -70,27 +66,6 @@ def files(made: Files, tmp_path: Path) -> Files:
     return Files(tmp_path, made.authority)
 
 
-class Daemon:
-    def __init__(self, log: Path, words: Sequence[str], environ: dict[str, str]) -> None:
-        command = [sys.executable, "-m", "laggard", *words, "--web.listen-address", "127.0.0.1:0"]
-        self.log = log
-        with log.open("w") as stderr:
-            self.process = subprocess.Popen(command, stderr=stderr, env={**os.environ, **environ})
-        self.wait_until(lambda: "listening on " in self.said())
-        found = re.search(r"listening on (https?://[\d.]+:(\d+))", self.said())
-        assert found
-        self.url, self.port = found[1], int(found[2])
-
-    def said(self) -> str:
-        return self.log.read_text()
-
-    def wait_until(self, condition: Callable[[], object]) -> None:
-        deadline = time.monotonic() + SECONDS
-        while not condition():
-            assert time.monotonic() < deadline and self.process.poll() is None, self.said()
-            time.sleep(0.05)
-
-
 Start = Callable[..., Daemon]
 
 
@@ -106,8 +81,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
     yield run
     for daemon in started:
-        daemon.process.send_signal(signal.SIGTERM)
-        assert daemon.process.wait(300) == 0, daemon.said()
+        assert daemon.stop() == 0, daemon.said()
 
 
 def client(files: Files, name: str = "") -> ssl.SSLContext:

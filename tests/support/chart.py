@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import shutil
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -20,3 +23,11 @@ def rendered(values: dict[str, Any] | None = None, namespace: str = "laggard") -
         texts = chart.render(values or {}, name="laggard", namespace=namespace)
     items = [item for name, text in texts.items() if name.endswith(".yaml") for item in yaml.safe_load_all(text)]
     return [item for item in items if item]
+
+
+def for_any_version(chart: Path, copy: Path) -> Path:
+    """The chart without the version of Kubernetes that it wants: an API server that was built from source may say that
+    it is 0.0.0."""
+    meta = shutil.copytree(chart, copy) / "Chart.yaml"
+    meta.write_text(re.sub(r"(?m)^kubeVersion:.*\n", "", meta.read_text()))
+    return copy

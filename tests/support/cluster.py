@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
-import re
 import subprocess
-import sys
-import time
 import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from support.daemons import Daemon, laggard
 from support.paths import DEMO_TRAINING
 from support.ports import free_port
+from support.waiting import wait_for
 from support.warm import Warm, WarmProcess
 
 
@@ -31,20 +29,16 @@ class Cluster:
     ) -> None:
         self.folder = folder
         self.warm = warm
-        self.processes: list[subprocess.Popen[str] | WarmProcess] = []
+        self.processes: list[subprocess.Popen[bytes] | WarmProcess] = []
         self.agent = self.daemon("agent", "--node", "n0", "--rank-dir", str(folder / "ranks"), *agent)
         target = self.agent.removeprefix("http://")
         self.collector = self.daemon("collector", "--interval", interval, "--target", target, *collector)
 
     def daemon(self, name: str, *words: str) -> str:
-        command = [sys.executable, "-m", "laggard", name, "--web.listen-address", "127.0.0.1:0", *words]
-        environ = {**os.environ, "LAGGARD_STATE_DIR": str(self.folder / name)}
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environ)
-        self.processes.append(process)
-        assert process.stderr is not None
-        found = re.search(r"listening on (http\S+)", process.stderr.readline())
-        assert found, process.stderr.read()
-        return found[1]
+        environ = {"LAGGARD_STATE_DIR": str(self.folder / name)}
+        started = Daemon(self.folder / f"{name}.log", (name, *words), environ)
+        self.processes.append(started.process)
+        return started.url
 
     def train(
         self, ranks: int, *words: str, script: Path = DEMO_TRAINING, extra: dict[str, str] | None = None
@@ -79,30 +73,22 @@ class Cluster:
             return document
 
     def locate(self, *words: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "laggard", "locate", "--collector", self.collector, *words]
-        return subprocess.run(command, capture_output=True, text=True, timeout=300)
+        return laggard("locate", "--collector", self.collector, *words)
 
     def locate_trace(self, path: Path) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "laggard", "locate", "--trace", str(path)]
-        return subprocess.run(command, capture_output=True, text=True, timeout=300)
+        return laggard("locate", "--trace", path)
 
     def until(self, condition: Any, seconds: float = 300.0) -> dict[str, Any]:
         """The first location for which `condition` holds."""
-        deadline = time.monotonic() + seconds
-        while True:
-            location = self.location()
-            if condition(location):
-                return location
-            assert time.monotonic() < deadline, location
-            time.sleep(0.2)
+        seen: list[dict[str, Any]] = []
+        wait_for(lambda: seen.append(self.location()) or condition(seen[-1]), lambda: seen[-1], seconds)
+        return seen[-1]
 
     def until_rows(self, condition: Any, seconds: float = 300.0) -> list[dict[str, Any]]:
         """The agent's first rows for which `condition` holds."""
-        deadline = time.monotonic() + seconds
-        while not condition(rows := self.ranks()):
-            assert time.monotonic() < deadline, (rows, self.ended())
-            time.sleep(0.05)
-        return rows
+        seen: list[list[dict[str, Any]]] = []
+        wait_for(lambda: seen.append(self.ranks()) or condition(seen[-1]), lambda: (seen[-1], self.ended()), seconds)
+        return seen[-1]
 
     def end(self) -> None:
         for process in self.processes:

@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import re
+import json
 import signal
-import subprocess
 import sys
 import threading
-import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import httpx
 import pytest
+from msgspec import structs
 
-from laggard.constants import PHASES
+from laggard.agent.ranks.reader import pack
+from laggard.collector.jobs.window import JobWindows, Refusal
+from laggard.collector.scrape.validation import RanksAnswer
+from laggard.kit.constants import PHASES
 from laggard.model import Finding, Fix, ProbeResult, Report, Severity, Verdict
 from laggard.wire import encode
-from laggard.wire.ranks import RankRow, RanksDocument, StepRow
+from laggard.wire.ranks import RankRow, RanksDocument
+from support.daemons import Daemon
+from support.steps import StepRow, in_nanoseconds, step_table
 
 
 def step_row(step: int, slow: float = 0.0, waited: float = 0.1, phase: int = 1) -> StepRow:
@@ -29,6 +34,12 @@ def step_row(step: int, slow: float = 0.0, waited: float = 0.1, phase: int = 1) 
     phases = [0.01, 0.05, 0.08, 0.01, 0.0, 0.0, 0.0, 0.0, 0.0]
     phases[phase] += slow
     return StepRow(step, 100.0 + step * 0.25, 100.0 + step * 0.25 + 0.25, tuple(phases), max(0.0, waited - slow))
+
+
+class MadeRank(RankRow, frozen=True, gc=False):
+    """A row, and the rank's steps, which answer_of() and packed() put where they belong."""
+
+    rows: tuple[StepRow, ...] = ()
 
 
 def rank_row(rank: int, world_size: int = 4, rows: Sequence[StepRow] = (), **changes: Any) -> RankRow:
@@ -53,14 +64,34 @@ def rank_row(rank: int, world_size: int = 4, rows: Sequence[StepRow] = (), **cha
         in_flight=None,
         phase=None,
         lost=0,
-        rows=tuple(rows),
     )
-    return RankRow(**{**values, **changes})
+    return MadeRank(**{**values, **changes}, rows=tuple(rows)) if rows else RankRow(**{**values, **changes})
 
 
 def ranks_document(node: str, ranks: Sequence[RankRow], **changes: Any) -> RanksDocument:
     values: dict[str, Any] = dict(node=node, boot_id="boot", next=0.0, ranks=tuple(ranks), ignored=())
     return RanksDocument(**{**values, **changes})
+
+
+def answer_of(document: RanksDocument) -> RanksAnswer:
+    """What a collector makes of it."""
+    plain = [RankRow(*map(row.__getattribute__, RankRow.__struct_fields__)) for row in document.ranks]
+    tables = tuple(step_table(getattr(row, "rows", ())) for row in document.ranks)
+    return RanksAnswer(structs.replace(document, ranks=tuple(plain)), tables)
+
+
+def packed(document: RanksDocument) -> RanksDocument:
+    """The document as an agent sends it."""
+    rows = [getattr(row, "rows", ()) for row in document.ranks]
+    steps = pack([[*map(in_nanoseconds, its)] for its in rows]) if any(rows) else document.steps
+    return structs.replace(answer_of(document).document, steps=steps)
+
+
+def ingest(
+    windows: JobWindows, source: str, document: RanksDocument, now: float, asked_at: float | None = None
+) -> Counter[Refusal]:
+    told = answer_of(document)
+    return windows.ingest(source, told.document, told.steps, now, asked_at)
 
 
 def report(node: str, codes: Sequence[str] = (), verdict: Verdict | None = None) -> Report:
@@ -79,8 +110,6 @@ class FakeAgent:
     def __init__(self, ranks: Any, report: Any = None, status: int = 200, delay: float = 0.0) -> None:
         self.ranks, self.report, self.status, self.delay = ranks, report, status, delay
         self.collectives: Any = None
-        self.metrics: bytes | None = None
-        """What a Prometheus that scrapes it gets."""
         self.stacks: Callable[[str, dict[str, str], str], Any] | None = None
         """Gets the method and the query of a question for stacks, and its Authorization; the status where it returns a
         number."""
@@ -107,8 +136,7 @@ class FakeAgent:
                 body = agent.answer(self.path)
                 with contextlib.suppress(ConnectionError):
                     self.send_response(agent.status if body is not None else 404)
-                    of_metrics = "text/plain; version=0.0.4"
-                    self.send_header("Content-Type", of_metrics if self.path == "/metrics" else "application/json")
+                    self.send_header("Content-Type", "application/json")
                     self.send_header("Content-Length", str(len(body or b"")))
                     self.end_headers()
                     self.wfile.write(body or b"")
@@ -140,10 +168,11 @@ class FakeAgent:
     def answer(self, path: str) -> bytes | None:
         parts = urlsplit(path)
         values = {"ranks": self.ranks, "report": self.report, "collectives": self.collectives}
-        values["/metrics"] = self.metrics
         value = values.get(parts.path.removeprefix("/api/v1/"))
         if callable(value):
             value = value(float(parse_qs(parts.query).get("since", ["0"])[0]))
+        if isinstance(value, RanksDocument):
+            value = packed(value)
         return value if value is None or isinstance(value, bytes) else encode(value)
 
     def close(self) -> None:
@@ -153,45 +182,25 @@ class FakeAgent:
         self._thread.join()
 
 
-class CollectorProcess:
-    """`laggard collector` as a user starts it, on a free port. `within`: the words of a command that starts it."""
+class CollectorProcess(Daemon):
+    """`laggard collector` on a free port. `open_files`: the most that it may have."""
 
-    def __init__(self, arguments: Sequence[str], open_files: int | None = None, within: Sequence[str] = ()) -> None:
+    def __init__(self, log: Path, arguments: Sequence[str], open_files: int | None = None) -> None:
         limit = [] if open_files is None else ["prlimit", f"--nofile={open_files}"]
-        laggard = [*within, *limit, sys.executable, "-m", "laggard"]
-        command = [*laggard, "collector", "--web.listen-address", "127.0.0.1:0", *arguments]
         # A folder that is not there: no collector of a test knows another one's incidents, or this machine's.
-        environ = {**os.environ, "LAGGARD_STATE_DIR": "/nonexistent"}
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environ)
-        assert self.process.stderr
-        self.first_line = self.process.stderr.readline()
-        found = re.search(r"http://[\d.]+:\d+", self.first_line)
-        assert found, self.first_line + self.process.stderr.read()
-        self.url = found.group()
+        environ = {"LAGGARD_STATE_DIR": "/nonexistent"}
+        super().__init__(log, ("collector", *arguments), environ, (*limit, sys.executable, "-m", "laggard"))
         self.client = httpx.Client(base_url=self.url, timeout=300, trust_env=False)
 
     def get(self, path: str, **parameters: Any) -> httpx.Response:
         return self.client.get(path, params=parameters)
-
-    def wait_until(self, condition: Callable[[], bool], seconds: float = 120.0) -> None:
-        deadline = time.monotonic() + seconds
-        while not condition():
-            assert time.monotonic() < deadline, "the collector did not get there in time"
-            assert self.process.poll() is None, "the collector died"
-            time.sleep(0.05)
 
     def wait_ready(self) -> None:
         self.wait_until(lambda: self.get("/-/ready").status_code == 200)
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         self.client.close()
-        self.process.send_signal(number)
-        try:
-            self.process.communicate(timeout=300)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.communicate()
-        return self.process.returncode
+        return super().stop(number)
 
 
 class Make:
@@ -201,6 +210,11 @@ class Make:
     rank_row = staticmethod(rank_row)
     ranks_document = staticmethod(ranks_document)
     report = staticmethod(report)
+
+    @staticmethod
+    def packed_node(*words: Any, **named: Any) -> RanksDocument:
+        """The same, as an agent sends it."""
+        return packed(Make.node(*words, **named))
 
     @staticmethod
     def node(name: str, ranks: Sequence[int], slow: int | None = None, world_size: int = 4, **changes: Any) -> Any:
@@ -230,11 +244,19 @@ def fake_agent() -> Iterator[Callable[..., FakeAgent]]:
 
 
 @pytest.fixture
-def start_collector() -> Iterator[Callable[..., CollectorProcess]]:
+def start_collector(tmp_path: Path) -> Iterator[Callable[..., CollectorProcess]]:
     started: list[CollectorProcess] = []
 
-    def start(*arguments: str, open_files: int | None = None, within: Sequence[str] = ()) -> CollectorProcess:
-        started.append(CollectorProcess(arguments, open_files, within))
+    def start(
+        *arguments: str, watches: Sequence[FakeAgent | str] = (), open_files: int | None = None, **settings: object
+    ) -> CollectorProcess:
+        """`watches`: agents, or the addresses of some; `settings`: what stands in its file of settings."""
+        words = [*arguments, *(word for it in watches for word in ("--target", getattr(it, "address", str(it))))]
+        if settings:
+            config = tmp_path / f"collector-{len(started)}.json"
+            config.write_text(json.dumps(settings))
+            words += ["--config", str(config)]
+        started.append(CollectorProcess(tmp_path / f"collector-{len(started)}.log", words, open_files))
         return started[-1]
 
     yield start
@@ -242,3 +264,15 @@ def start_collector() -> Iterator[Callable[..., CollectorProcess]]:
         collector.client.close()
         if collector.process.returncode is None:
             collector.stop()
+
+
+@pytest.fixture
+def watching(start_collector: Callable[..., CollectorProcess]) -> Callable[..., CollectorProcess]:
+    """Starts a collector that asks these agents twice a second, and waits until it is ready."""
+
+    def start(*agents: FakeAgent | str, **settings: object) -> CollectorProcess:
+        collector = start_collector("--interval", "0.5", watches=agents, **settings)
+        collector.wait_ready()
+        return collector
+
+    return start

@@ -1,6 +1,5 @@
 """A real Kubernetes control plane on loopback: etcd, kube-apiserver, kube-controller-manager, with RBAC, admission and
 server-side validation. There is no kubelet and no scheduler: nodes are objects that a test makes, no container runs.
-With an address of its own, for nodes that are real (scripts/install_check_parts/node.py), there is a scheduler as well.
 
 The programs are looked for in the folder that KUBE_BIN names, packed (kube-apiserver.xz) or not, and in PATH.
 """
@@ -12,7 +11,6 @@ import lzma
 import os
 import secrets
 import shutil
-import signal
 import ssl
 import subprocess
 import time
@@ -24,6 +22,7 @@ import httpx
 
 from support.paths import SHARED
 from support.ports import free_ports
+from support.waiting import wait_for
 
 PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager")
 HOW = (
@@ -31,7 +30,6 @@ HOW = (
     "source or taken from a distribution) into a folder, name it in KUBE_BIN, and install etcd (apt: etcd-server)"
 )
 PATIENCE_SECONDS = 180.0
-LOOPBACK = "127.0.0.1"
 STRATEGIC = "application/strategic-merge-patch+json"
 MERGE = "application/merge-patch+json"
 
@@ -64,15 +62,13 @@ def program(name: str, folder: Path) -> str:
 
 
 class ControlPlane:
-    """`request` asks as the cluster's administrator. `address`: where the API server listens; one that is not
-    loopback's is reached by nodes and pods."""
+    """`request` asks as the cluster's administrator."""
 
-    def __init__(self, folder: Path, address: str = LOOPBACK) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._address = address
         self._processes: list[subprocess.Popen[bytes]] = []
         etcd, peer, secure, manager = free_ports(4)
-        self.url = f"https://{address}:{secure}"
+        self.url = f"https://127.0.0.1:{secure}"
         self.ca_file = folder / "certs" / "apiserver.crt"
         self._token = secrets.token_hex(16)
         subprocess.run(["openssl", "genrsa", "-out", "sa.key", "2048"], cwd=folder, capture_output=True, check=True)
@@ -83,15 +79,9 @@ class ControlPlane:
             self._start_api_server(etcd, secure)
             self._client = self._wait_until_ready()
             self._start_controller_manager(manager)
-            if address != LOOPBACK:
-                self._start_scheduler()
         except BaseException:
             self.close()
             raise
-
-    @property
-    def administrator_token(self) -> str:
-        return self._token
 
     def write_kubeconfig(self, folder: Path) -> Path:
         """A file with which kubectl asks as the administrator."""
@@ -104,16 +94,6 @@ class ControlPlane:
         )
         config.chmod(0o600)
         return config
-
-    @contextlib.contextmanager
-    def silent(self) -> Iterator[None]:
-        """The API server takes connections meanwhile, and answers nobody."""
-        api_server = next(it for it in self._processes if "kube-apiserver" in str(it.args))
-        api_server.send_signal(signal.SIGSTOP)
-        try:
-            yield
-        finally:
-            api_server.send_signal(signal.SIGCONT)
 
     def close(self) -> None:
         with contextlib.suppress(AttributeError):
@@ -160,10 +140,7 @@ class ControlPlane:
         return {each["key"]: each["effect"] for each in self.node(name)["spec"].get("taints", ())}
 
     def wait_until(self, condition: Any) -> None:
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while not condition():
-            assert time.monotonic() < deadline, "the control plane did not get there in time"
-            time.sleep(0.05)
+        wait_for(condition, lambda: "the control plane did not get there in time")
 
     def _start(self, name: str, *words: str) -> None:
         with (self.folder / f"{name}.log").open("wb") as log:
@@ -180,9 +157,9 @@ class ControlPlane:
             "kube-apiserver",
             f"--etcd-servers=http://127.0.0.1:{etcd}",
             f"--secure-port={port}",
-            f"--bind-address={self._address}",
+            "--bind-address=127.0.0.1",
             # 192.0.2.1 is of RFC 5737: a machine may have no route, and loopback is refused here.
-            f"--advertise-address={'192.0.2.1' if self._address == LOOPBACK else self._address}",
+            "--advertise-address=192.0.2.1",
             "--cert-dir=certs",
             "--service-account-key-file=sa.key",
             "--service-account-signing-key-file=sa.key",
@@ -210,14 +187,9 @@ class ControlPlane:
             f"--secure-port={port}",
             "--leader-elect=false",
             # Nodes without a kubelet would be called unreachable.
-            f"--controllers=*{',-node-lifecycle-controller' if self._address == LOOPBACK else ''}",
+            "--controllers=*,-node-lifecycle-controller",
             f"--root-ca-file={self.ca_file}",
         )
-
-    def _start_scheduler(self) -> None:
-        config, (port,) = self.folder / "admin.kubeconfig", free_ports(1)
-        here = ("--bind-address=127.0.0.1", f"--secure-port={port}", "--leader-elect=false")
-        self._start("kube-scheduler", f"--kubeconfig={config}", *here)
 
     def _wait_until_ready(self) -> httpx.Client:
         deadline = time.monotonic() + PATIENCE_SECONDS

@@ -1,11 +1,18 @@
-"""Texts as files of `laggard diagnose`."""
+"""Texts as files of `laggard diagnose`, and what the command answers."""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from laggard.cli import main
 from laggard.diagnose.command import diagnose
-from laggard.diagnose.document import Diagnosis
-from laggard.diagnose.file_content import FileContent
+from laggard.diagnose.file_format import FileContent
 from laggard.diagnose.input_file import InputFile
+from laggard.wire.diagnosis import Diagnosis
 
 
 class TextFile(InputFile):
@@ -21,3 +28,15 @@ class TextFile(InputFile):
 
 def diagnose_text(*texts: str) -> Diagnosis:
     return diagnose([TextFile(text, f"log{number or ''}") for number, text in enumerate(texts)])
+
+
+def answer(capsys: pytest.CaptureFixture[str], *paths: Path | str) -> tuple[int, dict[str, Any]]:
+    """Returns the exit status and the document."""
+    status = main(["diagnose", "--format", "json", *map(str, paths)])
+    return status, json.loads(capsys.readouterr().out)
+
+
+def answer_in_words(capsys: pytest.CaptureFixture[str], *paths: Path | str) -> tuple[int, str]:
+    """Returns the exit status and the text, without its line breaks."""
+    status = main(["diagnose", *map(str, paths)])
+    return status, " ".join(capsys.readouterr().out.split())

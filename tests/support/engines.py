@@ -16,36 +16,24 @@ from typing import NamedTuple
 import pytest
 import yaml
 
-from support.alerting import wait_for
-from support.ports import free_port, free_ports
+from support.ports import free_port
+from support.waiting import wait_for
 
-PROGRAMS = {
-    "Prometheus": ("prometheus",),
-    "VictoriaMetrics": ("victoria-metrics",),
-    "VictoriaMetrics' cluster": ("vminsert", "vmselect", "vmstorage"),
-    "Cortex": ("cortex", "vmagent"),
-    "Thanos": ("thanos",),
-}
-"""What has to be found for each, under its usual name. Debian has the first two."""
-
-TENANT = "research"
+PROGRAMS = {"Prometheus": "prometheus", "VictoriaMetrics": "victoria-metrics"}
+"""What has to be found for each; Debian has both."""
 
 
 class Engine(NamedTuple):
-    """`query`: what laggard is given; `write`: the URL of remote_write; `headers`: sent with both. `processes`: by what
-    they are, to be stopped or ended by a test."""
+    """`query`: what laggard is given; `write`: the URL of remote_write."""
 
     query: str
     write: str
-    headers: Mapping[str, str]
-    processes: Mapping[str, subprocess.Popen[bytes]]
 
 
 def need(engine: str) -> None:
     """Skips a test whose engine is not on this machine."""
-    missing = [name for name in PROGRAMS[engine] if not shutil.which(name)]
-    if missing:
-        pytest.skip(f"needs {missing[0]}: the verdict from {engine} is NOT tested against a real one")
+    if not shutil.which(PROGRAMS[engine]):
+        pytest.skip(f"needs {PROGRAMS[engine]}: the verdict from {engine} is NOT tested against a real one")
 
 
 @contextlib.contextmanager
@@ -65,13 +53,12 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def answers(url: str, headers: Mapping[str, str] | None = None, seconds: float = 5.0) -> Callable[[], bool]:
-    """Whether a GET of `url` is answered with 200 in so many seconds."""
-    request = urllib.request.Request(url, headers=dict(headers or {}))
+def answers(url: str) -> Callable[[], bool]:
+    """Whether a GET of `url` is answered with 200."""
 
     def asked() -> bool:
         try:
-            with urllib.request.urlopen(request, timeout=seconds) as answer:
+            with urllib.request.urlopen(url, timeout=5.0) as answer:
                 return bool(answer.status == 200)
         except OSError:
             return False
@@ -80,15 +67,24 @@ def answers(url: str, headers: Mapping[str, str] | None = None, seconds: float =
 
 
 @contextlib.contextmanager
+def prometheus_server(
+    folder: Path, config: Mapping[str, object], data: Path | None = None, *flags: str
+) -> Iterator[str]:
+    """The URL of a Prometheus that is ready. `data`: the folder of its series."""
+    address = f"127.0.0.1:{free_port()}"
+    (folder / "prometheus.yml").write_text(yaml.safe_dump({"global": {}, **config}, sort_keys=False))
+    command = ["prometheus", "--config.file=prometheus.yml", f"--storage.tsdb.path={data or folder / 'series'}"]
+    command += ["--storage.tsdb.retention.time=10y", f"--web.listen-address={address}", *flags]
+    with running(folder, {"prometheus": command}):
+        wait_for(answers(f"http://{address}/-/ready"), (folder / "prometheus.log").read_text)
+        yield f"http://{address}"
+
+
+@contextlib.contextmanager
 def prometheus_receiver(folder: Path) -> Iterator[Engine]:
     """A Prometheus that others write into."""
-    address = f"127.0.0.1:{free_port()}"
-    (folder / "receiver.yml").write_text("global: {}\n")
-    command = ["prometheus", "--config.file=receiver.yml", f"--storage.tsdb.path={folder}/received"]
-    command += ["--web.enable-remote-write-receiver", f"--web.listen-address={address}"]
-    with running(folder, {"receiver": command}) as processes:
-        wait_for(answers(f"http://{address}/-/ready"))
-        yield Engine(f"http://{address}", f"http://{address}/api/v1/write", {}, processes)
+    with prometheus_server(folder, {}, None, "--web.enable-remote-write-receiver") as url:
+        yield Engine(url, f"{url}/api/v1/write")
 
 
 @contextlib.contextmanager
@@ -97,110 +93,33 @@ def victoria_metrics(folder: Path) -> Iterator[Engine]:
     command = ["victoria-metrics", f"-storageDataPath={folder}/vm", f"-httpListenAddr={address}"]
     # Before 1.85.2 no query could ask for the newest samples, which are hidden for 30 s by default.
     command += ["-search.latencyOffset=1ms", "-retentionPeriod=12"]
-    with running(folder, {"vm": command}) as processes:
+    with running(folder, {"vm": command}):
         wait_for(answers(f"http://{address}/health"))
-        yield Engine(f"http://{address}", f"http://{address}/api/v1/write", {}, processes)
+        yield Engine(f"http://{address}", f"http://{address}/api/v1/write")
 
 
-@contextlib.contextmanager
-def victoria_metrics_cluster(folder: Path, copies: int = 1) -> Iterator[Engine]:
-    """Two vmstorage, each with half of the series; with 2 `copies`, each with all."""
-    http, insert, select = ([f"127.0.0.1:{port}" for port in free_ports(2)] for _ in range(3))
-    vminsert, vmselect = (f"127.0.0.1:{port}" for port in free_ports(2))
-    commands = {
-        f"vmstorage{n}": [
-            *("vmstorage", f"-storageDataPath={folder}/vm{n}", f"-httpListenAddr={http[n]}"),
-            *(f"-vminsertAddr={insert[n]}", f"-vmselectAddr={select[n]}", "-retentionPeriod=12"),
-        ]
-        for n in range(2)
-    }
-    more = [f"-replicationFactor={copies}"] if copies > 1 else []
-    commands["vminsert"] = ["vminsert", f"-httpListenAddr={vminsert}", *(f"-storageNode={it}" for it in insert), *more]
-    more += ["-dedup.minScrapeInterval=1ms"] if copies > 1 else []
-    commands["vmselect"] = ["vmselect", f"-httpListenAddr={vmselect}", *(f"-storageNode={it}" for it in select), *more]
-    with running(folder, commands) as processes:
-        for address in (*http, vminsert, vmselect):
-            wait_for(answers(f"http://{address}/health"))
-        yield Engine(
-            f"http://{vmselect}/select/0/prometheus",
-            f"http://{vminsert}/insert/0/prometheus/api/v1/write",
-            {},
-            processes,
-        )
-
-
-@contextlib.contextmanager
-def cortex(folder: Path) -> Iterator[Engine]:
-    """All of Cortex in one process, with tenants."""
-    http, grpc, gossip = free_ports(3)
-    memory = {"kvstore": {"store": "inmemory"}, "instance_addr": "127.0.0.1"}
-    ring = {"kvstore": {"store": "inmemory"}, "replication_factor": 1}
-    config = {
-        "target": "distributor,ingester,store-gateway,query-frontend,querier",
-        "auth_enabled": True,
-        "server": {
-            "http_listen_address": "127.0.0.1",
-            "http_listen_port": http,
-            "grpc_listen_address": "127.0.0.1",
-            "grpc_listen_port": grpc,
-        },
-        "ingester": {"lifecycler": {"ring": ring, "address": "127.0.0.1", "min_ready_duration": "0s"}},
-        "distributor": {"ring": memory, "shard_by_all_labels": True, "pool": {"health_check_ingesters": True}},
-        "memberlist": {"bind_addr": ["127.0.0.1"], "bind_port": gossip},
-        "blocks_storage": {
-            "backend": "filesystem",
-            "filesystem": {"dir": f"{folder}/blocks"},
-            "tsdb": {"dir": f"{folder}/tsdb"},
-            "bucket_store": {"sync_dir": f"{folder}/sync"},
-        },
-        "store_gateway": {"sharding_ring": {**ring, **memory}},
-        "frontend_worker": {"match_max_concurrent": True},
-        "querier": {"store_gateway_addresses": f"127.0.0.1:{grpc}"},
-    }
-    (folder / "cortex.yml").write_text(yaml.safe_dump(config))
-    address, headers = f"http://127.0.0.1:{http}", {"X-Scope-OrgID": TENANT}
-    with running(folder, {"cortex": ["cortex", "-config.file=cortex.yml"]}) as processes:
-        wait_for(answers(f"{address}/ready"), lambda: (folder / "cortex.log").read_text()[-3000:])
-        yield Engine(f"{address}/prometheus", f"{address}/api/v1/push", headers, processes)
-
-
-ENGINES = {
-    "Prometheus": prometheus_receiver,
-    "VictoriaMetrics": victoria_metrics,
-    "VictoriaMetrics' cluster": victoria_metrics_cluster,
-    "Cortex": cortex,
-}
+ENGINES = {"Prometheus": prometheus_receiver, "VictoriaMetrics": victoria_metrics}
 
 
 def scraper(name: str, targets: Mapping[str, str], labels: Mapping[str, str], write: Engine, folder: Path) -> list[str]:
-    """The command of a Prometheus that scrapes `targets` (HOST:PORT by node) once a second and writes into the engine;
-    of a vmagent where headers have to be sent, which Debian 12's Prometheus does not. `labels`: its external labels. On
-    the series the instance is NODE:19400, as on nodes of a site."""
+    """The command of a Prometheus that scrapes `targets` (HOST:PORT by node) once a second and writes into the engine.
+    `labels`: its external labels. On the series the instance is NODE:19400, as on nodes of a site."""
     jobs = [{"targets": [address], "labels": {"instance": f"{node}:19400"}} for node, address in targets.items()]
-    config: dict[str, object] = {
+    config = {
         "global": {"scrape_interval": "1s", "external_labels": dict(labels)},
         "scrape_configs": [{"job_name": "laggard-agent", "honor_labels": True, "static_configs": jobs}],
+        "remote_write": [{"url": write.write, "queue_config": {"batch_send_deadline": "200ms"}}],
     }
-    address, data = f"127.0.0.1:{free_port()}", f"{folder}/{name}-data"
-    if write.headers:
-        headers = "^^".join(f"{header}:{value}" for header, value in write.headers.items())
-        command = ["vmagent", f"-promscrape.config={name}.yml", f"-remoteWrite.tmpDataPath={data}"]
-        command += [f"-remoteWrite.url={write.write}", f"-remoteWrite.headers={headers}", f"-httpListenAddr={address}"]
-    else:
-        config["remote_write"] = [{"url": write.write, "queue_config": {"batch_send_deadline": "200ms"}}]
-        command = ["prometheus", f"--config.file={name}.yml", f"--storage.tsdb.path={data}"]
-        command += [f"--web.listen-address={address}"]
     (folder / f"{name}.yml").write_text(yaml.safe_dump(config))
-    return command
+    command = ["prometheus", f"--config.file={name}.yml", f"--storage.tsdb.path={folder}/{name}-data"]
+    return [*command, f"--web.listen-address=127.0.0.1:{free_port()}"]
 
 
 def count(engine: Engine, query: str) -> float:
     """The value of a query that has one; 0 where it has none."""
-    asked = urllib.request.Request(
-        f"{engine.query}/api/v1/query", data=f"query={query}&nocache=1".encode(), headers=dict(engine.headers)
-    )
+    asked = f"query={query}&nocache=1".encode()
     try:
-        with urllib.request.urlopen(asked, timeout=10) as answer:
+        with urllib.request.urlopen(f"{engine.query}/api/v1/query", asked, timeout=10) as answer:
             found = json.load(answer)["data"]["result"]
     except (urllib.error.URLError, OSError):
         return 0.0

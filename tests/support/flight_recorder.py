@@ -14,6 +14,13 @@ from typing import Any
 
 Group = tuple[str, str, Sequence[int]]
 """Its name, description and members."""
+WORLD: Group = ("0", "default_pg", [0, 1, 2, 3])
+TENSOR: list[Group] = [("1", "tp", [0, 1]), ("2", "tp", [2, 3])]
+DATA: list[Group] = [("3", "dp", [0, 2]), ("4", "dp", [1, 3])]
+
+
+def groups_of(rank: int) -> list[Group]:
+    return [group for group in (WORLD, *TENSOR, *DATA) if rank in group[2]]
 
 
 def entry(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import urllib.request
 from collections.abc import Callable, Mapping
@@ -11,17 +12,22 @@ from urllib.parse import parse_qsl, urlencode
 
 
 class served_by:
-    """A server on the loopback that answers each POST with what `reply` returns."""
+    """A server on the loopback that answers each GET and POST with what `reply` returns of its path, its body and its
+    headers: a status, a body, and the headers of the answer, if there are any."""
 
-    def __init__(self, reply: Callable[[str, bytes, Any], tuple[int, bytes]]) -> None:
+    def __init__(self, reply: Callable[[str, bytes, Any], tuple[Any, ...]]) -> None:
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
-                form = self.rfile.read(int(self.headers["Content-Length"]))
-                status, body = reply(self.path, form, self.headers)
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
+                form = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                status, body, *headers = reply(self.path, form, self.headers)
+                with contextlib.suppress(ConnectionError):
+                    self.send_response(status)
+                    for name, value in (("Content-Length", str(len(body))), *headers):
+                        self.send_header(name, value)
+                    self.end_headers()
+                    self.wfile.write(body)
+
+            do_GET = do_POST
 
             def log_message(self, format: str, *args: Any) -> None: ...
 

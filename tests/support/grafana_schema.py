@@ -14,9 +14,9 @@ import typing
 from collections.abc import Iterator
 from typing import Any, Final
 
-NOT_IN_THE_SCHEMA: Final = ("definition", "step", "titleFormat")
-"""Keys that Grafana's Prometheus data source reads and writes, and that the schema leaves out: of a variable its query
-as the editor shows it, of an annotation its text and resolution."""
+NOT_IN_THE_SCHEMA: Final = ("__elements", "__inputs", "__requires", "definition", "step", "titleFormat")
+"""Keys that Grafana reads and writes, and that the schema leaves out: of an export what its import asks for, of a
+variable its query as the editor shows it, of an annotation its text and resolution."""
 
 
 def problems_of(dashboard: dict[str, Any]) -> list[str]:

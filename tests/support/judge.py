@@ -17,9 +17,9 @@ from laggard.probes.choose import choose_probes
 from laggard.probes.host.host import Host
 from laggard.probes.probe import Probe
 from laggard.probes.profiles import DEFAULT, find_profile
-from laggard.probes.runner.history_store import HistoryStore
 from laggard.probes.runner.report import ProbeAnswer, build_report
 from laggard.probes.runner.runner import collect_facts
+from laggard.probes.runner.state_file import HistoryStore
 from laggard.probes.runner.worker import Observation, encode, observe
 from support.materialise import expectation
 

@@ -17,9 +17,10 @@ from laggard.collector.jobs.snapshot import ClusterSnapshot, JobSnapshot
 from laggard.collector.settings import CollectorSettings
 from laggard.collector.web.app import make_app
 from laggard.model import Finding, Fix, Severity, Verdict
-from laggard.wire.node_finding import NodeFinding
+from laggard.wire.nodes import NodeFinding
 from support.made_snapshot import Source, made_snapshot
 from support.ports import free_port
+from support.waiting import wait_for
 
 OUTSIDE = "gpu-9999"
 
@@ -68,10 +69,8 @@ def served(snapshot: ClusterSnapshot, settings: CollectorSettings | None = None)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
-    deadline = time.monotonic() + 120
-    while not server.started:
-        assert time.monotonic() < deadline and thread.is_alive(), "the web part did not start"
-        time.sleep(0.02)
+    wait_for(lambda: server.started or not thread.is_alive())
+    assert server.started, "the web part did not start"
     try:
         yield f"http://127.0.0.1:{port}"
     finally:

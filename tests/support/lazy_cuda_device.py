@@ -9,8 +9,8 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from laggard.trainer_hooks.device.captures import GraphCaptures
 from laggard.trainer_hooks.device.cuda import CudaDevice, CudaMark
+from laggard.trainer_hooks.device.gpu import GraphCaptures
 from support.lazy_device import LazyDevice
 from support.lazy_torch import lazy_torch
 

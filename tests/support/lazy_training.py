@@ -9,26 +9,24 @@ from statistics import quantiles
 from typing import Any
 
 from laggard.rankfile import Lane
+from laggard.trainer_hooks.collectives.groups import GroupCounts
 from laggard.trainer_hooks.collectives.process_group import CollectiveMethod, hook_waits, instrument
-from laggard.trainer_hooks.device.captures import GraphCaptures
-from laggard.trainer_hooks.device.placement import Placement
-from laggard.trainer_hooks.record.recorder import BACKWARD, FORWARD, OPTIMIZER, Recorder
-from laggard.trainer_hooks.record.records import StepRecord, Totals
+from laggard.trainer_hooks.device.gpu import GraphCaptures, Placement
+from laggard.trainer_hooks.record.events import BACKWARD, FORWARD, OPTIMIZER, Sink, StepRecord, Totals
+from laggard.trainer_hooks.record.recorder import Recorder
 from laggard.trainer_hooks.session import device_finder
 from support.lazy_device import Network, as_torch, takes
 
 MS = 0.0025
 
 
-class KeepingSink:
+class KeepingSink(Sink):
     """Keeps the steps, and counts the collectives."""
 
     def __init__(self) -> None:
         self.steps: list[StepRecord] = []
         self.collected = 0
         self.on_device = 0
-
-    def add_lane(self, lane: Lane, members: Sequence[int]) -> None: ...
 
     def collectives(self, step: int, numbers: Sequence[int], launched: Mapping[int, int]) -> None:
         self.collected += len(numbers) // 5
@@ -37,10 +35,6 @@ class KeepingSink:
     def step(self, record: StepRecord, totals: Totals) -> None:
         self.steps.append(record)
 
-    def flush(self, totals: Totals) -> None: ...
-
-    def close(self) -> None: ...
-
 
 def usual(steps: Sequence[StepRecord], of: Callable[[StepRecord], int]) -> float:
     """In seconds, the lower quartile of the steps without the first: threads take their turns late, and never early."""
@@ -48,13 +42,16 @@ def usual(steps: Sequence[StepRecord], of: Callable[[StepRecord], int]) -> float
 
 
 class StubGroups:
-    """Stands in for ProcessGroups: all groups are one."""
+    """Stands in for ProcessGroups: a group is its own name."""
+
+    def counts_of(self, name: str) -> GroupCounts:
+        return GroupCounts()
 
     def lane_logs(self, op: str) -> dict[Any, Any]:
         return {}
 
     def lane_log(self, recorder: Recorder, op: str, group: Any) -> Any:
-        return recorder.lane(Lane(op, "dp", "dp"), (0, 1))
+        return recorder.lane(Lane(op, "dp", f"dp:{group}"), (0, 1, 2))
 
 
 def recorder_to(kept: KeepingSink, placement: Placement | None = None) -> Recorder:

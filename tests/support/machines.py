@@ -6,8 +6,10 @@ machine that is only read shares the base's files by hard links.
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -50,6 +52,14 @@ def machine(shelf: Shelf) -> Callable[[str], Path]:
 def copy_of(tmp_path: Path, shelf: Shelf) -> Callable[[str], Path]:
     """A copy of a recorded machine, to change a byte in."""
     return lambda name: shelf.copy(name, tmp_path)
+
+
+def log_xid(machine: Path, at: float) -> None:
+    """It is now, the machine is up for a day, and the only Xid in the kernel's log is `at` seconds from now."""
+    (machine / "laggard/facts.json").write_text(json.dumps({"time": time.time()}))
+    (machine / "proc/uptime").write_text("86400.00 1.00\n")
+    line = "NVRM: Xid (PCI:0000:9b:00): 79, pid=1, GPU has fallen off the bus."
+    (machine / "laggard/kmsg").write_text(f"3,0,{round((86400 + at) * 1e6)},-;{line}\n")
 
 
 def _link_tree(source: Path, target: Path) -> None:

@@ -10,15 +10,9 @@ import ctypes
 import itertools
 import os
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
-
-_CPU_CGROUP = Path("/sys/fs/cgroup/cpu")
-_QUOTA_MICROSECONDS = 1000
-"""The least that the kernel takes: a process is then slow all the time, and not in long bursts."""
 
 
 class Namespaces:
@@ -29,7 +23,6 @@ class Namespaces:
     def __init__(self, count: int, rate: str) -> None:
         self.count, self.rate = count, rate
         self._prefix = f"lg{os.getpid() % 100000}x{next(self._numbers)}"
-        self._groups: list[Path] = []
 
     def __enter__(self) -> Namespaces:
         try:
@@ -51,24 +44,9 @@ class Namespaces:
         """The file of a node's namespace, for enter()."""
         return f"/run/netns/{self._node(node)}"
 
-    @contextmanager
-    def in_the_middle(self) -> Iterator[None]:
-        """Moves this thread, with the processes that it starts meanwhile, to where all nodes can be reached from."""
-        with open("/proc/thread-self/ns/net") as own:
-            enter(f"/run/netns/{self._hub}")
-            try:
-                yield
-            finally:
-                enter(f"/proc/self/fd/{own.fileno()}")
-
-    def start(
-        self, node: int, command: Sequence[str], environ: Mapping[str, str], tasks: Path | None = None, **how: Any
-    ) -> subprocess.Popen[str]:
-        """Starts a process in the namespace of a node, and in the cgroup with the file `tasks`."""
-        words = [*self.enter(node), *command]
-        if tasks is not None:  # first: in the namespace /sys is another one
-            words = ["sh", "-c", f'echo $$ > {tasks} && exec "$@"', "sh", *words]
-        return subprocess.Popen(words, env={**os.environ, **environ}, text=True, **how)
+    def start(self, node: int, command: Sequence[str], environ: Mapping[str, str], **how: Any) -> subprocess.Popen[str]:
+        """Starts a process in the namespace of a node."""
+        return subprocess.Popen([*self.enter(node), *command], env={**os.environ, **environ}, text=True, **how)
 
     def enter(self, node: int) -> tuple[str, ...]:
         """The words before a command that run it in the namespace of a node."""
@@ -101,15 +79,6 @@ class Namespaces:
         )
         return int(shown.stdout)
 
-    def slow_cpu(self, node: int, share: float) -> Path:
-        """Returns the tasks file of a cgroup whose processes get this share of one CPU."""
-        group = _CPU_CGROUP / f"{self._prefix}n{node}"
-        group.mkdir()
-        self._groups.append(group)
-        (group / "cpu.cfs_period_us").write_text(str(int(_QUOTA_MICROSECONDS / share)))
-        (group / "cpu.cfs_quota_us").write_text(str(_QUOTA_MICROSECONDS))
-        return group / "tasks"
-
     @property
     def _hub(self) -> str:
         return f"{self._prefix}hub"
@@ -136,9 +105,6 @@ class Namespaces:
     def _remove(self) -> None:
         for space in (*map(self._node, range(self.count)), self._hub):
             subprocess.run(["ip", "netns", "delete", space], stderr=subprocess.DEVNULL)
-        for group in self._groups:
-            with suppress(OSError):  # a process of it still runs
-                group.rmdir()
 
 
 def can_make() -> bool:

@@ -4,13 +4,8 @@ server that answers from these blocks."""
 from __future__ import annotations
 
 import contextlib
-import itertools
-import shlex
 import shutil
-import socket
 import subprocess
-import time
-import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, TextIO
@@ -18,13 +13,14 @@ from typing import NamedTuple, TextIO
 import numpy as np
 from numpy.typing import NDArray
 
+from support.engines import prometheus_server
+
 Numbers = NDArray[np.float64]
 
 PHASES = {"input": 0.01, "forward": 0.05, "backward": 0.08, "optimizer": 0.02, "between_steps": 0.002, "other": 0.005}
 WAIT = 0.03
 RANKS_OF_NODE = 8
 PART_RANKS = 32_768
-IMPORTED_RANKS = 4096
 
 
 class Job(NamedTuple):
@@ -147,69 +143,6 @@ def make_blocks(jobs: Sequence[Job], end: float, folder: Path) -> Path:
     return data
 
 
-def import_series(jobs: Sequence[Job], end: float, url: str) -> None:
-    """Writes the series into the VictoriaMetrics at `url`; the last samples are at `end`."""
-    for job in jobs:
-        for column in columns(job, end + job.later):
-            lines = _lines(job, column, range(job.ranks), end + job.later, lambda time: f"{time * 1000:.0f}")
-            while some := list(itertools.islice(lines, IMPORTED_RANKS)):
-                body = "".join(some).encode()
-                urllib.request.urlopen(f"{url}/api/v1/import/prometheus", body, 300).close()
-    urllib.request.urlopen(f"{url}/internal/force_flush", timeout=300).close()
-
-
-@contextlib.contextmanager
-def prometheus(data: Path, *flags: str) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    """A real Prometheus that scrapes nothing and answers from `data`: its URL and its process."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    config = data.parent / "prometheus.yml"
-    config.write_text("global: {}\n")
-    command = ["prometheus", f"--config.file={config}", f"--storage.tsdb.path={data}", "--log.level=error"]
-    command += ["--storage.tsdb.retention.time=10y", f"--web.listen-address=127.0.0.1:{port}", *flags]
-    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-    url = f"http://127.0.0.1:{port}"
-    try:
-        _wait(lambda: _ready(url), process)
-        yield url, process
-    finally:
-        process.terminate()
-        process.wait()
-
-
-@contextlib.contextmanager
-def victoria_metrics(data: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    """A real VictoriaMetrics with its data in `data`: its URL and its process."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
-    command = ["victoria-metrics", f"-storageDataPath={data}", f"-httpListenAddr={address}", "-retentionPeriod=12"]
-    process = subprocess.Popen([*command, "-search.latencyOffset=1ms"], stderr=subprocess.DEVNULL)
-    try:
-        _wait(lambda: _ready(f"http://{address}", "health"), process)
-        yield f"http://{address}", process
-    finally:
-        process.terminate()
-        process.wait()
-
-
-def copy_blocks(blocks: Path, url: str) -> None:
-    """Copies the blocks of a Prometheus into the VictoriaMetrics at `url`."""
-    command = ["vmctl", "prometheus", "-s", f"--prom-snapshot={blocks}", f"--vm-addr={url}"]
-    in_terminal = ["script", "-qec", shlex.join(command), "/dev/null"]  # without one it ends at its progress bar
-    subprocess.run(in_terminal, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-    urllib.request.urlopen(f"{url}/internal/force_flush", timeout=300).close()
-
-
-def _wait(condition: Callable[[], bool], process: subprocess.Popen[bytes], seconds: float = 300.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert process.poll() is None and time.monotonic() < deadline, f"{process.args!r} does not start"
-        time.sleep(0.1)
-
-
-def _ready(url: str, path: str = "-/ready") -> bool:
-    try:
-        with urllib.request.urlopen(f"{url}/{path}", timeout=10) as answer:
-            return bool(answer.status == 200)
-    except OSError:
-        return False
+def prometheus(data: Path) -> contextlib.AbstractContextManager[str]:
+    """The URL of a real Prometheus that scrapes nothing and answers from `data`."""
+    return prometheus_server(data.parent, {}, data)

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from laggard.agent.reader.server import ReaderServer
-from laggard.environment import ENV_READER
+from laggard.kit.environment import ENV_READER
 from support.agents import let_others_enter
 from support.paths import REPOSITORY
 
@@ -59,10 +59,10 @@ def with_the_units_capabilities() -> list[str]:
 
 
 class Reader:
-    """`laggard reader` as a process of its own, and no mightier than its unit has it."""
+    """`laggard agent --reader` as a process of its own, and no mightier than its unit has it."""
 
     def __init__(self, path: Path, *flags: str) -> None:
-        own = [sys.executable, "-m", "laggard", "reader", "--socket", str(path), *flags]
+        own = [sys.executable, "-m", "laggard", "agent", "--reader", "--socket", str(path), *flags]
         words = [*with_the_units_capabilities(), *own]
         self.process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
         assert self.process.stderr is not None
@@ -95,9 +95,9 @@ def as_nobody(code: str, path: Path) -> str:
     imports = (
         "import difflib, os, json\n"
         "import laggard.gate.command, laggard.probes.registry, laggard.probes.host.reader\n"
-        "import laggard.probes.host.adjtimex, laggard.agent.ranks.exit_status\n"
+        "import ctypes, laggard.probes.host.live, laggard.agent.ranks.end\n"
         "import laggard.agent.ranks.reader\n"
-        "import laggard.agent.traffic.peers, laggard.agent.traffic.sockets\nfrom laggard.cli import main\n"
+        "import laggard.agent.traffic.sockets, laggard.agent.traffic.sockets\nfrom laggard.cli import main\n"
         "from laggard.probes.host.kernel_log import read_kmsg\nimport contextlib, io\n"
         "with contextlib.redirect_stdout(io.StringIO()):\n"
         "    main(['healthcheck', '--only', 'nccl_env', '--format', 'json'])\n"

@@ -28,6 +28,6 @@ def lines(rank: int, slow: float = 0.0, steps: int = 20) -> list[dict[str, Any]]
     return found
 
 
-def write(path: Path, records: list[dict[str, Any]]) -> Path:
-    path.write_text("".join(json.dumps(record) + "\n" for record in [HEAD, *records]))
+def write(path: Path, records: list[dict[str, Any]], **head: Any) -> Path:
+    path.write_text("".join(json.dumps(record) + "\n" for record in [{**HEAD, **head}, *records]))
     return path

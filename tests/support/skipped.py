@@ -10,7 +10,7 @@ from typing import Final
 PROGRAMS: Final = (
     *("etcd", "kube-apiserver", "kube-controller-manager", "kubectl", "helm"),
     *("SLURM", "prometheus-alertmanager", "prometheus", "promtool", "chromium", "playwright", "axe-core"),
-    *("victoria-metrics", "vminsert", "cortex"),
+    "victoria-metrics",
     *("shellcheck", "systemd-analyze", "gcc", "psycopg", "PostgreSQL", "C compiler", "virtual machine"),
 )
 """As reasons name them: a test was skipped for want of those that its reason begins with, as `needs kubectl: ...`."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from laggard.stacks.frames import Frame
-from laggard.stacks.sampled import ASKED, Counted, Sampled, Thread
+from laggard.stacks.sampled import ASKED, Counted, Frame, Sampled, Thread
 
 TRAIN = Frame("train", "/home/u/train.py", 20)
 TOKENIZE = Frame("tokenize", "/home/u/data.py", 88)

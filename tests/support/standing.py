@@ -6,8 +6,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from laggard.stacks.frames import Frame
-from laggard.stacks.sampled import STALLED, Counted, Sampled, Thread, encode, write
+from laggard.stacks.sampled import STALLED, Counted, Frame, Sampled, Thread, encode, write
 
 MODULE = Frame("<module>", "/home/u/train.py", 120)
 WAIT = (Frame("all_reduce", "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", 9), MODULE)

@@ -1,18 +1,26 @@
-"""Both places in which incidents are kept: tests that take `place` run with a file, and with PostgreSQL."""
+"""Both places in which incidents are kept: tests that take `place` run with a file, and with PostgreSQL; and what is
+kept there."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec import structs
 
-from laggard.collector.incidents.database import IncidentDatabase
-from laggard.collector.incidents.moment import Moment
-from laggard.collector.incidents.shared_database import SharedDatabase
-from laggard.collector.incidents.shared_rows import SharedIds
-from laggard.collector.incidents.stores import open_database
+from laggard.collector.incidents.database import IncidentDatabase, read_incidents
+from laggard.collector.incidents.history import HistorySettings, IncidentHistory
+from laggard.collector.incidents.incident import Incident, IncidentQuery, Moment
+from laggard.collector.incidents.shared_database import SharedDatabase, SharedIds, open_database
+from laggard.collector.jobs.snapshot import unknown_location
+from laggard.locate.against.digest import Described, digest_of
+from laggard.model import Culprit, Location, Verdict
+from laggard.wire.digest import Digest
 from support.postgres import Server
+from support.timings import job as timings_of
 
 WALL = 1.79e9
 
@@ -38,6 +46,12 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return server.database()
 
 
+@pytest.fixture
+def url(postgres: Server) -> str:
+    """Of an empty database of PostgreSQL."""
+    return postgres.database()
+
+
 def open_store(
     place: str, max_bytes: int = 1 << 20, keep_seconds: float = 1e9, writer: str = "one"
 ) -> IncidentDatabase:
@@ -59,3 +73,47 @@ class Clock:
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
+
+
+@pytest.fixture
+def start_history(clock: Clock) -> Iterator[Callable[..., IncidentHistory]]:
+    """Starts one that keeps its incidents at `place`."""
+    with contextlib.ExitStack() as stack:
+
+        def start(place: object, **changes: Any) -> IncidentHistory:
+            values: dict[str, Any] = dict(max_bytes=1 << 20, keep_seconds=1e9, quiet_seconds=300.0)
+            history = IncidentHistory(HistorySettings(str(place), **{**values, **changes}), clock)
+            stack.callback(history.close)
+            history.start()
+            return history
+
+        yield start
+
+
+def incident(
+    number: int, ranks: tuple[int, ...] = (2,), job: str = "train", owner: int = 1000, **changes: Any
+) -> Incident:
+    """It began `number` seconds after WALL, and was seen a second later."""
+    text = ("e" * 200,) * 5
+    culprit = Culprit("slow_compute", ranks, node="n1", phase="forward", advice="look there", evidence=text)
+    values: dict[str, Any] = dict(what="rank 2 on n1 is slow", opened_at=WALL + number, seen_at=WALL + number + 1)
+    return Incident(number, owner, job, opened_as=culprit, culprit=culprit, **{**values, **changes})
+
+
+def stored(place: str) -> list[Incident]:
+    """The oldest first."""
+    return list(read_incidents(place, IncidentQuery(limit=10_000))[0].incidents)[::-1]
+
+
+def location(job: str, *culprits: Culprit, **changes: Any) -> Location:
+    """A verdict on the job: on these culprits, or that all is well."""
+    values: dict[str, Any] = dict(verdict=Verdict.FAIL if culprits else Verdict.OK, culprits=culprits, notes=())
+    return structs.replace(unknown_location("", "", job), **{**values, **changes})
+
+
+def kept_digest(**changes: Any) -> Digest:
+    """Of a healthy run of four ranks, twenty steps long."""
+    described = Described(script="t.py", started_at=5.0, made_at=WALL, healthy=True)
+    made = digest_of(timings_of(ranks=4, steps=20), described)
+    assert made is not None
+    return structs.replace(made, **changes)

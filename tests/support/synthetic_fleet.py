@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import shutil
 import subprocess
 import time
 import urllib.parse
@@ -16,9 +15,10 @@ from typing import Any, NamedTuple
 
 from laggard.catalogue.metrics import METRICS, PROCESS_METRICS
 from laggard.catalogue.rank_metrics import RANK_METRICS, Metric
-from laggard.constants import PHASES
+from laggard.kit.constants import PHASES
+from support.engines import prometheus_server
 from support.paths import REPOSITORY
-from support.ports import free_port
+from support.waiting import wait_for
 
 RULES = REPOSITORY / "deploy" / "prometheus" / "rules.yml"
 RECORDED = (
@@ -53,8 +53,6 @@ VALUES: dict[str, tuple[str, ...]] = {
     "gpu": ("GPU-1",),
     "world_size": ("4",),
     "attempt": ("0",),
-    "bound": ("least", "likely", "most"),
-    "currency": ("EUR",),
 }
 VERDICTS = {
     ("n0:19400", "mounts"): ("unknown", "unknown"),
@@ -78,13 +76,11 @@ STILL["process_resident_memory_bytes"] = 5e7
 
 class Site(NamedTuple):
     """What scrapes the fleet. `clusters`: as many fleets, alike, each with its label `cluster`; one without a name has
-    no such label. `collectors`: all of a cluster say the same. `pods`: the targets have the labels that the Prometheus
-    operator gives them. `moved`: the ranks ran on another node until a minute ago, which still has their files."""
+    no such label. `collectors`: all of a cluster say the same. `moved`: the ranks ran on another node until a minute
+    ago, which still has their files."""
 
     clusters: tuple[str, ...] = ("",)
     collectors: tuple[str, ...] = (COLLECTOR,)
-    pods: bool = False
-    scrape_seconds: int = STEP_SECONDS
     moved: bool = False
 
 
@@ -100,9 +96,7 @@ def targets_of(site: Site, labels: dict[str, str]) -> Iterator[dict[str, str]]:
         instances = (*instances, "before:19400")
     for cluster in site.clusters:
         for instance in instances:
-            host = instance.partition(":")[0]
-            pod = {"namespace": "laggard", "pod": f"pod-{host}", "hostname": f"on-{host}"} if site.pods else {}
-            yield {**pod, **labels, "instance": instance, **({"cluster": cluster} if cluster else {})}
+            yield {**labels, "instance": instance, **({"cluster": cluster} if cluster else {})}
 
 
 def series_of(metric: Metric) -> Iterator[dict[str, str]]:
@@ -137,7 +131,7 @@ def openmetrics(now: int, site: Site = ONE_CLUSTER) -> str:
     """All series, from a quarter of an hour before `now` (Unix time) on: counters grow, times are those of the samples,
     other gauges stay. The samples go on into the future, so that what is asked on a slow machine, whenever it comes to
     that, is what was asked at once on a fast one."""
-    lines, times = [], range(now - BEFORE_SECONDS, now + AHEAD_SECONDS, site.scrape_seconds)
+    lines, times = [], range(now - BEFORE_SECONDS, now + AHEAD_SECONDS, STEP_SECONDS)
     for metric in METRICS:
         counter = metric.kind == "counter"
         name = metric.name.removesuffix("_total") if counter else metric.name
@@ -206,30 +200,8 @@ def fleet_in_prometheus(folder: Path, site: Site = ONE_CLUSTER) -> Iterator[Prom
     subprocess.run(made, check=True, capture_output=True, timeout=300)
     (folder / "rules.yml").write_text(re.sub("interval: .*", "interval: 1s", RULES.read_text()))
     # Without the window, Prometheus takes no sample of a rule that is older than its newest block.
-    window = f"storage: {{tsdb: {{out_of_order_time_window: {AHEAD_SECONDS + 3600}s}}}}\n"
-    (folder / "prometheus.yml").write_text(f"rule_files: [rules.yml]\n{window}")
-    address = f"127.0.0.1:{free_port()}"
-    words = [
-        shutil.which("prometheus") or "prometheus",
-        f"--config.file={folder / 'prometheus.yml'}",
-        f"--storage.tsdb.path={data}",
-        f"--web.listen-address={address}",
-    ]
-    with open(folder / "prometheus.log", "wb") as log, subprocess.Popen(words, stdout=log, stderr=log) as process:
-        try:
-            prometheus = Prometheus(f"http://{address}")
-            _wait_for_rules(prometheus, process, folder / "prometheus.log")
-            yield prometheus
-        finally:
-            process.kill()
-
-
-def _wait_for_rules(prometheus: Prometheus, process: subprocess.Popen[bytes], log: Path) -> None:
-    until = time.monotonic() + 300
-    while time.monotonic() < until:
-        assert process.poll() is None, log.read_text()
-        with contextlib.suppress(OSError):
-            if all(map(prometheus.query, RECORDED)):
-                return
-        time.sleep(0.2)
-    raise AssertionError(f"no recording rule had a value: {log.read_text()}")
+    storage = {"tsdb": {"out_of_order_time_window": f"{AHEAD_SECONDS + 3600}s"}}
+    with prometheus_server(folder, {"rule_files": ["rules.yml"], "storage": storage}, data) as url:
+        prometheus = Prometheus(url)
+        wait_for(lambda: all(map(prometheus.query, RECORDED)), (folder / "prometheus.log").read_text)
+        yield prometheus

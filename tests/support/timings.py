@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from laggard.constants import PHASES
+from laggard.kit.constants import PHASES
 from laggard.locate.job_timings import JobTimings, RankState
 
 BUSY = (0.01, 0.09, 0.15, 0.03, 0.0, 0.0, 0.0, 0.0, 0.005)
@@ -47,3 +48,17 @@ def job(ranks: int = 64, steps: int = 20, slow: Sequence[Slow] = (), seed: int =
         findings_by_node={},
     )
     return JobTimings(**{**values, **options})
+
+
+def with_phases(timings: JobTimings, phases: np.ndarray | None = None, sync: float = SYNC) -> JobTimings:
+    """The same job with these phases, or its own where they were changed: all ranks wait for each step's slowest."""
+    phases = timings.phase_seconds if phases is None else phases
+    busy = phases.sum(axis=2)
+    duration = np.repeat(busy.max(axis=1, keepdims=True) + sync, phases.shape[1], axis=1)
+    return dataclasses.replace(timings, step_seconds=duration, phase_seconds=phases, waited_seconds=duration - busy)
+
+
+def scaled(timings: JobTimings, factor: float) -> JobTimings:
+    """The same job with steps of `factor` times the length."""
+    times = ("step_seconds", "phase_seconds", "waited_seconds")
+    return dataclasses.replace(timings, **{name: getattr(timings, name) * factor for name in times})

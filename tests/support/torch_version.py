@@ -17,7 +17,6 @@ def version_of(package: str) -> tuple[int, int]:
 
 
 TORCH: Final = version_of("torch")
-HAS_DEEPSPEED: Final = version_of("deepspeed") > (0, 0)
 GLOO_CAN_BE_RECORDED: Final = TORCH >= (2, 8)
 """Whether the Flight Recorder can hold gloo's collectives. In older versions it has NCCL's alone."""
 GLOO_IS_RECORDED: Final = TORCH >= (2, 12)

@@ -20,7 +20,7 @@ from typing import Any
 from msgspec import structs
 
 from laggard.agent.traffic.watch import TrafficWatch
-from laggard.wire.codec import encode
+from laggard.wire import encode
 from laggard.wire.ranks import CollectiveTotal, RankRow
 
 RANK = Path(__file__).with_name("exchanging_rank.py")

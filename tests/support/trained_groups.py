@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
-from laggard.constants import OPS
-from laggard.locate.collectives import Collectives, ProcessGroup
+from laggard.locate.collectives import ProcessGroup
 from laggard.locate.job_timings import JobTimings
+from support.collective_rows import Row, collectives
 from support.timings import job
 
 NODES, PER_NODE, STEPS, BEGIN = 4, 4, 60, 32
@@ -30,7 +29,7 @@ def trained(groups: Sequence[tuple[int, ...]], longer: Longer, seed: int = 0, si
     generator = np.random.default_rng(seed)
     offset = generator.uniform(-1000, 1000, RANKS)
     timings = job(RANKS, STEPS, per_node=PER_NODE, seed=seed)
-    rows: list[tuple[Any, ...]] = []
+    rows: list[Row] = []
     for step in timings.steps.tolist():
         more = {members: longer(step, members) for members in groups}
         timings.step_seconds[step - 2] += max(more.values())
@@ -39,12 +38,7 @@ def trained(groups: Sequence[tuple[int, ...]], longer: Longer, seed: int = 0, si
             arrival = 10.0 * step + generator.uniform(0, 0.05, len(members))
             over = arrival.max() + TRANSFER * generator.normal(1, 0.02) + more[members]
             for place, rank in enumerate(members):
-                begun, ended = arrival[place] + offset[rank], over + offset[rank]
-                rows.append((rank, step, number, step, 1000 if step < BEGIN else size, begun, ended))
-    column, steps, group, seq, sizes, start, end = (np.array(each) for each in zip(*rows, strict=True))
-    collectives = Collectives(
-        column.astype(np.int32), steps, group.astype(np.int32), np.full(len(rows), OPS.index("all_reduce"), np.int8),
-        seq, sizes, np.full(len(rows), -1, np.int32), start, end, np.full(len(rows), np.nan),
-        tuple(ProcessGroup(f"dp:{number}", "dp", members) for number, members in enumerate(groups)),
-    )  # fmt: skip
-    return dataclasses.replace(timings, collectives=collectives)
+                times = arrival[place] + offset[rank], over + offset[rank]
+                rows.append(Row(rank, step, number, "all_reduce", step, *times, size=1000 if step < BEGIN else size))
+    known = [ProcessGroup(f"dp:{number}", "dp", members) for number, members in enumerate(groups)]
+    return dataclasses.replace(timings, collectives=collectives(rows, known))

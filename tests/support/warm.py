@@ -203,6 +203,12 @@ def warm_torch() -> Iterator[Warm]:
     yield from _closed(Warm("torch", "torch.distributed", _BY_AN_OPTIMIZER, shared=_of_this_run()))
 
 
+@pytest.fixture(scope="module")
+def warm_torch_alone() -> Iterator[Warm]:
+    """The same without torch's compiler: where it is imported, a forked child that ends its groups hangs."""
+    yield from _closed(Warm("torch", "torch.distributed"))
+
+
 @pytest.fixture(scope="session")
 def warm_deepspeed() -> Iterator[Warm]:
     """Python processes that have imported DeepSpeed, and so torch, and compile nothing."""

@@ -64,7 +64,7 @@ class Rank:
 
     def look(self) -> None:
         """Looks at the ranks beside it, as one that stands still does."""
-        from laggard.trainer_hooks.output.silent_peers import silent_peers
+        from laggard.trainer_hooks.output.hang_folder import silent_peers
 
         list(silent_peers(self.writer.path, "no such job", -1, 0.0))
 

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from laggard.acknowledge.asked import signed
 from laggard.cli import main
 from laggard.model import Verdict
 from laggard.rings.document import Ring, RingNode, Suspect, Swap
 from laggard.wire import encode
 from laggard.wire.exclusion import ConfirmAsk, Confirmation
+from laggard.wire.signing import CONFIRM, signed
 
 pytestmark = pytest.mark.slow
 
@@ -38,7 +38,7 @@ class Site:
         self.token.chmod(0o600)
         settings = {
             "incidents_database": str(folder / "incidents.sqlite"),
-            "acknowledge_token_file": str(self.token),
+            "confirm_token_file": str(self.token),
             "interval_seconds": 0.3,
             "report_interval_seconds": 0.3,
         }
@@ -71,7 +71,7 @@ class Site:
         return self.run("exclude", "--scheduler", "none", *words)
 
     def post(self, ask: ConfirmAsk, token: str = TOKEN) -> Any:
-        return self.collector.client.post("/api/v1/confirm", content=encode(signed(token, ask)))
+        return self.collector.client.post("/api/v1/confirm", content=encode(signed(token, CONFIRM, ask)))
 
 
 @pytest.fixture
@@ -124,53 +124,6 @@ def test_a_suspect_is_listed_explained_and_confirmed_over_a_restart(site: Site, 
     assert main(["incidents", "--database", str(tmp_path / "incidents.sqlite")]) in (0, 1)
 
 
-def test_an_acquitted_suspect_leaves_the_list(site: Site, tmp_path: Path) -> None:
-    site.end_job()
-    site.collector.wait_until(
-        lambda: not any(row["ranks"] for row in site.collector.get("/api/v1/nodes").json()["nodes"])
-    )
-    (tmp_path / "ring.json").write_bytes(ring("acquitted"))
-    words = ("confirm", "n2", "--ring", str(tmp_path / "ring.json"), "--token-file", str(site.token))
-    status, text, _ = site.run(*words, "--format", "json")
-    assert (status, json.loads(text)["written"]) == (0, True)
-    assert site.exclude() == (0, "", "")
-    assert "it was measured since, and acquitted" in site.exclude("--explain")[1]
-
-
-def test_what_cannot_be_told_is_no_empty_list(site: Site, tmp_path: Path) -> None:
-    assert site.exclude("--for", "1s")[:2] == (0, "n2\n")  # the job still runs, and names it each round
-    (tmp_path / "unsure.json").write_bytes(ring("unknown"))
-    words = ("--ring", str(tmp_path / "unsure.json"), "--token-file", str(site.token))
-    status, text, _ = site.run("confirm", "n2", *words)
-    assert (status, text) == (2, "Cannot tell of n2: it was so (100 % of their rate, 100 % of their computing).\n")
-    assert site.names() == ["n2"] and site.document()["exclusions"][0]["confirmation"] is None
-    for agent in site.agents.values():
-        agent.close()
-    site.collector.wait_until(lambda: bool(site.document()["unknown"]))
-    status, text, errors = site.exclude()
-    assert (status, text, errors.count("\n")) == (2, "", 1) and "no agent answers" in errors
-    site.collector.stop()
-    status, text, errors = site.exclude()
-    assert (status, text, errors.count("\n")) == (2, "", 1) and "no collector answers" in errors
-    assert json.loads(site.exclude("--json")[1])["exit_status"] == 2
-
-
-def test_where_the_cap_ends_the_list_it_says_so(site: Site, make: Any, tmp_path: Path) -> None:
-    site.agents["n1"].report = make.report("n1", ["GPU_LOST"])
-    site.agents["n3"].report = make.report("n3", ["GPU_LOST"])
-    site.collector.wait_until(lambda: len(site.names()) == 3)
-    status, text, errors = site.exclude()
-    assert (status, text) == (1, "n1\n")
-    assert errors == (
-        "laggard: 3 of 3 nodes are suspect, and at most 1 may be left out at once (max_drain_ratio): n3, n2 stay in\n"
-    )
-    (tmp_path / "hosts").write_text("n1 slots=8\nn2 slots=8\n")
-    assert site.exclude("--hostfile", str(tmp_path / "hosts"))[:2] == (1, "n2 slots=8\n")
-    (tmp_path / "hosts").write_text("n1 slots=8\n")
-    status, text, errors = site.exclude("--hostfile", str(tmp_path / "hosts"))
-    assert (status, text) == (64, "") and "no host of" in errors
-
-
 def test_only_who_has_the_token_may_tell_and_each_word_counts_once(site: Site) -> None:
     assert site.post(question(), token="another").status_code == 403
     assert site.post(structs.replace(question(), at=1.0)).status_code == 409
@@ -178,7 +131,7 @@ def test_only_who_has_the_token_may_tell_and_each_word_counts_once(site: Site) -
     good = question(nonce="1" * 16)
     answers = [site.post(good).status_code, site.post(good).status_code]
     assert answers == [200, 409]
-    altered = structs.replace(signed(TOKEN, question(nonce="2" * 16)), nonce="3" * 16)
+    altered = structs.replace(signed(TOKEN, CONFIRM, question(nonce="2" * 16)), nonce="3" * 16)
     assert site.collector.client.post("/api/v1/confirm", content=encode(altered)).status_code == 403
     assert site.collector.client.post("/api/v1/confirm", content=b"{}").status_code == 400
     assert site.collector.get("/api/v1/confirm").status_code == 405
@@ -190,6 +143,6 @@ def test_without_a_token_nobody_may_tell(start_collector: Callable[..., Any], fa
     agent = fake_agent(make.ranks_document("n2", []), make.report("n2"))
     collector = start_collector("--target", agent.address, "--interval", "0.3")
     collector.wait_ready()
-    refused = collector.client.post("/api/v1/confirm", content=encode(signed(TOKEN, question())))
-    assert (refused.status_code, "acknowledge_token_file" in refused.text) == (403, True)
+    refused = collector.client.post("/api/v1/confirm", content=encode(signed(TOKEN, CONFIRM, question())))
+    assert (refused.status_code, "confirm_token_file" in refused.text) == (403, True)
     assert main(["confirm", "n9", "--only-measure", "--collector", collector.url]) == 64

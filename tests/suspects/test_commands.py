@@ -4,24 +4,23 @@ a stand-in, which sends the documents of the test; test_at_collector.py has the 
 from __future__ import annotations
 
 import json
-import threading
 import time
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec import structs
+from support.fronts import served_by
 from support.ports import free_port
 
-from laggard.acknowledge.asked import is_signed
 from laggard.cli import main
 from laggard.model import Verdict
 from laggard.rings.document import Ring, RingNode, Suspect, Swap
 from laggard.wire import decode, encode
 from laggard.wire.exclusion import ConfirmAsk, ConfirmedDocument, Exclusion, ExclusionsDocument
 from laggard.wire.nodes import NodeRow, NodesDocument
+from laggard.wire.signing import CONFIRM, signer
 
 TOKEN = "a secret of operators"
 NOW = 1_790_000_000.0
@@ -33,8 +32,8 @@ def excluded(*nodes: str, **changes: Any) -> ExclusionsDocument:
 
 
 class Collector:
-    def __init__(self, url: str) -> None:
-        self.url = url
+    def __init__(self) -> None:
+        self.url = ""
         self.exclusions: ExclusionsDocument | None = excluded("n2")
         self.posted: list[ConfirmAsk] = []
 
@@ -50,26 +49,9 @@ class Collector:
 
 @pytest.fixture
 def collector() -> Iterator[Collector]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            body = found.answer(self.path, self.rfile.read(int(self.headers.get("Content-Length", 0))))
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        do_POST = do_GET
-
-        def log_message(self, format: str, *args: Any) -> None: ...
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    found = Collector(f"http://127.0.0.1:{server.server_address[1]}")
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
-    thread.start()
-    yield found
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    found = Collector()
+    with served_by(lambda path, body, headers: (200, found.answer(path, body))) as found.url:
+        yield found
 
 
 Run = Callable[..., tuple[int, str, str]]
@@ -151,7 +133,11 @@ def test_a_measured_suspect_is_told_to_the_collector_signed_with_its_figures(
     assert text.endswith("The collector keeps it, in 1 incident of it.\n")
     (asked,) = collector.posted
     told = asked.confirmation
-    assert is_signed([TOKEN], asked) and not is_signed(["another"], asked) and abs(asked.at - time.time()) < 600
+    assert (
+        signer([TOKEN], CONFIRM, asked)
+        and not signer(["another"], CONFIRM, asked)
+        and abs(asked.at - time.time()) < 600
+    )
     assert (told.node, told.outcome, told.peers, told.compute_ratio) == ("n2", "confirmed", ("n1", "n3"), 1.0)
     status, text, _ = run("confirm", "n2", "--ring", ring("acquitted"), "--format", "json")
     assert (status, json.loads(text)["written"]) == (0, True)

@@ -8,10 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from laggard.rings.membership import expand_hosts
-from laggard.suspects.affinity import node_affinity
-from laggard.suspects.chosen import cap_text, choose, explained
-from laggard.suspects.hostfile import without
-from laggard.suspects.names import KnownNames, hostlist
+from laggard.suspects.exclude_command import cap_text, choose, explained, node_affinity, without
+from laggard.suspects.scheduler import KnownNames, hostlist
 from laggard.wire.exclusion import Exclusion, ExclusionsDocument, LeftIn
 
 NOW = 1.79e9

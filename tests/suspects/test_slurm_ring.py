@@ -12,18 +12,18 @@ import pytest
 from laggard.model import Verdict
 from laggard.rings.document import Ring
 from laggard.suspects.confirm_command import _refuse
-from laggard.suspects.peers import good_peers
-from laggard.suspects.scheduler import SchedulerAway
-from laggard.suspects.slurm_ring import (
+from laggard.suspects.measurement import (
     NotMeasured,
     RingJob,
     SlurmNode,
     choose_nodes,
+    good_peers,
     jobs_on,
     measure,
     ring_in,
     slurm_nodes,
 )
+from laggard.suspects.scheduler import SchedulerAway
 from laggard.wire import encode
 from laggard.wire.nodes import NodeRow
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from support.terminal import LONG, terminal
 
-from laggard.terminal.progress import Bar, Progress, size_of, size_text
+from laggard.kit.progress import Bar, Progress, size_of, size_text
 
 DIAGNOSE = [sys.executable, "-m", "laggard", "diagnose", "-"]
 TEXT = b"nothing that anybody knows\n"
@@ -57,7 +57,7 @@ def test_a_stage_that_reads_files_knows_its_share(tmp_path: Path) -> None:
 
 def test_the_time_that_is_left_comes_from_the_share(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr("laggard.terminal.progress.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("laggard.kit.progress.time.monotonic", lambda: now[0])
     ours, theirs = pty.openpty()
     with os.fdopen(theirs, "w") as stream:
         bar = Bar(stream)

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from laggard.text.lazy_pattern import lazy_pattern
+from laggard.kit.words import lazy_pattern
 
 
 @pytest.mark.parametrize("method", ["match", "fullmatch", "search"])

@@ -15,7 +15,7 @@ from support.paths import REPOSITORY
 from support.torch_version import GLOO_IS_RECORDED, TORCH
 from support.warm import Warm
 
-from laggard.constants import PHASES
+from laggard.kit.constants import PHASES
 from laggard.rankfile import RankFileReader, Step
 
 pytestmark = [pytest.mark.slow, pytest.mark.apart_by_parameter]  # trainings with torch
@@ -155,21 +155,6 @@ train(1, optimizer=optimizer)
     (rank,) = steps(tmp_path)
     assert len(rank) == 5
     assert rank[-1].phases[2] >= 100_000_000, "the backward pass is recorded as such again"
-
-
-def test_a_step_that_the_scaler_skips_is_a_step(run: Run, tmp_path: Path) -> None:
-    body = """
-scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
-for number in range(4):
-    loss = model(torch.ones(4, 8)).sum() * (float("inf") if number == 1 else 1.0)
-    scaler.scale(loss).backward()
-    scaler.step(optimizer)
-    scaler.update()
-    optimizer.zero_grad()
-"""
-    done = run(body)
-    assert done.returncode == 0, done.stderr
-    assert [len(rank) for rank in steps(tmp_path)] == [4]
 
 
 WRAPPED = """

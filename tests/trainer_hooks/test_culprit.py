@@ -6,16 +6,16 @@ import http.server
 import json
 import os
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.waiting import wait_for
 
 from laggard.collector.web.documents import SummaryDocument
-from laggard.environment import ENV_COLLECTOR, ENV_JOB_ID, ENV_OFF
+from laggard.kit.environment import ENV_COLLECTOR, ENV_JOB_ID, ENV_OFF
 from laggard.model import Culprit, CulpritStack, Location, Verdict, Window
 from laggard.trainer_hooks import culprit
 from laggard.trainer_hooks.culprit import KEY, NO_LONGER, TAG, line_of, running_tools, tell_culprit
@@ -74,13 +74,6 @@ def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
     started.server.server_close()
 
 
-def until(is_so: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 120
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 class Writer:
     """A stand-in for a SummaryWriter of TensorBoard."""
 
@@ -94,11 +87,11 @@ class Writer:
 def test_a_culprit_is_told_once_and_its_end_too(collector: Collector) -> None:
     writer = Writer()
     assert tell_culprit(writer)
-    until(lambda: len(collector.asked) > 4)
+    wait_for(lambda: len(collector.asked) > 4)
     assert writer.texts == [(KEY, f"    {LINE}", 0)]
     assert collector.asked[1] == f"/api/v1/summary?limit=0&job={os.geteuid()}%3Aj", "its name alone goes out"
     collector.body = summary()
-    until(lambda: len(writer.texts) > 1)
+    wait_for(lambda: len(writer.texts) > 1)
     assert writer.texts[1:] == [(KEY, f"    {NO_LONGER}", 0)]
 
 
@@ -106,7 +99,7 @@ def test_nobody_is_told_that_nobody_is_slow(collector: Collector) -> None:
     collector.body = summary()
     writer = Writer()
     assert tell_culprit(writer)
-    until(lambda: len(collector.asked) > 4)
+    wait_for(lambda: len(collector.asked) > 4)
     assert not writer.texts
 
 
@@ -115,9 +108,9 @@ def test_an_answer_that_is_none_is_told_to_nobody(collector: Collector, body: by
     collector.body = body
     writer = Writer()
     assert tell_culprit(writer)
-    until(lambda: len(collector.asked) > 4)
+    wait_for(lambda: len(collector.asked) > 4)
     collector.body = SLOW
-    until(lambda: writer.texts)
+    wait_for(lambda: writer.texts)
     assert writer.texts == [(KEY, f"    {LINE}", 0)], "it goes on asking"
 
 
@@ -132,7 +125,7 @@ def test_the_caller_waits_for_no_collector(collector: Collector) -> None:
     writer = Slow()
     assert tell_culprit(writer), "it returned while the tool was not done"
     held.set()
-    until(lambda: writer.texts)
+    wait_for(lambda: writer.texts)
 
 
 def test_a_tool_that_fails_hides_nothing_from_the_others(collector: Collector) -> None:
@@ -142,7 +135,7 @@ def test_a_tool_that_fails_hides_nothing_from_the_others(collector: Collector) -
 
     writer = Writer()
     assert tell_culprit(Failing(), writer)
-    until(lambda: writer.texts)
+    wait_for(lambda: writer.texts)
 
 
 def test_without_collector_or_tool_nobody_is_asked(collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,8 +165,8 @@ def test_the_callback_of_hugging_face_tells_the_first_rank_alone(
     callback = LaggardCallback(tell=[first])
     for _ in range(2):
         callback.on_train_begin(None, SimpleNamespace(is_world_process_zero=True), None)
-    until(lambda: first.texts)
-    until(lambda: len(collector.asked) > 4)
+    wait_for(lambda: first.texts)
+    wait_for(lambda: len(collector.asked) > 4)
     assert len(first.texts) == 1 and not other.texts
 
 
@@ -209,7 +202,7 @@ def test_tensorboard_shows_it(collector: Collector, tmp_path: Path) -> None:
             found[:] = [events.Tensors(tag) for tag in events.Tags()["tensors"] if tag.startswith(KEY)]
             return bool(found)
 
-        until(is_there)
+        wait_for(is_there)
     assert found[0][0].tensor_proto.string_val == [f"    {LINE}".encode()]
 
 
@@ -222,7 +215,7 @@ def test_weights_and_biases_have_it_in_the_runs_summary(
     try:
         assert running_tools() == [run]
         assert tell_culprit(*running_tools())
-        until(lambda: run.summary.get(KEY))
+        wait_for(lambda: run.summary.get(KEY))
         assert run.summary[KEY] == LINE
         run.log({"loss": 1.0})
         assert run.step == 1, "no step was counted beside the script's own"
@@ -237,5 +230,5 @@ def test_mlflow_has_it_as_a_tag(collector: Collector, tmp_path: Path, monkeypatc
     with mlflow.start_run() as run:
         assert [tool.info.run_id for tool in running_tools()] == [run.info.run_id]
         assert tell_culprit(*running_tools())
-        until(lambda: TAG in mlflow.get_run(run.info.run_id).data.tags)
+        wait_for(lambda: TAG in mlflow.get_run(run.info.run_id).data.tags)
     assert mlflow.get_run(run.info.run_id).data.tags[TAG] == LINE

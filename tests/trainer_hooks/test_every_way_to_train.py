@@ -15,7 +15,7 @@ import pytest
 from support.paths import TESTS, TRAINING
 from support.torch_version import GLOO_IS_RECORDED, TORCH
 
-from laggard.constants import PHASES
+from laggard.kit.constants import PHASES
 from laggard.rankfile import RankFileReader, Step
 
 DELAY_SECONDS = 0.4  # as in the scripts

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from support.agents import let_others_enter
 
-from laggard.rankfile import RankFileReader
 from laggard.rankfile.layout import FILE_BYTES
 
 pytestmark = pytest.mark.slow  # trainings with torch
@@ -20,7 +19,7 @@ TRAINER = """
 import os, sys, time
 from laggard.rankfile import Lane
 from laggard.trainer_hooks.session import Session
-from laggard.trainer_hooks.record.recorder import BACKWARD, FORWARD, INPUT, OPTIMIZER
+from laggard.trainer_hooks.record.events import BACKWARD, FORWARD, INPUT, OPTIMIZER
 session = Session(); session.open(); recorder = session.recorder
 log = recorder.lane(Lane("all_reduce", "dp", "dp:0-1"), (0, 1))
 for step in range(20):
@@ -78,7 +77,7 @@ def test_a_rank_dir_that_only_another_user_may_enter(tmp_path: Path) -> None:
     place.mkdir(mode=0o700)
     let_others_enter(tmp_path)
     become = (
-        "from laggard.trainer_hooks import attach\nfrom laggard.trainer_hooks.output import exposition, http_export\n"
+        "from laggard.trainer_hooks import attach\nfrom laggard.trainer_hooks.output import http_export\n"
         "import hashlib, os  # that user may not read where this Python is\nos.setresuid(61001, 61001, 61001)\n"
     )
     done = train(place, become + TRAINER)
@@ -90,42 +89,3 @@ def test_a_rank_dir_that_is_removed_while_the_trainer_runs(tmp_path: Path) -> No
     vanish = "import shutil; shutil.rmtree(os.environ['LAGGARD_RANK_DIR'])\n"
     done = train(tmp_path / "ranks", TRAINER.replace("for step in range(20):", f"{vanish}for step in range(20):"))
     assert (done.returncode, done.stdout, done.stderr) == (7, "trained 20 0\n", "")
-
-
-WORKERS = """
-import torch
-from torch.utils.data import DataLoader, Dataset
-from laggard.trainer_hooks.pytorch import dataloader
-from laggard.trainer_hooks.session import Session
-from laggard.trainer_hooks.record.recorder import BACKWARD, FORWARD, OPTIMIZER
-import sys
-
-class Numbers(Dataset):
-    def __len__(self): return 24
-    def __getitem__(self, place):
-        recorder.enter(FORWARD); recorder.leave(); recorder.end_step(99)  # as a hooked function would do here
-        return place
-
-if __name__ == "__main__":
-    session = Session(); session.open(); recorder = session.recorder
-    dataloader.hook(session.forward)
-    for batch in DataLoader(Numbers(), 4, num_workers=2, multiprocessing_context="fork"):
-        for phase in (FORWARD, BACKWARD, OPTIMIZER):
-            recorder.enter(phase); recorder.leave()
-        recorder.end_step(recorder.step + 1)
-    recorder.drain()
-    print(recorder.totals.steps)
-"""
-
-
-def test_data_loader_workers_write_nothing(tmp_path: Path) -> None:
-    script = tmp_path / "workers.py"
-    script.write_text(WORKERS)
-    environment = {**os.environ, "LAGGARD_RANK_DIR": str(tmp_path / "ranks")}
-    done = subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=300)
-    assert (done.returncode, done.stdout) == (0, "6\n"), done.stderr
-    (path,) = (tmp_path / "ranks").rglob("*.rank")
-    with RankFileReader(str(path)) as file:
-        counters = file.counters()
-        assert [step.step for step in file.steps()] == list(range(6)) and file.finished()
-        assert counters is not None and counters.errors == counters.lost == 0

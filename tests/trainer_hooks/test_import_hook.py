@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 INNER = """
-from laggard.trainer_hooks.pytorch.import_hook import after_import
+from laggard.trainer_hooks.wrapping import after_import
 seen = []
 after_import({name!r}, lambda module: seen.append(module.initialize()))
 """
@@ -45,7 +45,7 @@ import importlib, importlib.machinery, importlib.util, json, os, sys
 hooked = sys.argv[1] == "hooked"
 seen = []
 if hooked:
-    from laggard.trainer_hooks.pytorch.import_hook import after_import
+    from laggard.trainer_hooks.wrapping import after_import
     after_import("subject", lambda module: seen.append([module.__name__, module.initialize()]))
 
 class InFront:  # finds a module before all other finders do, with a loader of its own
@@ -210,7 +210,7 @@ def _run(folder: Path, *words: str) -> list[list[object]]:
 FAILS = """
 import sys, warnings
 if sys.argv[1] == "hooked":
-    from laggard.trainer_hooks.pytorch.import_hook import after_import
+    from laggard.trainer_hooks.wrapping import after_import
     after_import("torch", print)
 import warns
 import fails

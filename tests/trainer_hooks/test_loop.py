@@ -10,7 +10,7 @@ import pytest
 from support.launch import start_fresh
 from support.warm import Warm
 
-from laggard.constants import PHASES
+from laggard.kit.constants import PHASES
 from laggard.rankfile import RankFileReader, Step
 
 Run = Callable[..., subprocess.CompletedProcess[str]]

@@ -130,16 +130,6 @@ def test_what_runs_after_the_scripts_last_line_finds_its_classes(tmp_path: Path)
     assert with_hooks.stdout.count("\n") == 2 and with_hooks.stderr == ""
 
 
-def test_the_script_has_its_own_arguments_name_and_path(tmp_path: Path) -> None:
-    (tmp_path / "neighbour.py").write_text("WORD = 'found'")
-    script = tmp_path / "script.py"
-    script.write_text("import sys, neighbour\nprint(__name__, sys.argv, sys.path[0], neighbour.WORD)")
-    words = ["--record", "x", "--format", "json", "--help"]
-    with_hooks = run(script, *words)
-    assert with_hooks.stdout == run(script, *words, hooks=False).stdout
-    assert with_hooks.returncode == 0, with_hooks.stderr
-
-
 def test_deepspeed_and_torch_are_imported_only_by_the_script(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text("import sys\nprint(sorted({'torch', 'deepspeed', 'msgspec', 'numpy'} & set(sys.modules)))")

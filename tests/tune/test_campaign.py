@@ -8,19 +8,16 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 
 import pytest
+from support.waiting import wait_for
 
-from laggard.errors import UsageError
+from laggard.kit.errors import UsageError
 from laggard.tune.campaign import Budget, Campaign
-from laggard.tune.outcome import Outcome, Status
-from laggard.tune.search.plan import Plan, Proposal
-from laggard.tune.space import Configuration, Parameter, Space
-from laggard.tune.study.store import Study
-from laggard.tune.trial.failure import failure_of
-from laggard.tune.trial.process import run_command
+from laggard.tune.plan import Configuration, Outcome, Parameter, Plan, Proposal, Space, Status
+from laggard.tune.study import Study
+from laggard.tune.trial import failure_of, run_command
 
 SPACE = Space((Parameter("speed", (1, 2, 4, 8), 1), Parameter("switch", (False, True), False)))
 CAMPAIGN = textwrap.dedent(
@@ -30,8 +27,8 @@ CAMPAIGN = textwrap.dedent(
     sys.path.insert(0, sys.argv[1])
     from test_campaign_parts import SPACE, measured
     from laggard.tune.campaign import Budget, Campaign
-    from laggard.tune.search.plan import Plan
-    from laggard.tune.study.store import Study
+    from laggard.tune.plan import Plan
+    from laggard.tune.study import Study
     path = Path(sys.argv[2])
     with Study(path, "test", SPACE) as study:
         Campaign(SPACE, Plan(), Budget(40), study, path.parent).run(measured, lambda each: print("trial", flush=True))
@@ -40,8 +37,8 @@ CAMPAIGN = textwrap.dedent(
 PARTS = textwrap.dedent(
     """
     import time
-    from laggard.tune.outcome import Outcome, Status
-    from laggard.tune.space import Parameter, Space
+    from laggard.tune.plan import Outcome, Status
+    from laggard.tune.plan import Parameter, Space
     SPACE = Space((Parameter("speed", (1, 2, 4, 8), 1), Parameter("switch", (False, True), False)))
     def measured(configuration, folder):
         time.sleep(0.05)
@@ -179,7 +176,4 @@ def test_a_group_is_killed_wholly_and_output_is_bounded(tmp_path: Path) -> None:
     outcome, output = ran(tmp_path, script)
     assert outcome is None and 1 << 20 < len(output) <= 4 << 20
     pid = int((tmp_path / "pid").read_text())
-    until = time.monotonic() + 60
-    while Path(f"/proc/{pid}").exists() and time.monotonic() < until:
-        time.sleep(0.05)
-    assert not Path(f"/proc/{pid}").exists(), "a process of the trial is still there"
+    wait_for(lambda: not Path(f"/proc/{pid}").exists(), lambda: "a process of the trial is still there", 60)

@@ -14,17 +14,14 @@ from support.nccl_logs import log_text, logs_firing
 from support.paths import TESTS
 
 from laggard.cli import main
-from laggard.errors import UsageError
+from laggard.kit.errors import UsageError
 from laggard.model import Verdict
 from laggard.rings.document import Ring, RingResult
-from laggard.tune.nccl.measure import environment, judge
-from laggard.tune.nccl.messages import Message
-from laggard.tune.nccl.variables import Facts, nccl_space
-from laggard.tune.outcome import Outcome, Status
-from laggard.tune.search.design import Search
-from laggard.tune.search.plan import Found, Plan
-from laggard.tune.space import Configuration, Parameter, Space, changes
-from laggard.tune.trial.process import Ended
+from laggard.tune.nccl import Message, environment, judge
+from laggard.tune.nccl_variables import Facts, nccl_space
+from laggard.tune.plan import Configuration, Found, Outcome, Parameter, Plan, Space, Status, changes
+from laggard.tune.search import Search
+from laggard.tune.trial import Ended
 from laggard.wire import encode
 
 MIB = 1 << 20

@@ -8,12 +8,23 @@ from collections.abc import Callable
 
 import pytest
 
-from laggard.errors import UsageError
-from laggard.tune.outcome import Outcome, Status
-from laggard.tune.search.design import Search
-from laggard.tune.search.importance import importances
-from laggard.tune.search.plan import Found, Plan
-from laggard.tune.space import Configuration, Constraint, Parameter, Space, changes, check_space, configurations, normal
+from laggard.kit.errors import UsageError
+from laggard.tune.board import importances
+from laggard.tune.plan import (
+    Configuration,
+    Constraint,
+    Found,
+    Outcome,
+    Parameter,
+    Plan,
+    Space,
+    Status,
+    changes,
+    check_space,
+    configurations,
+    normal,
+)
+from laggard.tune.search import Search
 from laggard.tune.statistics import TIE, Word, compare, drift_of
 
 SPACE = Space(

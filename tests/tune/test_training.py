@@ -13,8 +13,8 @@ from support.paths import TESTS
 from support.tuned_training import seconds_of
 
 from laggard.cli import main
-from laggard.tune.space import normal
-from laggard.tune.training.space import Training, switch_space
+from laggard.tune.plan import normal
+from laggard.tune.training import Training, switch_space
 
 PYTHON = f"{shlex.quote(sys.executable)} -S -E"
 TRAINING = f"{PYTHON} {shlex.quote(str(TESTS / 'support' / 'tuned_training.py'))} {{config}} {{recording}}"

@@ -9,12 +9,25 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.diagnosed import answer
 
 from laggard.cli import main
-from laggard.nccl.tuner.build import Measurement, build_rows, choose_bands
-from laggard.nccl.tuner.lint import find_line_problems, find_one_channel
-from laggard.nccl.tuner.plugin import Message, choose, possible_cells, turning_sizes
-from laggard.nccl.tuner.table import COLLECTIVES, MAX_BYTES, read_lines, render_row, rows_of
+from laggard.nccl.tuner import (
+    COLLECTIVES,
+    MAX_BYTES,
+    Measurement,
+    Message,
+    build_rows,
+    choose,
+    choose_bands,
+    find_line_problems,
+    find_one_channel,
+    possible_cells,
+    read_lines,
+    render_row,
+    rows_of,
+    turning_sizes,
+)
 
 LARGEST = 8 << 30
 ALL_REDUCE_ONLY = (
@@ -233,15 +246,10 @@ def test_compile_from_a_table_of_settings(tmp_path: Path, capsys: pytest.Capture
     assert "rang" in capsys.readouterr().err
 
 
-def diagnosed(path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
-    main(["diagnose", str(path), "--format", "json"])
-    return json.loads(capsys.readouterr().out)
-
-
 def test_diagnose_reads_tuner_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "nccl_tuner.conf"
     path.write_text(f"{ALL_REDUCE_ONLY}AllGather,0,100,ring,ll,4,-1,-1\n")
-    found = diagnosed(path, capsys)
+    _, found = answer(capsys, path)
     assert found["verdict"] == "fail" and found["files"][0]["kind"] == "tuner table"
     assert [each["code"] for each in found["findings"]] == ["NCCL_TUNER_ONE_CHANNEL", "NCCL_TUNER_TABLE"]
 
@@ -249,7 +257,7 @@ def test_diagnose_reads_tuner_tables(tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_diagnose_reads_nccl_tests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "out.log"
     path.write_text(nccl_tests_output({1024: 10.0, 1 << 20: 50.0}))
-    found = diagnosed(path, capsys)
+    _, found = answer(capsys, path)
     assert (found["verdict"], found["files"][0]["kind"]) == ("ok", "nccl-tests")
     assert found["facts"][str(path)] == {
         "operation": "allreduce",
@@ -260,9 +268,9 @@ def test_diagnose_reads_nccl_tests(tmp_path: Path, capsys: pytest.CaptureFixture
         "at_size_bytes": 1 << 20,
     }
     path.write_text(nccl_tests_output({1024: 10.0}, 3))
-    assert [each["code"] for each in diagnosed(path, capsys)["findings"]] == ["RING_FAILED"]
+    assert [each["code"] for each in answer(capsys, path)[1]["findings"]] == ["RING_FAILED"]
     path.write_text(nccl_tests_output({1024: 10.0}, "N/A"))
-    assert diagnosed(path, capsys)["verdict"] == "unknown"
+    assert answer(capsys, path)[1]["verdict"] == "unknown"
 
 
 def test_what_is_no_tuner_table_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,7 +23,7 @@ import laggard.gate.command  # noqa: F401  (once, before the forks)
 from laggard import cli
 from laggard.probes.host.counter_history import MIN_INTERVAL_SECONDS
 from laggard.probes.host.host import Host
-from laggard.probes.pci.model.config_space import ConfigSpace
+from laggard.probes.pci.model.config_space import NOT_READ, ConfigSpace
 from laggard.probes.pci.model.lspci import parse_lspci
 from laggard.probes.pci.model.sysfs import read_tree, with_config
 from laggard.probes.pci.model.tree import PciTree
@@ -85,11 +85,11 @@ def acs(endpoints: Sequence[str], virtual: bool | None = False, privileged: bool
 
 @contextlib.contextmanager
 def reader() -> Iterator[None]:
-    """`laggard reader`, which has the capability that the gate then lacks, in a forked process."""
+    """`laggard agent --reader`, which has the capability that the gate then lacks, in a forked process."""
     path = "/run/reader.sock"
     pid = os.fork()
     if pid == 0:
-        os._exit(cli.main(["reader", "--socket", path, "--allow-user", "0"]))
+        os._exit(cli.main(["agent", "--reader", "--socket", path, "--allow-user", "0"]))
     os.environ["LAGGARD_READER"] = path
     while not os.path.exists(path):
         time.sleep(0.05)
@@ -148,7 +148,7 @@ def registers(tree: PciTree) -> dict[str, Any]:
     return {
         device.address: [device.parent, device.pci_class, device.vendor, device.device, _express(config), config.acs]
         for device in tree
-        if (config := device.config)
+        if (config := device.config) is not NOT_READ
     }
 
 

@@ -19,6 +19,7 @@ from written_jobs.layouts import (
     pipeline,
     scale,
     slower,
+    times,
 )
 
 
@@ -95,11 +96,8 @@ def every_rank_evaluates() -> Job:
 def accumulated() -> Job:
     """Eight microbatches a step have other lengths each: their sums differ by chance."""
     rng = random.Random(35)
-
-    def change(rank: int, step: int, seconds: Seconds) -> None:
-        scale(seconds, sum(rng.lognormvariate(0, 0.4) for _ in range(8)) / 8.66, PASSES)
-
-    return ddp(120, change, micro=8, seed=35)
+    lengths = times(lambda rank, step: sum(rng.lognormvariate(0, 0.4) for _ in range(8)) / 8.66, PASSES)
+    return ddp(120, lengths, micro=8, seed=35)
 
 
 @case()
@@ -153,22 +151,14 @@ def gc_by_all() -> Job:
 def async_checkpoint() -> Job:
     """Checkpoints are written beside training: all ranks are slower in the five steps after each, by chance."""
     rng = random.Random(42)
-
-    def change(rank: int, step: int, seconds: Seconds) -> None:
-        if step % 40 < 5 and step >= 40:
-            scale(seconds, 1 + rng.uniform(0.05, 0.2))
-
-    return ddp(300, change, seed=42)
+    slowed = times(lambda rank, step: 1 + rng.uniform(0.05, 0.2) if step % 40 < 5 and step >= 40 else 1)
+    return ddp(300, slowed, seed=42)
 
 
 @case()
 def longer_for_all() -> Job:
     """Sequences become twice as long at step 100, and again at 150: a curriculum."""
-
-    def change(rank: int, step: int, seconds: Seconds) -> None:
-        scale(seconds, 1 if step < 100 else 2 if step < 150 else 4, PASSES)
-
-    return ddp(200, change, seed=43)
+    return ddp(200, times(lambda rank, step: 1 if step < 100 else 2 if step < 150 else 4, PASSES), seed=43)
 
 
 @case()

@@ -37,6 +37,15 @@ def slower(factor: float, *ranks: int, steps: Container[int] = EVERYWHERE, phase
     return change
 
 
+def times(factor: Callable[[int, int], float], phases: Iterable[str] = COMPUTING) -> Change:
+    """A rank takes `factor(rank, step)` times as long in these phases."""
+
+    def change(rank: int, step: int, seconds: Seconds) -> None:
+        scale(seconds, factor(rank, step), phases)
+
+    return change
+
+
 def more(seconds_more: float, phase: str, when: Callable[[int, int], bool]) -> Change:
     """A rank takes so much longer in a phase where `when(rank, step)`."""
 

@@ -21,6 +21,7 @@ from written_jobs.layouts import (
     sharded,
     slower,
     tensor_by_data,
+    times,
 )
 
 ANY = (*COMPUTE, "slow_input")
@@ -35,46 +36,26 @@ def recovered() -> Job:
 @case(who(14), maybe(3), maybe(9))
 def moved() -> Job:
     """A tenant moves: rank 3 is 20 % slower for 100 steps, then rank 9, then rank 14."""
-
-    def change(rank: int, step: int, seconds: Seconds) -> None:
-        if rank == (3, 9, 14)[step // 100]:
-            scale(seconds, 1.2)
-
-    return ddp(300, change, seed=2)
+    return ddp(300, times(lambda rank, step: 1.2 if rank == (3, 9, 14)[step // 100] else 1), seed=2)
 
 
 @case(*map(maybe, range(16)), verdicts=("fail", "unknown"))
 def moves_often() -> Job:
     """Another rank is 20 % slower each 25 steps: the job loses a fifth of its time."""
     order = random.Random(5).sample(range(16), 12)
-
-    def change(rank: int, step: int, seconds: Seconds) -> None:
-        if rank == order[step // 25]:
-            scale(seconds, 1.2)
-
-    return ddp(300, change, seed=3)
+    return ddp(300, times(lambda rank, step: 1.2 if rank == order[step // 25] else 1), seed=3)
 
 
 @case(who(9))
 def thermal_drift() -> Job:
     """Rank 9 becomes slower bit by bit, by 15 % in 300 steps."""
-
-    def change(rank: int, step: int, seconds: Seconds) -> None:
-        if rank == 9:
-            scale(seconds, 1 + 0.15 * step / 300)
-
-    return ddp(300, change, seed=4)
+    return ddp(300, times(lambda rank, step: 1 + 0.15 * step / 300 if rank == 9 else 1), seed=4)
 
 
 @case(who(9))
 def thermal_sawtooth() -> Job:
     """Rank 9 heats up to 15 % and cools down each 70 steps; the recording ends just after it cooled."""
-
-    def change(rank: int, step: int, seconds: Seconds) -> None:
-        if rank == 9:
-            scale(seconds, 1 + 0.15 * min(1.0, (step % 70) / 60))
-
-    return ddp(285, change, seed=5)
+    return ddp(285, times(lambda rank, step: 1 + 0.15 * min(1.0, (step % 70) / 60) if rank == 9 else 1), seed=5)
 
 
 @case(who(6))

@@ -47,7 +47,7 @@ def _hook() -> None:
         return
     _waits.clear()
     try:
-        from laggard.trainer_hooks.auto_attach import hook_process
+        from laggard.trainer_hooks.attach import hook_process
 
         hook_process()
         if sys.meta_path[1:2] == [_Torch]:  # laggard's has come before it: who goes through the list misses none

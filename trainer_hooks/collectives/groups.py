@@ -2,14 +2,63 @@
 
 from __future__ import annotations
 
+import functools
+import logging
+import sys
 from collections.abc import Callable, Sequence
+from threading import get_ident
 from typing import Any, Final
 
 from laggard.rankfile import Lane
-from laggard.rankfile.layout import STATE_LEFT, STATE_RUNNING, WORD_STATE
-from laggard.trainer_hooks.collectives.group_counts import GroupCounts
-from laggard.trainer_hooks.record.events import LaneLog
+from laggard.rankfile.fact_names import UNSEEN_WAITS
+from laggard.rankfile.layout import SEQUENCE_MASK, STATE_LEFT, STATE_RUNNING, WORD_STATE
+from laggard.trainer_hooks.record.ending import Facts
+from laggard.trainer_hooks.record.events import LaneLog, Wait
 from laggard.trainer_hooks.record.recorder import Recorder, clock
+
+
+class GroupCounts:
+    """The counts of one process group's name. A group that is made later may have the name of one that ended: its
+    collectives are counted on.
+
+    `lanes`: the group's lanes with their logs, by the id() of the log. `ended_at`: when the group that had the name
+    before ended, on the recorder's clock; 0: there was none.
+    """
+
+    def __init__(self) -> None:
+        self.lanes: dict[int, tuple[Lane, LaneLog]] = {}
+        self.ended_at = 0
+        self._when_ended = {False: 0, True: 0}
+        self._coalesced = 0  # collectives of batches, less one for each batch
+        self._before_batch = 0
+
+    def launched(self, pairs: bool) -> int:
+        """The number of collectives that were launched, where all of a batch are one. `pairs`: with sends and
+        receives."""
+        count = -self._coalesced
+        for lane, lane_log in self.lanes.values():
+            if pairs or (lane.peer < 0 and lane.op != "recv"):
+                count += lane_log.last & SEQUENCE_MASK
+        return count
+
+    def when_ended(self, pairs: bool) -> int:
+        """Returns launched() as it was at `ended_at`."""
+        return self._when_ended[pairs]
+
+    def begin_batch(self) -> None:
+        """Begins a batch, which is what the group launches from here on. NCCL counts it once, with its first collective
+        (ProcessGroupNCCL.cpp, `collective`); gloo has no batches."""
+        self._before_batch = self.launched(pairs=False)
+
+    def end_batch(self) -> None:
+        """The batch is complete."""
+        self._coalesced += max(0, self.launched(pairs=False) - self._before_batch - 1)
+
+    def end(self, now: int) -> None:
+        """The group is about to end."""
+        self._when_ended = {pairs: self.launched(pairs) for pairs in (False, True)}
+        self.ended_at = now
+
 
 OTHER_ROLE: Final = "other"
 _WORLD_ROLE: Final = "world"
@@ -193,3 +242,109 @@ def _ranks_text(members: tuple[int, ...]) -> str:
     if stride > 0 and members == tuple(range(first, last + 1, stride)):
         return f"{first}-{last}" + (f"/{stride}" if stride > 1 else "")
     return f"{first}-{last}({len(members)})"
+
+
+# The waits for functional collectives (DTensor, FSDP2's gradient norm), which C++ makes and Python waits for.
+#
+# Eager Python waits in `_functional_collectives.wait_tensor`, to which AsyncCollectiveTensor comes, too. That is
+# hooked. Compiled graphs wait in C++, where no hook sees it: where C++ makes collectives step after step for which
+# nobody was seen to wait, the rank says so (the fact `unseen_waits`), and its own time is not taken for work.
+
+_WAITS_LIMIT: Final = 4096  # between two checks
+_DECAY: Final = 0.75  # of the share of earlier checks, at each later one
+_MANY_UNSEEN: Final = (
+    2.0  # three checks in a row with unseen waits, or most of them for longer: not what happens once or twice
+)
+_FEW_UNSEEN: Final = 0.5
+
+
+class FunctionalWaits:
+    """The waits of one process that no collective's own record counts."""
+
+    def __init__(self, recorder: Recorder, facts: Facts, training_thread: Callable[[], int]) -> None:
+        """`training_thread` gives the number of the training thread."""
+        self._recorder = recorder
+        self._facts = facts
+        self._training_thread = training_thread
+        self._waits: list[Wait] = []
+        self._count = 0
+        self._unseen = 0.0
+
+    def hook(self, module: Any) -> None:
+        """Hooks torch.distributed._functional_collectives; torch's compiler goes on with the function as it was."""
+        module.wait_tensor = self._timed(module.wait_tensor)
+
+    def _timed(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        recorder, training_thread = self._recorder, self._training_thread
+        # Autograd's threads, and no others, are inside a graph task: they work for the training thread's backward pass.
+        graph_task: Callable[[], int] = sys.modules["torch"]._C._current_graph_task_id
+
+        @functools.wraps(original)
+        def wait_tensor(tensor: Any) -> Any:
+            if get_ident() != training_thread() and graph_task() < 0:
+                return original(tensor)
+            self._count += 1
+            if recorder.live.device is not None:
+                return recorder.live.device.time_native_wait(original, tensor)
+            began = clock()
+            result = original(tensor)
+            self._waited(began, clock())
+            return result
+
+        wait_tensor._torchdynamo_inline = original  # type: ignore[attr-defined]
+        return wait_tensor
+
+    def _waited(self, began: int, ended: int) -> None:
+        try:
+            self._recorder.events.waited(ended - began)
+            if len(self._waits) < _WAITS_LIMIT:
+                self._waits.append((began, ended))
+        except Exception:
+            self._recorder.totals.errors += 1
+
+    def take(self) -> list[Wait]:
+        """The waits on the host's clock since the last time."""
+        waits, self._waits = self._waits, []
+        return waits
+
+    def checked(self, made: int) -> None:
+        """Takes note, at the end of a step, that C++ made so many collectives outside of DDP since the last one. Sets
+        the fact where it does so again and again and nobody is seen to wait for them."""
+        unseen, self._count = made > self._count, 0
+        self._unseen = self._unseen * _DECAY + unseen
+        if self._unseen > _MANY_UNSEEN:
+            self._facts.set(UNSEEN_WAITS, True)
+        elif self._unseen < _FEW_UNSEEN:
+            self._facts.set(UNSEEN_WAITS, None)
+
+
+log = logging.getLogger("laggard")
+
+
+def hook_ends(distributed: Any, act: Callable[[Any], None]) -> None:
+    """Has act(group) precede the end of each process group of torch's. What it raises is logged and goes no further.
+
+    Every way to destroy a group or to abort it leads to the group's own shutdown() or abort(); before torch had these
+    methods, to one function of distributed_c10d. Those are hooked: the functions that scripts call may have been
+    imported before."""
+    for name in ("shutdown", "abort"):
+        if hasattr(distributed.ProcessGroup, name):
+            setattr(distributed.ProcessGroup, name, _before(getattr(distributed.ProcessGroup, name), name, act))
+    module = distributed.distributed_c10d
+    if hasattr(module, "_shutdown_backend"):
+        module._shutdown_backend = _before(module._shutdown_backend, "_shutdown_backend", act)
+
+
+def _before(original: Callable[..., Any], name: str, act: Callable[[Any], None]) -> Callable[..., Any]:
+    def ending(self: Any, *args: Any, **named: Any) -> Any:
+        try:
+            act(self)
+        except Exception as error:
+            log.warning("laggard: the end of a process group is not recorded: %s: %s", type(error).__name__, error)
+        return original(self, *args, **named)
+
+    # pybind11 takes a Python method of a C++ class's subclass for an override, unless a frame of that name called it
+    ending.__code__ = ending.__code__.replace(co_name=name)
+    functools.update_wrapper(ending, original, assigned=("__doc__",), updated=())
+    ending.__name__ = name
+    return ending

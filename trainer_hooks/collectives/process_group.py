@@ -15,9 +15,10 @@ from typing import Any, Final, NamedTuple
 from laggard.rankfile.layout import WORD_CURRENT, WORD_ISSUED
 from laggard.trainer_hooks.collectives.groups import ProcessGroups, name_of
 from laggard.trainer_hooks.collectives.python_groups import HookedMethod, as_method, leave_to_torch
+from laggard.trainer_hooks.record.event_log import HotPathState
 from laggard.trainer_hooks.record.events import LaneLog, Launch, word_of
-from laggard.trainer_hooks.record.hot_path_state import HotPathState
 from laggard.trainer_hooks.record.recorder import Recorder, clock
+from laggard.trainer_hooks.wrapping import HOOKED
 
 
 class CollectiveMethod(NamedTuple):
@@ -61,14 +62,13 @@ COLLECTIVE_METHODS: Final[dict[str, CollectiveMethod]] = {
 
 _LIST_OPS: Final = ("all_reduce", "broadcast", "reduce")  # take a list, most often of one tensor
 _MISSING: Final = object()
-_HOOKED: Final = "_laggard_hooked"
 
 
 def hook(distributed: Any, recorder: Recorder, groups: ProcessGroups) -> None:
     """Hooks `torch.distributed`'s ProcessGroup and Work; a second time changes nothing."""
-    if getattr(distributed.ProcessGroup, _HOOKED, False):
+    if getattr(distributed.ProcessGroup, HOOKED, False):
         return
-    distributed.ProcessGroup._laggard_hooked = True
+    setattr(distributed.ProcessGroup, HOOKED, True)
     hook_waits(distributed.Work, recorder)
     hook_calls(distributed.ProcessGroup, recorder, groups)
 
@@ -229,7 +229,7 @@ def _wrap_other(ways: _Ways, method: CollectiveMethod, recorder: Recorder, group
             return original(self, *args, **named)
         if live.device is not None:
             sized = args[sized_at] if 0 <= sized_at < len(args) else None
-            size_of = _whole_size(self) if method.share else _size
+            size_of: Callable[[Any], int] = (lambda share: _size(share) * int(self.size())) if method.share else _size
             called = original if type(self) is of_class else as_override
             return live.device.call(called, self, args, named, (word, log, issued), sized, size_of)
         try:
@@ -257,11 +257,6 @@ def _passed(*arguments: Any) -> tuple[Any, ...]:
     """The positional arguments that the caller passed, of one, two, three and the tuple of the rest."""
     *first, rest = arguments
     return (*(each for each in first if each is not _MISSING), *rest)
-
-
-def _whole_size(group: Any) -> Callable[[Any], int]:
-    """Returns a function from one rank's share to the size of the operation in bytes."""
-    return lambda sized: _size(sized) * int(group.size())
 
 
 def _size(sized: Any) -> int:

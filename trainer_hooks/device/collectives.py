@@ -10,6 +10,7 @@ order.
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 from collections import deque
@@ -18,12 +19,11 @@ from threading import get_ident
 from typing import Any, Final, NamedTuple
 
 from laggard.rankfile.layout import WORD_CURRENT, WORD_ISSUED
-from laggard.trainer_hooks.device.api import AsyncDevice
+from laggard.trainer_hooks.device.clock import AsyncDevice
+from laggard.trainer_hooks.device.gpu import Placement
 from laggard.trainer_hooks.device.phases import DevicePhases
-from laggard.trainer_hooks.device.placement import Placement
 from laggard.trainer_hooks.device.timeline import once
-from laggard.trainer_hooks.record.events import LaneLog, Launch
-from laggard.trainer_hooks.record.pending import PendingWork
+from laggard.trainer_hooks.record.events import LaneLog, Launch, PendingWork
 from laggard.trainer_hooks.record.recorder import Recorder
 
 log = logging.getLogger("laggard")
@@ -56,7 +56,8 @@ _new: Final = tuple.__new__  # what the class calls itself: one call less
 
 
 class DeviceCollectives(DevicePhases):
-    """The device timer of a recorder (record/device_timer.py): phases, steps and collectives.
+    """Times a recorder's phases, steps and collectives by marks in a device's streams, and logs them once the device
+    has come past the marks. Nothing here waits for the device. A mark is None where none could be had.
 
     `mark_launches` False: no mark is left at the launch of an asynchronous collective. With one hardware queue for all
     streams (CUDA_DEVICE_MAX_CONNECTIONS=1) what stands before a kernel in the queue can hold it up. `placement`: where
@@ -96,7 +97,8 @@ class DeviceCollectives(DevicePhases):
         """Returns original(group, ...), called once, between marks. `launch`: word, lane log, issued. `sized`: the
         argument that has the operation's size; None where the operation moves no data."""
         if get_ident() != self._home and not self._device.runs_backward():
-            return self._call_on_other_thread(original, group, args, named, launch, sized, size_of)
+            call = functools.partial(original, group, *args, **named)
+            return self._call_on_other_thread(call, launch, lambda: size_of(sized))
         is_async = _is_async(args, named)
         arrival = self.mark() if self._mark_launches or not is_async else None
         if arrival is None and (self._mark_launches or not is_async or not self.may_mark()):
@@ -146,25 +148,17 @@ class DeviceCollectives(DevicePhases):
             self._restore_live_words()
 
     def _call_on_other_thread(
-        self,
-        original: Callable[..., Any],
-        group: Any,
-        args: Sequence[Any],
-        named: dict[str, Any],
-        launch: tuple[int, LaneLog, int],
-        sized: Any,
-        size_of: Callable[[Any], int],
+        self, call: Callable[[], Any], launch: tuple[int, LaneLog, int], size: Callable[[], int]
     ) -> Any:
         """Does as call(), on a thread that is not the training's: the collective has the host's times, and no part of
         the step waits for it."""
-        word, lane_log, issued = launch
         try:
-            work = original(group, *args, **named)
+            work = call()
         finally:
             self._restore_live_words()
         try:
-            known = (word, lane_log, issued, size_of(sized), self._live.step)
-            self._recorder.events.wait_counted_apart(known, issued, clock(), 0, by_device=False)
+            known = (*launch, size(), self._live.step)
+            self._recorder.events.wait_counted_apart(known, launch[2], clock(), 0, by_device=False)
         except Exception:
             self._recorder.totals.errors += 1
         return work
@@ -259,7 +253,7 @@ class DeviceCollectives(DevicePhases):
             self.release(*(mark for mark in _marks(batch, None) if mark is not before))
             for entry in batch[:-1]:
                 self._recorder.events.ended_on_host(entry.launch, ended)
-            self.timeline.on_host(last.launch, ended, ended - began, before, after)
+            self.timeline.add(after, self.timeline.on_host, last.launch, ended, ended - began, before, after)
             self._restore_live_words()
         self._calls += 1
         if not self._calls & _POLL_MASK:
@@ -284,13 +278,19 @@ class DeviceCollectives(DevicePhases):
     def log_ended(self, launches: Sequence[Launch], ended: int) -> None:
         """Logs collectives of which nothing is known but that they are over, for the host, at `ended`."""
         self._remember(launches)
-        self.timeline.native_ended(tuple(launches), ended)
+        self.timeline.add(None, self.timeline.native_ended, tuple(launches), ended)
 
     def time_native_wait(self, original: Callable[..., Any], *args: Any) -> Any:
-        """Does as DeviceTimer.time_native_wait."""
-        before = self.mark()
+        """Returns original(...), called once, between marks: the present stream waits for a collective that C++ made
+        and that log_ended() will log."""
+        return self._between_marks(self.mark(), self.timeline.native_wait, original, *args)
+
+    def _between_marks(
+        self, before: Any, replay: Callable[..., None], original: Callable[..., Any], *args: Any, **kwargs: Any
+    ) -> Any:
+        """Returns original(...), called once, between `before` and another mark: an entry of the timeline."""
         try:
-            result = original(*args)
+            result = original(*args, **kwargs)
         except BaseException:
             self.release(before)
             raise
@@ -298,7 +298,7 @@ class DeviceCollectives(DevicePhases):
         if before is None or after is None:
             self.release(before, after)
         else:
-            self.timeline.native_wait(before, after)
+            self.timeline.add(after, replay, before, after)
         return result
 
     def _remember(self, launches: Sequence[Launch]) -> None:
@@ -319,17 +319,7 @@ class DeviceCollectives(DevicePhases):
         before = self.mark() if self._may_wait_for_collective() else None
         if before is None:
             return original(*args, **kwargs)
-        try:
-            result = original(*args, **kwargs)
-        except BaseException:
-            self.release(before)
-            raise
-        after = self.mark()
-        if after is None:
-            self.release(before)
-        else:
-            self.timeline.stream_wait(before, after)
-        return result
+        return self._between_marks(before, self.timeline.stream_wait, original, *args, **kwargs)
 
     def _may_wait_for_collective(self) -> bool:
         """Whether a wait on the present stream could be one for a collective."""
@@ -406,7 +396,7 @@ class DeviceCollectives(DevicePhases):
 
     def _never_ended(self, entries: Sequence[_PendingCollective]) -> None:
         for entry in entries:
-            self.timeline.never_ended(entry.launch, entry.arrival)
+            self.timeline.add(entry.arrival, self.timeline.never_ended, entry.launch, entry.arrival)
 
 
 def _is_async(args: Sequence[Any], named: dict[str, Any]) -> bool:

@@ -12,9 +12,10 @@ from threading import get_ident
 from typing import Any, Final
 
 from laggard.rankfile.layout import WORD_ISSUED
-from laggard.trainer_hooks.device.api import AsyncDevice
+from laggard.trainer_hooks.device.clock import AsyncDevice
 from laggard.trainer_hooks.device.timeline import Timeline
-from laggard.trainer_hooks.record.recorder import INPUT, Recorder
+from laggard.trainer_hooks.record.events import INPUT
+from laggard.trainer_hooks.record.recorder import Recorder
 
 log = logging.getLogger("laggard")
 
@@ -135,7 +136,7 @@ class DevicePhases:
             self._live.words[WORD_ISSUED] = 0
 
     def abandon(self) -> None:
-        """Does as DeviceTimer.abandon."""
+        """Asks the device nothing from here on: this process is a forked child, in which it does not answer."""
         self._enabled = False
 
     def _disable(self, error: Exception) -> None:

@@ -26,12 +26,75 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from laggard.trainer_hooks.device.api import AsyncDevice
-from laggard.trainer_hooks.device.overlap import OverlappedCollective, OverlappedCollectives
-from laggard.trainer_hooks.device.timestamps import Timestamps
+from laggard.trainer_hooks.device.clock import AsyncDevice, Timestamps
 from laggard.trainer_hooks.record.event_log import EventLog
-from laggard.trainer_hooks.record.events import Launch, issued_at
-from laggard.trainer_hooks.record.native_waits import Wait, with_waits
+from laggard.trainer_hooks.record.events import Launch, Wait, issued_at, with_waits
+
+_MAX_COLLECTIVES: Final = 1024  # collectives that are kept, because the main stream may still wait for them
+
+
+class OverlappedCollective:
+    """One collective; times on the host's clock, in nanoseconds. `exposed`: how much the main stream waited for it."""
+
+    __slots__ = ("arrival", "end", "exposed", "launch")
+
+    def __init__(self, launch: Launch, arrival: int, end: int) -> None:
+        self.launch: Launch | None = launch  # None once it is logged
+        self.arrival = arrival
+        self.end = end
+        self.exposed = 0
+
+
+class OverlappedCollectives:
+    """The last of them. `log` takes launch, arrival, end, waited; `waited` takes nanoseconds of the present segment."""
+
+    def __init__(self, log: Callable[[Launch, int, int, int], None], waited: Callable[[int], None]) -> None:
+        self._log = log
+        self._waited = waited
+        self._kept: deque[OverlappedCollective] = deque()
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def add(self, collective: OverlappedCollective) -> None:
+        self._kept.append(collective)
+        if len(self._kept) > _MAX_COLLECTIVES:
+            self._log_once(self._kept.popleft())
+
+    def main_stream_waited(self, began: int, ended: int) -> None:
+        """The main stream waited for other streams: as far as a collective ran meanwhile, it waited for that one."""
+        covered = began  # until where the wait is accounted for
+        for collective in sorted(self._kept, key=lambda each: each.arrival):
+            start, end = max(collective.arrival, began), min(collective.end, ended)
+            if end > start:
+                collective.exposed += end - start
+            if end > max(start, covered):
+                self._waited(end - max(start, covered))
+                covered = end
+
+    def log_all(self) -> None:
+        for collective in self._kept:
+            self._log_once(collective)
+
+    def forget_ended(self, now: int) -> None:
+        """Forgets those that were over by `now`: no later wait of the main stream is for them."""
+        while self._kept and self._kept[0].end <= now:
+            self._kept.popleft()
+
+    def correct(self, by: int) -> None:
+        """Adds `by` to their times."""
+        for collective in self._kept:
+            collective.arrival += by
+            collective.end += by
+
+    def clear(self) -> None:
+        self._kept.clear()
+
+    def _log_once(self, collective: OverlappedCollective) -> None:
+        launch, collective.launch = collective.launch, None
+        if launch is not None:
+            self._log(launch, collective.arrival, collective.end, collective.exposed)
+
 
 ENTRY_LIMIT: Final = 8192
 
@@ -85,11 +148,11 @@ class Timeline:
             self.left = None
             queue[-1] = (mark, self._replay_leave_and_enter, (mark, phase, work))
         else:
-            self._add(mark, self._replay_enter, (mark, phase, work))
+            self.add(mark, self._replay_enter, mark, phase, work)
 
     def leave(self, mark: Any) -> None:
         self._newest_boundary = mark
-        self._add(mark, self._replay_leave, (mark,))
+        self.add(mark, self._replay_leave, mark)
         self.left = None if self._skipping else mark
 
     def end_step(self, next_step: int) -> None:
@@ -99,7 +162,7 @@ class Timeline:
             self._events.step_abandoned(next_step)
         else:
             left = self.left
-            self._add(None, self._replay_end_step, (next_step,))
+            self.add(None, self._replay_end_step, next_step)
             self.left = None if self._skipping else left
 
     def collective(
@@ -117,29 +180,10 @@ class Timeline:
         it."""
         self._collectives += 1 + len(others)
         self._on_other_streams += on_other_stream
-        self._add(after, self._replay_collective, (launch, arrival, before, after, on_other_stream, others))
+        self.add(after, self._replay_collective, launch, arrival, before, after, on_other_stream, others)
 
-    def on_host(self, launch: Launch, ended: int, waited: int, before: Any, after: Any) -> None:
-        """Adds a collective that blocked the host (gloo), between marks on the present stream."""
-        self._add(after, self._replay_on_host, (launch, ended, waited, before, after))
-
-    def stream_wait(self, before: Any, after: Any) -> None:
-        """The main stream waited for another between the two marks, or the host for the device."""
-        self._add(after, self._replay_stream_wait, (before, after))
-
-    def native_wait(self, before: Any, after: Any) -> None:
-        """The present stream waited between the two marks for a collective that C++ made, which native_ended() adds."""
-        self._add(after, self._replay_native_wait, (before, after))
-
-    def native_ended(self, launches: tuple[Launch, ...], ended: int) -> None:
-        """Adds collectives that C++ made since the last time. For the host they were over at `ended`."""
-        self._add(None, self._replay_native_ended, (launches, ended))
-
-    def never_ended(self, launch: Launch, arrival: Any) -> None:
-        """Adds an asynchronous collective that nobody waited for: it was never seen to end."""
-        self._add(arrival, self._replay_never_ended, (launch, arrival))
-
-    def _add(self, last: Any, replay: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+    def add(self, last: Any, replay: Callable[..., None], *arguments: Any) -> None:
+        """Adds an entry, which replay(*arguments) logs once the mark `last` is passed: one of the replays below."""
         self.left = None
         self._queue.append((last, replay, arguments))
         if self._skipping or len(self._queue) >= ENTRY_LIMIT:
@@ -260,25 +304,29 @@ class Timeline:
         else:
             self._events.timed_on_device(launch, ready, end, max(0, end - began))
 
-    def _replay_on_host(self, launch: Launch, ended: int, waited: int, before: Any, after: Any) -> None:
+    def on_host(self, launch: Launch, ended: int, waited: int, before: Any, after: Any) -> None:
+        """A collective that blocked the host (gloo), between marks on the present stream."""
         if before is not None and after is not None and before.stream == self._timestamps.main:
             self._events.waited(max(0, self._timestamps.of(after) - self._timestamps.of(before)))
         self._timestamps.release(before, after)
         self._events.wait_counted_apart(launch, issued_at(launch), ended, waited, by_device=False)
 
-    def _replay_stream_wait(self, before: Any, after: Any) -> None:
+    def stream_wait(self, before: Any, after: Any) -> None:
+        """The main stream waited for another between the two marks, or the host for the device."""
         began, ended = self._timestamps.of(before), self._timestamps.of(after)
         self._timestamps.release(before, after)
         self._overlapped.main_stream_waited(began, ended)
 
-    def _replay_native_wait(self, before: Any, after: Any) -> None:
+    def native_wait(self, before: Any, after: Any) -> None:
+        """The present stream waited between the two marks for a collective that C++ made, which native_ended() logs."""
         began, ended = self._timestamps.of(before), self._timestamps.of(after)
         if before.stream == self._timestamps.main:
             self._events.waited(max(0, ended - began))
             self._native_waits.append((began, max(began, ended)))
         self._timestamps.release(before, after)
 
-    def _replay_native_ended(self, launches: tuple[Launch, ...], ended: int) -> None:
+    def native_ended(self, launches: tuple[Launch, ...], ended: int) -> None:
+        """Collectives that C++ made since the last time. For the host they were over at `ended`."""
         waits, self._native_waits = self._native_waits, []
         for launch, wait in with_waits(launches, waits):
             if wait is None:
@@ -286,7 +334,8 @@ class Timeline:
             else:
                 self._log(launch, wait[0], wait[1], wait[1] - wait[0])
 
-    def _replay_never_ended(self, launch: Launch, arrival: Any) -> None:
+    def never_ended(self, launch: Launch, arrival: Any) -> None:
+        """An asynchronous collective that nobody waited for: it was never seen to end."""
         ready = 0 if arrival is None else max(issued_at(launch), self._timestamps.of(arrival))
         self._timestamps.release(arrival)
         self._events.never_ended(launch, ready)

@@ -5,26 +5,39 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from laggard.deepspeed_config import told_settings
-from laggard.environment import ENV_REDUCE_SCATTER
+from laggard.kit.environment import ENV_REDUCE_SCATTER
 from laggard.rankfile.fact_names import DEEPSPEED
 from laggard.trainer_hooks.collectives.groups import ProcessGroups
-from laggard.trainer_hooks.engines.engine_methods import end_steps, record_phase
-from laggard.trainer_hooks.pytorch.input_size import elements
-from laggard.trainer_hooks.record.facts import FACTS
-from laggard.trainer_hooks.record.recorder import BACKWARD, EVALUATION, FORWARD, OPTIMIZER, Recorder
+from laggard.trainer_hooks.pytorch.forward import elements
+from laggard.trainer_hooks.record.ending import FACTS
+from laggard.trainer_hooks.record.events import BACKWARD, EVALUATION, FORWARD, INPUT, OPTIMIZER
+from laggard.trainer_hooks.record.recorder import in_phase
 from laggard.trainer_hooks.session import Session
-from laggard.trainer_hooks.wrapping import suppress_errors
+from laggard.trainer_hooks.wrapping import HOOKED, suppress_errors
 
-_HOOKED = "_laggard_hooked"
+
+def end_steps(engine: Any, session: Session, number: int, original: Callable[..., Any]) -> Callable[..., Any]:
+    """`original`, the engine's method that is called once for each micro-batch or batch: it ends a step where it
+    increases global_steps. `number`: the engine's, from EngineSteps.add_engine()."""
+
+    @functools.wraps(original)
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        before = engine.global_steps
+        result = original(*args, **kwargs)
+        if engine.global_steps != before:
+            session.engines.updated(number, engine.global_steps)
+        return result
+
+    return counted
 
 
 def hook(engine: Any, session: Session) -> None:
     """Hooks `engine`; a second call changes nothing. From now on the engines' steps are the steps of the process, and
     torch's optimizers end none."""
-    if getattr(engine, _HOOKED, False):
+    if getattr(engine, HOOKED, False):
         return
     set_roles(session.groups)
     session.placement.saw(engine.module.parameters())
@@ -34,12 +47,10 @@ def hook(engine: Any, session: Session) -> None:
     session.steps.ends_steps = False
     number = session.engines.add_engine()
     if hasattr(engine, "_INSTRUCTION_MAP"):
-        from laggard.trainer_hooks.engines import deepspeed_pipeline
-
-        deepspeed_pipeline.hook(engine, session, number)
+        hook_deepspeed_pipeline(engine, session, number)
     else:
         _hook_calls(engine, session, number)
-    setattr(engine, _HOOKED, True)
+    setattr(engine, HOOKED, True)
     suppress_errors(_tell_settings, engine)
     if os.environ.get(ENV_REDUCE_SCATTER, "") not in ("", "0"):
         from laggard.trainer_hooks.engines import deepspeed_reduce_scatter
@@ -56,9 +67,14 @@ def _tell_settings(engine: Any) -> None:
 
 def _hook_calls(engine: Any, session: Session, number: int) -> None:
     recorder = session.recorder
-    engine.forward = _forward_in_training(engine, recorder, engine.forward)
-    engine.backward = record_phase(recorder, BACKWARD, engine.backward)
-    engine.step = end_steps(engine, session, number, record_phase(recorder, OPTIMIZER, engine.step))
+
+    def forward(*args: Any, **kwargs: Any) -> tuple[int, ...]:
+        return (FORWARD, elements(args, kwargs)) if engine.training else (EVALUATION,)
+
+    engine.forward = in_phase(recorder, forward, engine.forward)
+    engine.backward = in_phase(recorder, lambda *_, **__: (BACKWARD,), engine.backward)
+    step = in_phase(recorder, lambda *_, **__: (OPTIMIZER,), engine.step)
+    engine.step = end_steps(engine, session, number, step)
 
 
 def set_roles(groups: ProcessGroups) -> None:
@@ -83,18 +99,31 @@ def set_roles(groups: ProcessGroups) -> None:
     groups.set_role_of_members("world", tuple(range(dist.get_world_size())))
 
 
-def _forward_in_training(engine: Any, recorder: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
-    """`original`, recorded as the forward phase while the engine trains, else as evaluation."""
+_PHASES: Final = {
+    "LoadMicroBatch": INPUT,
+    "ForwardPass": FORWARD,
+    "BackwardPass": BACKWARD,
+    "ReduceGrads": BACKWARD,
+    "ReduceTiedGrads": BACKWARD,
+    "OptimizerStep": OPTIMIZER,
+}
+"""The phase of an instruction, by its class. Sending and receiving is waiting and belongs to no phase."""
 
-    @functools.wraps(original)
-    def forward(*args: Any, **kwargs: Any) -> Any:
-        if engine.training:
-            recorder.enter(FORWARD, elements(args, kwargs))
-        else:
-            recorder.enter(EVALUATION)
-        try:
-            return original(*args, **kwargs)
-        finally:
-            recorder.leave()
 
-    return forward
+def hook_deepspeed_pipeline(engine: Any, session: Session, number: int) -> None:
+    """Hooks the engine. The groups' roles are set before: a group of two neighbours is a pipeline. `number`: the
+    engine's, from EngineSteps.add_engine()."""
+    recorder = session.recorder
+    recorder.events.expect_engine_gaps()  # the engine reads its input itself, and sends and receives
+
+    def in_training(phase: int) -> Callable[..., tuple[int] | None]:
+        """An evaluation runs the same instructions."""
+        return lambda *_, **__: (phase,) if engine.training else None
+
+    engine._INSTRUCTION_MAP = {
+        instruction: in_phase(recorder, in_training(_PHASES[instruction.__name__]), execute)
+        if instruction.__name__ in _PHASES
+        else execute
+        for instruction, execute in engine._INSTRUCTION_MAP.items()
+    }
+    engine.train_batch = end_steps(engine, session, number, engine.train_batch)

@@ -3,7 +3,7 @@ where it stood in its collectives, the dump of torch's Flight Recorder where tha
 write nothing themselves, and what NCCL RAS tells of all ranks.
 
 The ranks of a job share the folder `hang-TIME`: the first makes it, the others look for one that is a few minutes old.
-A process that comes to no step (start_watch.py) leaves its stacks there too.
+A process that comes to no step (witness.py) leaves its stacks there too.
 `laggard diagnose FOLDER` reads it.
 """
 
@@ -13,19 +13,105 @@ import contextlib
 import json
 import os
 import re
+import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from laggard.stacks.sampled import SUFFIX, Sampled, write, write_private
-from laggard.stacks.unanswered import SUFFIX as UNANSWERED_SUFFIX
-from laggard.stacks.unanswered import encode
-from laggard.trainer_hooks.collectives.flight_recorder import dump_functions, seen_backends
-from laggard.trainer_hooks.collectives.flight_recorder_entries import safe_backends
-from laggard.trainer_hooks.output.peer_faults import keep_faults
-from laggard.trainer_hooks.output.ras_report import report_later
-from laggard.trainer_hooks.output.silent_peers import silent_peers
+from laggard.nccl.ras import DEFAULT_PORT, RasError, ask
+from laggard.rankfile import RankFileError, RankFileReader
+from laggard.rankfile.layout import SUFFIX as RANK_SUFFIX
+from laggard.stacks.fault_text import MAX_TEXT, faults_of
+from laggard.stacks.fault_text import SUFFIX as FAULT_SUFFIX
+from laggard.stacks.kernel_side import SUFFIX as UNANSWERED_SUFFIX
+from laggard.stacks.kernel_side import NotThere, Unanswered, encode, read_kernel_side
+from laggard.stacks.sampled import SUFFIX, Sampled, SampledError, read_small_file, write, write_private
+from laggard.trainer_hooks.collectives.flight_recorder import dump_functions, safe_backends, seen_backends
+from laggard.trainer_hooks.output.local_ranks import rank_files_beside
+
+# Asks the NCCL RAS of this job, in whose processes NCCL has a thread that answers whatever the training does, what it
+# knows of a standstill.
+#
+# It runs on a thread of its own, since an answer may take NCCL ten seconds. Nobody else's RAS is asked: all who listen
+# at the port have to be this user's, and the answer has to name this process.
+
+_TRIES: Final = 2  # where several jobs of a user listen, a connection reaches any of them
+_LISTENS: Final = "0A"  # TCP_LISTEN, include/net/tcp_states.h
+_MAX_BYTES: Final = 4 << 20
+_TABLES: Final = ("/proc/self/net/tcp", "/proc/self/net/tcp6")
+
+
+class _Listener(NamedTuple):
+    host: str
+    owner: int
+
+
+def report_later(told: Callable[[bytes], None]) -> None:
+    """Has told(...) called, on a thread, with what this job's RAS answers in JSON; never where nobody listens or there
+    is no good answer. Raises RuntimeError where no thread can be had."""
+    threading.Thread(target=_report, args=(told,), name="laggard-ras", daemon=True).start()
+
+
+def _report(told: Callable[[bytes], None]) -> None:
+    try:
+        answer = own_report(os.environ)
+        if answer:
+            told(answer)
+    except (OSError, ValueError):  # the folder is gone, or full
+        return
+
+
+def own_report(environ: Mapping[str, str], tables: tuple[str, ...] = _TABLES) -> bytes:
+    """Returns the answer of this job's RAS; empty where there is none."""
+    port = _port(environ)
+    listeners = [each for table in tables for each in _listeners(table, port)]
+    if not listeners or any(each.owner != os.geteuid() for each in listeners):
+        return b""
+    for _ in range(_TRIES):
+        try:
+            answer = ask(listeners[0].host, port)
+        except RasError:
+            return b""
+        if re.search(rb'"pid": ?%d\b' % os.getpid(), answer):
+            return answer
+    return b""
+
+
+def _port(environ: Mapping[str, str]) -> int:
+    port = environ.get("NCCL_RAS_ADDR", "").rpartition(":")[2]
+    return int(port) if port.isascii() and port.isdecimal() and 0 < int(port[:6]) < 1 << 16 else DEFAULT_PORT
+
+
+def _listeners(table: str, port: int) -> list[_Listener]:
+    """Those of a table of sockets as proc(5) describes it: `N: ADDRESS:PORT ADDRESS:PORT STATE ... UID ...`."""
+    try:
+        with open(table, "rb") as file:
+            lines = file.read(_MAX_BYTES).decode("ascii", "replace").splitlines()[1:]
+    except OSError:
+        return []
+    rows = (line.split() for line in lines)
+    wanted = f"{port:04X}"
+    return [
+        _Listener(_host(address), int(row[7]))
+        for row in rows
+        if len(row) > 7 and row[3] == _LISTENS and row[7].isdecimal()
+        for address, _, its_port in [row[1].partition(":")]
+        if its_port == wanted
+    ]
+
+
+def _host(address: str) -> str:
+    """The address to connect to: each word of four bytes is written as a number of this machine's order."""
+    words = [int(address[place : place + 8], 16).to_bytes(4, sys.byteorder) for place in range(0, len(address), 8)]
+    raw = b"".join(words)
+    if not any(raw):
+        return "127.0.0.1" if len(raw) == 4 else "::1"
+    import ipaddress  # few need it
+
+    return str(ipaddress.ip_address(raw))
+
 
 SHARED_SECONDS: Final = 600.0
 """The age up to which a folder that another rank made is of the same standstill."""
@@ -119,3 +205,82 @@ def _flight_recorder() -> list[bytes]:
             if raw and len(raw) <= MAX_DUMP_BYTES and b'"entries"' in raw:
                 found.append(raw)
     return found
+
+
+# The ranks of this job on this machine that cannot take their own stacks: stopped, in the kernel, or with Python's lock
+# held. A rank beside them sees in their rank files that nothing of them runs, and in /proc where they stand.
+
+MAX_FILES: Final = 256
+"""The most rank files that are looked at: those of one user on one machine."""
+
+SILENT_BEATS: Final = 3.0
+"""The missed beats after which none of a process's threads runs, as locate has it; and a second more."""
+
+
+class SilentPeer(NamedTuple):
+    """What is seen of a rank that can say nothing itself. `rank_file`: its path."""
+
+    seen: Unanswered
+    rank_file: str
+
+
+def silent_peers(own_file: str, job_id: str, rank: int, idle_seconds: float) -> Iterator[SilentPeer]:
+    """Yields the other ranks of the user's job of which nothing runs, and that have made no progress for so long.
+    `own_file`: this rank's file."""
+    for path in rank_files_beside(own_file, MAX_FILES):
+        try:
+            with RankFileReader(path) as file:
+                seen = _seen(file, idle_seconds)
+        except (RankFileError, NotThere, OSError, ValueError, KeyError):
+            continue
+        if seen is not None and seen.job_id == job_id and seen.rank != rank:
+            yield SilentPeer(seen, path)
+
+
+def _seen(file: RankFileReader, idle_seconds: float) -> Unanswered | None:
+    """Raises RankFileError and NotThere."""
+    pid, beat, now = file.lock_holder(), file.beat(), time.monotonic_ns()
+    if file.owner != os.geteuid() or not pid or beat is None:
+        return None
+    identity = file.identity
+    if (now - (file.live_state().progress_ns or identity["monotonic_ns"])) / 1e9 < idle_seconds:
+        return None
+    side = read_kernel_side(pid, pid, file.owner, whole=False)
+    silent = (now - beat.at_ns) / 1e9
+    if not side.stands and silent < SILENT_BEATS * beat.interval_ns / 1e9 + 1.0:
+        return None
+    return Unanswered(identity["job_id"], identity["rank"], identity["node"], pid, time.time(), silent, side)
+
+
+# The lines at which a silent rank stands, which faulthandler has written for it: while C code holds Python's lock, the
+# rank itself can bring them nowhere. The file lies in the rank's recording, where one is made, and else beside its rank
+# file; the agent reads the second place alone, and who is handed a hang folder has neither.
+
+
+def keep_faults(peer: SilentPeer, recorded: str | None, kept: str) -> None:
+    """Copies the rank's dumps, where there are any, to `kept`, and beside its rank file. `recorded`: where its
+    recording has its files; both are paths without their end. A copy that fails is left out: it must not cost what else
+    is kept of the standstill."""
+    beside = peer.rank_file.removesuffix(RANK_SUFFIX)
+    for base in (recorded, beside):
+        found = _dumps(base + FAULT_SUFFIX, peer) if base else None
+        if found is None:
+            continue
+        text, changed = found
+        for target in (kept, beside):
+            if target != base:
+                with contextlib.suppress(OSError):
+                    write_private(target + FAULT_SUFFIX, text)
+                    os.utime(target + FAULT_SUFFIX, (changed, changed))  # that of the dump
+        return
+
+
+def _dumps(path: str, peer: SilentPeer) -> tuple[bytes, float] | None:
+    """The file's text and the Unix time of its last dump; None where it has none of this process."""
+    with contextlib.suppress(OSError, SampledError):
+        changed = os.stat(path, follow_symlinks=False).st_mtime
+        text = read_small_file(path, MAX_TEXT, os.geteuid())
+        dumped = faults_of(text, changed)
+        if dumped is not None and (dumped.rank, dumped.pid) == (peer.seen.rank, peer.seen.pid):
+            return text, changed
+    return None

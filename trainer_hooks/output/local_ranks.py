@@ -12,16 +12,16 @@ import json
 import os
 import time
 from collections.abc import Container, Iterator
+from itertools import islice
 from typing import Any, Final
 
-from laggard.constants import PHASES
-from laggard.process_exit import of_wait_status, wait_status
-from laggard.process_identity import GONE, RUNS, state_of
-from laggard.rankfile import RankFileError, RankFileReader
-from laggard.rankfile.layout import SUFFIX
-from laggard.trainer_hooks.output.identity import Identity
+from laggard.kit.processes import GONE, RUNS, of_wait_status, state_of, wait_status
+from laggard.rankfile import BeatRecord, RankFileError, RankFileReader
+from laggard.rankfile.layout import FLIGHT_RECORDER, SUFFIX
 from laggard.trainer_hooks.output.recording import RecordingSink
-from laggard.trainer_hooks.output.recording_folder import rank_file_name
+from laggard.trainer_hooks.output.recording_folder import Identity, rank_file_name
+from laggard.trainer_hooks.record.event_log import HotPathState
+from laggard.trainer_hooks.record.events import in_flight, phase_name, standing
 
 MAX_LOCAL_RANKS: Final = 64
 """The most ranks of one machine that are looked at: machines have eight or sixteen accelerators."""
@@ -123,7 +123,7 @@ class LocalRanks:
     def _places(self, ranks: Container[int]) -> dict[int, dict[str, Any]]:
         """The phase and the collective that each rank stands in, by the newest rank file of its number."""
         found: dict[int, tuple[int, dict[str, Any]]] = {}
-        for path in self._paths() if ranks else ():
+        for path in rank_files_beside(self._rank_file, _MAX_RANK_FILES) if ranks and self._rank_file else ():
             with contextlib.suppress(RankFileError, OSError), RankFileReader(path) as file:
                 about = file.identity
                 rank, began = about["rank"], about["wall_ns"]
@@ -132,22 +132,83 @@ class LocalRanks:
                     found[rank] = began, _place(file)
         return {rank: place for rank, (_, place) in found.items()}
 
-    def _paths(self) -> Iterator[str]:
-        """The rank files but this rank's own: a process that closes a file loses its locks on it, and by the lock the
-        agent knows that the rank lives."""
-        if self._rank_file is None:
-            return
-        with os.scandir(os.path.dirname(self._rank_file)) as entries:
-            paths = [entry.path for entry in entries if entry.name.endswith(SUFFIX)]
-        yield from (path for path in paths[:_MAX_RANK_FILES] if path != self._rank_file)
+
+def rank_files_beside(own_file: str, most: int) -> Iterator[str]:
+    """This user's other rank files. The own one is never opened: a process that closes a file loses its locks on it,
+    and by the lock the agent knows that the rank lives."""
+    own = os.path.realpath(own_file)
+    with os.scandir(os.path.dirname(own)) as entries:
+        paths = (entry.path for entry in entries if entry.name.endswith(SUFFIX))
+        yield from (path for path in islice(paths, most) if path != own)
 
 
 def _place(file: RankFileReader) -> dict[str, Any]:
-    live, lanes = file.live_state(), file.lanes()
-    flight = None
-    if live.collective is not None and live.collective.lane < len(lanes):
-        lane = lanes[live.collective.lane]
-        seconds = max(0, time.perf_counter_ns() - live.collective.issued_ns) / 1e9
-        flight = {"op": lane.op, "group": lane.group, "seq": live.collective.sequence, "seconds": seconds}
-        flight |= {} if lane.peer < 0 else {"peer": lane.peer}
-    return {"phase": PHASES[live.phase] if 0 <= live.phase < len(PHASES) else None, "in_flight": flight}
+    live, flight = file.live_state(), None
+    if live.collective is not None:
+        lane, sequence, issued = live.collective.lane, live.collective.sequence, live.collective.issued_ns
+        flight = in_flight(file.lanes(), lane, sequence, issued, time.perf_counter_ns())
+    return {"phase": phase_name(live.phase), "in_flight": flight}
+
+
+# Writes into a recording where this rank stands while it finishes no step. Of a process that is killed there, nothing
+# else tells what it was in.
+#
+# The heartbeat calls it on its thread; the training thread does nothing for it.
+
+_MIN_SECONDS: Final = 1.0  # without a step: most jobs' steps are shorter, and their recordings have no such line
+_MAX_SECONDS: Final = 5.0  # between two lines: a job whose steps take minutes gets 10 MB a day
+
+
+class QuietBeats:
+    """Takes the beats of one rank, and writes a line about one that comes _MIN_SECONDS after the last step or later.
+    The next follows when half as much time again has passed, at least _MIN_SECONDS, at most _MAX_SECONDS."""
+
+    def __init__(self, sink: RecordingSink, live: HotPathState, others: LocalRanks) -> None:
+        self._sink = sink
+        self._others = others
+        self._live = live
+        self._since = 0  # the end of the last step, or the start
+        self._due = 0.0
+
+    def take(self, beat: BeatRecord) -> None:
+        self._others.remember()
+        since = self._sink.quiet_since_ns
+        if since != self._since:
+            self._since, self._due = since, _MIN_SECONDS
+        quiet = (beat.at_ns - since) / 1e9
+        if quiet < self._due:
+            return
+        interval = min(max(_MIN_SECONDS, quiet / 2), _MAX_SECONDS)
+        self._due = quiet + interval
+        place = standing(self._live.words, self._sink.lanes, beat.at_ns)
+        self._sink.write_at_once({"kind": "beat", "quiet_seconds": quiet, **place, "beat": self._beat(beat, interval)})
+        self._others.look()
+
+    def _beat(self, beat: BeatRecord, interval: float) -> dict[str, Any]:
+        """The beat, as of itself, in the form of an agent's rows."""
+        return {
+            "age_seconds": 0.0,
+            "interval_seconds": interval,
+            "flight_recorder": FLIGHT_RECORDER[beat.flight_recorder],
+            "lanes": [
+                {
+                    "op": lane.op,
+                    "group": lane.group,
+                    "entered": entered,
+                    "done": done,
+                    **({} if lane.peer < 0 else {"peer": lane.peer}),
+                }
+                for lane, (entered, done) in zip(self._sink.lanes, beat.lanes, strict=False)
+            ],
+            "groups": [
+                {
+                    "name": group.name,
+                    "enqueued": group.enqueued,
+                    "started": group.started,
+                    "completed": group.completed,
+                    "seconds": max(0, beat.asked_ns - group.moved_ns) / 1e9,
+                }
+                for group in beat.groups
+            ],
+            "groups_age_seconds": max(0, beat.at_ns - beat.asked_ns) / 1e9 if beat.asked_ns else None,
+        }

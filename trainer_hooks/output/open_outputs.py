@@ -13,29 +13,74 @@ from collections.abc import Callable
 from threading import get_ident
 from typing import Final
 
-from laggard.environment import ENV_EXPORT, ENV_RECORD_DIR, rank_dir
-from laggard.errors import UsageError
-from laggard.rankfile.directory import own_directory
+from laggard.kit.environment import ENV_EXPORT, ENV_RECORD_DIR, rank_dir
+from laggard.kit.errors import UsageError
 from laggard.rankfile.fact_names import SCRIPT, STARTED
-from laggard.rankfile.layout import STATE_LEFT, WORD_STATE
+from laggard.rankfile.layout import STATE_LEFT, WORD_STATE, own_directory
 from laggard.rankfile.writer import RankFileWriter
-from laggard.trainer_hooks.output.cpu_wait import CpuWaitLines
-from laggard.trainer_hooks.output.heartbeat import Heartbeat
-from laggard.trainer_hooks.output.identity import Identity, header
-from laggard.trainer_hooks.output.local_ranks import LocalRanks
-from laggard.trainer_hooks.output.own_threads import OwnThreads
-from laggard.trainer_hooks.output.quiet_beats import QuietBeats
-from laggard.trainer_hooks.output.rank_file import RankFileSink
+from laggard.trainer_hooks.output.local_ranks import LocalRanks, QuietBeats
+from laggard.trainer_hooks.output.rank_file import Heartbeat, RankFileSink
 from laggard.trainer_hooks.output.recording import RecordingSink
-from laggard.trainer_hooks.output.recording_folder import folder_of_run
-from laggard.trainer_hooks.output.run_environment import RunEnvironment
+from laggard.trainer_hooks.output.recording_folder import Identity, folder_of_run, header
+from laggard.trainer_hooks.output.run_environment import WATCH, RunEnvironment
 from laggard.trainer_hooks.output.stack_output import open_stacks
-from laggard.trainer_hooks.output.transport_watch import WATCH
-from laggard.trainer_hooks.output.writer_thread import BEAT_SECONDS, WriterThread
-from laggard.trainer_hooks.record.ending import on_departure, on_failure
-from laggard.trainer_hooks.record.facts import FACTS
+from laggard.trainer_hooks.output.threads import CpuWaitLines, OwnThreads
+from laggard.trainer_hooks.record.ending import FACTS, on_departure, on_failure
+from laggard.trainer_hooks.record.event_log import INTERVAL_SECONDS, PeriodicThread
 from laggard.trainer_hooks.record.recorder import Recorder
 from laggard.trainer_hooks.stacks.watch import StackWatch
+
+BEAT_SECONDS: Final = 1.0
+_DRAINS_PER_BEAT: Final = round(BEAT_SECONDS / INTERVAL_SECONDS)
+
+
+class WriterThread(PeriodicThread):
+    """The thread that writes a rank's outputs: it drains what the training thread has recorded several times a second,
+    and beats about once a second. So the training thread pays for adding to a list and for nothing else. The thread
+    stops when the interpreter does: what was recorded in the last tenth of a second of a killed process is lost.
+
+    `on_beat`: called about once a second; `on_wake`: each time it wakes, with the
+    nanoseconds that it is late. An exception in one of them is counted and does not reach the training."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__(self._drain_and_beat)
+        self.on_beat: list[Callable[[], None]] = []
+        self.on_wake: list[Callable[[int], None]] = []
+        self._recorder = recorder
+        self._drains = 0
+
+    def start(self) -> None:
+        """Starts the thread. Raises RuntimeError where the process can have no further thread."""
+        self._drains = 0
+        super().start()
+        self._recorder.set_background(self)
+
+    def stop(self) -> bool:
+        """Stops the thread after a last drain and beat. False where the thread is stuck."""
+        self._recorder.set_background(None)
+        return super().stop()
+
+    def _drain_and_beat(self) -> None:
+        self._recorder.drain()
+        if self._drains % _DRAINS_PER_BEAT == 0:
+            self._beat()
+        self._drains += 1
+
+    def _act_last(self) -> None:
+        self._drains = 0
+        self._drain_and_beat()
+
+    def _woke(self, late_ns: int) -> None:
+        for call in self.on_wake:
+            call(late_ns)
+
+    def _beat(self) -> None:
+        for call in self.on_beat:
+            try:
+                call()
+            except Exception:
+                self._recorder.totals.errors += 1
+
 
 log = logging.getLogger("laggard")
 
@@ -55,9 +100,8 @@ def open_outputs(
     rank_file = _open_rank_file(recorder, identity)
     sink = _open_recording(recorder, identity, directory) if directory else None
     recorded = _watch_quiet(recorder, identity, sink, rank_file) if sink is not None else None
-    heartbeat = _heartbeat(recorder, rank_file, recorded)
-    if heartbeat is not None:
-        thread.on_beat.append(heartbeat.beat)
+    if rank_file is not None or recorded is not None:
+        thread.on_beat.append(_heartbeat(recorder, rank_file, recorded).beat)
     stacks = open_stacks(recorder, identity, rank_file.path if rank_file is not None else None, sink, training_thread)
     if stacks is not None:
         thread.on_beat.append(stacks.beat)
@@ -135,13 +179,11 @@ def _reason(error: Exception) -> str:
     return getattr(error, "strerror", None) or str(error)
 
 
-def _heartbeat(recorder: Recorder, rank_file: RankFileWriter | None, recorded: QuietBeats | None) -> Heartbeat | None:
+def _heartbeat(recorder: Recorder, rank_file: RankFileWriter | None, recorded: QuietBeats | None) -> Heartbeat:
     """One heartbeat for both outputs: it asks torch, which holds the GIL."""
-    if rank_file is None:
-        return Heartbeat(recorded, recorder.progress, FACTS, BEAT_SECONDS, WATCH.beat) if recorded else None
-    if recorded is None:
-        return Heartbeat(rank_file, recorder.progress, FACTS, BEAT_SECONDS, WATCH.beat)
-    return Heartbeat(rank_file, recorder.progress, FACTS, BEAT_SECONDS, WATCH.beat, recorded.write_beat)
+    takers = [*([rank_file.write_beat] if rank_file else ()), *([recorded.take] if recorded else ())]
+    write_facts = rank_file.write_facts if rank_file else None
+    return Heartbeat(recorder.live, recorder.progress, FACTS, BEAT_SECONDS, takers, write_facts, WATCH.beat)
 
 
 def _serve_metrics(recorder: Recorder, identity: Identity, address: str) -> None:

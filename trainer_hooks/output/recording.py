@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
 import os
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from laggard.constants import PHASES
-from laggard.process_identity import own_identity
+from laggard.kit.constants import PHASES
+from laggard.kit.processes import own_identity
 from laggard.rankfile import Lane
 from laggard.rankfile.fact_names import (
     DEEPSPEED,
@@ -23,25 +26,146 @@ from laggard.rankfile.fact_names import (
     UNSEEN_WAITS,
 )
 from laggard.rankfile.layout import LANE_SHIFT, SEQUENCE_MASK
-from laggard.trainer_hooks.output.identity import Identity
-from laggard.trainer_hooks.output.line_file import LineFile
-from laggard.trainer_hooks.output.recording_folder import rank_file_name
+from laggard.trainer_hooks.output.recording_folder import Identity, rank_file_name
 from laggard.trainer_hooks.record.aggregator import BEFORE_STEPS
-from laggard.trainer_hooks.record.digest_log import DIGEST_LOG
-from laggard.trainer_hooks.record.facts import FACTS
-from laggard.trainer_hooks.record.records import RECORD_NUMBERS, StepRecord, Totals
+from laggard.trainer_hooks.record.ending import DIGEST_LOG, FACTS
+from laggard.trainer_hooks.record.event_log import PeriodicThread
+from laggard.trainer_hooks.record.events import RECORD_NUMBERS, Sink, StepRecord, Totals
 
+log = logging.getLogger("laggard")
+
+MAX_BYTES: Final = 1 << 30
+"""The most bytes of one rank's recording: a day of a thousand collectives a minute. Later lines are counted as lost."""
+
+_NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+_MAX_QUEUED_BYTES: Final = 64 << 20  # bytes, while the disk is slow or stuck
+
+
+class LineFile:
+    """Keeps lines until flush(), and writes them on a thread of its own: the caller never waits for a disk. Nothing is
+    buffered in a file object, so a forked child inherits nothing that could be written twice. After the first write
+    that fails nothing more is written, and lines are counted as lost in `lost`."""
+
+    def __init__(self, path: str, head: str = "", max_bytes: int = MAX_BYTES) -> None:
+        """Creates the file with `head`, its first line: whatever becomes of the process, and whenever another looks, it
+        says what it is. Raises OSError where that fails; FileExistsError where the file exists."""
+        self._path = path
+        self._max_bytes = max_bytes
+        self._written = 0
+        self._create(f"{head}\n".encode() if head else b"")
+        self._size = self._written  # of the file with what is queued
+        self._lines: list[str] = []
+        self._queue: list[bytes] = []
+        self._queueing = threading.Lock()
+        self._stopped = False
+        self._reported_lost = 0
+        self.lost = 0
+        self._thread = PeriodicThread(self._write_queue)
+        self._thread.pause_around_forks()
+        with contextlib.suppress(RuntimeError):  # no further thread: close() writes
+            self._thread.start()
+
+    def _create(self, head: bytes) -> None:
+        """The file gets its name once its head is in it: other ranks read the head, to know whose file it is. On a file
+        system without hard links it has its name from the start."""
+        folder, name = os.path.split(self._path)
+        unnamed = os.path.join(folder, f".{name}.{os.getpid()}")
+        self._fd = os.open(unnamed, _NEW_FILE, 0o644)
+        try:
+            self._write_all(head)
+            os.link(unnamed, self._path)
+        except FileExistsError:
+            os.close(self._fd)
+            raise
+        except OSError:
+            os.close(self._fd)
+            self._written = 0
+            self._fd = os.open(self._path, _NEW_FILE, 0o644)
+            self._write_all(head)
+        finally:
+            with contextlib.suppress(OSError):
+                os.unlink(unnamed)
+
+    def write(self, line: str) -> None:
+        """Keeps a line, without its line feed, until flush()."""
+        self._lines.append(line)
+
+    def flush(self) -> None:
+        """Queues the kept lines for writing, or counts them as lost. Never raises."""
+        lines, self._lines = self._lines, []
+        self._enqueue(lines)
+
+    def write_at_once(self, line: str) -> None:
+        """Queues a line for writing, before those that are kept. From any thread. Never raises."""
+        self._enqueue([line])
+
+    def settle(self, seconds: float) -> None:
+        """Waits until what is queued is written, at most so long: for a process that may be killed next."""
+        until = time.monotonic() + seconds
+        while self._queue and not self._stopped and time.monotonic() < until:
+            time.sleep(0.005)
+
+    def _enqueue(self, lines: list[str]) -> None:
+        data = "".join(f"{line}\n" for line in lines).encode()
+        with self._queueing:
+            if not self._stopped and self._size + len(data) > self._max_bytes:
+                self._stop_writing(f"it has {self._size} bytes, and the limit is {self._max_bytes}")
+            if not self._stopped and sum(map(len, self._queue)) + len(data) > _MAX_QUEUED_BYTES:
+                self._stop_writing("its disk is too slow")
+            if self._stopped:
+                self.lost += len(lines)
+            else:
+                self._size += len(data)
+                self._queue.append(data)
+
+    def _write_queue(self) -> None:
+        while self._queue:
+            data = self._queue[0]
+            try:
+                self._write_all(data)
+                del self._queue[0]
+            except OSError as error:
+                with contextlib.suppress(OSError):
+                    os.ftruncate(self._fd, self._written)  # do not leave half a line
+                self._stop_writing(error.strerror or "it cannot be written")
+                self.lost += sum(each.count(b"\n") for each in self._queue)
+                self._queue.clear()
+
+    def _write_all(self, data: bytes) -> None:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(self._fd, rest) :]
+        self._written += len(data)
+
+    def _stop_writing(self, reason: str) -> None:
+        self._stopped = True
+        log.warning("laggard: the recording %s ends here, the training goes on: %s", self._path, reason)
+
+    def newly_lost(self) -> int:
+        """The number of lines that were lost since the last call."""
+        before, self._reported_lost = self._reported_lost, self.lost
+        return self.lost - before
+
+    def close(self) -> None:
+        """Writes what is left and closes the file. Where the disk is stuck, the rest is not written."""
+        self.flush()
+        if self._thread.stop():
+            self._write_queue()
+            os.close(self._fd)
+
+
+_LINES_OF_FACTS: Final = (("environment", (ENVIRONMENT, DEEPSPEED)), ("threads", (OWN_THREADS,)))
 _SETTLE_SECONDS: Final = 0.3  # three times as long as the file's thread takes to come round
 _MIN_NS: Final = 10_000
 _MIN_SHARE: Final = 0.01
 
 
-class RecordingSink:
-    """A sink (record/records.py) that writes a recording: JSON lines, one file for each rank. A process that is killed,
+class RecordingSink(Sink):
+    """Writes a recording: JSON lines, one file for each rank. A process that is killed,
     or ends by os._exit, leaves out its last tenth of a second, its unfinished step and the `end` record; where it stood
     for a while before, write_at_once() has told in what.
 
-    Attributes for that (quiet_beats.py): `quiet_since_ns`, the end of the last step, before it the start, on the clock
+    Attributes for that (local_ranks.py): `quiet_since_ns`, the end of the last step, before it the start, on the clock
     of the records; `folder`; `last_step`, None before the first; `lanes`, in the order of their indices.
     """
 
@@ -59,12 +183,11 @@ class RecordingSink:
         self.last_step: int | None = None
         self._groups: dict[str, dict[str, Any]] = {}
         self._waited = 0  # nanoseconds, in the collectives of the present step
-        self._threads_told: Any = None
-        self._environment_told: Any = None
+        self._told: dict[str, dict[str, Any]] = {}  # the facts of each kind of line
         self._rank_line: tuple[Any, ...] | None = None  # how many groups it named, the GPU, the facts of waits
 
-    def _write(self, value: dict[str, Any]) -> None:
-        self._file.write(json.dumps(value))
+    def _write(self, kind: str, **values: Any) -> None:
+        self._file.write(json.dumps({"kind": kind, "rank": self._identity.rank, **values}))
 
     def add_lane(self, lane: Lane, members: Sequence[int]) -> None:
         self.lanes.append(lane)
@@ -84,23 +207,18 @@ class RecordingSink:
             for group in sorted(self._groups.values(), key=lambda group: len(group["ranks"]))
             if group["role"] in ("dp", "tp", "pp", "ep") and identity.rank in group["ranks"]
         }
+        known = {name: FACTS.get(name) for name in (SCRIPT, STARTED) if FACTS.get(name) is not None}
         self._write(
-            {
-                "kind": "rank",
-                "rank": identity.rank,
-                "node": identity.node,
-                "local_rank": identity.local_rank,
-                "gpu": gpu,
-                "attempt": identity.attempt,
-                "world_size": identity.world_size,
-                "unix_minus_clock": time.time() - time.perf_counter(),
-                "position": position,
-                "groups": self._groups,
-                "facts": {
-                    **{name: FACTS.get(name) for name in (SCRIPT, STARTED) if FACTS.get(name) is not None},
-                    **waits,
-                },
-            }
+            "rank",
+            node=identity.node,
+            local_rank=identity.local_rank,
+            gpu=gpu,
+            attempt=identity.attempt,
+            world_size=identity.world_size,
+            unix_minus_clock=time.time() - time.perf_counter(),
+            position=position,
+            groups=self._groups,
+            facts={**known, **waits},
         )
 
     def collectives(self, step: int, numbers: Sequence[int], launched: Mapping[int, int]) -> None:
@@ -108,43 +226,28 @@ class RecordingSink:
         self._waited += sum(numbers[3::RECORD_NUMBERS])
         for word, arrival, end, waited, size in zip(*[iter(numbers)] * RECORD_NUMBERS, strict=True):
             lane = self.lanes[word >> LANE_SHIFT]
-            peer = {} if lane.peer < 0 else {"peer": lane.peer}
             self._write(
-                {
-                    "kind": "collective",
-                    "rank": self._identity.rank,
-                    "step": None if step == BEFORE_STEPS else step,
-                    "group": lane.group,
-                    "op": lane.op,
-                    **peer,
-                    "seq": (word & SEQUENCE_MASK) - 1,
-                    "bytes": size,
-                    "issued": launched.get(word, arrival) / 1e9,
-                    "start": arrival / 1e9,
-                    "end": end / 1e9 if end else None,
-                    "waited": waited / 1e9,
-                    "clock": "device" if word in launched else "host",
-                }
+                "collective",
+                step=None if step == BEFORE_STEPS else step,
+                group=lane.group,
+                op=lane.op,
+                **({} if lane.peer < 0 else {"peer": lane.peer}),
+                seq=(word & SEQUENCE_MASK) - 1,
+                bytes=size,
+                issued=launched.get(word, arrival) / 1e9,
+                start=arrival / 1e9,
+                end=end / 1e9 if end else None,
+                waited=waited / 1e9,
+                clock="device" if word in launched else "host",
             )
 
     def step(self, record: StepRecord, totals: Totals) -> None:
         self._write_rank_line()
-        rank, step = self._identity.rank, record.step
-        for span in record.spans:
-            self._write(
-                {
-                    "kind": "span",
-                    "rank": rank,
-                    "step": step,
-                    "name": PHASES[span.phase],
-                    "start": span.start / 1e9,
-                    "end": span.end / 1e9,
-                    "micro": span.micro,
-                }
-            )
-        times = {"start": record.start / 1e9, "end": record.end / 1e9}
+        step = record.step
+        for phase, start, end, micro in record.spans:
+            self._write("span", step=step, name=PHASES[phase], start=start / 1e9, end=end / 1e9, micro=micro)
         work = {"work": record.work} if record.work else {}
-        self._write({"kind": "step", "rank": rank, "step": step, **times, **self._own(record), **work})
+        self._write("step", step=step, start=record.start / 1e9, end=record.end / 1e9, **self._own(record), **work)
         self._waited = 0
         self._file.flush()
         self.quiet_since_ns, self.last_step = record.end, step
@@ -170,36 +273,29 @@ class RecordingSink:
         self._file.settle(_SETTLE_SECONDS)
 
     def flush(self, totals: Totals) -> None:
+        self._write_news()
+
+    def _write_news(self) -> None:
         """Writes what surrounds the training, how the process's own threads ran, and digests, where that is new."""
-        self._write_environment()
-        self._write_digests()
-        told = FACTS.get(OWN_THREADS)
-        if told is not None and told is not self._threads_told:
-            self._threads_told = told
-            self._write({"kind": "threads", "rank": self._identity.rank, OWN_THREADS: told})
-
-    def _write_environment(self) -> None:
-        told = {name: FACTS.get(name) for name in (ENVIRONMENT, DEEPSPEED) if FACTS.get(name)}
-        if told and told != self._environment_told:
-            self._environment_told = told
-            self._write({"kind": "environment", "rank": self._identity.rank, **told})
-
-    def _write_digests(self) -> None:
-        for told in DIGEST_LOG.take():
-            self._write({"kind": "digest", "rank": self._identity.rank, **told})
+        for kind, names in _LINES_OF_FACTS:
+            told = {name: FACTS.get(name) for name in names if FACTS.get(name)}
+            if told and told != self._told.get(kind):
+                self._told[kind] = told
+                self._write(kind, **told)
+        for digest in DIGEST_LOG.take():
+            self._write("digest", **digest)
 
     def write_ending(self) -> None:
         """Writes that the rank ends by an exception, and waits for that: what catches it may kill the process."""
-        self._file.write_at_once(json.dumps(self._end()))
+        self._file.write_at_once(self._end())
         self._file.settle(_SETTLE_SECONDS)
 
     def close(self) -> None:
         self._write_rank_line()
-        self._write_environment()
-        self._write_digests()
-        self._write(self._end())
+        self._write_news()
+        self._file.write(self._end())
         self._file.close()
 
-    def _end(self) -> dict[str, Any]:
+    def _end(self) -> str:
         end = {"lost": self._file.lost, "at_seconds": time.perf_counter(), **(FACTS.get(ENDING) or {})}
-        return {"kind": "end", "rank": self._identity.rank, **end}
+        return json.dumps({"kind": "end", "rank": self._identity.rank, **end})

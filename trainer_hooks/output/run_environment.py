@@ -1,8 +1,11 @@
 """Says what surrounds the training: versions, and the variables that change how fast it is. A later run is compared
-with that (`laggard locate --against`). Never raises; looks on the writer thread."""
+with that (`laggard locate --against`). Also which transports its NCCL uses. Never raises; looks on the writer
+thread."""
 
 from __future__ import annotations
 
+import json
+import logging
 import os
 import platform
 import re
@@ -10,12 +13,13 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from laggard.environment import ENV_NCCL_LOG
-from laggard.nccl.library import loaded_version
-from laggard.nccl.observe import nccl_variables
-from laggard.nccl.private_log import LOG_SETTINGS
-from laggard.rankfile.fact_names import ENVIRONMENT
-from laggard.trainer_hooks.record.facts import Facts
+from laggard.kit.environment import ENV_NCCL_LOG, rank_dir
+from laggard.nccl.private_log import LOG_SETTINGS, PrivateLog, loaded_version, nccl_variables, observe, prepare_log
+from laggard.rankfile.fact_names import ENVIRONMENT, TRANSPORT
+from laggard.rankfile.layout import log_directory
+from laggard.trainer_hooks.record.ending import FACTS, Facts
+
+log = logging.getLogger("laggard")
 
 VARIABLES: Final = frozenset(
     {
@@ -116,3 +120,57 @@ def _gpu_model(torch: Any) -> str:
     if torch is None or not torch.cuda.is_initialized():
         return ""
     return str(torch.cuda.get_device_properties(0).name)
+
+
+# Reports now and then which transports this rank's NCCL uses.
+
+_BEATS_PER_CHECK: Final = 15
+_MAX_EMPTY_CHECKS: Final = 8  # in a row, after which a process is taken not to use NCCL
+
+
+class TransportWatch:
+    """Watches the NCCL of one process: prepare() before the script runs, beat() at every beat, close() at the end."""
+
+    def __init__(self, facts: Facts = FACTS) -> None:
+        self._facts = facts
+        self._log: PrivateLog | None = None
+        self.is_prepared = False
+        self._beats = 0
+        self._empty_checks = 0
+
+    def prepare(self) -> None:
+        """Has NCCL write a log for laggard alone, unless the user has it log already. The log is in memory, in this
+        user's rank directory, as long as the process runs."""
+        self.is_prepared = True
+        try:
+            self._log = prepare_log(os.environ, log_directory(rank_dir(os.environ)))
+        except Exception as error:
+            reason = getattr(error, "strerror", None) or error
+            log.warning("laggard: no log of NCCL: %s: %s", type(error).__name__, reason)
+
+    def beat(self) -> None:
+        """Sets the fact TRANSPORT at every 15th beat. Gives up on a process that loads no NCCL, and after an error."""
+        self._beats += 1
+        if self._empty_checks >= _MAX_EMPTY_CHECKS or self._beats % _BEATS_PER_CHECK != 1:
+            return
+        try:
+            self._check()
+        except Exception:
+            self._empty_checks = _MAX_EMPTY_CHECKS
+
+    def _check(self) -> None:
+        transport = observe(self._log, os.environ)
+        if transport.version_source == "library" or transport.process.connections:
+            self._empty_checks = 0
+            self._facts.set(TRANSPORT, json.loads(transport.to_json()))
+        else:
+            self._empty_checks += 1
+
+    def close(self) -> None:
+        """Removes the private log."""
+        if self._log is not None:
+            self._log.remove()
+
+
+WATCH: Final = TransportWatch()
+"""The watch of this process."""

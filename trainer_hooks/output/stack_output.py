@@ -5,26 +5,23 @@ from __future__ import annotations
 import json
 import logging
 import os
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from laggard.constants import PHASES
-from laggard.environment import ENV_HANG_DIR, ENV_STACKS, rank_dir
-from laggard.rankfile.directory import own_directory
-from laggard.rankfile.layout import LANE_SHIFT, SEQUENCE_MASK, WORD_CURRENT, WORD_ISSUED, WORD_PHASE
+from laggard.kit.environment import ENV_HANG_DIR, ENV_STACKS, rank_dir
 from laggard.rankfile.layout import SUFFIX as RANK_SUFFIX
+from laggard.rankfile.layout import own_directory
 from laggard.stacks.ask import ask_folders, trusted_users
 from laggard.stacks.fault_text import SUFFIX as FAULT_SUFFIX
 from laggard.stacks.fault_text import header
 from laggard.stacks.sampled import STALLED, SUFFIX, Sampled, encode
 from laggard.trainer_hooks.output.hang_folder import HangFolder
-from laggard.trainer_hooks.output.identity import Identity
 from laggard.trainer_hooks.output.recording import RecordingSink
-from laggard.trainer_hooks.output.recording_folder import rank_file_name
+from laggard.trainer_hooks.output.recording_folder import Identity, rank_file_name
 from laggard.trainer_hooks.record.ending import on_error
-from laggard.trainer_hooks.record.recorder import Recorder
+from laggard.trainer_hooks.record.events import standing
+from laggard.trainer_hooks.record.recorder import Recorder, clock
 from laggard.trainer_hooks.stacks.fault_file import FaultFile
 from laggard.trainer_hooks.stacks.watch import STALL_SECONDS, About, StackWatch
 
@@ -124,21 +121,11 @@ def _tell(sink: RecordingSink | None, hangs: HangFolder | None, sampled: Sampled
 def _events(recorder: Recorder) -> dict[str, Any]:
     """Where the rank stands: its phase, the collective in flight, and how many of each lane were entered and are
     done."""
-    words, lanes = recorder.live.words, recorder.lanes()
-    issued, current, phase = words[WORD_ISSUED], words[WORD_CURRENT], words[WORD_PHASE]
-    in_flight = None
-    if issued and current >> LANE_SHIFT < len(lanes):
-        lane = lanes[current >> LANE_SHIFT]
-        seconds = max(0, time.perf_counter_ns() - issued) / 1e9
-        in_flight = {"op": lane.op, "group": lane.group, "seq": current & SEQUENCE_MASK, "seconds": seconds}
+    lanes = recorder.lanes()
+    place = standing(recorder.live.words, lanes, clock())
+    (place["in_flight"] or {}).pop("peer", None)  # the lanes have it
     counts = [
         {"op": lane.op, "group": lane.group, "peer": lane.peer, "entered": entered, "done": done}
         for lane, (entered, done) in zip(lanes, recorder.progress(), strict=False)
     ]
-    return {
-        "laggard_events": 1,
-        "step": recorder.step,
-        "phase": PHASES[phase] if 0 <= phase < len(PHASES) else None,
-        "in_flight": in_flight,
-        "lanes": counts,
-    }
+    return {"laggard_events": 1, "step": recorder.step, **place, "lanes": counts}

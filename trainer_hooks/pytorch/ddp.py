@@ -10,14 +10,24 @@ from __future__ import annotations
 
 import functools
 import itertools
+import sys
 import weakref
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
-from laggard.trainer_hooks.collectives.groups import ProcessGroups
+from laggard.kit.environment import ENV_DIGEST_STEPS
+from laggard.rankfile.fact_names import DIGEST_NO_MODULE, DIGEST_SHARDED, DIGEST_UNREADABLE
+from laggard.trainer_hooks.collectives.groups import ProcessGroups, sharding_groups
 from laggard.trainer_hooks.collectives.native import NativeCollectives
+from laggard.trainer_hooks.device.gpu import GraphCaptures
 from laggard.trainer_hooks.record.device_timer import DeviceTimer
+from laggard.trainer_hooks.record.ending import DigestLog
 from laggard.trainer_hooks.record.events import issued_at
 from laggard.trainer_hooks.record.recorder import Recorder, clock
+
+if TYPE_CHECKING:
+    from laggard.trainer_hooks.device.cuda import DigestCopies
+
 
 _CALL_SITES: Final = itertools.count()  # an id() could belong to another object later
 _AGREEING_PASSES: Final = 2  # backward passes in a row with the same last gradient, until it is taken for granted
@@ -179,3 +189,148 @@ def hook_buffer_broadcasts(distributed: Any, recorder: Recorder, native: NativeC
 def _buffers_id(tensors: Any) -> tuple[int, int]:
     """Identifies the call site: the buffers that are broadcast."""
     return tensors[0].data_ptr(), sum(each.nbytes for each in tensors)
+
+
+# A 64-bit digest of parameters, computed where they are, with no synchronisation.
+#
+# torch.hash_tensor (from torch 2.9 on) is the XOR of all elements, as 64-bit numbers: one that changes changes it.
+# Where that is not, or not for a type of numbers, the digest is the sum of the bits of each element, as an integer,
+# times an odd weight by its place, modulo 2**64: a flipped bit adds or takes an odd multiple of a power of two below
+# 2**64, which is not 0. Neither depends on the order of the additions.
+
+_CHUNK: Final = 1 << 22
+"""The elements that are weighted at once: 32 MiB of weights, and as much of products."""
+
+_HASHED: Final = ("float64", "float32", "float16", "bfloat16")
+
+
+def trained_parameters(modules: Sequence[Any]) -> list[Any]:
+    """The parameters, each once, of the modules that have any to train."""
+    of_each = [list(module.parameters()) for module in modules]
+    trained = [own for own in of_each if any(each.requires_grad for each in own)]
+    return list({id(each): each for own in trained for each in own}.values())
+
+
+def are_sharded(modules: Sequence[Any], parameters: Sequence[Any]) -> bool:
+    """Whether ranks hold parts of these parameters: FSDP of either kind, ZeRO-3 (`ds_id`), DTensor (`device_mesh`)."""
+    names = ("ds_id", "device_mesh")
+    if any(hasattr(each, name) for each in parameters for name in names):
+        return True
+    parts = [part for module in modules for part in module.modules()]
+    return any(type(part).__name__ == "FullyShardedDataParallel" or sharding_groups(part) for part in parts)
+
+
+def digest(torch: Any, parameters: Sequence[Any]) -> Any:
+    """A tensor of one int64, on the device of the first of `parameters`; those on other devices are left out. Raises
+    whatever torch does of tensors that it cannot read so."""
+    with torch.no_grad():
+        device = parameters[0].device
+        here = [each.detach() for each in parameters if each.device == device and each.numel()]
+        parts = torch.stack([_tensor_digest(torch, each) for each in here])
+        return (parts * _weights(torch, len(here), device)).sum()
+
+
+def _tensor_digest(torch: Any, tensor: Any) -> Any:
+    hash_tensor = getattr(torch, "hash_tensor", None)
+    if hash_tensor is not None and str(tensor.dtype).removeprefix("torch.") in _HASHED:
+        return hash_tensor(tensor).view(torch.int64)
+    return weighted_sum(torch, tensor)
+
+
+def weighted_sum(torch: Any, tensor: Any) -> Any:
+    """The sum of the bits of each element times its weight, modulo 2**64: a tensor of one int64."""
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor)
+    integers = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
+    flat = tensor.contiguous().view(integers).flatten()
+    weights = _weights(torch, min(_CHUNK, len(flat)), tensor.device)
+    chunks = flat.split(_CHUNK)
+    sums = torch.stack([(chunk * weights[: len(chunk)]).sum() for chunk in chunks])
+    return (sums * _weights(torch, len(chunks), tensor.device)).sum()
+
+
+def _weights(torch: Any, count: int, device: Any) -> Any:
+    """The first odd numbers."""
+    return torch.arange(1, 2 * count, 2, dtype=torch.int64, device=device)
+
+
+def digest_steps(environ: Mapping[str, str]) -> int:
+    """The steps from one digest to the next, by LAGGARD_DIGEST_STEPS; 0: none is asked for, or not by a number."""
+    text = environ.get(ENV_DIGEST_STEPS, "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
+
+
+class StepDigests:
+    """Computes a digest after the first step that ends, and after each whose number `every` divides."""
+
+    def __init__(self, every: int, log: DigestLog, captures: GraphCaptures) -> None:
+        self._every, self._log, self._captures = every, log, captures
+        self._watched: Callable[[], Iterable[Any]] = tuple
+        self._engine_modules: list[weakref.ref[Any]] = []
+        self._copies: DigestCopies | None = None
+        self._begun = False
+        self._over = False  # nothing is computed any more
+
+    def begin(self, recorder: Recorder, watched: Callable[[], Iterable[Any]]) -> None:
+        """Has each end of a step of `recorder` followed by what is due then. `watched` returns the modules that the
+        process trains, by now."""
+        self._watched = watched
+        end_step = recorder.end_step
+
+        def end_and_digest(next_step: int) -> None:
+            finished = recorder.step
+            end_step(next_step)
+            try:
+                self._step_ended(finished)
+            except Exception:  # of a kind of tensor that torch cannot read so, say
+                self._over = True
+                self._log.skip(DIGEST_UNREADABLE)
+
+        recorder.end_step = end_and_digest  # type: ignore[method-assign]
+
+    def add_module(self, module: Any) -> None:
+        """An engine trains `module`."""
+        self._engine_modules.append(weakref.ref(module))
+
+    def stop(self) -> None:
+        """Computes nothing from here on: the process is a forked child, or ends."""
+        self._over = True
+
+    def close(self) -> None:
+        """The training is over: takes what has arrived by now."""
+        if not self._over:
+            self._take_arrived()
+        self._over = True
+
+    def _step_ended(self, step: int) -> None:
+        if self._over:
+            return
+        self._take_arrived()
+        if self._begun and step % self._every:
+            return
+        self._begun = True
+        modules = [*self._watched(), *filter(None, (each() for each in self._engine_modules))]
+        parameters = trained_parameters(modules)
+        reason = DIGEST_SHARDED if are_sharded(modules, parameters) else "" if parameters else DIGEST_NO_MODULE
+        kind = parameters[0].device.type if parameters else ""
+        if not reason and kind not in ("cpu", "cuda"):
+            reason = DIGEST_UNREADABLE
+        if reason:
+            self._over = True
+            self._log.skip(reason)
+        elif kind == "cpu":
+            self._log.add(step, int(digest(sys.modules["torch"], parameters)), self._every)
+        elif not self._captures.under_way():
+            self._start_copy(step, parameters)
+
+    def _start_copy(self, step: int, parameters: list[Any]) -> None:
+        torch = sys.modules["torch"]
+        if self._copies is None:
+            from laggard.trainer_hooks.device.cuda import DigestCopies
+
+            self._copies = DigestCopies(torch, parameters[0].device.index, self._captures)
+        self._copies.start(step, digest(torch, parameters))
+
+    def _take_arrived(self) -> None:
+        for step, value in self._copies.arrived() if self._copies is not None else ():
+            self._log.add(step, value, self._every)

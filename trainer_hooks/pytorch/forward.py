@@ -9,17 +9,53 @@ from __future__ import annotations
 import functools
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from itertools import chain, islice
 from threading import get_ident
 from types import CodeType
 from typing import Any, Final
 
-from laggard.trainer_hooks.pytorch.import_hook import after_import
-from laggard.trainer_hooks.pytorch.input_size import ASKED_OF_TENSORS, elements
 from laggard.trainer_hooks.pytorch.training import TorchSteps
-from laggard.trainer_hooks.record.recorder import EVALUATION, FORWARD, Recorder
+from laggard.trainer_hooks.record.events import EVALUATION, FORWARD, INPUT
+from laggard.trainer_hooks.record.recorder import Recorder
+from laggard.trainer_hooks.wrapping import HOOKED, after_import, wrap_once
 
-_HOOKED: Final = "_laggard_hooked"
+_MAX_LOOKED_AT: Final = 8  # of a call's arguments, and of what is in one of them
+
+
+def elements(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
+    """The number of elements of the first tensor among a forward pass's arguments, or in the first list or mapping of
+    tensors among them: tokens, where a model takes tokens. 0 where there is none, and where the model is being traced:
+    to ask would become a part of the trace."""
+    try:
+        torch = sys.modules["torch"]
+        if torch._C._is_tracing():
+            return 0
+        if args and isinstance(args[0], torch.Tensor):  # mostly
+            return _known(args[0])
+        return _search(torch.Tensor, chain(args, kwargs.values()))
+    except Exception:
+        return 0
+
+
+def _search(kind: Any, values: Iterable[Any]) -> int:
+    for value in islice(values, _MAX_LOOKED_AT):
+        inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()
+        for each in chain((value,), islice(inner, _MAX_LOOKED_AT)):
+            if isinstance(each, kind):  # and no stand-in of torch.fx's, which would note that it was asked
+                return _known(each)
+    return 0
+
+
+def _known(tensor: Any) -> int:
+    """A compiler's tensor may have a symbol for its size: that is not looked into."""
+    count = tensor.numel()
+    return count if type(count) is int else 0
+
+
+ASKED_OF_TENSORS: Final = (elements, _search, _known)
+"""The functions here that ask tensors something: a compiler must not take them for the user's."""
+
 
 OnUnwatched = Callable[[Any], None]
 
@@ -71,7 +107,7 @@ class TorchForward:
     def hook(self, module_class: Any, on_unwatched: OnUnwatched | None = None) -> None:
         """Hooks a class of modules. `on_unwatched` is called with each module of it that is called and not watched."""
         own = vars(module_class).get("__call__")
-        if not hasattr(own, _HOOKED):
+        if not hasattr(own, HOOKED):
             module_class.__call__ = self._hooked_call(module_class, own, on_unwatched)
 
     def _forget(self, key: int, _: Any) -> None:
@@ -109,7 +145,7 @@ class TorchForward:
             finally:
                 hooks.recorder.leave()
 
-        setattr(called, _HOOKED, True)
+        setattr(called, HOOKED, True)
         called._torchdynamo_inline = module_class.__call__  # type: ignore[attr-defined]
         self._have_compiler_skip(called)
         return called
@@ -130,3 +166,25 @@ def _never() -> bool:
 def _skip(codes: tuple[CodeType, ...], eval_frame: Any) -> None:
     for code in codes:
         eval_frame.skip_code(code)
+
+
+def hook(forward: TorchForward) -> None:
+    """Records next() of every DataLoader iterator of this process as input, or as evaluation while the model is in that
+    mode; a second call changes nothing."""
+    from torch.utils.data import dataloader
+
+    recorder, steps = forward.recorder, forward.steps
+
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        def recorded(iterator: Any) -> Any:
+            if get_ident() != steps.thread:  # one that reads ahead: the training does not wait for it here
+                return original(iterator)
+            recorder.enter(EVALUATION if forward.evaluated is not None and forward.evaluates() else INPUT)
+            try:
+                return original(iterator)
+            finally:
+                recorder.leave()
+
+        return recorded
+
+    wrap_once(dataloader, "_BaseDataLoaderIter.__next__", wrap)

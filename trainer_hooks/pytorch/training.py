@@ -8,6 +8,7 @@ Where an engine ends the steps itself, this module records only the phases.
 from __future__ import annotations
 
 import functools
+import gc
 import itertools
 import sys
 import weakref
@@ -15,10 +16,29 @@ from collections.abc import Callable
 from threading import get_ident
 from typing import Any, TypeVar
 
-from laggard.trainer_hooks.pytorch.state_making import only_makes_state
-from laggard.trainer_hooks.record.recorder import BACKWARD, OPTIMIZER, Recorder
-from laggard.trainer_hooks.steps.step_boundary import StepBoundary
+from laggard.trainer_hooks.record.events import BACKWARD, OPTIMIZER
+from laggard.trainer_hooks.record.recorder import Recorder
+from laggard.trainer_hooks.steps import StepBoundary
 from laggard.trainer_hooks.wrapping import call_after, suppress_errors
+
+# Tells an optimizer's step() that only makes its state from one that updates. torch's distributed checkpoints
+# (torch.distributed.checkpoint.state_dict) call it with gradients of zero, to have the state into which they load.
+
+
+def only_makes_state(optimizer: Any) -> bool:
+    """Whether `optimizer`, a torch.optim.Optimizer, has gradients and all of them are zero on this rank. False also
+    where that can't be read. A device is waited for, so this is for a process's first update alone."""
+    torch = sys.modules["torch"]
+    try:
+        if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():  # asking more would start CUDA
+            return False  # a wait would break the capture
+        gradients = [each.grad for group in optimizer.param_groups for each in group["params"] if each.grad is not None]
+        local = [getattr(each, "_local_tensor", each) for each in gradients]  # a DTensor's any() is a collective
+        with torch.no_grad():
+            return any(each.numel() for each in local) and not any(bool(each.any()) for each in local)
+    except Exception:  # a subclass of Tensor, or of Optimizer, can do anything
+        return False
+
 
 F = TypeVar("F", bound=Callable[..., Any])
 _NUMBER = "_laggard_number"  # in the __dict__ of an optimizer, which torch neither pickles nor copies with it
@@ -227,3 +247,24 @@ def _untraced(hook: F) -> F:
 
 def _nothing(*args: Any) -> None:
     return None
+
+
+# Finds the modules that an optimizer trains, where nothing has named them: a loop of its own, without DDP, FSDP or an
+# engine. It looks through all objects of the process, some tenths of a second for millions, and so once.
+
+
+def trained_modules(optimizer: Any) -> list[Any]:
+    """The outermost modules that hold a parameter of `optimizer`: what a script calls for its forward pass."""
+    nn = sys.modules["torch"].nn
+    trained = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    # By type(): other objects may answer isinstance() with code of their own, as lazy proxies do.
+    modules = [each for each in gc.get_objects() if issubclass(type(each), nn.Module) and _is_made(each)]
+    holders = (nn.ModuleList, nn.ModuleDict)  # which nobody calls
+    inner = {id(child) for each in modules if type(each) not in holders for child in each._modules.values()}
+    outermost = (each for each in modules if id(each) not in inner and type(each) not in holders)
+    return [each for each in outermost if any(id(parameter) in trained for parameter in each.parameters())]
+
+
+def _is_made(module: Any) -> bool:
+    """False of one whose __init__() has not come to that of its base."""
+    return "_modules" in module.__dict__ and "_parameters" in module.__dict__

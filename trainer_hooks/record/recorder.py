@@ -8,45 +8,27 @@ known. The events come from the second report; what must be visible at once (the
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
 from laggard.rankfile import Lane
 from laggard.rankfile.layout import WORD_PHASE, WORD_PROGRESS
 from laggard.trainer_hooks.record.device_timer import DeviceTimer
-from laggard.trainer_hooks.record.event_log import EventLog
-from laggard.trainer_hooks.record.events import PHASE_ENTERED, PHASE_LEFT, STEP_ENDED, LaneLog, Launch
-from laggard.trainer_hooks.record.hot_path_state import HotPathState, unread_words
-from laggard.trainer_hooks.record.pending import PendingWork
-from laggard.trainer_hooks.record.periodic_thread import PeriodicThread
-from laggard.trainer_hooks.record.records import Sink, StepRecord
-from laggard.trainer_hooks.record.step_timer import (
-    BACKWARD,
-    CHECKPOINT,
-    EVALUATION,
-    FORWARD,
-    INPUT,
-    LOGGING,
+from laggard.trainer_hooks.record.event_log import EventLog, HotPathState, PeriodicThread, unread_words
+from laggard.trainer_hooks.record.events import (
     NO_PHASE,
     OPTIMIZER,
-    OTHER,
+    PHASE_ENTERED,
+    PHASE_LEFT,
+    STEP_ENDED,
+    LaneLog,
+    Launch,
+    PendingWork,
+    Sink,
+    StepRecord,
 )
-
-__all__ = [
-    "BACKWARD",
-    "CHECKPOINT",
-    "EVALUATION",
-    "FORWARD",
-    "INPUT",
-    "LOGGING",
-    "NO_PHASE",
-    "OPTIMIZER",
-    "OTHER",
-    "LaneLog",
-    "Launch",
-    "Recorder",
-]
 
 clock = time.perf_counter_ns
 
@@ -86,7 +68,7 @@ class Recorder:
         self.entered_at = 0
         self.worked = False
         self.step_will_end = False
-        self._native_check: Callable[[], bool] = _found_none
+        self._native_check: Callable[[], bool] = lambda: False
         self._found_native = False  # when the check was made last
         self._find_device = find_device or _no_device
         self._searched = False  # for a device, since the last step ended
@@ -106,7 +88,7 @@ class Recorder:
         """Sends records to `sinks`, too, from here on, and what is in flight to `words`. The sinks get the known
         lanes."""
         for sink in sinks:
-            self.events.aggregator.add_sink(sink)
+            self.events.add_sink(sink)
         if words is not None:
             former = self.live.words
             words[WORD_PHASE], words[WORD_PROGRESS] = former[WORD_PHASE], former[WORD_PROGRESS]
@@ -123,7 +105,7 @@ class Recorder:
         known = self._logs.get(lane)
         if known is None:
             known = self._logs[lane] = LaneLog(len(self._logs), self.events.append)
-            self.events.aggregator.add_lane(lane, tuple(members))
+            self.events.add_lane(lane, tuple(members))
             if self.events.background is None:
                 self.drain()
         return known
@@ -228,7 +210,7 @@ class Recorder:
 
     def add_step(self, record: StepRecord) -> None:
         """Adds a step that is known otherwise than by its phases. For a sink, from its collectives()."""
-        self.events.aggregator.add_step(record)
+        self.events.add_step(record)
         self.live.step = record.step + 1
 
     def search_device_again(self) -> None:
@@ -268,7 +250,7 @@ class Recorder:
     def recent_launches(self) -> dict[int, tuple[int, int]]:
         """The times at which the host launched the last collectives, and their bytes, by word."""
         live = self.live
-        found = {word: (issued, size) for word, issued, _, _, size in self.events.aggregator.recent_collectives()}
+        found = {word: (issued, size) for word, issued, _, _, size in self.events.recent_collectives()}
         found |= {word: (issued, size) for word, _, issued, size, _ in live.pending}
         if live.device is not None:  # their records hold arrivals in place of launches
             found |= {word: (issued, size) for word, issued, size in live.device.recent_launches()}
@@ -288,7 +270,7 @@ class Recorder:
             live.words = unread_words()
             if events.background is not None:
                 events.background.stop()
-            events.aggregator.close(_CLOSE_SECONDS)
+            events.close(_CLOSE_SECONDS)
             self.give_up_on_device()
         except Exception:
             self.totals.errors += 1
@@ -298,15 +280,31 @@ class Recorder:
         must not touch its device."""
         self.live.words = unread_words()
         self.set_background(None)
-        self.events.aggregator.detach_sinks()
+        self.events.detach_sinks()
         self.events.clear()
         if self.live.device is not None:  # the hooks of torch.cuda's waits keep it
             self.live.device.abandon()
         self.give_up_on_device()
 
 
-def _found_none() -> bool:
-    return False
+def in_phase(
+    recorder: Recorder, entered: Callable[..., tuple[int, ...] | None], original: Callable[..., Any]
+) -> Callable[..., Any]:
+    """`original`, each call recorded as the phase that entered(...) returns for its arguments, as enter() takes it;
+    None: as none."""
+
+    @functools.wraps(original)
+    def recorded(*args: Any, **kwargs: Any) -> Any:
+        phase = entered(*args, **kwargs)
+        if phase is None:
+            return original(*args, **kwargs)
+        recorder.enter(*phase)
+        try:
+            return original(*args, **kwargs)
+        finally:
+            recorder.leave()
+
+    return recorded
 
 
 def _no_device(_: Recorder) -> None:

@@ -15,12 +15,11 @@ from collections.abc import Callable, Sequence
 from types import CodeType, FrameType
 from typing import Final
 
-from laggard.constants import PHASES
 from laggard.rankfile import Lane
 from laggard.rankfile.layout import LANE_SHIFT, WORD_CURRENT, WORD_ISSUED, WORD_PHASE
-from laggard.stacks.frames import MAX_NAME, NO_FRAME, Frame, kind_of
-from laggard.stacks.sampled import MAX_THREADS, Counted, Thread, shortened, text_of
-from laggard.trainer_hooks.record import periodic_thread
+from laggard.stacks.sampled import MAX_NAME, MAX_THREADS, NO_FRAME, Counted, Frame, Thread, kind_of, shortened, text_of
+from laggard.trainer_hooks.record import event_log as periodic_thread
+from laggard.trainer_hooks.record.events import phase_name
 
 MAX_WALK: Final = 1000
 """The most frames that are walked of one stack, from the innermost one on: a deep recursion costs no more."""
@@ -100,7 +99,7 @@ class Sampler:
         told = []
         for ((phase, lane), walked), count in counts.most_common():
             frames, left_out = shortened([self._frame(code, line) for code, line in walked])
-            told.append(Counted(count, frames, _phase_name(phase), _operation(lane, lanes), left_out))
+            told.append(Counted(count, frames, phase_name(phase) or "", _operation(lane, lanes), left_out))
         return told
 
     def _where(self) -> _Where:
@@ -140,7 +139,3 @@ class Sampler:
 
 def _operation(lane: int, lanes: Sequence[Lane]) -> str:
     return lanes[lane].op if 0 <= lane < len(lanes) else ""
-
-
-def _phase_name(phase: int) -> str:
-    return PHASES[phase] if 0 <= phase < len(PHASES) else ""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -17,13 +18,114 @@ from typing import Final, NamedTuple
 from laggard.rankfile import Lane
 from laggard.rankfile.layout import WORD_CURRENT, WORD_ISSUED, WORD_PROGRESS, WORD_STEP_CELLS
 from laggard.stacks.ask import FILE, MIN_SECONDS_BETWEEN, read_ask
-from laggard.stacks.frames import Frame, kind_of
 from laggard.stacks.kernel_side import NotThere, read_kernel_side, text_of_side
-from laggard.stacks.sampled import ASKED, FAILED, STALLED, Counted, Sampled, Thread, shortened, text_of, write
-from laggard.trainer_hooks.stacks.children import Children
-from laggard.trainer_hooks.stacks.fault_file import FaultFile
+from laggard.stacks.sampled import (
+    ASKED,
+    FAILED,
+    STALLED,
+    Counted,
+    Frame,
+    Sampled,
+    Thread,
+    kind_of,
+    shortened,
+    text_of,
+    write,
+)
+from laggard.trainer_hooks.record.event_log import PeriodicThread
+from laggard.trainer_hooks.stacks.fault_file import Children, FaultFile
 from laggard.trainer_hooks.stacks.sampler import HOOKS, MAX_WALK, Sampler
-from laggard.trainer_hooks.stacks.sampling import Samples, Sampling
+
+MAX_CPU_SHARE: Final = 0.01
+"""The most of one core that sampling takes. Where a sample is dear, as with thousands of threads, there are fewer."""
+
+_GRACE_SECONDS: Final = 0.01  # of CPU, that the first samples may take
+
+
+class Samples(NamedTuple):
+    """The stacks that were seen. `at`: Unix time of the beginning; `seconds`: for how long it was looked."""
+
+    at: float
+    seconds: float
+    threads: tuple[Thread, ...]
+
+
+class _Round(NamedTuple):
+    sampler: Sampler
+    children: Children | None
+    samples: int
+    until: float
+    began: float
+    at: float
+    done: Callable[[Samples], None]
+
+
+class Sampling(PeriodicThread):
+    """Samples in rounds, one at a time. `new_sampler` and `new_children` are called for each."""
+
+    def __init__(self, new_sampler: Callable[[], Sampler], new_children: Callable[[], Children | None]) -> None:
+        super().__init__(self._take)
+        self._new_sampler = new_sampler
+        self._new_children = new_children
+        self._round: _Round | None = None
+        self._taken = 0
+        self._interval = 1.0
+
+    @property
+    def is_busy(self) -> bool:
+        return self._round is not None
+
+    def begin(self, samples: int, seconds: float, done: Callable[[Samples], None]) -> None:
+        """Takes so many samples in so many seconds, and calls done(...) on its thread; not where no thread can be
+        had."""
+        self.stop()
+        now = time.monotonic()
+        self._taken, self._interval = 0, seconds / samples
+        self._round = _Round(self._new_sampler(), self._new_children(), samples, now + seconds, now, time.time(), done)
+        try:
+            self.start()
+        except RuntimeError:
+            self._round = None
+
+    def rest(self) -> None:
+        """Ends the thread where its round is over. For the thread that began it."""
+        if self._thread is not None and not self.is_busy:
+            self.stop()
+
+    def finish(self) -> None:
+        """Ends the thread, and the round with what there is. For the thread that began it."""
+        self.stop()
+        self._end()
+
+    def _take(self) -> None:
+        it = self._round
+        if it is None:
+            return
+        with contextlib.suppress(Exception):  # no stack is worth a fault in the training's process
+            elapsed = time.monotonic() - it.began
+            if it.sampler.cpu_seconds <= MAX_CPU_SHARE * elapsed + _GRACE_SECONDS:
+                waits = it.sampler.take()
+                if waits and it.children is not None:  # a signal to a worker is not for nothing
+                    it.children.take()
+        self._taken += 1
+        if self._taken >= it.samples or time.monotonic() >= it.until:
+            self._end()
+
+    def _act_last(self) -> None:
+        """Nothing: stop() comes before a fork, too."""
+
+    def _end(self) -> None:
+        it, self._round = self._round, None
+        if it is not None:
+            with contextlib.suppress(Exception):
+                children = it.children.threads() if it.children is not None else ()
+                if it.sampler.threads():  # else it ended before its first sample
+                    it.done(Samples(it.at, time.monotonic() - it.began, (*it.sampler.threads(), *children)))
+
+    def _interval_seconds(self) -> float:
+        """Never in step with the training's steps."""
+        return self._interval * (0.5 + random.random())
+
 
 STALL_SECONDS: Final = 30.0
 """The time without any progress after which a rank takes its own stacks: before anybody calls it hung."""
@@ -65,6 +167,7 @@ class StackWatch:
         always: bool = False,
     ) -> None:
         self._about = about
+        self._sampled = partial(Sampled, about.job_id, about.rank, about.node, os.getpid())
         self._training = training_thread
         self._words = words
         self._lanes = lanes
@@ -195,20 +298,6 @@ class StackWatch:
                 return
             write(self._about.path, sampled)
             self._told(sampled)
-
-    def _sampled(
-        self,
-        why: str,
-        at: float,
-        seconds: float,
-        threads: tuple[Thread, ...],
-        stalled_seconds: float = 0.0,
-        ask: str = "",
-    ) -> Sampled:
-        about = self._about
-        return Sampled(
-            about.job_id, about.rank, about.node, os.getpid(), why, at, seconds, threads, stalled_seconds, ask
-        )
 
 
 def _frames_of(trace: TracebackType | None) -> list[Frame]:

@@ -1,6 +1,5 @@
 // Incidents, the newest first; each opens to its evidence: how it began, how it was last, and what to do.
 
-import { outcomeOf } from "./advice.js";
 import { writeAddress } from "./address.js";
 import { byId, element, setText } from "./dom.js";
 import { age, capital, count, moment, ranges } from "./format.js";
@@ -45,8 +44,9 @@ function boxOf(incident, now, jobs, ofAll) {
 function summaryOf(incident, now, job) {
   const isOpen = incident.closed_at === null;
   const costs = incident.most_recoverable_ratio ? `cost up to ${Math.round(100 * incident.most_recoverable_ratio)} % of the step time` : "";
+  const hours = incident.lost_gpu_hours >= 0.05 ? `took ${incident.lost_gpu_hours.toFixed(1)} GPU-hours` : "";
   const back = incident.returned ? `came back: it had been over for ${age(Math.max(0, incident.opened_at - incident.returned.ended_at))}` : "";
-  const sub = [job, costs, back, incident.gaps ? `left out ${count(incident.gaps, "time")}` : ""].filter(Boolean).join("; ");
+  const sub = [job, costs, hours, back, incident.gaps ? `left out ${count(incident.gaps, "time")}` : ""].filter(Boolean).join("; ");
   const what = element("span", { className: "incident-what" }, element("b", { text: incident.what }));
   if (sub) what.append(element("span", { className: "sub", text: sub }));
   const state = element("span", {}, element("span", { className: "state", text: isOpen ? "open" : "closed", "data-tone": isOpen ? "fail" : "" }));
@@ -57,14 +57,12 @@ function summaryOf(incident, now, job) {
 }
 
 // What shows it. An incident that stayed as it began is told once.
-function storyOf({ id, opened_as: first, culprit: last, opened_at: opened_at, seen_at: seen, closed_at: closed }) {
+function storyOf({ opened_as: first, culprit: last, opened_at: opened_at, seen_at: seen, closed_at: closed }) {
   const same = JSON.stringify(first) === JSON.stringify(last);
   const parts = same ? [] : [chapterOf(`As it began, ${moment(opened_at)}`, first)];
   parts.push(chapterOf(`${closed === null ? "Now" : "At last"}, ${moment(seen)}`, last));
-  const became = outcomeOf(id);
-  const outcome = became ? [element("p", { className: "outcome" }, element("b", { text: "What became of it: " }), became)] : [];
   const todo = last.advice ? [element("p", {}, element("b", { text: "What to do: " }), capital(last.advice))] : [];
-  return [...todo, ...outcome, ...parts];
+  return [...todo, ...parts];
 }
 
 function chapterOf(title, culprit) {

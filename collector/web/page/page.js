@@ -1,10 +1,8 @@
 // Asks the collector every few seconds and shows the answer. Changes nothing there.
 
 import { readAddress, writeAddress } from "./address.js";
-import { showAdvice } from "./advice.js";
 import { showAnswer } from "./answer.js";
 import { showChanges } from "./changes.js";
-import { showCost } from "./cost.js";
 import { byId, element, setText } from "./dom.js";
 import { showFindings } from "./findings.js";
 import { showFleet } from "./fleet.js";
@@ -32,14 +30,11 @@ const FINDINGS = 100;
 
 const JOBS = 40;
 
-const ADVISED = 50; // runs of which it is shown what became of advice
-
 const state = {
   ...readAddress(location),
   summary: null,
   answeredAt: null,
   lostAt: null,
-  costAt: -Infinity,
 };
 
 // Shows another view. `back`: whether the browser's back button leads from it to this one.
@@ -128,15 +123,6 @@ function answered(summary) {
   showJobs(summary);
 }
 
-const adviceAsked = (job) => ask("/api/v1/advice", { limit: ADVISED }, job);
-const COST_MILLISECONDS = 60000; // a ledger changes slowly, and takes longer than all else
-
-// The cost of the last seven days, or null where it was asked for a moment ago.
-function costAsked() {
-  if (performance.now() - state.costAt < COST_MILLISECONDS) return null;
-  state.costAt = performance.now();
-  return ask("/api/v1/cost", {}, null);
-}
 
 // All jobs and nodes, or those that the reader looks for.
 async function refreshFleet() {
@@ -149,19 +135,16 @@ async function refreshFleet() {
     incidentsAsked({ limit: MOST_INCIDENTS }),
     ask("/api/v1/findings", { limit: FINDINGS }, null),
     incidentAsked(),
-    costAsked(),
   ];
-  await attempt(asked, (summary, tiles, nodes, ring, incidents, findings, one, cost) => {
+  await attempt(asked, (summary, tiles, nodes, ring, incidents, findings, one) => {
     answered(summary);
     showFindings(findings);
     showFleet({ tiles, jobs: summary.jobs, counts: summary.counts, find: state.find });
     showRings(ring);
-    if (cost) showCost(cost);
     showNodes(nodes, { find: state.find, onMore: refresh });
     showAllIncidents(incidents, one, true);
     document.title = `${byId("fleet-sentence").textContent} · laggard`;
   });
-  await attempt([adviceAsked(null)], showAdvice);
 }
 
 async function refreshNode() {
@@ -208,7 +191,6 @@ async function refresh() {
     showNodes(nodes, { onMore: refresh });
     showAllIncidents(incidents, one, false);
   });
-  await attempt([adviceAsked(job)], showAdvice);
   await attempt([ask("/api/v1/recommendation")], showRecommendation); // last: it takes the longest, and changes the least
   if (state.card) byId(`${state.card}-card`).scrollIntoView();
   if (state.card) look({ card: "" }); // once: the reader goes on from there

@@ -9,22 +9,28 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
+from itertools import pairwise
 from typing import Any, NamedTuple
 
+from laggard.model import Finding
 from laggard.probes.active.measuring.rates import (
     EMULATED,
     ActiveThresholds,
     Measurement,
     NotMeasured,
+    RateTest,
+    facts_of,
     fault_code,
+    judge,
     median,
 )
 from laggard.probes.errors import Unknown
 from laggard.probes.gpu.model.readings import query_non_mig_gpus
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import Gpu
+from laggard.probes.probe import Fact
 
-CPU_STAND_INS = 3
+_CPU_STAND_INS = 3
 """The number of devices that the CPU emulates."""
 
 _MAX_ROUNDS = 1000
@@ -55,13 +61,10 @@ class Workload(NamedTuple):
 
     run: Callable[[], None]
     count_wrong: Callable[[], int]
-
-
-class RoundsResult(NamedTuple):
-    per_second: float
-    wrong: int
-    rounds: int
-    """The number of rounds that were checked, the warm-up included."""
+    units: float
+    """The work of one round."""
+    values: int
+    """The number of values of its result."""
 
 
 def load_torch() -> Any:
@@ -81,7 +84,8 @@ def measure_all(
         raise Unknown("a recorded machine cannot be loaded")
     measured: list[Measurement] = []
     not_measured: list[NotMeasured] = []
-    for device in _cpu_stand_ins() if thresholds.device == "cpu" else _gpus(host):
+    stand_ins = (ComputeDevice(f"CPU run {number}", EMULATED, "cpu") for number in range(_CPU_STAND_INS))
+    for device in stand_ins if thresholds.device == "cpu" else _gpus(host):
         result = device if isinstance(device, NotMeasured) else _measure(device, measure)
         measured.extend([result] if isinstance(result, Measurement) else [])
         not_measured.extend([result] if isinstance(result, NotMeasured) else [])
@@ -109,11 +113,11 @@ def _measure(device: ComputeDevice, measure: Callable[[Any, ComputeDevice], Meas
 
 
 def time_rounds(
-    torch: Any, device: ComputeDevice, seconds: float, workload: Workload, units: float, warm_up: float = 0.0
-) -> RoundsResult:
-    """Runs rounds for `seconds`, at least three, after a warm-up of `warm_up` seconds and one round at least; one round
-    does `units` of work. The rate of a GPU is that of its median round, so that throttling that comes and goes counts.
-    The rate of a CPU, which is shared with other processes, is that of its best round."""
+    torch: Any, device: ComputeDevice, seconds: float, workload: Workload, warm_up: float = 0.0
+) -> Measurement:
+    """Runs rounds for `seconds`, at least three, after a warm-up of `warm_up` seconds and one round at least. The rate
+    of a GPU is that of its median round, so that throttling that comes and goes counts. The rate of a CPU, which is
+    shared with other processes, is that of its best round."""
     until = time.monotonic() + warm_up
     _timed(torch, device, workload.run)  # the first call costs more than later ones
     while time.monotonic() < until:
@@ -125,11 +129,38 @@ def time_rounds(
         times.append(_timed(torch, device, workload.run))
         wrong += workload.count_wrong()
     typical = median(times) if device.on_gpu else min(times)
-    return RoundsResult(units / max(typical, 1e-9), wrong, len(times) + 1)
+    checked = (len(times) + 1) * workload.values  # the warm-up's last round, too
+    return Measurement(device.name, device.model, workload.units / max(typical, 1e-9), checked, wrong)
 
 
-def count_wrong_places(torch: Any, words: Any) -> int:
-    """Counts the words that do not hold their own index. It works in pieces, to need little more memory."""
+def move_words(
+    torch: Any, device: ComputeDevice, seconds: float, places: Sequence[Any], move: Callable[[Any, Any], Any] | None
+) -> Measurement:
+    """Moves 32-bit words that hold their own index from each place to the next, and counts on the last one those that
+    do not. `move(to, from)`: torch's copy_, unless a test puts in a faulty one."""
+    words = len(places[0])
+
+    def run() -> None:
+        for origin, target in pairwise(places):
+            (move or _copy)(target, origin)
+
+    def count_wrong() -> int:
+        """Also clears what arrived, so that a copy that does nothing is found in the next round."""
+        count = _count_wrong_places(torch, places[-1])
+        for place in places[1:]:
+            place.zero_()
+        return count
+
+    workload = Workload(run, count_wrong, units=2.0 * 4 * words, values=words)
+    return time_rounds(torch, device, seconds, workload)
+
+
+def _copy(target: Any, origin: Any) -> None:
+    target.copy_(origin, non_blocking=True)  # on one stream: one after the other
+
+
+def _count_wrong_places(torch: Any, words: Any) -> int:
+    """Works in pieces, to need little more memory."""
     return sum(
         int((piece != torch.arange(start, start + len(piece), dtype=torch.int32, device=piece.device)).sum())
         for start, piece in ((at, words[at : at + _PIECE]) for at in range(0, len(words), _PIECE))
@@ -149,10 +180,6 @@ def _timed(torch: Any, device: ComputeDevice, work: Callable[[], None]) -> float
     end.record()
     end.synchronize()
     return float(start.elapsed_time(end)) / 1e3
-
-
-def _cpu_stand_ins() -> Iterator[ComputeDevice | NotMeasured]:
-    yield from (ComputeDevice(f"CPU run {number}", EMULATED, "cpu") for number in range(CPU_STAND_INS))
 
 
 def _gpus(host: Host) -> Iterator[ComputeDevice | NotMeasured]:
@@ -211,3 +238,12 @@ def _reason_memory_used(torch: Any, index: int) -> str:
     free, total = torch.cuda.mem_get_info(index)
     used = 1 - free / total
     return f"in use: {used:.0%} of its memory is taken".replace("%", " %") if used > _IDLE_MEMORY_RATIO else ""
+
+
+def check_rates(
+    host: Host, thresholds: ActiveThresholds, test: RateTest, measure: Callable[[Any, ComputeDevice], Measurement]
+) -> Iterator[Finding | Fact]:
+    """`measure` takes torch and a device. Raises Unknown as measure_all() and judge() do."""
+    measured, not_measured = measure_all(host, thresholds, measure)
+    yield Fact("measured", facts_of(measured, test.unit))
+    yield from judge(measured, not_measured, test, thresholds)

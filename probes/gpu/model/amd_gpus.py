@@ -10,18 +10,110 @@ from __future__ import annotations
 
 import functools
 import re
+import struct
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NamedTuple, TypeVar
 
+from laggard.kit.words import lazy_pattern
 from laggard.probes.errors import NotApplicable, NotFound, Unknown
-from laggard.probes.gpu.model.gpu_metrics import MAX_BYTES, GpuMetrics, parse_gpu_metrics
-from laggard.probes.gpu.model.pci_devices import find_nvidia_devices
+from laggard.probes.gpu.model.pci_devices import driver_of, find_nvidia_devices
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import CALL_LIMIT_SECONDS
-from laggard.text.lazy_pattern import lazy_pattern
+
+# The table `gpu_metrics` that amdgpu gives of a GPU: its layout depends on a version, which its first bytes name.
+#
+# Layouts: Linux, drivers/gpu/drm/amd/include/kgd_pp_interface.h, struct gpu_metrics_v1_3 to gpu_metrics_v1_8. MI200 has
+# 1.3, MI300 has had 1.4 to 1.8. Only what is judged is read, at a few offsets; a value whose bits are all set is one
+# that the firmware does not give (smu_cmn_init_soft_gpu_metrics). A draft of 1.6 that stood in a kernel's sources had
+# another order, so that the size tells it from the real one. Pure; the bytes may be anything.
+
+MAX_BYTES: Final = 8192
+"""The largest table that is read; that of 1.8 has less than 4 KiB."""
+
+_HEADER: Final = struct.Struct("<HBB")  # structure_size, format_revision, content_revision
+_SIZE_OF_1_6: Final = 1664
+_LINKS: Final = 8
+"""NUM_XGMI_LINKS of kgd_pp_interface.h."""
+
+RESIDENCIES: Final = ("prochot", "ppt", "socket_thm", "vr_thm", "hbm_thm")
+"""The reasons for which the firmware counts how long clocks were lowered, in the order of the table."""
+
+
+class GpuMetrics(NamedTuple):
+    """`version`: as 1.7. None: the table has no such value, or the firmware gives none."""
+
+    version: str
+    accumulation_counter: int | None = None
+    """The number of the firmware's cycles; a residency counts those of them in which its reason held."""
+    residencies: Mapping[str, int] = {}
+    throttle_bits: int | None = None
+    """SMU_THROTTLER_* bits of drivers/gpu/drm/amd/pm/swsmu/inc/amdgpu_smu.h, which are the same for all GPUs."""
+    xgmi_links: tuple[int | None, ...] = ()
+    """1 for a link that is up and 0 for one that is not; None for one that this board does not have."""
+
+
+class _Layout(NamedTuple):
+    """Offsets in bytes, and the bytes that the table must have. `counter`: of the cycles, with the residencies after
+    it. None: the table has no such value."""
+
+    end: int
+    counter: int | None = None
+    throttle: int | None = None
+    links: int | None = None
+
+
+_LAYOUTS: Final = {
+    3: _Layout(120, throttle=112),
+    4: _Layout(15),  # its throttle_status is 0 always: "not reported through metrics now" (smu_v13_0_6_ppt.c)
+    5: _Layout(15),
+    6: _Layout(56, counter=32),
+    7: _Layout(280, counter=40, links=264),
+    8: _Layout(280, counter=40, links=264),
+}
+"""The places by the second number of the version."""
+
+
+def parse_gpu_metrics(data: bytes) -> GpuMetrics:
+    """Raises Unknown where the bytes are no table of a version that is read."""
+    if len(data) < _HEADER.size:
+        raise Unknown("gpu_metrics is empty")
+    size, major, minor = _HEADER.unpack_from(data)
+    version = f"{major}.{minor}"
+    layout = _LAYOUTS.get(minor) if major == 1 else None
+    if layout is None or (minor == 6 and size != _SIZE_OF_1_6):
+        raise Unknown(f"gpu_metrics has version {version} with {size} bytes, which is not read")
+    if not layout.end <= size <= len(data) <= MAX_BYTES:
+        raise Unknown(f"gpu_metrics {version} has {len(data)} bytes and says {size}")
+    counter, *residencies = _unsigned(data, layout.counter, "6I") or (None,)
+    (throttle,) = _unsigned(data, layout.throttle, "Q") or (None,)
+    links = _unsigned(data, layout.links, f"{_LINKS}H")
+    return GpuMetrics(
+        version,
+        counter,
+        {name: value for name, value in zip(RESIDENCIES, residencies, strict=False) if value is not None},
+        throttle,
+        tuple(state if state in (0, 1) else None for state in links),
+    )
+
+
+def _unsigned(data: bytes, offset: int | None, kinds: str) -> tuple[int | None, ...]:
+    """Little-endian numbers of one size; None for one whose bits are all set. Empty without an offset."""
+    if offset is None:
+        return ()
+    shape = struct.Struct(f"<{kinds}")
+    values = shape.unpack_from(data, offset)
+    unknown = (1 << 8 * shape.size // len(values)) - 1
+    return tuple(None if value == unknown else value for value in values)
+
 
 T = TypeVar("T")
+
+RESET: Final = (
+    "Drain the node and reset the GPU (`amd-smi reset -G`); with XGMI all GPUs of the node are reset together."
+)
+REPLACE: Final = "Take the node out of service and have the GPU replaced (AMD's Service Action Guide)."
+POWER_OFF: Final = "Drain the node and power it off and on; a GPU that does it again has to be replaced."
 
 DRIVER_CALL: Final = "amdgpu: "
 """The beginning of the names of calls that are announced to the watchdog."""
@@ -33,10 +125,11 @@ _DEVICES: Final = "/sys/bus/pci/devices"
 _DRIVER: Final = "/sys/bus/pci/drivers/amdgpu"
 _THRESHOLD: Final = "/sys/module/amdgpu/parameters/bad_page_threshold"
 _BLOCK = lazy_pattern(r"([a-z][a-z0-9_]{1,30})_err_count")
-_COUNT = lazy_pattern(r"(ue|ce|de): *(\d{1,18})")
+_COUNT = lazy_pattern(r"(ue|ce): *(\d{1,18})")
 _PAGE = lazy_pattern(r"0x[0-9a-f]{1,16} : 0x[0-9a-f]{1,16} : ([RPF])$", re.MULTILINE)
 _UNIQUE_ID = lazy_pattern(r"[0-9a-f]{16}")
 _MAX_BLOCKS: Final = 32
+_MAX_CHARACTERS: Final = 80
 _MAX_SENSORS: Final = 16
 _SENSORS = lazy_pattern(r"temp(\d{1,2})_label")
 
@@ -45,9 +138,7 @@ class RasCount(NamedTuple):
     """Errors of one block since the driver was loaded."""
 
     uncorrectable: int
-    correctable: int = 0
-    deferred: int = 0
-    """Errors in data that nobody has used yet: `de`, which newer drivers have."""
+    correctable: int
 
 
 class BadPages(NamedTuple):
@@ -84,7 +175,6 @@ class AmdGpu(NamedTuple):
     temperatures: Mapping[str, Temperature] = {}
     """The sensors by hwmon's label: edge, junction, mem."""
     vram_total_bytes: int | None = None
-    vram_used_bytes: int | None = None
     errors: Mapping[str, str] = {}
 
     @property
@@ -151,20 +241,18 @@ def bad_page_threshold(host: Host) -> int | None:
 
 def busy_amd_gpus(host: Host) -> tuple[str, ...]:
     """Returns the addresses of the GPUs that compute at this moment, as far as the driver tells."""
-    busy = []
-    for address in find_nvidia_devices(host).amd_gpus:
-        try:
-            busy += [address] if int(host.read(f"{_DEVICES}/{address}/gpu_busy_percent")) else []
-        except (Unknown, ValueError):
-            continue
-    return tuple(busy)
+    texts = {
+        address: host.text(f"{_DEVICES}/{address}/gpu_busy_percent") for address in find_nvidia_devices(host).amd_gpus
+    }
+    return tuple(address for address, text in texts.items() if text.isdecimal() and int(text))
 
 
 def _read(host: Host, address: str) -> AmdGpu:
     folder = f"{_DEVICES}/{address}"
-    device_id, on_the_bus = _text(host, f"{folder}/device"), _is_on_the_bus(host, folder)
-    if not _has_driver(host, folder) or on_the_bus is False:  # what is gone answers nothing, and takes its time for it
-        return AmdGpu(address, _has_driver(host, folder), on_the_bus, device_id)
+    device_id, on_the_bus = host.text(f"{folder}/device")[:_MAX_CHARACTERS], _is_on_the_bus(host, folder)
+    started = driver_of(host, address) == "amdgpu"
+    if not started or on_the_bus is False:  # what is gone answers nothing, and takes its time for it
+        return AmdGpu(address, started, on_the_bus, device_id)
     errors: dict[str, str] = {}
 
     def attempt(field: str, read: Callable[[], T]) -> T | None:
@@ -183,23 +271,18 @@ def _read(host: Host, address: str) -> AmdGpu:
         True,
         on_the_bus,
         device_id,
-        _text(host, f"{folder}/product_name"),
-        _text(host, f"{folder}/unique_id"),
+        host.text(f"{folder}/product_name")[:_MAX_CHARACTERS],
+        host.text(f"{folder}/unique_id")[:_MAX_CHARACTERS],
         attempt("ras", lambda: _ras(host, folder, errors)) or {},
         attempt("bad_pages", lambda: _bad_pages(host.read(f"{folder}/ras/gpu_vram_bad_pages"))),
-        attempt("metrics", lambda: host.read_parts(f"{folder}/gpu_metrics", _metrics)),
+        attempt(
+            "metrics",
+            lambda: parse_gpu_metrics(host.read_parts(f"{folder}/gpu_metrics", lambda read: read(0, MAX_BYTES))),
+        ),
         attempt("temperatures", lambda: dict(_temperatures(host, folder))) or {},
         attempt("vram_total_bytes", lambda: _number(host, f"{folder}/mem_info_vram_total")),
-        attempt("vram_used_bytes", lambda: _number(host, f"{folder}/mem_info_vram_used")),
         errors,
     )
-
-
-def _has_driver(host: Host, folder: str) -> bool:
-    try:
-        return host.read_link(f"{folder}/driver").endswith("/amdgpu")
-    except NotFound:
-        return False
 
 
 def _is_on_the_bus(host: Host, folder: str) -> bool | None:
@@ -227,16 +310,12 @@ def _ras_count(text: str) -> RasCount:
     counts = {found[1]: int(found[2]) for found in _COUNT.finditer(text[:256])}
     if "ue" not in counts:
         raise Unknown(f"an error count reads {text[:40]!r}")
-    return RasCount(counts["ue"], counts.get("ce", 0), counts.get("de", 0))
+    return RasCount(counts["ue"], counts.get("ce", 0))
 
 
 def _bad_pages(text: str) -> BadPages:
     flags = [found[1] for found in _PAGE.finditer(text)]
     return BadPages(flags.count("R"), flags.count("P"), flags.count("F"))
-
-
-def _metrics(read: Callable[[int, int], bytes]) -> GpuMetrics:
-    return parse_gpu_metrics(read(0, MAX_BYTES))
 
 
 def _temperatures(host: Host, folder: str) -> Iterator[tuple[str, Temperature]]:
@@ -248,7 +327,7 @@ def _temperatures(host: Host, folder: str) -> Iterator[tuple[str, Temperature]]:
             now = _degrees(host, f"{sensor}_input")
             if now is not None:
                 limits = (_degrees(host, f"{sensor}_crit"), _degrees(host, f"{sensor}_emergency"))
-                yield _text(host, f"{place}/{name}"), Temperature(now, *limits)
+                yield host.text(f"{place}/{name}")[:_MAX_CHARACTERS], Temperature(now, *limits)
 
 
 def _degrees(host: Host, path: str) -> float | None:
@@ -263,11 +342,3 @@ def _number(host: Host, path: str) -> int:
     if not re.fullmatch(r"-?\d{1,18}", text):
         raise Unknown(f"{path} reads {text[:40]!r}")
     return int(text)
-
-
-def _text(host: Host, path: str) -> str:
-    """The first line of a file, cut; empty where it cannot be read."""
-    try:
-        return host.read(path).strip()[:80]
-    except Unknown:
-        return ""

@@ -1,22 +1,122 @@
 """The messages of amdgpu in the kernel's log, as events of a GPU, and what closed them since: a reset, or the driver
-loaded anew. A message is the driver's where its record begins so: see host/user_text.py."""
+loaded anew. A message is the driver's where its record begins so: see host/kernel_log.py."""
 
 from __future__ import annotations
 
+import enum
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import cache
 from typing import Final, NamedTuple
 
-from laggard.probes.gpu.model.amdgpu_messages import AMDGPU_MESSAGES, BEGINNINGS, DRIVER_LOADED, OTHER_MESSAGES, Kind
-from laggard.probes.host.kernel_log import KernelMessage, parse_messages
-from laggard.probes.host.user_text import begins_with_users_text
+from laggard.probes.errors import Unknown
+from laggard.probes.gpu.model.driver_log import LOADED_ANEW, WAS_RESET
+from laggard.probes.host.host import Host
+from laggard.probes.host.kernel_log import KernelMessage, begins_with_users_text, parse_messages
+
+# What amdgpu writes to the kernel's log, by kind: the live probes and `laggard diagnose` read the same table. Pure.
+#
+# Sources, of Linux and ROCm's driver 6.14 (drivers/gpu/drm/amd): amdgpu/amdgpu_ras.c (uncorrectable and deferred
+# errors, poison, errors at boot), amdgpu_umc.c, amdgpu_ras_eeprom.c and ras/rascore/ras_eeprom.c (bad pages and their
+# threshold), amdgpu_xgmi.c, amdgpu_job.c (ring timeouts), amdgpu_device.c (resets, lost from the bus), amdgpu_mes.c,
+# amdkfd/kfd_device_queue_manager.c, gmc_v9_0.c (page faults), pm/swsmu/smu_cmn.c (SMU). Newer drivers put the number of
+# a RAS event before a message, as `{1}`.
+
+ADDRESS: Final = r"(?P<device>(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])"
+"""A PCI address, as the group `device`."""
+
+AMDGPU: Final = rf"amdgpu {ADDRESS}: (?:amdgpu: )?"
+
+
+class Kind(enum.Enum):
+    """A kind of message. The value is what a live finding says of the GPU."""
+
+    XGMI = "reported an uncorrectable error of its XGMI links (RAS)"
+    XGMI_PCS = "reported an error of its XGMI links"
+    XGMI_TRAINING = "did not train its links to the other GPUs at boot"
+    UNCORRECTABLE = "reported uncorrectable errors of its memory or blocks (RAS)"
+    FATAL = "stopped for an uncorrectable error (RAS)"
+    POISON = "read memory that an uncorrectable error had damaged (RAS poison)"
+    DEFERRED = "found uncorrectable errors in memory that nobody had used (RAS, deferred)"
+    BOOT = "failed a test at boot"
+    NEAR_THRESHOLD = "has nearly as many bad pages of memory as its driver allows"
+    THRESHOLD = "has more bad pages of memory than its driver allows"
+    RESET_FAILED = "could not be reset by its driver"
+    LOST = "was lost from the PCIe bus"
+    NOT_STARTED = "could not be started by its driver"
+    RING = "did not end its work (ring timeout)"
+    SCHEDULER = "had a scheduler that did not answer (MES or HWS)"
+    SMU = "had power firmware that did not answer (SMU)"
+    RESET_BEGUN = "was being reset by its driver, which did not say how that ended"
+    RESET_DONE = "was reset by its driver"
+    PAGE_FAULT = "met a program's access to an address that is not mapped"
+
+
+class AmdgpuMessage(NamedTuple):
+    """`word` is a part of every message that the pattern takes: few are searched. The pattern begins anywhere."""
+
+    kind: Kind
+    word: str
+    pattern: str
+
+
+_UNCORRECTABLE: Final = r".{0,160}?\b[1-9]\d* (?:new )?uncorrectable hardware errors? detected in (?:total in )?"
+
+AMDGPU_MESSAGES: Final[tuple[AmdgpuMessage, ...]] = (
+    AmdgpuMessage(Kind.XGMI, "xgmi", AMDGPU + _UNCORRECTABLE + r"(?P<block>xgmi\w*) block"),
+    AmdgpuMessage(Kind.XGMI_TRAINING, "link training failed",
+                  AMDGPU + r".{0,160}?(?P<error>(?:xgmi|wafl) link training failed)"),
+    AmdgpuMessage(Kind.XGMI_PCS, "XGMI", AMDGPU + r"(?P<error>.{0,160}XGMI.{0,160}?) detected$"),
+    AmdgpuMessage(Kind.UNCORRECTABLE, "uncorrectable", AMDGPU + _UNCORRECTABLE + r"(?P<block>\w+) block"),
+    AmdgpuMessage(Kind.FATAL, "uncorrectable",
+                  AMDGPU + r".{0,160}?uncorrectable hardware error ?\((?P<error>\w+)\)"),
+    AmdgpuMessage(Kind.FATAL, "RAS event of type",
+                  AMDGPU + r".{0,160}?RAS event of type (?P<error>ERREVENT_ATHUB_INTERRUPT) detected"),
+    AmdgpuMessage(Kind.POISON, "oison",
+                  AMDGPU + r".{0,160}?(?:[Pp]oison is consumed|RAS poison consumption)"),
+    AmdgpuMessage(Kind.DEFERRED, "deferred",
+                  AMDGPU + r".{0,160}?\b[1-9]\d* new deferred hardware errors? detected in (?P<block>\w+) block"),
+    AmdgpuMessage(Kind.BOOT, "ailed",
+                  AMDGPU + r".{0,160}?(?P<error>hbm memory test failed|hbm bist test failed|memory training failed"
+                  r"|usr [cd]p link training failed|firmware load failed at boot time)"),
+    AmdgpuMessage(Kind.NEAR_THRESHOLD, "% of threshold",
+                  AMDGPU + r".{0,160}?RAS records: ?\d+ exceeds 90% of threshold"),
+    AmdgpuMessage(Kind.THRESHOLD, "threshold",
+                  AMDGPU + r".{0,160}?(?:RAS records: ?\d+ exceed (?:error )?threshold|[Ss]aved bad pages \d+ reach"
+                  r"|(?<!not )exceeds? .{0,60}bad page threshold)"),
+    AmdgpuMessage(Kind.RESET_FAILED, "eset",
+                  AMDGPU + r"(?P<why>.{0,160}?(?:GPU [Rr]eset\(?\d*\)? ?failed|ASIC reset failed|GPU Recovery Failed"
+                  r"|asic reset failed|GPU reset end with ret = -\d+|mode\d reset failed).{0,60})"),
+    AmdgpuMessage(Kind.LOST, "lost from bus", AMDGPU + r".{0,160}?device lost from bus"),
+    AmdgpuMessage(Kind.NOT_STARTED, "GPU init", AMDGPU + r".{0,160}?[Ff]atal error during GPU init"),
+    AmdgpuMessage(Kind.RING, "ring",
+                  AMDGPU + r".{0,160}?ring (?P<ring>[\w.]+) timeout(?!, but soft)(?:[,!]|$)"),
+    AmdgpuMessage(Kind.RING, "ring", r"amdgpu\]\] \*ERROR\* ring (?P<ring>[\w.]+) timeout(?!, but soft)"),
+    AmdgpuMessage(Kind.SCHEDULER, "unrecoverable state",
+                  r"amdgpu(?: (?P<device>[0-9a-f:.]{7,12}):)?.{0,160}?(?:might|could) be in an unrecoverable state"),
+    AmdgpuMessage(Kind.SMU, "SMU",
+                  AMDGPU + r".{0,160}?(?P<error>SMU: I'm not done with your previous command|SMU is in hanged state)"),
+    AmdgpuMessage(Kind.RESET_DONE, "succeeded", AMDGPU + r".{0,160}?GPU [Rr]eset ?\(\d+\) succeeded"),
+)  # fmt: skip
+"""All messages that say something of a GPU's health; of several that take one record the first counts."""
+
+OTHER_MESSAGES: Final[tuple[AmdgpuMessage, ...]] = (
+    AmdgpuMessage(Kind.RESET_BEGUN, "GPU reset begin", AMDGPU + r".{0,160}?GPU reset begin"),
+    AmdgpuMessage(Kind.PAGE_FAULT, "page fault", AMDGPU + r".{0,160}?page fault \("),
+)
+"""Those that only the live probe asks for: a reset's beginning says nothing where its end is logged, and a page fault
+is a program's."""
+
+DRIVER_LOADED: Final = "[drm] amdgpu kernel modesetting enabled"
+"""The beginning of what the driver writes when its module is loaded (amdgpu_drv.c)."""
+
+BEGINNINGS: Final = ("amdgpu ", "amdgpu: ", "[drm:amdgpu", "[drm] amdgpu ")
+"""The beginnings of the driver's messages."""
+
 
 MAX_EVENTS: Final = 4096
 """The most events that are kept of one log, the newest ones."""
 
-_SAME_RESET_SECONDS: Final = 600.0
-"""The time in which a reset that was begun should have ended: the driver waits for seconds to a minute."""
 _UNTOUCHED_BY_A_RESET: Final = frozenset({Kind.THRESHOLD, Kind.NEAR_THRESHOLD, Kind.LOST, Kind.RESET_DONE})
 
 
@@ -35,7 +135,7 @@ def find_amdgpu_events(log: str) -> list[AmdgpuEvent]:
     events: list[AmdgpuEvent] = []
     for event in _events(parse_messages(log)):
         if event is None:
-            events = [_closed(each, "the driver was loaded anew") for each in events]
+            events = [_closed(each, LOADED_ANEW) for each in events]
         elif event.kind is Kind.RESET_DONE:
             events = [_after_reset(each, event.address) for each in events]
             events.append(event)
@@ -45,14 +145,36 @@ def find_amdgpu_events(log: str) -> list[AmdgpuEvent]:
     return events
 
 
+def read_amdgpu_events(host: Host) -> tuple[list[AmdgpuEvent], str]:
+    """Returns the events in the machine's log, and why it cannot be read; empty where it can."""
+    try:
+        return find_amdgpu_events(host.kernel_log()), ""
+    except Unknown as error:
+        return [], str(error)
+
+
 def open_kinds(events: Iterable[AmdgpuEvent], address: str) -> frozenset[Kind]:
     """Returns the kinds of a GPU's events that nothing has closed."""
     return frozenset(event.kind for event in events if event.address == address and not event.closed_by)
 
 
+_UNUSABLE: Final = {
+    Kind.RESET_FAILED: "the driver could not reset it",
+    Kind.RESET_BEGUN: "the driver's reset of it has not ended",
+    Kind.LOST: "it was lost from the bus",
+    Kind.THRESHOLD: "it has more bad pages than its driver allows",
+}
+"""The kinds of open events after which a GPU takes no new work."""
+
+
+def why_unusable(kinds: Collection[Kind]) -> str:
+    """Returns why a GPU with these open events takes no new work; empty where nothing shows that."""
+    return next((words for kind, words in _UNUSABLE.items() if kind in kinds), "")
+
+
 def _after_reset(event: AmdgpuEvent, address: str) -> AmdgpuEvent:
     is_its = event.address in ("", address) and event.kind not in _UNTOUCHED_BY_A_RESET
-    return _closed(event, "the GPU was reset") if is_its else event
+    return _closed(event, WAS_RESET) if is_its else event
 
 
 def _closed(event: AmdgpuEvent, how: str) -> AmdgpuEvent:

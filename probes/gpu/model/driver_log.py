@@ -5,18 +5,17 @@ Sources: open-gpu-kernel-modules 595.45.04, osinit.c and osapi.c (GPUs off the b
 (Xid 154), common_nvswitch.h (SXids), nv.c (the line of a driver that is loaded).
 
 A message is the driver's where its record begins so. The text of other messages can be a user's: see
-host/user_text.py.
+host/kernel_log.py.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
-from laggard.probes.host.kernel_log import KernelMessage, parse_messages
-from laggard.probes.host.user_text import begins_with_users_text
-from laggard.text.lazy_pattern import lazy_pattern
+from laggard.kit.words import lazy_pattern
+from laggard.probes.host.kernel_log import KernelMessage, begins_with_users_text, parse_messages
 
 OFF_THE_BUS: Final = 79
 RECOVERY_ACTION: Final = 154
@@ -26,6 +25,8 @@ TAKES_BACK: Final = {162: 163}
 (PSHC_REENGAGED) and 163 (PSHC_DISENGAGED), whose reset is not needed once the power-smoothing circuit is on again."""
 
 TAKEN_BACK: Final = "a later Xid took it back"
+LOADED_ANEW: Final = "the driver was loaded anew"
+WAS_RESET: Final = "the GPU was reset"
 
 _ADDRESS: Final = r"([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})"
 _XID = lazy_pattern(rf"NVRM: Xid \((?:PCI:)?{_ADDRESS}[^)]*\): (\d{{1,5}})\b[,:]?\s*(.*)")
@@ -71,33 +72,36 @@ def find_xids(log: str) -> list[XidLine]:
 def xids_of(messages: Iterable[KernelMessage]) -> list[XidLine]:
     """Finds the errors among messages, as find_xids does."""
     lines: list[XidLine] = []
-    loaded_at = 0  # as many lines came before the driver was loaded last
     failed: _FailedStart | None = None
-    reset_at: dict[str, int] = {}
-    taken_back: dict[tuple[str, int], int] = {}
+    closers: dict[object, _Closer] = {}
     for event in _events(messages):
-        if isinstance(event, _DriverLoaded):
+        if isinstance(event, _Start) and event.loaded:
             same_start = failed is not None and _within(failed.seconds, event.seconds, _START_SECONDS)
-            loaded_at = failed.first if failed is not None and same_start else len(lines)
+            closers["driver"] = _Closer(failed.first if failed is not None and same_start else len(lines), LOADED_ANEW)
             failed = None
-        elif isinstance(event, _ProbeFailed):
+        elif isinstance(event, _Start):
             failed = _FailedStart(event.seconds, _first_of_start(lines, event.seconds))
         elif not _is_known(lines, event):
             if _was_reset(event):
-                reset_at[event.bus_id] = len(lines)
+                closers[event.bus_id] = _Closer(len(lines), WAS_RESET)
             if event.source == "Xid" and event.code in TAKES_BACK:
-                taken_back[event.bus_id, TAKES_BACK[event.code]] = len(lines)
+                closers[event.device, TAKES_BACK[event.code]] = _Closer(len(lines), TAKEN_BACK)
             lines.append(event)
-    closed = (_closed_by(place, line, loaded_at, reset_at, taken_back) for place, line in enumerate(lines))
-    return [line._replace(closed_by=by) for line, by in zip(lines, closed, strict=True)]
+    return [line._replace(closed_by=_closed_by(place, line, closers)) for place, line in enumerate(lines)]
 
 
-class _DriverLoaded(NamedTuple):
+class _Closer(NamedTuple):
+    """Closes the first `before` lines."""
+
+    before: int
+    how: str
+
+
+class _Start(NamedTuple):
+    """A start of the driver: whether it was loaded, or its probe routine failed."""
+
     seconds: float | None
-
-
-class _ProbeFailed(NamedTuple):
-    seconds: float | None
+    loaded: bool
 
 
 class _FailedStart(NamedTuple):
@@ -124,31 +128,21 @@ def _was_reset(line: XidLine) -> bool:
     return bool(found) and bool(re.search("reset|reboot", found[1], re.IGNORECASE))  # type: ignore[index]
 
 
-def _closed_by(
-    place: int,
-    line: XidLine,
-    loaded_at: int,
-    reset_at: dict[str, int],
-    taken_back: dict[tuple[str, int], int],
-) -> str:
-    if line.source == "Xid" and place < taken_back.get((line.bus_id, line.code), 0):
-        return TAKEN_BACK
-    if place < loaded_at:
-        return "the driver was loaded anew"
-    return "the GPU was reset" if place < reset_at.get(line.bus_id, 0) else ""
+def _closed_by(place: int, line: XidLine, closers: Mapping[object, _Closer]) -> str:
+    """`closers`: the last ones, of one error of a device, of all and of a bus."""
+    found = [closers.get(key) for key in ((line.device, line.code), "driver", line.bus_id)]
+    return next((closer.how for closer in found if closer is not None and place < closer.before), "")
 
 
-def _events(messages: Iterable[KernelMessage]) -> Iterator[XidLine | _DriverLoaded | _ProbeFailed]:
+def _events(messages: Iterable[KernelMessage]) -> Iterator[XidLine | _Start]:
     """Yields the errors, and where the driver was loaded or its start failed."""
     address, lines_left = "", 0
     for message in messages:
         text = message.text
         if not text.startswith(_BEGINNINGS) or begins_with_users_text(text):
             continue
-        if text.startswith(_LOADED):
-            yield _DriverLoaded(message.seconds)
-        elif text.startswith(_PROBE_FAILED):
-            yield _ProbeFailed(message.seconds)
+        if text.startswith((_LOADED, _PROBE_FAILED)):
+            yield _Start(message.seconds, text.startswith(_LOADED))
         elif found := _XID.match(text):
             yield _line(message, found[1], int(found[2]), found[3])
         elif found := _SXID.match(text):

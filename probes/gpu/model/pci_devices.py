@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple, TypeVar
 
+from laggard.kit.words import lazy_pattern
 from laggard.probes.errors import NotFound, Unknown
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import Gpu
-from laggard.text.lazy_pattern import lazy_pattern
 
 _DEVICES: Final = "/sys/bus/pci/devices"
 _DRIVERS: Final = "/sys/bus/pci/drivers"
@@ -71,10 +71,7 @@ def find_nvidia_devices(host: Host) -> NvidiaDevices:
 
 def gpu_files(host: Host) -> tuple[str, ...]:
     """Returns the names of NVIDIA's GPUs in /dev: nvidia0, nvidia1; none where /dev cannot be read."""
-    try:
-        return tuple(name for name in host.entries("/dev") if _FILE.fullmatch(name))
-    except Unknown:
-        return ()
+    return tuple(name for name in host.names("/dev") if _FILE.fullmatch(name))
 
 
 def _classify(host: Host, name: str) -> str:
@@ -111,7 +108,7 @@ def _lent(host: Host) -> frozenset[str]:
 def _displays(host: Host, gpus: list[str]) -> tuple[str, ...]:
     """Returns the VGA controllers without NVIDIA's driver that are of another model than those with it: mostly a card
     for the console, of an age that today's driver does not know. A GPU of the same model as its neighbours is none."""
-    models = {name: (_driver(host, name), _device(host, name)) for name in gpus}
+    models = {name: (driver_of(host, name), _device(host, name)) for name in gpus}
     working = {model for driver, model in models.values() if driver == "nvidia"}
     return tuple(
         name
@@ -123,7 +120,8 @@ def _displays(host: Host, gpus: list[str]) -> tuple[str, ...]:
     )
 
 
-def _driver(host: Host, name: str) -> str:
+def driver_of(host: Host, name: str) -> str:
+    """Returns the name of the driver that has the device; empty where none has."""
     try:
         return host.read_link(f"{_DEVICES}/{name}/driver").rpartition("/")[2]
     except NotFound:
@@ -181,3 +179,55 @@ def of_each_maker(host: Host, nvidia: Iterable[_Told], amd: Iterable[_Told]) -> 
         yield from nvidia
     if problem is not None:
         raise problem
+
+
+_MARKERS: Final = ("/.dockerenv", "/run/.containerenv")  # of Docker and of Podman
+_KUBERNETES: Final = "KUBERNETES_SERVICE_HOST"  # Kubernetes sets it in every container
+
+
+def why_confined(host: Host) -> str:
+    """Returns why not all GPUs may be shown here; empty where nothing confines this process. SLURM's prologs and
+    epilogs run outside of the job's cgroup."""
+    environ = host.variables()
+    visible = environ.get("NVIDIA_VISIBLE_DEVICES", "")
+    if visible not in ("", "void", "all"):
+        return "this container was given only some (NVIDIA_VISIBLE_DEVICES)"
+    script = environ.get("SLURM_SCRIPT_CONTEXT", "")
+    if "SLURM_JOB_ID" in environ and not script.startswith(("prolog", "epilog")):
+        return "this process runs in a SLURM job, which may be given only some"
+    container = _container(host, environ)
+    if not container or (visible == "all" and _KUBERNETES not in environ) or _has_all_device_files(host):
+        return ""
+    return f"this process runs in {container}, which may be given only some"
+
+
+def _container(host: Host, environ: Mapping[str, str]) -> str:
+    """Returns what kind of container this is; empty for none. The Container Device Interface sets
+    NVIDIA_VISIBLE_DEVICES=void, whatever GPUs it gives; containerd leaves no marker, but outside of a container, where
+    all processes can be seen, process 2 is kthreadd, a thread of the kernel."""
+    if _KUBERNETES in environ:
+        return "a container of Kubernetes"
+    if environ.get("NVIDIA_VISIBLE_DEVICES") == "void" or any(_exists(host, path) for path in _MARKERS):
+        return "a container"
+    try:
+        return "" if host.read("/proc/2/comm").strip() == "kthreadd" else "a container"
+    except NotFound:
+        return "a container" if _exists(host, "/proc/1/comm") else ""
+    except Unknown:
+        return ""
+
+
+def _has_all_device_files(host: Host) -> bool:
+    """Returns whether there is a /dev/nvidiaN for each GPU of the PCI tree: then the container was given all."""
+    pci = find_nvidia_devices(host)
+    return pci.shown and len(gpu_files(host)) >= len(pci.gpus)
+
+
+def _exists(host: Host, path: str) -> bool:
+    try:
+        host.read_bytes(path)
+    except NotFound:
+        return False
+    except Unknown:
+        return True
+    return True

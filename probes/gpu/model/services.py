@@ -6,12 +6,17 @@ by the unit of systemd that it is in, or by its parent.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from typing import Final
+from collections.abc import Callable, Collection, Mapping
+from typing import Final, NamedTuple
 
+import msgspec
+
+from laggard import wire
+from laggard.kit.processes import parse_stat
+from laggard.kit.words import lazy_pattern
 from laggard.probes.errors import Unknown
 from laggard.probes.host.host import Host
-from laggard.text.lazy_pattern import lazy_pattern
+from laggard.probes.nvml.model import Gpu, Nvml
 
 GPU_SERVICES: Final = ("nvidia-cuda-mps", "nv-hostengine", "dcgm-exporter", "nvidia-persiste")
 """The services that hold GPUs, by their names in /proc/PID/comm, which is cut at 15 characters."""
@@ -21,17 +26,9 @@ _UNIT: Final = lazy_pattern(r"\d+:[^:]*:/system\.slice/([\w@.\\-]+)\.service(?:/
 _NVIDIAS_UNITS: Final = ("nvidia-", "dcgm", "nv-hostengine")
 
 
-def process_name(host: Host, pid: int) -> str:
-    """Returns the process's name; empty if it is in another PID namespace, or has just ended."""
-    try:
-        return host.read(f"/proc/{pid}/comm").strip()
-    except Unknown:
-        return ""
-
-
 def is_service(host: Host, pid: int, names: Collection[str] = GPU_SERVICES) -> bool:
     """Whether the process is a service of one of these names."""
-    return is_service_by(lambda path: _read(host, path), pid, names)
+    return is_service_by(host.text, pid, names)
 
 
 def is_service_by(read: Callable[[str], str], pid: int, names: Collection[str] = GPU_SERVICES) -> bool:
@@ -44,7 +41,7 @@ def is_service_by(read: Callable[[str], str], pid: int, names: Collection[str] =
 def _is_of_root(read: Callable[[str], str], pid: int) -> bool:
     """Whether the process's real and saved uids are root's. A program of root's that a user starts has the user's as
     its real one; a service acts under a user's for a moment."""
-    uids = _status(read, pid, "Uid")
+    uids = status_words(read, pid, "Uid")
     return len(uids) == 4 and uids[0] == uids[2] == "0"
 
 
@@ -58,7 +55,7 @@ def _is_in_its_unit(read: Callable[[str], str], pid: int) -> bool:
 def _is_child_of_service(read: Callable[[str], str], pid: int, names: Collection[str]) -> bool:
     """Whether a service of root's has started it under a user's account, as the control daemon of MPS does. Who loses
     its parent becomes a child of init, which has no such name."""
-    parent = _status(read, pid, "PPid")
+    parent = status_words(read, pid, "PPid")
     if not parent or _name(read, int(parent[0])) not in names:
         return False
     return _is_of_root(read, int(parent[0])) or _is_in_its_unit(read, int(parent[0]))
@@ -68,14 +65,72 @@ def _name(read: Callable[[str], str], pid: int) -> str:
     return read(f"/proc/{pid}/comm").strip()
 
 
-def _status(read: Callable[[str], str], pid: int, field: str) -> list[str]:
+def status_words(read: Callable[[str], str], pid: int, field: str) -> list[str]:
     """The words of a line of the process's status. The name, which stands above, has its newlines escaped there."""
     lines = read(f"/proc/{pid}/status").split("\n")
     return next((words.split() for key, _, words in (line.partition(":") for line in lines) if key == field), [])
 
 
-def _read(host: Host, path: str) -> str:
+RUNNING_PATH: Final = "/run/laggard/rings/running.json"
+"""The path of the file on a ring that runs here. Nobody but root and the user laggard can write there."""
+
+
+class RunningRing(msgspec.Struct, frozen=True):
+    """`session`: of all of its processes."""
+
+    session: int
+
+
+def own_ring(host: Host) -> int | None:
+    """Returns the session of the ring that runs here; None: none does."""
     try:
-        return host.read(path)
-    except Unknown:
-        return ""
+        return wire.decode(host.read_bytes(RUNNING_PATH), RunningRing).session
+    except (Unknown, wire.WireError):
+        return None
+
+
+def is_of_session(host: Host, pid: int, session: int | None) -> bool:
+    """Whether the process is of that session."""
+    if session is None:
+        return False
+    try:
+        return parse_stat(host.read_bytes(f"/proc/{pid}/stat")).session == session
+    except (Unknown, ValueError):
+        return False
+
+
+_PART = lazy_pattern(r"(\d{1,4})(?:-(\d{1,4}))?")
+
+
+class JobGpus(NamedTuple):
+    gpus: tuple[Gpu, ...]
+    missing: tuple[int, ...]  # device numbers that the job was given and NVML does not list
+
+
+def gpus_of_job(environ: Mapping[str, str], nvml: Nvml) -> JobGpus | None:
+    """Returns the GPUs of the job in whose prolog, epilog or step this process runs; None where it runs in no job, or
+    where SLURM names no GPUs.
+
+    SLURM_JOB_GPUS holds device numbers, the N of /dev/nvidiaN (gres.conf: File=/dev/nvidia[0-7]), which is NVML's minor
+    number and not its index. Raises Unknown where the variable is no list of numbers.
+    """
+    text = environ.get("SLURM_JOB_GPUS", "")
+    if not text:
+        return None
+    by_minor = {gpu.index if gpu.minor is None else gpu.minor: gpu for gpu in nvml.gpus}
+    numbers = _numbers(text)
+    return JobGpus(
+        gpus=tuple(by_minor[number] for number in numbers if number in by_minor),
+        missing=tuple(number for number in numbers if number not in by_minor),
+    )
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    numbers: set[int] = set()
+    for part in text.split(","):
+        found = _PART.fullmatch(part.strip())
+        if not found:
+            raise Unknown(f"SLURM_JOB_GPUS is {text[:60]!r}, no list of device numbers")
+        first = int(found[1])
+        numbers.update(range(first, int(found[2] or first) + 1))
+    return tuple(sorted(numbers))

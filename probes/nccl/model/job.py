@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from laggard.nccl.log.model import Connection, NcclProcess
@@ -20,12 +20,8 @@ class HardwareFacts(NamedTuple):
     """The machines have an RDMA device that is not a software device."""
     gpudirect: bool | None = None
     """The GPUs and their driver support GPUDirect RDMA; False: GeForce boards, GB10."""
-    peer_to_peer: bool | None = None
-    """The GPUs of a machine can reach each other's memory."""
     gpus: int | None = None
     """The number of GPUs of one machine."""
-    links: Mapping[frozenset[str], str] = {}
-    """Distances by two GPUs' bus ids as NCCL writes them (see bus_id()): NVL or NV18, PIX, PXB, PHB, NODE, SYS."""
 
 
 class NcclJob(NamedTuple):
@@ -63,40 +59,26 @@ class NcclJob(NamedTuple):
         return (process, *same_host, *rest)
 
 
-def bus_id(address: str) -> str:
-    """Returns a GPU's PCI address (`0000:2a:00.0`) as NCCL writes it, a hexadecimal number without leading zeros:
-    `2a000`. Raises ValueError for a text that is no address."""
-    domain, bus, rest = address.split(":")
-    device, function = rest.split(".")
-    number = int(domain, 16) << 20 | int(bus, 16) << 12 | int(device, 16) << 4 | int(function, 16)
-    return f"{number:x}"
+def network_connections(process: NcclProcess) -> tuple[Connection, ...]:
+    return tuple(connection for connection in process.connections if connection.transport == "NET")
 
 
 def tcp_connections(process: NcclProcess) -> tuple[Connection, ...]:
-    """Returns the connections over plain TCP: NCCL's own sockets, and libfabric where its provider is TCP."""
-    tcp_provider = process.provider.split(";")[0] in _TCP_PROVIDERS
-    return tuple(
-        connection
-        for connection in network_connections(process)
-        if connection.name == "Socket" or (tcp_provider and connection.name.endswith(_LIBFABRIC))
-    )
+    return tuple(each for each in network_connections(process) if _is_tcp(process, each))
 
 
 def rdma_connections(process: NcclProcess) -> tuple[Connection, ...]:
-    tcp = tcp_connections(process)
     return tuple(
-        connection
-        for connection in network_connections(process)
-        if _RDMA_NETWORK.fullmatch(connection.name) and connection not in tcp
+        each
+        for each in network_connections(process)
+        if _RDMA_NETWORK.fullmatch(each.name) and not _is_tcp(process, each)
     )
 
 
-def receiving_connections(process: NcclProcess) -> tuple[Connection, ...]:
-    return tuple(connection for connection in rdma_connections(process) if connection.direction == "receive")
-
-
-def network_connections(process: NcclProcess) -> tuple[Connection, ...]:
-    return tuple(connection for connection in process.connections if connection.transport == "NET")
+def _is_tcp(process: NcclProcess, connection: Connection) -> bool:
+    """Whether it is one of NCCL's own sockets, or of libfabric's where its provider is TCP."""
+    over_tcp = process.provider.split(";")[0] in _TCP_PROVIDERS
+    return connection.name == "Socket" or (over_tcp and connection.name.endswith(_LIBFABRIC))
 
 
 def hosts_of(processes: Iterable[NcclProcess]) -> str:

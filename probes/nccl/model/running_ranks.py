@@ -18,17 +18,14 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from laggard.environment import FALLBACK_RANK_DIR, SHARED_RANK_DIR
-from laggard.nccl.conf import ETC, NcclConf, parse_conf
+from laggard.kit.environment import FALLBACK_RANK_DIR, SHARED_RANK_DIR
+from laggard.kit.users import ACCOUNTS
+from laggard.kit.words import lazy_pattern, printable_line
 from laggard.nccl.variable_table import Version
-from laggard.nccl.variables import may_be_shown, parse_version
+from laggard.nccl.variables import ETC, NcclConf, may_be_shown, parse_conf, parse_version
 from laggard.probes.errors import NotFound, Unknown
-from laggard.probes.host.apart import NoChild, Stopped, apart
-from laggard.probes.host.hanging_users import HANGING
+from laggard.probes.host.apart import HANGING, NoChild, Stopped, apart
 from laggard.probes.host.host import Host
-from laggard.sub_uids import ACCOUNTS
-from laggard.text.lazy_pattern import lazy_pattern
-from laggard.text.words import printable_line
 
 _HOLDS: Final = lazy_pattern(rf"/dev/nvidia[0-9]+|({SHARED_RANK_DIR}|{FALLBACK_RANK_DIR})/.*")
 _NAME = lazy_pattern(r"NCCL_[A-Z0-9_]{1,80}")
@@ -174,7 +171,7 @@ def _read(
         except Unknown:
             unread.append(int(pid))
             continue
-        room += _characters(found) if found else 0
+        room += sum(len(name) + len(value) for name, value in found.environment.items()) if found else 0
         if room > _MAX_CHARACTERS:
             left_out += 1
             break
@@ -191,18 +188,15 @@ def _in_turn(queues: Iterable[list[str]]) -> Iterator[str]:
     return (pid for turn in itertools.zip_longest(*queues) for pid in turn if pid is not None)
 
 
-def _characters(process: RankProcess) -> int:
-    return sum(len(name) + len(value) for name, value in process.environment.items())
-
-
 def _rank_process(host: Host, pid: str, read: ReadNamed) -> RankProcess | None:
     """None where it holds no GPU and no rank file."""
     if not _holds_a_gpu(host, pid):
         return None
-    everything = dict(_pairs(host.read_bytes(f"/proc/{pid}/environ").decode(errors="replace")))
+    entries = host.read_bytes(f"/proc/{pid}/environ").decode(errors="replace").split("\0")
+    everything = {name: value for name, sign, value in (entry.partition("=") for entry in entries) if sign}
     conf_path = everything.get("NCCL_CONF_FILE") or f"{everything.get('HOME', '')}/.nccl.conf"
-    conf = _read_conf(host, pid, conf_path, read) or NcclConf({}, ())
-    etc = _read_conf(host, pid, ETC, read)
+    conf = _read_conf(pid, conf_path, read) or NcclConf({}, ())
+    etc = _read_conf(pid, ETC, read)
     merged = {**(etc.settings if etc else {}), **conf.settings, **everything}
     return RankProcess(
         int(pid),
@@ -214,7 +208,7 @@ def _rank_process(host: Host, pid: str, read: ReadNamed) -> RankProcess | None:
     )
 
 
-def _read_conf(host: Host, pid: str, path: str, read: ReadNamed) -> NcclConf | None:
+def _read_conf(pid: str, path: str, read: ReadNamed) -> NcclConf | None:
     """The part that may be told of a settings file as the process sees it, which may run in a container; empty where it
     has none. None where its user may not read it, or this one."""
     if not path.startswith("/"):
@@ -222,14 +216,7 @@ def _read_conf(host: Host, pid: str, path: str, read: ReadNamed) -> NcclConf | N
     try:
         return _told(parse_conf(read(f"/proc/{pid}/root{path}", pid)))
     except NotFound:
-        if not host.recorded:
-            return NcclConf({}, ())
-    except Unknown:
-        return None
-    try:
-        return (
-            _told(parse_conf(read(path, pid))) if path != ETC else None
-        )  # a recording from before there were such paths
+        return NcclConf({}, ())
     except Unknown:
         return None
 
@@ -263,13 +250,6 @@ def _holds_a_gpu(host: Host, pid: str) -> bool:
         except NotFound:  # closed meanwhile
             continue
     return False
-
-
-def _pairs(text: str) -> Iterator[tuple[str, str]]:
-    for entry in text.split("\0"):
-        name, sign, value = entry.partition("=")
-        if sign:
-            yield name, value
 
 
 def _version(host: Host, pid: str) -> Version:

@@ -2,23 +2,217 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, NamedTuple
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from laggard.model import Finding
-from laggard.nccl.log.model import NcclLog, NcclProcess
+from laggard.kit.words import counted, seconds_text
+from laggard.model import Finding, Severity
+from laggard.nccl.log import model as values
+from laggard.nccl.log.model import NcclLog, NcclProcess, SlowTransfers
 from laggard.nccl.variables import may_be_shown, parse_version
-from laggard.probes.nccl.model.job import HardwareFacts, NcclJob, hosts_of, ranks_of
-from laggard.probes.nccl.rules.attention_findings import judge_attention
-from laggard.probes.nccl.rules.log_gaps import find_gaps
-from laggard.probes.nccl.rules.network_findings import judge_protocol, judge_slow_transfers
+from laggard.probes.nccl.model.job import (
+    HardwareFacts,
+    NcclJob,
+    evidence_of,
+    hosts_of,
+    network_connections,
+    ranks_of,
+    rdma_connections,
+)
 from laggard.probes.nccl.rules.own_diagnostics import judge_own_diagnostics
-from laggard.probes.nccl.rules.transport_findings import count_job_channels, judge_transport
-from laggard.probes.nccl.rules.variable_findings import judge_environment
-from laggard.probes.nccl.rules.variable_rules import VariableContext
-from laggard.probes.nccl.rules.version_findings import judge_versions
+from laggard.probes.nccl.rules.rank_findings import judge_versions
+from laggard.probes.nccl.rules.transport_findings import (
+    count_job_channels,
+    judge_transport,
+    shm_cause,
+    tcp_cause,
+    uses_host_memory,
+    uses_tcp,
+)
+from laggard.probes.nccl.rules.variable_rules import VariableContext, judge_environment
+from laggard.probes.probe import finding
+
+_INVALID = re.compile(r"Invalid value (.{1,80}) for (NCCL_[A-Z0-9_]{1,80}), using default (-?\d{1,19})\.")
+"""The line of src/misc/param.cc of 2.32 on a value that is not valid."""
+
+_DEGRADED = re.compile(r"MNNVL busId (\S{1,40}) NVLink fabric health reports (DEGRADED_BANDWIDTH)\b")
+
+
+def judge_attention(processes: Sequence[NcclProcess]) -> tuple[Finding, ...]:
+    """Returns a finding for each variable whose value NCCL could not read, and for each GPU whose NVLinks it found
+    degraded."""
+    by_match: dict[tuple[str, ...], list[NcclProcess]] = {}
+    for process in processes:
+        for text in process.warnings:
+            if found := _INVALID.match(text):
+                by_match.setdefault(("invalid", found[2], found[1], found[3]), []).append(process)
+            elif found := _DEGRADED.match(text):
+                by_match.setdefault(("degraded", process.host, found[1], text), []).append(process)
+    return tuple(_finding(key, own) for key, own in by_match.items())
+
+
+def _finding(key: tuple[str, ...], processes: list[NcclProcess]) -> Finding:
+    kind, first, second, third = key
+    if kind == "invalid":
+        return finding(
+            "NCCL_ENV_INERT",
+            first,
+            f"{second} is no number: NCCL uses its default, {third}",
+            evidence={"value": second, "default": third, "set_on": hosts_of(processes)} | evidence_of(processes),
+            fix=f"Give {first} a number, or remove it.",
+        )
+    return finding(
+        "FABRIC_NOT_READY",
+        f"{first or 'the job'} {second}",
+        "NCCL found the bandwidth of the GPU's NVLink fabric degraded",
+        evidence={"log": third} | evidence_of(processes),
+        fix="`nvidia-smi -q` of this GPU, section Fabric, and the fabric manager's log name the links.",
+    )
+
+
+_ADVICE: Final = "log with NCCL_DEBUG=INFO from the start to the first steps"
+_FAILURES: Final = (values.NOT_DELIVERED, values.QUEUE_PAIR_FAILED)
+
+
+def find_gaps(log: NcclLog, job: NcclJob) -> str:
+    """Returns one line about what could not be judged and what to do; empty: everything was judged."""
+    if not log.processes:
+        return f"has no lines of NCCL about its network: {_ADVICE}"
+    if log.dropped:
+        return f"has more processes than can be read: {log.dropped} were left out; split it"
+    return _failure(job) or _missing_channels(job) or _open_question(job)
+
+
+def _failure(job: NcclJob) -> str:
+    """Returns NCCL's warning of a failure that no finding explains."""
+    for process in job.processes:
+        hint = process.hint(*_FAILURES)
+        warning = hint.text if hint else next(iter(process.warnings), "")
+        if warning:
+            meaning = f" ({values.HINTS[hint.kind]})" if hint else ""
+            return f"NCCL warned{_on_host(process)}: {warning}{meaning}"
+    stopped = next(
+        (process for process in job.processes if process.hint(values.PLUGIN_FAILED) and not process.connections), None
+    )
+    if stopped and not any(process.connections for process in job.processes):
+        return f"NCCL found no network{_on_host(stopped)}: {stopped.hints[0].text}"
+    return ""
+
+
+def _missing_channels(job: NcclJob) -> str:
+    networks = {process.network for process in job.processes if process.network}
+    if not any(process.connections for process in job.processes):
+        chosen = f"says that {'/'.join(sorted(networks))} was chosen, but " if networks else ""
+        return f"{chosen}lacks the channel lines (`via ...`): {_ADVICE}"
+    spans = max((job.nodes(process) or 0 for process in job.processes), default=0)
+    if spans > 1 and not any(network_connections(process) for process in job.processes):
+        return f"lacks the channels between its {spans} nodes: {_ADVICE}"
+    if job.facts.gpudirect is False:
+        return ""
+    connections = [connection for process in job.processes for connection in rdma_connections(process)]
+    rings = any(process.ring_gdr for process in job.processes)
+    if (
+        connections
+        and not rings
+        and not any(connection.gdr or connection.direction == "receive" for connection in connections)
+    ):
+        return f"lacks the receiving channels, which show GPUDirect: {_ADVICE}"
+    return ""
+
+
+def _open_question(job: NcclJob) -> str:
+    """Returns what the log would need to decide whether a slow transport is a fault."""
+    if job.rdma is None and any(uses_tcp(process, job) and tcp_cause(process, job).chosen for process in job.processes):
+        return "shows TCP by choice, but not whether the machines have RDMA: add their `lspci -vvv`"
+    causes = [shm_cause(process, job) for process in job.processes if uses_host_memory(process)]
+    if any(cause and not cause.known for cause in causes):
+        return f"does not say why GPUs exchange data through host memory: {_ADVICE}, NCCL_DEBUG_SUBSYS=INIT,GRAPH"
+    return ""
+
+
+def _on_host(process: NcclProcess) -> str:
+    return f" on {process.host}" if process.host else ""
+
+
+_TELLS_PLATFORM = (1, 13)
+"""The version from which on aws-ofi-nccl logs `platform set` (src/nccl_ofi_net.c at v1.13.2-aws, and not at
+v1.9.2-aws)."""
+
+
+def judge_slow_transfers(processes: Sequence[NcclProcess]) -> tuple[Finding, ...]:
+    """Returns a finding for each device of each host."""
+    found: dict[tuple[str, str], list[tuple[NcclProcess, SlowTransfers]]] = {}
+    for process in processes:
+        for slow in process.slow_transfers:
+            found.setdefault((process.host, slow.device), []).append((process, slow))
+    return tuple(_slow_device(host, device, found[host, device]) for host, device in sorted(found))
+
+
+def _slow_device(host: str, device: str, found: Sequence[tuple[NcclProcess, SlowTransfers]]) -> Finding:
+    stalled = sum(slow.lines for _, slow in found if slow.stalled)
+    late = sum(slow.lines for _, slow in found if not slow.stalled)
+    longest = max(slow.longest_ns for _, slow in found) / 1e9
+    worst = max((slow for _, slow in found), key=lambda slow: (slow.stalled, slow.longest_ns))
+    how = ((stalled, "without any end"), (late, "late"))
+    what = " and ".join(f"{counted(times, 'time')} {words}" for times, words in how if times)
+    return finding(
+        "NCCL_WQE_SLOW",
+        f"{host or 'the job'} {device}",
+        f"its transfers took longer than NCCL_IB_WQE_LATENCY_THRESHOLD_NS: {what}, up to {seconds_text(longest)}",
+        evidence={"stalled": stalled, "late": late, "longest_seconds": longest, "log": worst.text}
+        | evidence_of([process for process, _ in found]),
+        fix="Compare the port's error, congestion and retransmission counters, its rate and its cable with its peers', "
+        "on both sides of the link; where all ports are slow, look at the switch, or raise the threshold.",
+        commands=(f"rdma statistic show link {device}", "perfquery -x"),
+    )
+
+
+def judge_protocol(processes: Sequence[NcclProcess]) -> tuple[Finding, ...]:
+    """Returns findings where the plugin's two protocols are mixed, and where SENDRECV was chosen by a user, or for want
+    of anything that the plugin knows of an EFA machine. Where the platform chose it, it is the right one there; plugins
+    before 1.13 do not log that they were told by the platform."""
+    by_protocol = {name: [each for each in processes if each.protocol == name] for name in ("RDMA", "SENDRECV")}
+    if all(by_protocol.values()):
+        return (_mixed(by_protocol["SENDRECV"], by_protocol["RDMA"]),)
+    chosen = [each for each in by_protocol["SENDRECV"] if each.protocol_set_by == "user"]
+    fallen_back = [each for each in by_protocol["SENDRECV"] if not each.protocol_set_by and _would_tell(each)]
+    causes = (
+        (chosen, "OFI_NCCL_PROTOCOL=SENDRECV asks for it"),
+        (fallen_back, "the plugin did not recognise the machine"),
+    )
+    return tuple(_send_receive(own, cause) for own, cause in causes if own)
+
+
+def _would_tell(process: NcclProcess) -> bool:
+    """Whether this runs over EFA with a plugin that logs where the platform chose the protocol."""
+    version = process.libfabric_plugin
+    return process.provider.split(";")[0] == "efa" and version is not None and version >= _TELLS_PLATFORM
+
+
+def _mixed(some: Sequence[NcclProcess], others: Sequence[NcclProcess]) -> Finding:
+    return finding(
+        "OFI_SENDRECV",
+        hosts_of(some),
+        f"protocol SENDRECV, and RDMA on {hosts_of(others)}: ranks with different protocols cannot connect",
+        evidence={"cause": "mixed"} | evidence_of(some),
+        fix="Set OFI_NCCL_PROTOCOL on all ranks alike, or nowhere, and run one version of aws-ofi-nccl.",
+        severity=Severity.CRITICAL,
+    )
+
+
+def _send_receive(processes: Sequence[NcclProcess], cause: str) -> Finding:
+    return finding(
+        "OFI_SENDRECV",
+        hosts_of(processes),
+        f"protocol SENDRECV in place of RDMA: {cause}",
+        evidence={"cause": cause, "provider": processes[0].provider} | evidence_of(processes),
+        fix="Remove OFI_NCCL_PROTOCOL, or try OFI_NCCL_PROTOCOL=RDMA on all ranks, with an aws-ofi-nccl that knows the "
+        "machine; compare the bandwidth.",
+    )
+
 
 _MAX_WARNINGS = 16
 _MAX_HOSTS = 1000

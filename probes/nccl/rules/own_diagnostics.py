@@ -17,9 +17,7 @@ from laggard.probes.probe import finding
 _TAGGED = re.compile(r"\[INFO\] +(.*)")
 _XID = re.compile(r"(SXid|Xid) (\d{1,6}) detected .* on host (\S{1,64})\. (.*)")
 _EDGES = re.compile(r"p2p: (\d{1,9})/(\d{1,9}) .*\bverif(?:ied|ication)\b")
-_WRONG_DATA = re.compile(r"p2p: .*\b(?:write|read) mismatch\b")
 _RANKS = re.compile(r"rank\(s\) (\{[^}]{0,120}\}(?: \(N=\d+\))?)")
-_DIFFERS = re.compile(r"\bmismatch\b|\bdiffer from\b|inconsistent link speeds|corrected volatile errors at or above")
 
 _MAX_FINDINGS = 32
 
@@ -47,13 +45,13 @@ _RULES = (
         "`nvidia-smi nvlink -s` on these ranks' nodes shows which; reset the GPUs, and where it stays, call service.",
     ),
     _Rule(
-        _WRONG_DATA,
+        re.compile(r"p2p: .*\b(?:write|read) mismatch\b"),
         "NCCL_DIAGNOSTICS",
         Severity.CRITICAL,
         "Data were wrong between two GPUs: take the node out of service; look for ACS, the IOMMU and Xids.",
     ),
     _Rule(
-        _DIFFERS,
+        re.compile(r"\bmismatch\b|\bdiffer from\b|inconsistent link speeds|corrected volatile errors at or above"),
         "NCCL_DIAGNOSTICS",
         Severity.WARNING,
         "Make the ranks' machines, drivers and environments alike.",

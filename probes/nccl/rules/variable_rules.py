@@ -1,5 +1,5 @@
-"""Rules for NCCL's variables: settings that do harm, and settings without effect on this machine. Pure; one function is
-one rule.
+"""Rules for NCCL's variables: settings that do harm, and settings without effect on this machine. Pure; each harm is
+one row.
 
 A setting that turns off a fast path is critical only where the hardware has that path: the same setting is right for a
 machine without it. Sources: NCCL's user guide and troubleshooting page; for NCCL_CHUNK_SIZE, NVIDIA/nccl#2408.
@@ -7,13 +7,21 @@ machine without it. Sources: NCCL's user guide and troubleshooting page; for NCC
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
-from laggard.model import Severity
-from laggard.nccl.values import parse_level, parse_number
-from laggard.nccl.variable_table import Category, Version
-from laggard.nccl.variables import variables
+from laggard.model import Finding, Severity
+from laggard.nccl.variable_table import COMMON_MISTAKES, REPLACEMENTS, TABLE_VERSION, Category, Variable, Version
+from laggard.nccl.variables import (
+    check_value,
+    may_be_shown,
+    other_reader,
+    parse_level,
+    parse_number,
+    parse_version,
+    variables,
+)
+from laggard.probes.probe import finding
 
 Environment = Mapping[str, str]
 
@@ -36,142 +44,6 @@ class VariableContext(NamedTuple):
     """This machine has two GPUs or more."""
 
 
-class Harm(NamedTuple):
-    text: str
-    severity: Severity
-
-
-def find_harm(name: str, value: str, environment: Environment, context: VariableContext) -> Harm | None:
-    """Returns the harm of a setting whose value is valid; None: no rule knows of any."""
-    rule = _HARMS.get(name)
-    return rule(value, environment, context) if rule else None
-
-
-def reason_inert(name: str, value: str, environment: Environment, context: VariableContext) -> str | None:
-    """Returns why the setting has no effect on this machine; None: it has one, or that is not known."""
-    if variables()[name].category is Category.SOCKETS and context.rdma and _over_rdma(environment):
-        return "is read by sockets only, and this machine's transport is RDMA"
-    if name == "NCCL_IB_GID_INDEX" and context.link_layers == {"InfiniBand"}:
-        return "is read for RoCE only, and every port here is InfiniBand"
-    if name == "NCCL_IB_SPLIT_DATA_ON_QPS" and parse_number(value) and parse_number(_queue_pairs(environment)) <= 1:
-        return "splits messages over queue pairs, and there is one: NCCL_IB_QPS_PER_CONNECTION is not above 1"
-    return None
-
-
-def _queue_pairs(environment: Environment) -> str:
-    return environment.get("NCCL_IB_QPS_PER_CONNECTION", "1")
-
-
-def _over_rdma(environment: Environment) -> bool:
-    socket = environment.get("NCCL_NET", "").lower() == "socket"
-    return not (socket or parse_number(environment.get("NCCL_IB_DISABLE", "0")) or _has_plugin(environment))
-
-
-def _has_plugin(environment: Environment) -> bool:
-    """Returns whether a plugin replaces NCCL's own two networks, whose settings then do not count."""
-    network = environment.get("NCCL_NET", "").lower()
-    library = environment.get("NCCL_NET_PLUGIN", "none").lower()
-    return (
-        network not in ("", "ib", "socket")
-        or library not in ("", "none")
-        or any(name.startswith(_DEVICE_PLUGINS) for name in environment)
-    )
-
-
-def _by_hardware(present: bool | None, text: str, absent: str) -> Harm:
-    """Returns a critical harm where the hardware is present, a note where it is not, else a warning."""
-    if present is None:
-        return Harm(text, Severity.WARNING)
-    return Harm(text, Severity.CRITICAL) if present else Harm(f"{text}; {absent}", Severity.INFO)
-
-
-def _rdma_lost(text: str, context: VariableContext) -> Harm:
-    return _by_hardware(context.rdma, text, "this machine has no RDMA device")
-
-
-def _p2p_lost(text: str, context: VariableContext) -> Harm:
-    return _by_hardware(context.several_gpus, text, "this machine does not have two GPUs")
-
-
-def _ib_disable(value: str, environment: Environment, context: VariableContext) -> Harm | None:
-    if not parse_number(value) or _has_plugin(environment):
-        return None
-    return _rdma_lost("RDMA is off and every transfer between nodes goes over TCP", context)
-
-
-def _net(value: str, environment: Environment, context: VariableContext) -> Harm | None:
-    if value.lower() != "socket":
-        return None
-    return _rdma_lost("every transfer between nodes goes over TCP", context)
-
-
-def _hca(value: str, environment: Environment, context: VariableContext) -> Harm | None:
-    if not context.devices or selected_devices(value, context.devices) or _has_plugin(environment):
-        return None
-    named = ", ".join(context.devices)
-    return _rdma_lost(f"selects none of this machine's devices ({named}): every transfer goes over TCP", context)
-
-
-def _gdr_level(value: str, environment: Environment, context: VariableContext) -> Harm | None:
-    if parse_level(value) != "LOC":
-        return None
-    return _rdma_lost("GPUDirect RDMA is off and all data goes through host memory", context)
-
-
-def _p2p_disable(value: str, environment: Environment, context: VariableContext) -> Harm | None:
-    if parse_number(value) != 1:  # any other number leaves P2P on
-        return None
-    return _p2p_lost("direct copies between GPUs are off, NVLink too", context)
-
-
-def _p2p_level(value: str, environment: Environment, context: VariableContext) -> Harm | None:
-    if parse_level(value) != "LOC":
-        return None
-    return _p2p_lost("direct copies between GPUs are off, NVLink too", context)
-
-
-def _shm_disable(value: str, environment: Environment, context: VariableContext) -> Harm | None:
-    if not parse_number(value):
-        return None
-    severity = Severity.INFO if context.several_gpus is False else Severity.WARNING
-    return Harm("ranks of a node that cannot use P2P talk over the network", severity)
-
-
-def _debug(value: str, environment: Environment, context: VariableContext) -> Harm | None:
-    return Harm("every call is logged", Severity.WARNING) if value.upper() == "TRACE" else None
-
-
-def _check_pointers(value: str, environment: Environment, context: VariableContext) -> Harm | None:
-    return Harm("every call's pointers are checked", Severity.WARNING) if parse_number(value) else None
-
-
-def _check_mode(value: str, environment: Environment, context: VariableContext) -> Harm | None:
-    return Harm("every call's arguments are checked", Severity.WARNING) if value.upper() != "DEFAULT" else None
-
-
-def _chunk_size(value: str, environment: Environment, context: VariableContext) -> Harm | None:
-    if parse_number(value) >= _WRONG_RESULTS_BYTES:
-        return Harm("chunks of 1 MiB and more gave wrong results without an error", Severity.CRITICAL)
-    return (
-        Harm("undocumented, and its larger values gave wrong results", Severity.WARNING)
-        if parse_number(value)
-        else None
-    )
-
-
-def _flush(value: str, environment: Environment, context: VariableContext) -> Harm | None:
-    return Harm("a GPU may read data before it has arrived", Severity.WARNING) if parse_number(value) else None
-
-
-def _proto(value: str, environment: Environment, context: VariableContext) -> Harm | None:
-    """Finds LL128: naming it forces it where NCCL would not use it. The profile of Google's plugin names it."""
-    lists = [part.rpartition(":")[2].strip() for part in value.lower().split(";")]
-    forced = any("ll128" in names.split(",") for names in lists if not names.startswith("^"))
-    if not forced or _has_plugin(environment):
-        return None
-    return Harm("LL128 is forced; on platforms that do not support it data is corrupted", Severity.WARNING)
-
-
 def selected_devices(value: str, devices: tuple[str, ...]) -> tuple[str, ...]:
     """Returns the RDMA devices that a value of NCCL_IB_HCA selects: it lists prefixes or, after `=`, whole names, each
     with or without `:port`; `^` selects all others."""
@@ -186,18 +58,217 @@ def selected_devices(value: str, devices: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(device for device in devices if (device in hits) is not inverted)
 
 
-_HARMS: Final[Mapping[str, Callable[[str, Environment, VariableContext], Harm | None]]] = {
-    "NCCL_CHECK_MODE": _check_mode,
-    "NCCL_CHECK_POINTERS": _check_pointers,
-    "NCCL_CHUNK_SIZE": _chunk_size,
-    "NCCL_DEBUG": _debug,
-    "NCCL_GDR_FLUSH_DISABLE": _flush,
-    "NCCL_IB_DISABLE": _ib_disable,
-    "NCCL_IB_HCA": _hca,
-    "NCCL_NET": _net,
-    "NCCL_NET_GDR_LEVEL": _gdr_level,
-    "NCCL_P2P_DISABLE": _p2p_disable,
-    "NCCL_P2P_LEVEL": _p2p_level,
-    "NCCL_PROTO": _proto,
-    "NCCL_SHM_DISABLE": _shm_disable,
-}
+class _Setting(NamedTuple):
+    """A variable with a valid value, the environment that it is set in, and what is known of this machine."""
+
+    name: str
+    value: str
+    environment: Environment
+    context: VariableContext
+
+    @property
+    def number(self) -> int:
+        return parse_number(self.value)
+
+    @property
+    def has_plugin(self) -> bool:
+        """A plugin replaces NCCL's own two networks, whose settings then do not count."""
+        network = self.environment.get("NCCL_NET", "").lower()
+        library = self.environment.get("NCCL_NET_PLUGIN", "none").lower()
+        device_plugin = any(name.startswith(_DEVICE_PLUGINS) for name in self.environment)
+        return network not in ("", "ib", "socket") or library not in ("", "none") or device_plugin
+
+    @property
+    def over_rdma(self) -> bool:
+        socket = self.environment.get("NCCL_NET", "").lower() == "socket"
+        return not (socket or parse_number(self.environment.get("NCCL_IB_DISABLE", "0")) or self.has_plugin)
+
+    @property
+    def selects_no_device(self) -> bool:
+        devices = self.context.devices
+        return bool(devices and not selected_devices(self.value, devices))
+
+    @property
+    def forces_ll128(self) -> bool:
+        """Naming LL128 forces it where NCCL would not use it. The profile of Google's plugin names it."""
+        lists = [part.rpartition(":")[2].strip() for part in self.value.lower().split(";")]
+        return any("ll128" in names.split(",") for names in lists if not names.startswith("^"))
+
+
+class _Harm(NamedTuple):
+    """What a setting does to its job."""
+
+    text: str
+    lost: str = ""
+    """The hardware that is not used then, a field of VariableContext: critical where it is there, a note where not."""
+
+    severity: Severity = Severity.WARNING
+
+
+_ABSENT: Final = {"rdma": "this machine has no RDMA device", "several_gpus": "this machine does not have two GPUs"}
+_NO_P2P: Final = _Harm("direct copies between GPUs are off, NVLink too", "several_gpus")
+_NO_SHM: Final = _Harm("ranks of a node that cannot use P2P talk over the network")
+_NO_DEVICE: Final = "selects none of this machine's devices ({devices}): every transfer goes over TCP"
+_CORRUPTED: Final = "LL128 is forced; on platforms that do not support it data is corrupted"
+_WRONG: Final = _Harm("chunks of 1 MiB and more gave wrong results without an error", severity=Severity.CRITICAL)
+_HARMS: Final[tuple[tuple[str, Callable[[_Setting], object], _Harm], ...]] = (
+    ("CHECK_MODE", lambda it: it.value.upper() != "DEFAULT", _Harm("every call's arguments are checked")),
+    ("CHECK_POINTERS", lambda it: it.number, _Harm("every call's pointers are checked")),
+    ("CHUNK_SIZE", lambda it: it.number >= _WRONG_RESULTS_BYTES, _WRONG),
+    ("CHUNK_SIZE", lambda it: it.number, _Harm("undocumented, and its larger values gave wrong results")),
+    ("DEBUG", lambda it: it.value.upper() == "TRACE", _Harm("every call is logged")),
+    ("GDR_FLUSH_DISABLE", lambda it: it.number, _Harm("a GPU may read data before it has arrived")),
+    (
+        "IB_DISABLE",
+        lambda it: it.number and not it.has_plugin,
+        _Harm("RDMA is off and every transfer between nodes goes over TCP", "rdma"),
+    ),
+    ("IB_HCA", lambda it: it.selects_no_device and not it.has_plugin, _Harm(_NO_DEVICE, "rdma")),
+    ("NET", lambda it: it.value.lower() == "socket", _Harm("every transfer between nodes goes over TCP", "rdma")),
+    (
+        "NET_GDR_LEVEL",
+        lambda it: parse_level(it.value) == "LOC",
+        _Harm("GPUDirect RDMA is off and all data goes through host memory", "rdma"),
+    ),
+    ("P2P_DISABLE", lambda it: it.number == 1, _NO_P2P),  # any other number leaves P2P on
+    ("P2P_LEVEL", lambda it: parse_level(it.value) == "LOC", _NO_P2P),
+    ("PROTO", lambda it: it.forces_ll128 and not it.has_plugin, _Harm(_CORRUPTED)),
+    ("SHM_DISABLE", lambda it: it.number and it.context.several_gpus is not False, _NO_SHM),
+    ("SHM_DISABLE", lambda it: it.number, _NO_SHM._replace(severity=Severity.INFO)),
+)
+"""Variable, condition and harm. Of a variable's rows the first that applies counts."""
+
+
+def _find_harm(setting: _Setting) -> _Harm | None:
+    """The harm of the setting on this machine; None: no rule knows of any."""
+    for name, applies, harm in _HARMS:
+        if setting.name == f"NCCL_{name}" and applies(setting):
+            text = harm.text.format(devices=", ".join(setting.context.devices or ()))
+            present = getattr(setting.context, harm.lost) if harm.lost else None
+            if present is None:
+                return _Harm(text, severity=harm.severity)
+            return (
+                _Harm(text, severity=Severity.CRITICAL)
+                if present
+                else _Harm(f"{text}; {_ABSENT[harm.lost]}", severity=Severity.INFO)
+            )
+    return None
+
+
+def _reason_inert(setting: _Setting) -> str | None:
+    """Why the setting has no effect on this machine; None: it has one, or that is not known."""
+    name, context = setting.name, setting.context
+    if variables()[name].category is Category.SOCKETS and context.rdma and setting.over_rdma:
+        return "is read by sockets only, and this machine's transport is RDMA"
+    if name == "NCCL_IB_GID_INDEX" and context.link_layers == {"InfiniBand"}:
+        return "is read for RoCE only, and every port here is InfiniBand"
+    queue_pairs = parse_number(setting.environment.get("NCCL_IB_QPS_PER_CONNECTION", "1"))
+    if name == "NCCL_IB_SPLIT_DATA_ON_QPS" and setting.number and queue_pairs <= 1:
+        return "splits messages over queue pairs, and there is one: NCCL_IB_QPS_PER_CONNECTION is not above 1"
+    return None
+
+
+_OBSOLETE: Version = (2, 10)  # no torch that is in use brings an older NCCL
+
+
+def judge_environment(environment: Mapping[str, str], context: VariableContext) -> tuple[Finding, ...]:
+    """Returns the findings of one environment, in the order of the names. Names must begin with NCCL_ to count. Of a
+    variable whose value may be a secret the name alone is judged."""
+    own = {name: value if may_be_shown(name) else "" for name, value in environment.items() if name.startswith("NCCL_")}
+    return tuple(found for name in sorted(own) for found in _judge(name, own[name], own, context))
+
+
+def _judge(name: str, value: str, environment: Mapping[str, str], context: VariableContext) -> Iterator[Finding]:
+    variable = variables().get(name)
+    if variable is None:
+        if other_reader(name) is None:
+            yield _unknown(name, value, context)
+        return
+    evidence = _evidence(value, context)
+    reason = _not_read(variable, context.version)
+    if reason:
+        yield _inert(name, reason, evidence, Severity.INFO)
+        return
+    if not value:  # an empty value is none to NCCL
+        return
+    problem = check_value(variable, value, context.version)
+    if problem:
+        yield (
+            _inert(name, f"is {value!r} and has no effect: {problem.text}", evidence, Severity.WARNING)
+            if problem.ignored
+            else _harmful(name, f"is {value!r}: {problem.text}", evidence, Severity.WARNING)
+        )
+        return
+    setting = _Setting(name, value, environment, context)
+    if harm := _find_harm(setting):
+        yield _harmful(name, f"is {value!r}: {harm.text}", evidence, harm.severity)
+    if inert := _reason_inert(setting):
+        yield _inert(name, inert, evidence, Severity.INFO)
+
+
+def _not_read(variable: Variable, version: Version) -> str | None:
+    since, removed = parse_version(variable.since), parse_version(variable.removed)
+    if removed and (version >= removed if version else removed <= _OBSOLETE):
+        replacement = REPLACEMENTS.get(variable.name)
+        return f"is not read since NCCL {variable.removed}" + (f": use {replacement}" if replacement else "")
+    if version and since and version < since:
+        return f"is read since NCCL {variable.since} only; this is {_dotted(version)}"
+    return None
+
+
+def _unknown(name: str, value: str, context: VariableContext) -> Finding:
+    suggestion = COMMON_MISTAKES.get(name) or closest_name(name, variables())
+    may_be_newer = not suggestion and not () < context.version <= TABLE_VERSION
+    hint, fix = "", "Remove it, or correct the name."
+    if suggestion:
+        hint, fix = f"; did you mean {suggestion}?", f"Set {suggestion} instead, or remove it."
+    elif may_be_newer:
+        fix = "A newer NCCL may know it: look it up in the user guide of the NCCL that runs."
+    return finding(
+        "NCCL_ENV_UNKNOWN",
+        name,
+        f"is no variable of NCCL up to {_dotted(TABLE_VERSION)} or of a plugin that is known{hint}",
+        evidence={**_evidence(value, context), "nearest": suggestion},
+        fix=fix,
+        severity=Severity.INFO if may_be_newer else None,
+    )
+
+
+def closest_name(name: str, known: Iterable[str]) -> str | None:
+    """Returns the known name that was probably meant: the most similar one, underscores apart, that differs by letters.
+    A name that has a word more, less or another one is none: NCCL's newer variables are named so."""
+    import difflib  # imported only where there is a typo
+
+    typed = name.strip().upper()
+    by_letters = {word.replace("_", ""): word for word in known}
+    near = difflib.get_close_matches(typed.replace("_", ""), by_letters, cutoff=0.85)
+    return next((by_letters[letters] for letters in near if _differ_by_letters(typed, by_letters[letters])), None)
+
+
+def _differ_by_letters(typed: str, known: str) -> bool:
+    import difflib
+
+    ours, theirs = typed.split("_"), known.split("_")
+    changes = difflib.SequenceMatcher(None, ours, theirs).get_opcodes()
+    changed = [("".join(ours[a:b]), "".join(theirs[c:d])) for kind, a, b, c, d in changes if kind != "equal"]
+    return all(difflib.get_close_matches(words, [others]) for words, others in changed)
+
+
+def _harmful(name: str, summary: str, evidence: Mapping[str, object], severity: Severity) -> Finding:
+    fix = "Remove it from the job's environment and from nccl.conf; NCCL's default is better."
+    return finding(
+        "NCCL_ENV_HARMFUL", name, summary, evidence=evidence, fix=fix, commands=(f"unset {name}",), severity=severity
+    )
+
+
+def _inert(name: str, summary: str, evidence: Mapping[str, object], severity: Severity) -> Finding:
+    fix = "Remove it, or correct it if its effect is wanted."
+    return finding("NCCL_ENV_INERT", name, summary, evidence=evidence, fix=fix, severity=severity)
+
+
+def _evidence(value: str, context: VariableContext) -> dict[str, object]:
+    return {"value": value, "nccl_version": _dotted(context.version) or None}
+
+
+def _dotted(version: Version) -> str:
+    return ".".join(map(str, version))

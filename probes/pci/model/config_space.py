@@ -11,13 +11,8 @@ from typing import Final, NamedTuple
 
 STANDARD_BYTES: Final = 256
 _SIZE: Final = 4096
-_EXPRESS_ID, _ACS_ID, _ATS_ID, _AER_ID = 0x10, 0x000D, 0x000F, 0x0001
+_EXPRESS_ID, _ACS_ID, _ATS_ID = 0x10, 0x000D, 0x000F
 _EXPRESS_BYTES: Final = 0x34
-_ALL_ONES: Final = 0xFFFF
-
-ROOT_PORT: Final = 4
-UPSTREAM_PORT: Final = 5
-DOWNSTREAM_PORT: Final = 6
 
 SPEEDS: Final = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}
 """Speed in GT/s by the number in the link registers."""
@@ -39,7 +34,6 @@ SOURCE_VALID, TRANSLATION_BLOCK, REQUEST_REDIRECT, COMPLETION_REDIRECT, UPSTREAM
 class PciExpress(NamedTuple):
     """The PCI Express capability. Speeds in GT/s, 0.0 where the number is reserved; request sizes in bytes."""
 
-    port_type: int
     speed: float
     width: int
     max_speed: float
@@ -49,48 +43,40 @@ class PciExpress(NamedTuple):
     read_request_bytes: int
 
 
-class Acs(NamedTuple):
-    capable: int
-    control: int
-
-
 class ConfigSpace(NamedTuple):
     """The registers of a device. None: the device has no such capability. Where `extended_known` is false, it is not
     known whether it has ACS and ATS."""
 
-    vendor: int
-    device: int
     responds: bool = True
     """False: every bit reads as one, as those of a device do that fell off the bus."""
 
     standard_known: bool = True
     extended_known: bool = True
     express: PciExpress | None = None
-    acs: Acs | None = None
+    acs: int | None = None
+    """The ACS control register."""
+
     ats_enabled: bool | None = None
-    reports_errors: bool = False  # has AER
+
+
+NOT_READ: Final = ConfigSpace(standard_known=False, extended_known=False)
+NO_ANSWER: Final = NOT_READ._replace(responds=False)
 
 
 def parse_config(data: bytes) -> ConfigSpace:
     """Parses `data`: 4096 bytes, the 256 of a device that is not PCI Express, or as few as could be read."""
-    if len(data) < 4:
-        return ConfigSpace(_ALL_ONES, _ALL_ONES, False, False, False)
-    vendor, device = struct.unpack_from("<HH", data)
-    if vendor == _ALL_ONES:
-        return ConfigSpace(vendor, device, False, False, False)
+    if len(data) < 4 or data.startswith(b"\xff\xff"):
+        return NO_ANSWER
     standard_known = len(data) >= STANDARD_BYTES
     express = _express(data) if standard_known else None
     extended = dict(_extended(data))
-    extended_known = len(data) > STANDARD_BYTES or (standard_known and express is None)
+    ats = _control(data, extended.get(_ATS_ID))
     return ConfigSpace(
-        vendor,
-        device,
         standard_known=standard_known,
-        extended_known=extended_known,
+        extended_known=len(data) > STANDARD_BYTES or (standard_known and express is None),
         express=express,
-        acs=_acs(data, extended.get(_ACS_ID)),
-        ats_enabled=_ats(data, extended.get(_ATS_ID)),
-        reports_errors=_AER_ID in extended,
+        acs=_control(data, extended.get(_ACS_ID)),
+        ats_enabled=None if ats is None else bool(ats & 0x8000),
     )
 
 
@@ -147,11 +133,10 @@ def _express(data: bytes) -> PciExpress | None:
     offset = dict(_standard(data)).get(_EXPRESS_ID)
     if offset is None or offset + _EXPRESS_BYTES > len(data):
         return None
-    flags, _, control = struct.unpack_from("<HIH", data, offset + 2)
+    (control,) = struct.unpack_from("<H", data, offset + 8)
     capable, _, status = struct.unpack_from("<IHH", data, offset + 0xC)
     (target,) = struct.unpack_from("<H", data, offset + 0x30)
     return PciExpress(
-        port_type=flags >> 4 & 0xF,
         speed=SPEEDS.get(status & 0xF, 0.0),
         width=status >> 4 & 0x3F,
         max_speed=SPEEDS.get(capable & 0xF, 0.0),
@@ -162,12 +147,9 @@ def _express(data: bytes) -> PciExpress | None:
     )
 
 
-def _acs(data: bytes, offset: int | None) -> Acs | None:
-    return None if offset is None else Acs(*struct.unpack_from("<HH", data, offset + 4))
-
-
-def _ats(data: bytes, offset: int | None) -> bool | None:
-    return None if offset is None else bool(struct.unpack_from("<H", data, offset + 6)[0] & 0x8000)
+def _control(data: bytes, offset: int | None) -> int | None:
+    """Returns the control register of ACS or ATS."""
+    return None if offset is None else int.from_bytes(data[offset + 6 : offset + 8], "little")
 
 
 def acs_names(bits: int) -> list[str]:

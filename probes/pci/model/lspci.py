@@ -10,15 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from laggard.probes.pci.model.config_space import (
-    ACS_BITS,
-    DOWNSTREAM_PORT,
-    ROOT_PORT,
-    UPSTREAM_PORT,
-    Acs,
-    ConfigSpace,
-    PciExpress,
-)
+from laggard.probes.pci.model.config_space import ACS_BITS, NO_ANSWER, NOT_READ, ConfigSpace, PciExpress
 from laggard.probes.pci.model.tree import AMD, MELLANOX, NVIDIA, LinkState, PciDevice, PciTree
 
 _HEAD: Final = re.compile(r"(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}:[0-9a-f]{2}\.[0-7]) (.+)")
@@ -29,7 +21,7 @@ _NO_NAME: Final = re.compile(r"Device ([0-9a-f]{4})\b")
 _REVISION: Final = re.compile(r" \((?:rev|prog-if) [^()]*\)| \[[0-9a-f]{4}:[0-9a-f]{4}\]")
 _BUS: Final = re.compile(r"Bus: primary=[0-9a-f]{2}, secondary=([0-9a-f]{2})")
 _NODE: Final = re.compile(r"NUMA node: (\d{1,4})")
-_EXPRESS: Final = re.compile(r"Capabilities: \[[0-9a-f]+\] Express (?:\(v\d\) )?([A-Z][\w/ -]*)")
+_EXPRESS: Final = re.compile(r"Capabilities: \[[0-9a-f]+\] Express (?:\(v\d\) )?[A-Z]")
 _CAPABLE: Final = re.compile(r"LnkCap:[^\n]*?Speed ([\d.]{1,5})GT/s, Width x(\d{1,2})")
 _STATUS: Final = re.compile(r"LnkSta:[^\n]*?Speed ([\d.]{1,5})GT/s[^,\n]*, Width x(\d{1,2})")
 _TARGET: Final = re.compile(r"LnkCtl2: Target Link Speed: ([\d.]{1,5})GT/s")
@@ -51,13 +43,12 @@ _CLASSES: Final = {
     "Non-Volatile memory controller": 0x0108,
 }
 _VENDORS: Final = {"NVIDIA Corporation": NVIDIA, "Mellanox Technologies": MELLANOX, "Advanced Micro Devices": AMD}
-_PORTS: Final = {"Root Port": ROOT_PORT, "Upstream Port": UPSTREAM_PORT, "Downstream Port": DOWNSTREAM_PORT}
 _OTHER_CLASS: Final = 0xFFFF  # a class that no rule uses
 
 
 def parse_lspci(text: str) -> PciTree:
     """Returns the devices in `text`; none where it is no such output."""
-    found = [(device, behind) for head, body in _blocks(text) for device, behind in _device(head, body)]
+    found = [_device(head, body) for head, body in _blocks(text)]
     above = {f"{device.domain}:{bus}": device.address for device, bus in found if bus}
     parent_known = bool(above)
     devices = (device._replace(parent=_parent(device, above), parent_known=parent_known) for device, _ in found)
@@ -83,27 +74,24 @@ def _blocks(text: str) -> Iterator[tuple[re.Match[str], str]]:
         yield head, "\n".join(body)
 
 
-def _device(head: re.Match[str], body: str) -> Iterator[tuple[PciDevice, str]]:
-    """Yields the device and the number of the bus behind it, empty where there is none."""
+def _device(head: re.Match[str], body: str) -> tuple[PciDevice, str]:
+    """Returns the device and the number of the bus behind it, empty where there is none."""
     pci_class, vendor, number, model = _identity(head[3])
-    express = _express(body)
     speed, width = _pair(_STATUS, body)
     max_speed, max_width = _pair(_CAPABLE, body)
     node, bus = _NODE.search(body), _BUS.search(body)
-    yield (
-        PciDevice(
-            address=f"{head[1] or '0000'}:{head[2]}",
-            pci_class=pci_class,
-            vendor=vendor,
-            device=number,
-            model=model,
-            numa_node=int(node[1]) if node else None,
-            link=LinkState(speed, int(width), max_speed, int(max_width)),
-            config=_config(head[3], body, express, vendor or 0, number or 0),
-            config_error="lspci was not run by root: it says <access denied>",
-        ),
-        bus[1] if bus else "",
+    device = PciDevice(
+        address=f"{head[1] or '0000'}:{head[2]}",
+        pci_class=pci_class,
+        vendor=vendor,
+        device=number,
+        model=model,
+        numa_node=int(node[1]) if node else None,
+        link=LinkState(speed, int(width), max_speed, int(max_width)),
+        config=_config(head[3], body),
+        config_error="lspci was not run by root: it says <access denied>",
     )
+    return device, bus[1] if bus else ""
 
 
 def _identity(words: str) -> tuple[int | None, int | None, int | None, str]:
@@ -123,36 +111,30 @@ def _identity(words: str) -> tuple[int | None, int | None, int | None, str]:
     return pci_class, vendor, int(unnamed[1], 16) if unnamed else None, model
 
 
-def _config(words: str, body: str, express: PciExpress | None, vendor: int, number: int) -> ConfigSpace | None:
+def _config(words: str, body: str) -> ConfigSpace:
     if "(rev ff)" in words or "!!! Unknown header type" in body:
-        return ConfigSpace(vendor, number, responds=False, standard_known=False, extended_known=False)
-    no_capability = "Status: Cap-" in body
-    if "<access denied>" in body or ("Capabilities:" not in body and not no_capability):
-        return None
-    acs = dict(_ACS.findall(body))
-    ats = _ATS.search(body)
+        return NO_ANSWER
+    if "<access denied>" in body or ("Capabilities:" not in body and "Status: Cap-" not in body):
+        return NOT_READ
+    express, acs, ats = _express(body), dict(_ACS.findall(body)), _ATS.search(body)
     shown = "Cap" in acs and "Ctl" in acs
     hidden = "Access Control Services" in body and not shown  # a single -v shows only the name
     return ConfigSpace(
-        vendor,
-        number,
         extended_known=not hidden and (express is None or bool(_EXTENDED.search(body))),
         express=express,
-        acs=Acs(_bits(acs["Cap"]), _bits(acs["Ctl"])) if shown else None,
+        acs=sum(bit for bit, name in ACS_BITS.items() if f"{name}+" in acs["Ctl"].split()) if shown else None,
         ats_enabled=None if ats is None else ats[1] == "+",
-        reports_errors="Advanced Error Reporting" in body,
     )
 
 
 def _express(body: str) -> PciExpress | None:
-    found, request = _EXPRESS.search(body), _REQUEST.search(body)
-    if not found or not request:
+    request = _REQUEST.search(body)
+    if not request or not _EXPRESS.search(body):
         return None
     speed, width = _pair(_STATUS, body)
     max_speed, max_width = _pair(_CAPABLE, body)
     target = _TARGET.search(body)
     return PciExpress(
-        port_type=next((number for name, number in _PORTS.items() if found[1].startswith(name)), 0),
         speed=speed,
         width=int(width),
         max_speed=max_speed,
@@ -173,7 +155,3 @@ def _float(text: str) -> float:
         return float(text)
     except ValueError:  # 1.2.3
         return 0.0
-
-
-def _bits(words: str) -> int:
-    return sum(bit for bit, name in ACS_BITS.items() if f"{name}+" in words.split())

@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from typing import Final, NamedTuple
+from typing import Final
 
+from laggard.kit.words import lazy_pattern
 from laggard.probes.errors import NotApplicable, NotFound, Unknown
 from laggard.probes.host.host import Host
+from laggard.probes.host.virtualization import is_virtual_machine
 from laggard.probes.pci.model.config_space import STANDARD_BYTES, parse_config, read_needed_bytes
 from laggard.probes.pci.model.tree import LinkState, PciDevice, PciTree
-from laggard.text.lazy_pattern import lazy_pattern
+from laggard.probes.probe import Thresholds
 
 _DEVICES: Final = "/sys/bus/pci/devices"
 _BUSES: Final = "/sys/class/pci_bus"
@@ -25,6 +27,19 @@ _MODALIAS: Final = lazy_pattern(
 )
 
 
+class EndpointThresholds(Thresholds, frozen=True):
+    endpoints: tuple[str, ...] = ()
+    """PCI addresses of the devices to judge, with the bridges above them. None named: all GPUs and RDMA NICs."""
+
+
+class VirtualThresholds(EndpointThresholds, frozen=True):
+    virtual: bool | None = None
+    """This is a virtual machine, whose ports are made up. None: decided by what the kernel reports."""
+
+    def is_virtual_machine(self, host: Host) -> bool | None:
+        return is_virtual_machine(host) if self.virtual is None else self.virtual
+
+
 def read_tree(host: Host) -> PciTree:
     """Reads all devices with their parents, classes and ids. Raises Unknown where there is no list of devices."""
     listed = {entry.address: entry for entry in _listed(host)}
@@ -32,7 +47,7 @@ def read_tree(host: Host) -> PciTree:
         listed.update((entry.address, entry) for entry in _in_buses(host))
     if not listed:
         raise Unknown(f"{_DEVICES} lists no device: this is no machine, or a part of one")
-    return PciTree({address: _device(host, listed[address]) for address in sorted(listed)})
+    return PciTree({address: _identified(host, listed[address]) for address in sorted(listed)})
 
 
 def select_endpoints(tree: PciTree, named: Iterable[str] = ()) -> tuple[PciDevice, ...]:
@@ -82,86 +97,61 @@ def with_numa_nodes(host: Host, devices: Iterable[PciDevice]) -> Iterator[PciDev
         yield device._replace(numa_node=_integer(host, f"{device.folder}/numa_node", 10))
 
 
-class _Entry(NamedTuple):
-    address: str
-    folder: str
-    parent: str | None = None
-    parent_known: bool = False
-
-
-def _listed(host: Host) -> Iterator[_Entry]:
+def _listed(host: Host) -> Iterator[PciDevice]:
     """Yields the entries of /sys/bus/pci/devices: symlinks whose targets name the bridges above."""
-    try:
-        names = host.entries(_DEVICES)
-    except NotFound:
-        return
-    for name in names:
+    for name in _names_in(host, _DEVICES):
         if _ADDRESS.fullmatch(name):
             yield _entry(host, name)
 
 
-def _entry(host: Host, name: str) -> _Entry:
+def _entry(host: Host, name: str) -> PciDevice:
     try:
         parts = [part for part in host.read_link(f"{_DEVICES}/{name}").split("/") if part]
     except Unknown:  # a recording with folders in place of the symlinks
-        return _Entry(name, f"{_DEVICES}/{name}")
+        return PciDevice(name, parent_known=False, folder=f"{_DEVICES}/{name}")
     above = parts[-2] if len(parts) > 1 else ""
     start = next((index for index, part in enumerate(parts) if part == "devices"), 0)
-    return _Entry(name, "/sys/" + "/".join(parts[start:]), above if _ADDRESS.fullmatch(above) else None, True)
+    return PciDevice(name, above if _ADDRESS.fullmatch(above) else None, folder="/sys/" + "/".join(parts[start:]))
 
 
-def _in_buses(host: Host) -> Iterator[_Entry]:
+def _in_buses(host: Host) -> Iterator[PciDevice]:
     """Yields devices below /sys/class/pci_bus/BUS/device, for machines of which only that was recorded."""
+    for bus in _names_in(host, _BUSES):
+        folder = f"{_BUSES}/{bus}/device"
+        for name in filter(_ADDRESS.fullmatch, host.names(folder)):
+            yield PciDevice(name, parent_known=False, folder=f"{folder}/{name}")
+
+
+def _names_in(host: Host, folder: str) -> tuple[str, ...]:
+    """Returns none where there is no such folder; raises Unknown where it cannot be read."""
     try:
-        buses = host.entries(_BUSES)
+        return host.entries(folder)
     except NotFound:
-        return
-    for bus in buses:
-        try:
-            names = host.entries(f"{_BUSES}/{bus}/device")
-        except Unknown:
-            continue
-        yield from (_Entry(name, f"{_BUSES}/{bus}/device/{name}") for name in names if _ADDRESS.fullmatch(name))
+        return ()
 
 
-def _device(host: Host, entry: _Entry) -> PciDevice:
+def _identified(host: Host, entry: PciDevice) -> PciDevice:
     vendor, device, pci_class = _identity(host, entry.folder)
-    names = (
-        frozenset(_names(host, entry)) if pci_class is None or pci_class >> 8 in _WITH_FUNCTIONS else frozenset[str]()
-    )
-    return PciDevice(
-        entry.address,
-        entry.parent,
-        pci_class,
-        vendor,
-        device,
-        names.intersection(_SUBSYSTEMS),
-        parent_known=entry.parent_known,
-        folder=entry.folder,
+    names: frozenset[str] = frozenset()
+    if pci_class is None or pci_class >> 8 in _WITH_FUNCTIONS:
+        paths = dict.fromkeys((entry.folder, f"{_DEVICES}/{entry.address}"))
+        names = frozenset(name for path in paths for name in host.names(path))
+    return entry._replace(
+        pci_class=pci_class,
+        vendor=vendor,
+        device=device,
+        subsystems=names.intersection(_SUBSYSTEMS),
         virtual_function="physfn" in names,
     )
 
 
 def _identity(host: Host, folder: str) -> tuple[int | None, int | None, int | None]:
     """Returns vendor, device, and class with subclass; from the one file modalias where it exists, else from three."""
-    try:
-        found = _MODALIAS.match(host.read(f"{folder}/modalias"))
-    except Unknown:
-        found = None
-    if found:
+    if found := _MODALIAS.match(host.text(f"{folder}/modalias")):
         return int(found[1], 16), int(found[2], 16), int(found[3] + found[4], 16)
     pci_class = _integer(host, f"{folder}/class", 16)
     vendor, device = _integer(host, f"{folder}/vendor", 16), _integer(host, f"{folder}/device", 16)
     return vendor, device, None if pci_class is None else pci_class >> 8
-
-
-def _names(host: Host, entry: _Entry) -> Iterator[str]:
-    """Yields the names in the device's folder."""
-    for path in dict.fromkeys((entry.folder, f"{_DEVICES}/{entry.address}")):
-        try:
-            yield from host.entries(path)
-        except Unknown:
-            continue
 
 
 def _link(host: Host, folder: str) -> LinkState:

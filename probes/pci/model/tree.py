@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from laggard.probes.pci.model.config_space import ConfigSpace
+from laggard.probes.pci.model.config_space import NOT_READ, ConfigSpace
 
 NVIDIA, MELLANOX, AMD = 0x10DE, 0x15B3, 0x1002
 _HABANA: Final = 0x1DA3
@@ -46,10 +46,10 @@ class PciDevice(NamedTuple):
     """-1: the firmware does not report it; None: the kernel does not."""
 
     link: LinkState = LinkState()
-    config: ConfigSpace | None = None
-    """None: not read, or not readable for the reason in `config_error`."""
-
+    config: ConfigSpace = NOT_READ
     config_error: str = ""
+    """Why `config` could not be read."""
+
     parent_known: bool = True
     """False: which bridge is above the device is not known."""
 
@@ -94,6 +94,11 @@ class PciTree(msgspec.Struct, frozen=True):
             found.append(self.devices[next_address])
             next_address = self.devices[next_address].parent
         return tuple(found)
+
+    def paths_to_root(self, ends: Iterable[PciDevice]) -> tuple[PciDevice, ...]:
+        """Returns `ends` and all bridges above them, each once."""
+        found = {device.address: device for end in ends for device in self.path_to_root(end.address)}
+        return tuple(found.values())
 
     def endpoints(self) -> tuple[PciDevice, ...]:
         """Returns the GPUs and RDMA NICs."""

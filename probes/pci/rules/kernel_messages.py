@@ -1,6 +1,6 @@
 """Findings from the kernel's log about PCI devices, except Xids: GPUs that fell off the bus, errors of ConnectX
 drivers, PCIe errors. Pure. The messages are those of drivers/net/ethernet/mellanox/mlx5/core/{health,events,cmd}.c and
-drivers/pci/pcie/aer.c. A message is a driver's where its record begins so: see host/user_text.py."""
+drivers/pci/pcie/aer.c. A message is a driver's where its record begins so: see host/kernel_log.py."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
+from laggard.kit.words import lazy_pattern
 from laggard.model import Finding, Severity
-from laggard.probes.host.kernel_log import KernelMessage, last_at, parse_messages
-from laggard.probes.host.user_text import begins_with_users_text
+from laggard.probes.host.kernel_log import KernelMessage, begins_with_users_text, last_at, parse_messages
 from laggard.probes.probe import finding
-from laggard.text.lazy_pattern import lazy_pattern
 
 _ADDRESS = r"((?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])"
 _MANY_CORRECTED: Final = 100
@@ -34,8 +33,19 @@ class MessageRule(NamedTuple):
 
 _MLX5 = rf"mlx5_core {_ADDRESS}:? .*?"
 _RECOVERED: Final = lazy_pattern(_MLX5 + r"health recovery succeeded|" + rf"mlx5_core {_ADDRESS}: firmware version: ")
-_AER = rf"\S{{1,40}} {_ADDRESS}: (?:AER: )?PCIe Bus Error: severity="
-_RESEAT = "Reseat the card or its riser; check the link's width and speed, and other cards in that slot."
+
+
+def _nic(form: str, severity: Severity, summary: str, fix: str, proof_from: int = 0) -> MessageRule:
+    pattern = lazy_pattern(_MLX5 + form)
+    return MessageRule(pattern, "RDMA_DRIVER_ERROR", severity, summary, fix, proof_from=proof_from)
+
+
+def _pcie(form: str, severity: Severity, summary: str, least: int = 1) -> MessageRule:
+    pattern = lazy_pattern(rf"\S{{1,40}} {_ADDRESS}: (?:AER: )?PCIe Bus Error: severity={form}")
+    fix = "Reseat the card or its riser; check the link's width and speed, and other cards in that slot."
+    return MessageRule(pattern, "PCIE_AER_ERRORS", severity, summary, fix, least)
+
+
 _RESET_NIC = "Reset the NIC (`mlxfwreset`) or restart the node; then look for newer firmware."
 _RULES: Final = (  # of each code the most severe first
     MessageRule(
@@ -45,67 +55,42 @@ _RULES: Final = (  # of each code the most severe first
         "fell off the bus",
         "Drain the node, power it off and on; if it happens again, have the GPU and its board inspected.",
     ),
-    MessageRule(
-        lazy_pattern(_MLX5 + r"(?:device's health compromised|reached miss count|health poll failed)"),
-        "RDMA_DRIVER_ERROR",
+    _nic(
+        r"(?:device's health compromised|reached miss count|health poll failed)",
         Severity.CRITICAL,
         "the NIC's firmware stopped answering",
         _RESET_NIC,
     ),
-    MessageRule(
-        lazy_pattern(_MLX5 + r"(?:unrecoverable hardware error|firmware internal error|Fatal error \d+ detected)"),
-        "RDMA_DRIVER_ERROR",
+    _nic(
+        r"(?:unrecoverable hardware error|firmware internal error|Fatal error \d+ detected)",
         Severity.CRITICAL,
         "the NIC reports an error of its firmware or hardware",
         _RESET_NIC,
     ),
-    MessageRule(
-        lazy_pattern(_MLX5 + r"timeout\. Will cause a leak of a command resource"),
-        "RDMA_DRIVER_ERROR",
+    _nic(
+        r"timeout\. Will cause a leak of a command resource",
         Severity.CRITICAL,
         "the NIC's firmware does not carry out commands",
         _RESET_NIC,
         proof_from=3,  # one may be a firmware that was busy, and went on
     ),
-    MessageRule(
-        lazy_pattern(_MLX5 + r"(?:[Hh]igh [Tt]emperature|temperature warning event)"),
-        "RDMA_DRIVER_ERROR",
+    _nic(
+        r"(?:[Hh]igh [Tt]emperature|temperature warning event)",
         Severity.WARNING,
         "the NIC or its transceiver is too hot",
         "Check the airflow, the transceiver and the cable.",
     ),
-    MessageRule(
-        lazy_pattern(_MLX5 + r"Detected insufficient power on the PCIe slot"),
-        "RDMA_DRIVER_ERROR",
+    _nic(
+        r"Detected insufficient power on the PCIe slot",
         Severity.WARNING,
         "the slot offers less power than the NIC asks for",
         "Measure the port's bandwidth. If it is low, use another slot, or raise the slot's power limit in the BIOS. "
         "Some boards (DGX Spark) report this and lack nothing.",
     ),
-    MessageRule(
-        lazy_pattern(_AER + r"Uncorrect(?:ed|able) \(Fatal\)"),
-        "PCIE_AER_ERRORS",
-        Severity.CRITICAL,
-        "a fatal PCIe error",
-        _RESEAT,
-    ),
-    MessageRule(
-        lazy_pattern(
-            _AER + r"Uncorrect(?:ed|able) \(Non-Fatal\)"
-        ),  # also a request of a driver that a device does not support
-        "PCIE_AER_ERRORS",
-        Severity.WARNING,
-        "an uncorrected PCIe error",
-        _RESEAT,
-    ),
-    MessageRule(
-        lazy_pattern(_AER + r"Correct(?:ed|able)"),
-        "PCIE_AER_ERRORS",
-        Severity.WARNING,
-        "many corrected PCIe errors",
-        _RESEAT,
-        _MANY_CORRECTED,
-    ),
+    _pcie(r"Uncorrect(?:ed|able) \(Fatal\)", Severity.CRITICAL, "a fatal PCIe error"),
+    # also a request of a driver that a device does not support
+    _pcie(r"Uncorrect(?:ed|able) \(Non-Fatal\)", Severity.WARNING, "an uncorrected PCIe error"),
+    _pcie(r"Correct(?:ed|able)", Severity.WARNING, "many corrected PCIe errors", _MANY_CORRECTED),
 )
 
 

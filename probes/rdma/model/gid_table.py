@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from laggard.probes.errors import NotFound, Unknown
+from laggard.kit.words import lazy_pattern
+from laggard.probes.errors import Unknown, Unreadable, if_present
 from laggard.probes.host.host import Host
-from laggard.probes.rdma.model.port import Port
-from laggard.text.lazy_pattern import lazy_pattern
+from laggard.probes.rdma.model.sysfs import Netdev, Port, netdev_name, read_netdev
 
 V2: Final = "RoCE v2"  # gid_attrs/types/N; the other is "IB/RoCE v1" (sysfs-class-infiniband)
 _MAX_ENTRIES: Final = 64
@@ -45,15 +45,13 @@ def read_gids(host: Host, port: Port) -> tuple[Gid, ...]:
     found: list[Gid] = []
     empty = 0
     for index in range(_MAX_ENTRIES):
-        try:
-            text = host.read(f"{port.folder}/gids/{index}")
-        except NotFound:
-            if index == 0:
-                raise
+        path = f"{port.folder}/gids/{index}"
+        text = if_present(host.read, path) if index else host.read(path)
+        if text is None:
             break
         address = parse_gid(text)
         if address is None:
-            raise Unknown(f"{port.folder}/gids/{index} is no GID: {text[:40]!r}")
+            raise Unknown(f"{path} is no GID: {text[:40]!r}")
         if address == 0:
             empty += 1
             if empty == _GAP:
@@ -74,9 +72,33 @@ def preferred_gid(gids: Iterable[Gid]) -> Gid | None:
 
 def _type(host: Host, port: Port, index: int) -> str:
     """Returns the type; empty for an entry that was removed meanwhile, for which the kernel answers EINVAL."""
+    path = f"{port.folder}/gid_attrs/types/{index}"
+    return host.text(path) if index else host.read(path).strip()
+
+
+class PortNetwork(NamedTuple):
+    port: Port
+    netdev: Netdev | None
+    gids: tuple[Gid, ...] | None
+    """None: not read, or no active RoCE port."""
+
+    unreadable: tuple[Unreadable, ...]
+
+
+def read_port_network(host: Host, port: Port) -> PortNetwork:
+    netdev, gids = None, None
+    unreadable: list[Unreadable] = []
+    roce = port.ethernet and port.active
     try:
-        return host.read(f"{port.folder}/gid_attrs/types/{index}").strip()
-    except Unknown:
-        if index == 0:
-            raise
-        return ""
+        name = netdev_name(host, port)
+        if not name and roce:
+            raise Unknown(f"the network device of {port.name} is not known, or is in another network namespace")
+        netdev = read_netdev(host, name) if name else None
+    except Unknown as error:
+        unreadable.append(Unreadable(str(error)))
+    if roce:
+        try:
+            gids = read_gids(host, port)
+        except Unknown as error:
+            unreadable.append(Unreadable(str(error)))
+    return PortNetwork(port, netdev, gids, tuple(unreadable))

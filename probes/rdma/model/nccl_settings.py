@@ -6,9 +6,10 @@ in NCCL's user guide: `mlx5_0,mlx5_1:1`, names as prefixes; `=` in front: exact 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from laggard.probes.errors import Unknown
+from laggard.probes.errors import or_none
 from laggard.probes.host.host import Host
 
 _CONF: Final = "/etc/nccl.conf"
@@ -43,20 +44,22 @@ def parse_hca_selection(text: str, source: str) -> HcaSelection | None:
 
 
 def read_hca_selection(host: Host) -> HcaSelection | None:
-    text = _in_environment(host, "NCCL_IB_HCA")
+    text = _environ(host).get("NCCL_IB_HCA")
     if text:
         return parse_hca_selection(text, "environment")
-    return parse_hca_selection(_in_conf(host, "NCCL_IB_HCA"), _CONF)
+    return parse_hca_selection(site_setting(host, "NCCL_IB_HCA"), _CONF)
 
 
 def site_setting(host: Host, name: str) -> str:
     """Returns the value of an NCCL variable in /etc/nccl.conf, which root writes; empty where it is not set."""
-    return _in_conf(host, name)
+    lines = host.text(_CONF).splitlines()
+    values = [line.partition("=")[2].strip() for line in lines if line.partition("=")[0].strip() == name]
+    return values[-1] if values else ""
 
 
 def read_gid_index(host: Host) -> int | None:
     """Returns NCCL_IB_GID_INDEX; None where it is not set, negative (NCCL then chooses itself) or no number."""
-    for text in (_in_environment(host, "NCCL_IB_GID_INDEX"), _in_conf(host, "NCCL_IB_GID_INDEX")):
+    for text in (_environ(host).get("NCCL_IB_GID_INDEX", ""), site_setting(host, "NCCL_IB_GID_INDEX")):
         try:
             index = int(text)
         except ValueError:
@@ -65,17 +68,5 @@ def read_gid_index(host: Host) -> int | None:
     return None
 
 
-def _in_environment(host: Host, name: str) -> str:
-    try:
-        return host.environ().get(name, "")
-    except Unknown:
-        return ""
-
-
-def _in_conf(host: Host, name: str) -> str:
-    try:
-        lines = host.read(_CONF).splitlines()
-    except Unknown:
-        return ""
-    values = [line.partition("=")[2].strip() for line in lines if line.partition("=")[0].strip() == name]
-    return values[-1] if values else ""
+def _environ(host: Host) -> Mapping[str, str]:
+    return or_none(host.environ) or {}

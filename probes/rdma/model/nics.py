@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from laggard.probes.errors import NotFound, Unknown
+from laggard.kit.words import lazy_pattern
+from laggard.probes.errors import NotFound, Unknown, if_present
 from laggard.probes.host.host import Host
-from laggard.text.lazy_pattern import lazy_pattern
 
 PCI: Final = "/sys/bus/pci/devices"
 _ETHERNET, _INFINIBAND = "0x0200", "0x0207"  # PCI class codes: base class 02, sub-class (PCI Code and ID Assignment)
@@ -39,7 +39,7 @@ def read_nics(host: Host) -> tuple[Nic, ...]:
         addresses = [name for name in host.entries(PCI) if _ADDRESS.fullmatch(name)]
     except NotFound as error:
         raise Unknown(str(error)) from None
-    nics = [nic for address in addresses if (nic := _nic(host, address)) is not None]
+    nics = [nic for address in addresses if (nic := if_present(_nic, host, address))]
     models = {nic.model for nic in nics if nic.rdma_device}
     return tuple(nic for nic in nics if nic.vendor == _MELLANOX or nic.infiniband or nic.model in models)
 
@@ -49,32 +49,27 @@ def gpu_addresses(host: Host) -> tuple[str, ...]:
     would be hundreds of files to read."""
     found: list[str] = []
     for driver in _GPU_DRIVERS:
-        try:
-            found += [name for name in host.entries(f"/sys/bus/pci/drivers/{driver}") if _ADDRESS.fullmatch(name)]
-        except Unknown:
-            continue
+        found += [name for name in host.names(f"/sys/bus/pci/drivers/{driver}") if _ADDRESS.fullmatch(name)]
     return tuple(found)
 
 
 def _nic(host: Host, address: str) -> Nic | None:
+    """Raises NotFound for a recording without these files, or a device that was removed while it was read."""
     folder = f"{PCI}/{address}"
-    try:
-        pci_class = host.read(f"{folder}/class").strip()[:6]
-        if pci_class not in (_ETHERNET, _INFINIBAND):
-            return None
-        names = host.entries(folder)
-        return Nic(
-            address=address,
-            vendor=_number(host.read(f"{folder}/vendor")),
-            device=_number(host.read(f"{folder}/device")),
-            infiniband=pci_class == _INFINIBAND,
-            driver=host.read_link(f"{folder}/driver").rsplit("/", 1)[-1] if "driver" in names else "",
-            rdma_device=next(iter(host.entries(f"{folder}/infiniband")), "") if "infiniband" in names else "",
-            physical_function=host.read_link(f"{folder}/physfn").rsplit("/", 1)[-1] if "physfn" in names else "",
-            subsystem=host.read(f"{folder}/subsystem_device").strip() if "subsystem_device" in names else "",
-        )
-    except NotFound:  # a recording without these files, or a device that was removed while it was read
+    pci_class = host.read(f"{folder}/class").strip()[:6]
+    if pci_class not in (_ETHERNET, _INFINIBAND):
         return None
+    names = host.entries(folder)
+    return Nic(
+        address=address,
+        vendor=_number(host.read(f"{folder}/vendor")),
+        device=_number(host.read(f"{folder}/device")),
+        infiniband=pci_class == _INFINIBAND,
+        driver=host.read_link(f"{folder}/driver").rsplit("/", 1)[-1] if "driver" in names else "",
+        rdma_device=next(iter(host.entries(f"{folder}/infiniband")), "") if "infiniband" in names else "",
+        physical_function=host.read_link(f"{folder}/physfn").rsplit("/", 1)[-1] if "physfn" in names else "",
+        subsystem=host.read(f"{folder}/subsystem_device").strip() if "subsystem_device" in names else "",
+    )
 
 
 def _number(text: str) -> int:

@@ -5,17 +5,79 @@ A port that cannot be read is Unreadable, never taken for a good one, and the pr
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from fnmatch import fnmatchcase
-from typing import NamedTuple, NoReturn
+from typing import Final, NamedTuple, NoReturn
 
-from laggard.probes.errors import NotApplicable, NotFound, Unknown
+from laggard.kit.words import lazy_pattern
+from laggard.probes.errors import NotApplicable, Unknown, Unreadable, if_present, or_none, split_unreadable
 from laggard.probes.host.host import Host
-from laggard.probes.probe import Thresholds
+from laggard.probes.probe import Thresholds, matches_any
 from laggard.probes.rdma.model.nics import PCI, gpu_addresses, read_nics
-from laggard.probes.rdma.model.port import RDMA, Port, PortKind, parse_rate, parse_state
-from laggard.probes.unreadable import Unreadable, split_unreadable
-from laggard.text.lazy_pattern import lazy_pattern
+
+RDMA: Final = "/sys/class/infiniband"
+ACTIVE: Final = 4  # enum ib_port_state: 1 DOWN, 2 INIT, 3 ARMED, 4 ACTIVE, 5 ACTIVE_DEFER
+DISABLED: Final = 3
+LINK_UP: Final = 5  # enum ib_port_phys_state: 1 Sleep, 2 Polling, 3 Disabled, 4 Training, 5 LinkUp, 6 ErrorRecovery
+
+_STATE = lazy_pattern(r"(\d{1,2}): (\S.*)")
+_RATE = lazy_pattern(r"(\d{1,6}(?:\.\d+)?) Gb/sec(?: \((\d{1,2})X[^)]*\))?")
+
+
+class PortKind(NamedTuple):
+    """Ports of one kind are peers: what most of them do is expected of the others. The PCI function number separates
+    the two ports of a dual-port card, of which often only the first is cabled."""
+
+    type: str
+    board: str
+    link_layer: str
+    function: str
+
+
+class Port(NamedTuple):
+    device: str
+    number: int
+    address: str  # of the PCI device, or empty
+    path: tuple[str, ...]  # of PCI addresses, from the root to the device
+    kind: PortKind
+    state: int
+    state_text: str
+    phys_state: int
+    phys_text: str
+    rate_gigabits: float
+    lanes: int  # 0: not known
+    rate_text: str
+    virtual_function: bool  # of a physical function on this machine: it belongs to a guest
+
+    @property
+    def name(self) -> str:
+        """The name that RDMA tools use: the device, with the port's number where it is not the first."""
+        return self.device if self.number == 1 else f"{self.device}:{self.number}"
+
+    @property
+    def folder(self) -> str:
+        return f"{RDMA}/{self.device}/ports/{self.number}"
+
+    @property
+    def active(self) -> bool:
+        return self.state == ACTIVE
+
+    @property
+    def ethernet(self) -> bool:
+        return self.kind.link_layer == "Ethernet"
+
+
+def parse_state(text: str) -> tuple[int, str] | None:
+    """Parses `4: ACTIVE`."""
+    match = _STATE.fullmatch(text.strip())
+    return (int(match[1]), match[2]) if match else None
+
+
+def parse_rate(text: str) -> tuple[float, int] | None:
+    """Parses `400 Gb/sec (4X NDR)` to gigabits a second and the number of lanes, 0 where it is not there."""
+    match = _RATE.fullmatch(text.strip())
+    return (float(match[1]), int(match[2] or 0)) if match else None
+
 
 _ADDRESS = lazy_pattern(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
@@ -38,10 +100,6 @@ class PortReadings(NamedTuple):
     unreadable: tuple[Unreadable, ...]
 
 
-def matches_any(name: str, patterns: Iterable[str]) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in patterns)
-
-
 def device_names(host: Host) -> tuple[str, ...]:
     """Returns the names of all RDMA devices. That there are none counts only where /sys/class could be listed."""
     return host.entries(RDMA) if "infiniband" in host.entries("/sys/class") else ()
@@ -61,29 +119,16 @@ def read_ports(host: Host, ignore: Sequence[str] = (), judge_software: bool = Fa
     return PortReadings(ports, software, unreadable)
 
 
-def read_if_present(host: Host, path: str) -> str:
-    """Reads a file that not every driver has; empty where there is none."""
-    try:
-        return host.read(path).strip()
-    except NotFound:
-        return ""
-
-
 def is_software_device(host: Host, name: str) -> bool:
-    try:
-        return "/virtual/" in host.read_link(f"{RDMA}/{name}")
-    except Unknown:  # a recording may hold folders in place of sysfs's links
-        return False
+    link = or_none(host.read_link, f"{RDMA}/{name}")  # a recording may hold folders in place of sysfs's links
+    return "/virtual/" in (link or "")
 
 
 def pci_path(host: Host, folder: str) -> tuple[str, ...]:
     """Returns the addresses of the bridges above the PCI device at `folder`, and its own: ("0000:15:01.0", ...,
     "0000:1a:00.0"); empty where it is no PCI device, or its place is not known."""
-    try:
-        parts = host.real_path(folder).split("/")
-    except Unknown:
-        return ()
-    return tuple(part for part in parts if _ADDRESS.fullmatch(part))
+    path = or_none(host.real_path, folder) or ""
+    return tuple(part for part in path.split("/") if _ADDRESS.fullmatch(part))
 
 
 def gpu_paths(host: Host) -> tuple[tuple[str, ...], ...]:
@@ -110,7 +155,7 @@ def _device_ports(host: Host, name: str) -> Iterator[Port | Unreadable]:
     folder = f"{RDMA}/{name}"
     try:
         numbers = [int(number) for number in host.entries(f"{folder}/ports") if number.isdecimal()]
-        model = read_if_present(host, f"{folder}/hca_type"), read_if_present(host, f"{folder}/board_id")
+        model = host.read_if_present(f"{folder}/hca_type"), host.read_if_present(f"{folder}/board_id")
     except Unknown as error:
         yield Unreadable(str(error))
         return
@@ -144,12 +189,124 @@ def _port(host: Host, device: str, number: int, path: tuple[str, ...], model: tu
         rate_gigabits=rate[0],
         lanes=rate[1],
         rate_text=texts["rate"],
-        virtual_function=bool(address) and _has(host, f"{RDMA}/{device}/device", "physfn"),
+        virtual_function=bool(address) and "physfn" in host.names(f"{RDMA}/{device}/device"),
     )
 
 
-def _has(host: Host, folder: str, name: str) -> bool:
+NET: Final = "/sys/class/net"
+_IFF_UP: Final = 1
+_HEADER_BYTES: Final = 96
+"""The bytes that the kernel subtracts from an Ethernet MTU for RoCE: GRH 40, UDP 8, BTH 12, XRC 4, AtomicETH 28, ICRC 4
+(iboe_get_mtu in include/rdma/ib_addr.h)."""
+_IB_MTUS: Final = (4096, 2048, 1024, 512, 256)
+
+
+class Netdev(NamedTuple):
+    name: str
+    operstate: str
+    admin_up: bool
+    mtu: int
+
+
+def roce_path_mtu(mtu: int) -> int:
+    """Returns the RoCE path MTU, in bytes, that an Ethernet MTU leaves room for; 0: none. It is computed as in the
+    kernel, because the verbs' active_mtu is in no file of sysfs."""
+    return next((size for size in _IB_MTUS if mtu - _HEADER_BYTES >= size), 0)
+
+
+def netdev_name(host: Host, port: Port) -> str:
+    """Returns the port's network device; empty where it has none. Raises Unknown where it cannot be read."""
+    name = or_none(host.read, f"{port.folder}/gid_attrs/ndevs/0")
+    if name is not None:  # else there is no entry (InfiniBand), or an empty one, which reads as EINVAL
+        return name.strip()
+    names = if_present(host.entries, f"{RDMA}/{port.device}/device/net") or ()
+    matching = [name for name in names if _dev_port(host, name) == port.number - 1]
+    return matching[0] if matching else names[0] if len(names) == 1 else ""
+
+
+def read_netdev(host: Host, name: str) -> Netdev:
+    folder = f"{NET}/{name}"
+    texts = {key: host.read(f"{folder}/{key}").strip() for key in ("operstate", "mtu")}
+    if not texts["mtu"].isdecimal():
+        raise Unknown(f"{folder}/mtu is no number: {texts['mtu'][:20]!r}")
+    up = _admin_up(host.read_if_present(f"{folder}/flags"))
+    return Netdev(name, texts["operstate"], up, int(texts["mtu"]))
+
+
+def _admin_up(flags: str) -> bool:
+    """Returns False only where the flags were read: to report that somebody set the device down is an accusation."""
     try:
-        return name in host.entries(folder)
+        return bool(int(flags, 16) & _IFF_UP)
+    except ValueError:
+        return True
+
+
+def has_been_up(host: Host, port: Port) -> bool:
+    """Returns whether the port has had a link since its driver started: then it is cabled and no spare port."""
+    try:
+        name = netdev_name(host, port)
+        ups = host.read_if_present(f"{NET}/{name}/carrier_up_count") if name else ""
+        downs = host.read_if_present(f"{port.folder}/counters/link_downed")
     except Unknown:
         return False
+    return any(text.isdecimal() and int(text) > 0 for text in (ups, downs))
+
+
+def _dev_port(host: Host, name: str) -> int:
+    try:
+        return int(host.read_if_present(f"{NET}/{name}/dev_port") or 0)
+    except (Unknown, ValueError):
+        return 0
+
+
+class NodePorts(NamedTuple):
+    """The ports of a node that are judged. `compute_kind` is the kind that its GPUs use; a port of another kind
+    (storage, management) may be unused, slow or without an address, and nothing is wrong."""
+
+    ports: tuple[Port, ...]
+    compute_kind: PortKind | None
+    gpus: int  # 0: none, or not known
+
+    def of_kind(self, kind: PortKind) -> tuple[Port, ...]:
+        return tuple(port for port in self.ports if port.kind == kind)
+
+    def kinds(self) -> tuple[PortKind, ...]:
+        return tuple(dict.fromkeys(port.kind for port in self.ports))
+
+
+def node_ports(ports: Iterable[Port], gpu_paths: Sequence[Sequence[str]]) -> NodePorts:
+    """Leaves out the virtual functions of guests and finds the compute kind. `gpu_paths`: see sysfs.pci_path()."""
+    judged = tuple(port for port in ports if not port.virtual_function)
+    return NodePorts(judged, _compute_kind(judged, gpu_paths), len(gpu_paths))
+
+
+def nearest_ports(gpu_path: Sequence[str], ports: Iterable[Port]) -> tuple[Port, ...]:
+    """Returns the ports that share the most PCIe bridges with a GPU, and at least one bridge."""
+    shared = [(shared_bridges(gpu_path, port.path), port) for port in ports]
+    most = max((count for count, _ in shared), default=0)
+    return tuple(port for count, port in shared if count == most) if most else ()
+
+
+def shared_bridges(one: Sequence[str], other: Sequence[str]) -> int:
+    """How many bridges two devices share, by the addresses above them from the root on."""
+    count = 0
+    for left, right in zip(one[:-1], other[:-1], strict=False):
+        if left != right:
+            break
+        count += 1
+    return count
+
+
+def _compute_kind(ports: Sequence[Port], gpu_paths: Sequence[Sequence[str]]) -> PortKind | None:
+    """Returns the kind that is nearest to the most GPUs; between equals InfiniBand before Ethernet, then the most
+    bandwidth. A port that is down counts with the rate of the fastest active port of its kind."""
+    near: Counter[PortKind] = Counter()
+    for path in gpu_paths:
+        near.update({port.kind for port in nearest_ports(path, ports)})
+    counts = Counter(port.kind for port in ports)
+
+    def weight(kind: PortKind) -> tuple[int, bool, float, int]:
+        rate = max((port.rate_gigabits for port in ports if port.kind == kind and port.active), default=0.0)
+        return near[kind], kind.link_layer == "InfiniBand", rate * counts[kind], counts[kind]
+
+    return max(counts, key=weight) if counts else None

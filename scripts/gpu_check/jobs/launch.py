@@ -170,7 +170,7 @@ def suspicious_lines(hooked: Sequence[Rank], bare: Sequence[Rank]) -> list[str]:
 
 def read_recorded(folder: Path) -> list[Recorded]:
     """In the order of the ranks."""
-    from laggard.constants import PHASES
+    from laggard.kit.constants import PHASES
     from laggard.rankfile import RankFileReader
     from laggard.rankfile.fact_names import GPU
 
@@ -201,7 +201,7 @@ def read_recorded(folder: Path) -> list[Recorded]:
 def phases_of(steps: Sequence[Any]) -> dict[str, float]:
     import statistics
 
-    from laggard.constants import PHASES
+    from laggard.kit.constants import PHASES
 
     if not steps:
         return {}

@@ -8,5 +8,5 @@ from gpu_check.jobs.loads import find_loads
 if __name__ == "__main__":
     end_with_parent()
     loads = find_loads()
-    loads.unit("sm")()
+    loads.work()
     loads.synchronize()

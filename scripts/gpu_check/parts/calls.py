@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 from gpu_check.lab import Groups, StepSink, cuda_lab
 from gpu_check.outcome import CannotRun, Context, Outcome, info, judged, torch_on_gpu
 from laggard.trainer_hooks.collectives.process_group import COLLECTIVE_METHODS, hook
-from laggard.trainer_hooks.record.recorder import BACKWARD, FORWARD, INPUT, OPTIMIZER, Recorder
+from laggard.trainer_hooks.record.events import BACKWARD, FORWARD, INPUT, OPTIMIZER
+from laggard.trainer_hooks.record.recorder import Recorder
 
 COLLECTIVE_BUDGET_US, STEP_BUDGET_US = 10.0, 20.0
 LOOP_US = 43.0

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from gpu_check import lab as lab_module
 from gpu_check.lab import Lab, StepTruth, cuda_lab
 from gpu_check.outcome import Context, Outcome, judged, torch_on_gpu
-from laggard.trainer_hooks.record.recorder import BACKWARD, FORWARD, INPUT, OPTIMIZER
+from laggard.trainer_hooks.record.events import BACKWARD, FORWARD, INPUT, OPTIMIZER
 
 TOLERANCE_RATIO, TOLERANCE = 0.02, 0.3e-3  # of the truth; seconds, for the launches between a mark and a bare event
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import os
 import platform
 import subprocess
 import sys
@@ -19,13 +18,10 @@ PACKAGES = ("torch", "deepspeed", "nvidia-ml-py", "msgspec", "PyYAML", "numpy", 
 def run(context: Context) -> Iterator[Outcome]:
     yield info("laggard", laggard_version())
     yield info("python", f"{platform.python_version()} on {platform.machine()}")
-    yield info("kernel", platform.release() + (" (gVisor)" if is_gvisor() else ""))
     yield info("packages", ", ".join(f"{name} {version_of(name)}" for name in PACKAGES))
     yield info("driver", driver_version())
     yield info("torch", torch_versions())
     yield info("NCCL", nccl_version())
-    variables = sorted(name for name in os.environ if name.startswith(("NCCL_", "CUDA_", "TORCH_", "NVIDIA_V")))
-    yield info("variables", ", ".join(f"{name}={os.environ[name]}" for name in variables) or "none")
 
 
 def laggard_version() -> str:
@@ -40,11 +36,6 @@ def version_of(package: str) -> str:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return "absent"
-
-
-def is_gvisor() -> bool:
-    """gVisor's kernel is none of Linux's: it has no PCI tree, and no kernel log of the machine."""
-    return "gvisor" in output_of(["dmesg"]).lower()
 
 
 def driver_version() -> str:

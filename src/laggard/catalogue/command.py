@@ -1,23 +1,19 @@
-"""`laggard findings list|explain CODE`: lists the finding codes and shows their pages, docs/findings/CODE.md. The flags
-are those of `laggard.acknowledge.command`."""
+"""`laggard findings list|explain CODE`: lists the finding codes and shows their pages, docs/findings/CODE.md."""
 
 from __future__ import annotations
 
 import argparse
 import difflib
-import os
 import sys
 from collections.abc import Sequence
 
 import msgspec
 
-import laggard
 from laggard import wire
-from laggard.catalogue.findings import FINDINGS, FindingType
-from laggard.errors import UsageError
-from laggard.terminal.output import show_or_write
-from laggard.terminal.page import page_lines
-from laggard.terminal.parts import Line, Part, Table, plain_text
+from laggard.catalogue.findings import FINDINGS, FindingType, read_page
+from laggard.kit.errors import UsageError
+from laggard.kit.parts import Line, Part, Table, page_lines, plain_text
+from laggard.kit.terminal import show_or_write
 
 FINDINGS_SCHEMA = "laggard.findings/1"
 
@@ -38,11 +34,17 @@ class FindingsDocument(msgspec.Struct, frozen=True):
     schema: str = FINDINGS_SCHEMA
 
 
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("action", choices=("list", "explain"), help="list: all codes; explain: the page of each CODE")
+    parser.add_argument("codes", nargs="*", metavar="CODE", help="such as DISK_FULL")
+    parser.add_argument("--format", choices=("text", "json"), default="text", help="json: one document")
+
+
 def main(arguments: argparse.Namespace) -> int:
     explain = arguments.action == "explain"
     if explain and not arguments.codes:
         raise UsageError("name a code to explain; `laggard findings list` lists them")
-    chosen = [_find(code) for code in arguments.codes] if arguments.codes else list(FINDINGS)
+    chosen = [find_type(code) for code in arguments.codes] if arguments.codes else list(FINDINGS)
     rows = tuple(_row(finding_type, explain) for finding_type in chosen)
     if arguments.format == "json":
         sys.stdout.write(wire.encode(FindingsDocument(rows)).decode() + "\n")
@@ -55,17 +57,8 @@ def main(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def read_page(code: str) -> str:
-    """Returns the page of `code`, which is installed with the package. Raises UsageError where it is not there."""
-    path = os.path.join(os.path.dirname(os.path.abspath(laggard.__file__)), "findings", f"{code}.md")
-    try:
-        with open(path, encoding="utf-8") as file:
-            return file.read()
-    except OSError as error:
-        raise UsageError(f"the page of {code} is not installed: {path}: {error.strerror}") from None
-
-
-def _find(code: str) -> FindingType:
+def find_type(code: str) -> FindingType:
+    """Raises UsageError."""
     wanted = code.upper().replace("-", "_")
     codes = [finding_type.code for finding_type in FINDINGS]
     if wanted in codes:
@@ -87,11 +80,9 @@ def _row(finding_type: FindingType, explain: bool) -> FindingRow:
 
 
 def _table(rows: Sequence[FindingRow]) -> list[Part]:
-    width = max(len(row.code) for row in rows)
-    told = [(row, row.summary + (f" (not raised yet: {row.later})" if row.later else "")) for row in rows]
-    plain = tuple(f"{row.code:<{width}}  {row.severity:<8}  {text}" for row, text in told)
-    cells = tuple((row.code, row.severity, text) for row, text in told)
+    later = ((row, f" (not raised yet: {row.later})" if row.later else "") for row in rows)
+    cells = tuple((row.code, row.severity, row.summary + text) for row, text in later)
     return [
         Line(f"{len(rows)} codes; `laggard findings explain CODE` shows a code's page."),
-        Table(plain, ("code", "severity", "summary"), cells),
+        Table(("code", "severity", "summary"), cells),
     ]

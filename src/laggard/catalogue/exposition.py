@@ -1,11 +1,9 @@
 """The catalogue's metrics in Prometheus' text formats, for the agent and the collector. A training process, which may
-not import prometheus_client, writes its own metrics in trainer_hooks/output/exposition.py."""
+not import prometheus_client, writes its own metrics in trainer_hooks/output/http_export.py."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from types import MappingProxyType
-from typing import Final
+from collections.abc import Iterable, Iterator
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -14,9 +12,7 @@ from prometheus_client.registry import Collector
 
 from laggard.catalogue.metrics import PROCESS_METRICS, metric
 from laggard.catalogue.rank_metrics import Labels
-from laggard.text.words import visible
-
-_NONE: Final[Mapping[str, int]] = MappingProxyType({})
+from laggard.kit.words import visible
 
 
 def metric_family(name: str, samples: Iterable[tuple[Labels, float]]) -> Metric:
@@ -31,13 +27,11 @@ def metric_family(name: str, samples: Iterable[tuple[Labels, float]]) -> Metric:
     return family
 
 
-def daemon_families(turned_away: int, otlp_exports: Mapping[str, int] = _NONE) -> Iterator[Metric]:
-    """Yields what a daemon says of itself: PROCESS_METRICS, how many connections it has turned away, and what became of
-    the messages that it sends."""
+def daemon_families(turned_away: int) -> Iterator[Metric]:
+    """Yields what a daemon says of itself: PROCESS_METRICS, and how many connections it has turned away."""
     names = {metric.name.removesuffix("_total") for metric in PROCESS_METRICS}
     yield from (family for family in ProcessCollector(registry=None).collect() if family.name in names)
     yield metric_family("laggard_connections_turned_away_total", [((), float(turned_away))])
-    yield metric_family("laggard_otlp_exports_total", [((name,), float(n)) for name, n in otlp_exports.items()])
 
 
 def exposition(families: Iterable[Metric], accept: str) -> tuple[bytes, str]:

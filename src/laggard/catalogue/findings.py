@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from typing import NamedTuple
 
+import laggard
+from laggard.kit.errors import UsageError
 from laggard.model import Severity
 
 
@@ -129,3 +132,13 @@ _FINDINGS_BY_CODE = {it.code: it for it in FINDINGS}
 
 def finding_type(code: str) -> FindingType:
     return _FINDINGS_BY_CODE[code]
+
+
+def read_page(code: str) -> str:
+    """Returns the page of `code`, which is installed with the package. Raises UsageError where it is not there."""
+    path = os.path.join(os.path.dirname(os.path.abspath(laggard.__file__)), "findings", f"{code}.md")
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+    except OSError as error:
+        raise UsageError(f"the page of {code} is not installed: {path}: {error.strerror}") from None

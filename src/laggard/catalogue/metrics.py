@@ -111,30 +111,11 @@ METRICS: tuple[Metric, ...] = (
         JOB,
     ),
     Metric(
-        "laggard_job_ettr_ratio",
-        "gauge",
-        "Share of the job's time that was work which lasted, as far as it was seen. Of the 50 largest jobs.",
-        JOB,
-    ),
-    Metric(
-        "laggard_job_goodput_ratio",
-        "gauge",
-        "The same without what slow ranks, hosts and links took.",
-        JOB,
-    ),
-    Metric(
         "laggard_lost_gpu_seconds_total",
         "counter",
         "GPU-seconds that culprits took while they were watched, by kind, since the collector started.",
         ("kind",),
     ),
-    Metric(
-        "laggard_week_lost_gpu_hours",
-        "gauge",
-        "GPU-hours that incidents took in the last seven days: likely, and at least and most in 19 of 20 cases.",
-        ("bound",),
-    ),
-    Metric("laggard_gpu_hour_price", "gauge", "Price of a GPU-hour, where the site gives one.", ("currency",)),
     Metric(
         "laggard_node_fault_returned",
         "gauge",
@@ -164,7 +145,14 @@ METRICS: tuple[Metric, ...] = (
         "gauge",
         "Agents at the address of a node of Kubernetes that report a name which no node has.",
     ),
+    Metric(
+        "laggard_job_incident",
+        "gauge",
+        "An incident, `what` in words, as it was named first: 1 while it is open, 0 for five minutes after that.",
+        (*JOB, "kind", "hostname", "what"),
+    ),
     Metric("laggard_incidents_opened_total", "counter", "Incidents opened since the collector started.", ("kind",)),
+    Metric("laggard_incidents_closed_total", "counter", "Incidents closed since the collector started.", ("kind",)),
     Metric(
         "laggard_incidents_refused_total", "counter", "Culprits without an incident, since too many were open already."
     ),
@@ -182,27 +170,6 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric("laggard_incidents_database_bytes", "gauge", "Size of the database of incidents."),
     Metric(
-        "laggard_webhook_tries_total",
-        "counter",
-        "Tries to send a notification, by outcome: sent, failed (no answer, or not now), refused (tried again, too). "
-        "Absent where no webhook is set.",
-        ("outcome",),
-    ),
-    Metric("laggard_webhook_waiting", "gauge", "Notifications that wait to be sent."),
-    Metric(
-        "laggard_webhook_lost_total",
-        "counter",
-        "Notifications that were never taken, by why: full (too many waited), too_old (a day).",
-        ("reason",),
-    ),
-    Metric(
-        "laggard_advice_outcomes",
-        "gauge",
-        "Advice that is kept, by target and by what became of it: waiting, not_done, not_known, gained, no_difference, "
-        "lost, not_comparable.",
-        ("target", "outcome"),
-    ),
-    Metric(
         "laggard_connections_turned_away_total",
         "counter",
         "Connections that the daemon closed or refused since too many were open.",
@@ -214,30 +181,12 @@ METRICS: tuple[Metric, ...] = (
         "(not_taken), all places were taken (refused).",
         ("reason",),
     ),
-    Metric(
-        "laggard_otlp_exports_total",
-        "counter",
-        "Messages that were sent, or not (failed), to `otlp_endpoint`; absent where there is none.",
-        ("outcome",),
-    ),
     *PROCESS_METRICS,
     Metric(
         "laggard_fleet_finding",
         "gauge",
         "A finding of the collector's own about a node, from comparing it with the others; always 1.",
         ("code", "severity", "device", "hostname"),
-    ),
-    Metric(
-        "laggard_acknowledged_until_timestamp_seconds",
-        "gauge",
-        "When the acknowledgement of a finding on a node ends by itself, Unix time; code * is a maintenance window.",
-        ("code", "hostname"),
-    ),
-    Metric(
-        "laggard_acknowledged_finding",
-        "gauge",
-        "A finding that is acknowledged, on the device of a node; `agent` is its agent's HOST:PORT; always 1.",
-        ("code", "device", "hostname", "agent"),
     ),
     Metric(
         "laggard_fleet_wide_finding_nodes",

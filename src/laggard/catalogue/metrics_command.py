@@ -10,8 +10,8 @@ import msgspec
 from laggard import wire
 from laggard.catalogue.metrics import METRICS
 from laggard.catalogue.rank_metrics import Metric
-from laggard.terminal.output import show
-from laggard.terminal.parts import Line
+from laggard.kit.parts import Line
+from laggard.kit.terminal import show
 
 METRICS_SCHEMA = "laggard.metrics/1"
 

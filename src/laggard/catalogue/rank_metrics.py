@@ -1,6 +1,6 @@
 """The metrics of ranks: their names, and the samples of a rank's statistics. The agent serves them for the ranks of its
 node, and a training process serves its own (LAGGARD_EXPORT): the agent writes them with prometheus_client
-(agent/web/metrics.py), a training process by hand (trainer_hooks/output/exposition.py). Standard library only."""
+(agent/web/routes.py), a training process by hand (trainer_hooks/output/http_export.py). Standard library only."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from laggard.constants import OPS, PHASES
+from laggard.kit.constants import OPS, PHASES
 
 MAX_PAIRS: Final = 8
 """Pairs of operation and role that have series of their own, beside those of the rest together: so many that a node

@@ -14,22 +14,87 @@ from functools import partial
 from pathlib import Path
 from types import FrameType
 
-from laggard.constants import AGENT_PORT
-from laggard.demo.follow import ProgressBar, fetch_location, last_step, location_lines
-from laggard.demo.job import SLOW_PHASES, Injected, choose_fault, is_installed, start_ranks
-from laggard.demo.nodes import DemoNode, create_nodes
-from laggard.demo.processes import LAGGARD, DemoError, Processes
-from laggard.environment import ENV_STATE_DIR
-from laggard.errors import UsageError
-from laggard.terminal.output import show
-from laggard.terminal.parts import Line
+from laggard.demo import job
+from laggard.kit.constants import AGENT_PORT
+from laggard.kit.environment import ENV_STATE_DIR
+from laggard.kit.errors import UsageError
+from laggard.kit.http_client import NoResponse, get
+from laggard.kit.parts import Line
+from laggard.kit.terminal import show
+
+
+class ProgressBar:
+    """Shows on standard error how far the demo has come: a line that is rewritten in a terminal, else one line for each
+    stage."""
+
+    def __init__(self, steps: int) -> None:
+        self._steps = steps
+        self._began = time.monotonic()
+        self._terminal = sys.stderr.isatty()
+        self._last = -1
+
+    def stage(self, text: str) -> None:
+        """A stage of the demo begins."""
+        self._show(text, "\n")
+
+    def step(self, step: int | None) -> None:
+        """The collector's newest step is `step`; None: it has none yet."""
+        if step is None and self._terminal:
+            self._show("the ranks import torch and DeepSpeed", "")
+        if step is None or step == self._last:
+            return
+        self._last = step
+        if self._terminal:
+            filled = 30 * (step + 1) // self._steps
+            self._show(f"step {step + 1} of {self._steps} [{'#' * filled}{'.' * (30 - filled)}]", "")
+            if step + 1 == self._steps:
+                sys.stderr.write("\n")
+
+    def _show(self, text: str, end: str) -> None:
+        row = f"{time.monotonic() - self._began:5.1f} s  {text}"
+        if self._terminal:
+            row = "\r\x1b[K" + (row if end else row[: shutil.get_terminal_size().columns - 1])
+        sys.stderr.write(row + end)
+        sys.stderr.flush()
+
+
+def fetch_location(url: str) -> dict[str, object]:
+    """The collector's location document. Raises DemoError where the collector does not answer with one."""
+    try:
+        document = json.loads(get(f"{url}/api/v1/location", timeout_seconds=10.0).body)
+    except (NoResponse, ValueError) as error:
+        raise job.DemoError(f"the collector does not answer: {error}") from None
+    if not isinstance(document, dict):
+        raise job.DemoError("the collector answered with something else than a location")
+    return document
+
+
+def last_step(url: str) -> int | None:
+    """The newest step of the collector's verdict; None before the first, or while the collector does not answer."""
+    try:
+        window = fetch_location(url)["window"]
+    except job.DemoError:
+        return None
+    step = window["last_step"] if isinstance(window, dict) else None
+    return step if isinstance(step, int) else None
+
+
+def location_lines(location: dict[str, object]) -> list[Line]:
+    """The location in words, as `laggard locate` prints it."""
+    import msgspec
+
+    from laggard.locate.describe import details, sentence
+    from laggard.model import Location
+
+    value = msgspec.convert(location, Location)
+    return [Line(sentence(value), value.verdict.value), *(Line(f"  {line}") for line in details(value))]
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--nodes", type=int, default=2, metavar="N", help="machines (default: 2)")
     parser.add_argument("--ranks", type=int, default=4, metavar="N", help="ranks in all (default: 4)")
     parser.add_argument("--slow-rank", default="random", metavar="random|none|N", help="default: random")
-    parser.add_argument("--slow-phase", default="random", choices=(*SLOW_PHASES, "random"), help="default: random")
+    parser.add_argument("--slow-phase", default="random", choices=(*job.SLOW_PHASES, "random"), help="default: random")
     parser.add_argument("--slow-by", type=float, default=0.1, metavar="SECONDS", help="each step (default: 0.1)")
     parser.add_argument("--zero", type=int, default=2, choices=(0, 1, 2, 3), help="ZeRO stage (default: 2)")
     parser.add_argument(
@@ -47,25 +112,25 @@ def main(arguments: argparse.Namespace) -> int:
         # A calm step takes some milliseconds: 40 of them are too short a time for any accusation, right or wrong.
         arguments.steps = 160 if arguments.slow_rank == "none" else 40
     _check_flags(arguments)
-    injected = choose_fault(arguments)
+    injected = job.choose_fault(arguments)
     signal.signal(signal.SIGTERM, _interrupted)
     directory = Path(tempfile.mkdtemp(prefix="laggard-demo-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
     try:
-        with create_nodes(arguments.nodes) as nodes, Processes(directory) as processes:
+        with job.create_nodes(arguments.nodes) as nodes, job.Processes(directory) as processes:
             location, url = _run(arguments, injected, nodes, processes, directory)
             right = verdict_is_right(location, injected)
             _print_verdict(arguments, location, injected, right)
             if arguments.keep:
                 _wait_for_interrupt(url)
         return 0 if right else 2 if location["verdict"] == "unknown" else 1
-    except DemoError as error:
+    except job.DemoError as error:
         raise UsageError(f"the demo failed: {error}") from None
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 
 
 def _check_flags(arguments: argparse.Namespace) -> None:
-    if not is_installed():
+    if not job.is_installed():
         raise UsageError("the demo needs torch and deepspeed; `pip install 'laggard[all]'`, or `make demo` in a clone")
     if not 1 <= arguments.nodes <= arguments.ranks <= 64:
         raise UsageError("give at least one node, at least one rank a node, at most 64 ranks")
@@ -81,21 +146,21 @@ def _check_flags(arguments: argparse.Namespace) -> None:
 
 def _run(
     arguments: argparse.Namespace,
-    injected: Injected | None,
-    nodes: tuple[DemoNode, ...],
-    processes: Processes,
+    injected: job.Injected | None,
+    nodes: tuple[job.DemoNode, ...],
+    processes: job.Processes,
     directory: Path,
 ) -> tuple[dict[str, object], str]:
     """Runs agents, collector and ranks. Returns the collector's last location, and the address of its page."""
     progress = ProgressBar(arguments.steps)
     progress.stage(f"starting {arguments.nodes} agents, a collector and {arguments.ranks} ranks")
     rank_dirs = {node.name: directory / node.name for node in nodes}
-    ranks = start_ranks(processes, arguments, nodes, rank_dirs, injected)
+    ranks = job.start_ranks(processes, arguments, nodes, rank_dirs, injected)
     for node in nodes:
-        command = [*LAGGARD, "agent", "--node", node.name, "--rank-dir", str(rank_dirs[node.name])]
+        command = [*job.LAGGARD, "agent", "--node", node.name, "--rank-dir", str(rank_dirs[node.name])]
         processes.start(f"agent-{node.name}", [*command, "--web.listen-address", f"{node.address}:{AGENT_PORT}"], node)
     targets = [word for node in nodes for word in ("--target", f"{node.address}:{AGENT_PORT}")]
-    command = [*LAGGARD, "collector", "--interval", "1", "--web.listen-address", "127.0.0.1:0", *targets]
+    command = [*job.LAGGARD, "collector", "--interval", "1", "--web.listen-address", "127.0.0.1:0", *targets]
     processes.start("collector", command, extra={ENV_STATE_DIR: str(directory)})  # no incident of this machine's own
     url = processes.wait_for_url("collector")
     progress.stage(f"the page is {url}/")
@@ -119,7 +184,7 @@ def _final_location(url: str, steps: int, check: Callable[[], None]) -> dict[str
     return fetch_location(url)
 
 
-def verdict_is_right(location: dict[str, object], injected: Injected | None) -> bool:
+def verdict_is_right(location: dict[str, object], injected: job.Injected | None) -> bool:
     """Whether the verdict names the injected rank and phase, and nothing else."""
     culprits = location["culprits"]
     assert isinstance(culprits, list)
@@ -129,7 +194,7 @@ def verdict_is_right(location: dict[str, object], injected: Injected | None) -> 
 
 
 def _print_verdict(
-    arguments: argparse.Namespace, location: dict[str, object], injected: Injected | None, right: bool
+    arguments: argparse.Namespace, location: dict[str, object], injected: job.Injected | None, right: bool
 ) -> None:
     if arguments.format == "json":
         print(json.dumps({**location, "injected": injected._asdict() if injected else None}), flush=True)

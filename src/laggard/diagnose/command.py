@@ -12,20 +12,18 @@ import msgspec
 
 from laggard import wire
 from laggard.diagnose.describe import diagnosis_lines, render_diagnosis, terminal_columns
-from laggard.diagnose.document import Diagnosis, FileResult
-from laggard.diagnose.file_content import FileContent
-from laggard.diagnose.file_format import FileFormat, FileJudgement, KnownHardware
+from laggard.diagnose.file_format import FileContent, FileFormat, FileJudgement, KnownHardware, named, without_repeats
 from laggard.diagnose.folder import Given, GivenFile, given_files
+from laggard.diagnose.formats import FORMAT_NAMES, RecognisedFile, Siblings, merge_hardware
 from laggard.diagnose.input_file import InputFile
 from laggard.diagnose.join import JobRead, JudgedFile, join, supersede
-from laggard.diagnose.joined.origin import Origin, origins
-from laggard.diagnose.origin import named, without_repeats
-from laggard.diagnose.recognition import FORMAT_NAMES, RecognisedFile, Siblings, merge_hardware
+from laggard.diagnose.joined.exhibit import Origin, origins
 from laggard.diagnose.recordings import Recording, judge_recordings, split_recordings
+from laggard.kit.progress import Progress, size_text
+from laggard.kit.terminal import show_or_write
+from laggard.kit.words import counted
 from laggard.model import EXIT_CODES, Finding, Severity, Verdict
-from laggard.terminal.output import show_or_write
-from laggard.terminal.progress import Progress, size_text
-from laggard.text.words import counted
+from laggard.wire.diagnosis import Diagnosis, FileResult
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -168,9 +166,10 @@ def _judgement(
     judged: set[str],
 ) -> FileJudgement:
     """Judges a file as one of its formats. `judged`: the formats whose files were all judged; one is added to it."""
-    if file_format.judge_together is None:
+    if file_format.judge is not None:
         content = file.file.read()
         return named(file_format.judge(content, hardware), content)
+    assert file_format.judge_together is not None
     whole = file_format.whole or file_format.name
     if whole in judged:
         return FileJudgement()

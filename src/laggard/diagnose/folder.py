@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from laggard.diagnose.input_file import BEGINNING_BYTES, END_BYTES, InputFile
-from laggard.text.words import counted, natural
+from laggard.kit.words import counted, natural
 
 MAX_FILES: Final = 20_000
 """The most files of all folders of a call that are read."""
@@ -35,7 +35,7 @@ class GivenFile(NamedTuple):
 class Given(NamedTuple):
     files: tuple[GivenFile, ...]
     notes: tuple[str, ...] = ()
-    """What was not read, and why."""
+    """The files that were not read, and why."""
     of_folder: bool = False
 
 

@@ -1,4 +1,8 @@
-"""The formats of services that watch nodes' health: gpud's `/v1/states` and `/v1/events`, NVSentinel's health events.
+"""The formats of services that watch nodes' health: gpud, NVSentinel, and `systemctl status` of NVIDIA's own
+services.
+
+gpud's are `/v1/states` and `/v1/events`, NVSentinel's its health events; NVIDIA's services are the fabric manager, the
+persistence daemon, DCGM and IMEX.
 
 Sources: gpud, api/v1/types.go; NVSentinel, data-models/protobufs/health_event.proto.
 """
@@ -8,11 +12,18 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterable, Iterator
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from laggard.diagnose.file_content import FileContent
-from laggard.diagnose.file_format import FileFormat, FileJudgement, KnownHardware
-from laggard.diagnose.json_document import documents, list_of, text_of
+from laggard.diagnose.file_format import (
+    FileContent,
+    FileFormat,
+    FileJudgement,
+    KnownHardware,
+    documents,
+    list_of,
+    text_of,
+    without_colours,
+)
 from laggard.model import Finding, Severity
 from laggard.probes.probe import finding
 
@@ -143,3 +154,90 @@ def _finding(name: str, device: str, severity: Severity, evidence: dict[str, str
 
 GPUD: Final = FileFormat("gpud states and events", recognise_gpud, judge_gpud)
 NVSENTINEL: Final = FileFormat("NVSentinel health events", recognise_nvsentinel, judge_nvsentinel)
+
+
+_MAX_CHARACTERS: Final = 1 << 20
+_MAX_LINES_BEFORE: Final = 10
+_MAX_TOLD_LINES: Final = 5
+_HEAD = re.compile(r"^\S? ?(nvidia-[\w-]+|nv-?fabricmanager|dcgm[\w-]*)\.service(?: - .*)?$", re.MULTILINE)
+_ACTIVE = re.compile(r"^ +Active: (?P<state>\w+(?: \([^)]*\))?(?: \(Result: [\w-]+\))?)", re.MULTILINE)
+_LOG = re.compile(r"^\w{3} [ \d]\d [\d:]{8} (?P<host>[\w.-]+) (?P<unit>[\w./@-]+)\[\d+\]: (?P<text>.*)$", re.MULTILINE)
+_TELLING: Final = re.compile(r"fail|error|match|not |unable|cannot|denied|timed out|fatal|no such", re.IGNORECASE)
+_BY_SYSTEMD: Final = "systemd"
+_NOTHING_TO_DO: Final = re.compile(
+    r"NOTHING_TO_DO|no NVSwitch|NVSwitch.{0,30}not (?:found|present)|ConditionPath", re.I
+)
+
+
+class _Service(NamedTuple):
+    pattern: str
+    code: str
+    name: str
+    severity: Severity
+    fix: str
+
+
+_DEVICES: Final = re.compile(r"Failed to query NVIDIA devices|/dev/nvidia|couldn't communicate|NVML")
+_MISMATCH: Final = re.compile(r"version ([\d.]+\d).{0,20}(?:don't|does not|doesn't|do not) match.{0,40}?([\d.]+\d)")
+NVIDIA_SERVICES: Final = (
+    _Service(r"fabric-?manager", "FABRIC_MANAGER_DOWN", "the fabric manager", Severity.CRITICAL,
+        "Install the fabric manager of the driver's exact version, start it, and look at /var/log/fabricmanager.log. "
+        "Without it CUDA does not start on boards with NVSwitches (error 802)."),
+    _Service(r"persistenced", "GPU_PERSISTENCE_OFF", "nvidia-persistenced", Severity.WARNING,
+        "Start it, or set persistence mode by `nvidia-smi -pm 1`."),
+    _Service(r"imex", "FABRIC_NOT_READY", "nvidia-imex", Severity.CRITICAL,
+        "See its log and /etc/nvidia-imex/nodes_config.cfg: NVLink memory among nodes needs it on all of them."),
+    _Service(r"", "GPU_DIAG_FAILED", "the service", Severity.WARNING, "Read its log: `journalctl -b -u` and its name."),
+)  # fmt: skip
+
+
+def recognise_service_status(content: FileContent) -> bool:
+    text = without_colours(content.text[: 1 << 16])
+    head = _HEAD.search(text)
+    return (
+        head is not None
+        and text.count("\n", 0, head.start()) < _MAX_LINES_BEFORE
+        and bool(_ACTIVE.search(text, head.end()))
+    )
+
+
+def judge_service_status(content: FileContent, hardware: KnownHardware) -> FileJudgement:
+    text = without_colours(content.text[:_MAX_CHARACTERS])
+    heads = list(_HEAD.finditer(text))
+    ends = [*(head.start() for head in heads), len(text)][1:]
+    services = [(head[1], text[head.end() : end]) for head, end in zip(heads, ends, strict=True)]
+    states = {name: found["state"] for name, body in services if (found := _ACTIVE.search(body))}
+    findings = (found for name, body in services for found in _judge(name, states.get(name, ""), body))
+    return FileJudgement(tuple(findings), {"services": states})
+
+
+def _judge(name: str, state: str, body: str) -> Iterator[Finding]:
+    """Judges one service. It is well where it is active; one that is inactive because nobody enabled it may be."""
+    if state.startswith(("active", "reloading")) or not state:
+        return
+    lines = list(_LOG.finditer(body))
+    said = [line["text"] for line in lines if line["unit"] != _BY_SYSTEMD and _TELLING.search(line["text"])]
+    if _NOTHING_TO_DO.search(body):
+        return
+    service = next(each for each in NVIDIA_SERVICES if re.search(each.pattern, name))
+    code, severity, device, fix = service.code, service.severity, service.name, service.fix
+    if code == "GPU_PERSISTENCE_OFF" and _DEVICES.search(body):
+        code, severity = "GPU_DRIVER_FAILED", Severity.CRITICAL
+        fix = "Load the driver (`modprobe nvidia`) and see why it did not start; then start nvidia-persistenced."
+    elif state.startswith("inactive"):
+        severity = Severity.WARNING
+    mismatch = _MISMATCH.search(body)
+    why = f": version {mismatch[1]} does not match the driver's {mismatch[2]}" if mismatch else ""
+    reason = why or (f": {said[-1][:300]}" if said else "")
+    yield finding(
+        code,
+        device if service.pattern else f"{name}.service",
+        f"does not run ({state}){reason}",
+        evidence={"host": lines[0]["host"] if lines else None, "said": said[-_MAX_TOLD_LINES:] or None},
+        fix=fix,
+        commands=(f"journalctl -b -u {name}", f"systemctl restart {name}", "cat /proc/driver/nvidia/version"),
+        severity=severity,
+    )
+
+
+SERVICE_STATUS = FileFormat("systemctl status", recognise_service_status, judge_service_status)

@@ -1,5 +1,9 @@
-"""Reads the files that users give: of any size, plain or packed, in bounded memory. What a log is asked for stands at
-its end, so of a file that is larger than the bounds the beginning and the end are read, and the rest is not."""
+"""Reads the files that users give: of any size, plain or packed, in bounded memory. Lines that a diagnosis quotes are
+found again, with their numbers.
+
+What a log is asked for stands at its end, so of a file that is larger than the bounds the beginning and the end are
+read, and the rest is not.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +16,12 @@ import sys
 import time
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import ModuleType
-from typing import Any, BinaryIO, Final, cast
+from typing import Any, BinaryIO, Final, NamedTuple, cast
 
-from laggard.diagnose.file_content import FileContent
-from laggard.errors import UsageError
+from laggard.diagnose.file_format import FileContent
+from laggard.kit.errors import UsageError
 
 BEGINNING_BYTES: Final = 8 << 20
 """The bytes of a file's beginning that are read. Recorded hardware and a job's first lines fit in many times."""
@@ -269,3 +273,81 @@ def _zstd() -> ModuleType:
     else:
         from backports import zstd
     return zstd
+
+
+_QUOTE_CHARACTERS: Final = 120
+_MAX_LINE_CHARACTERS: Final = 4000
+
+
+class FoundLine(NamedTuple):
+    """`number` counts from 1; None: what stands before it was not read."""
+
+    number: int | None
+    text: str
+
+
+class LineFinder:
+    """Looks into files by their paths."""
+
+    def __init__(self, files: Iterable[InputFile]) -> None:
+        self._files: Mapping[str, InputFile] = {file.path: file for file in files}
+
+    def find(self, path: str, quote: str, offset: int = 0) -> FoundLine | None:
+        """Returns the first line from the character `offset` on that holds the quote; where none does, the line at the
+        offset. None: there is no such file, or no such line."""
+        if path not in self._files or not quote:
+            return None
+        content = self._files[path].read()
+        wanted, before = quote[:_QUOTE_CHARACTERS], 0
+        number = 1
+        at_offset: FoundLine | None = None
+        for piece in content.pieces():
+            if before + len(piece) > offset:
+                start = max(0, offset - before)
+                if at_offset is None and offset:
+                    at_offset = _line(content, piece, start, number, before)
+                if (at := piece.find(wanted, start)) >= 0:
+                    return _line(content, piece, at, number, before)
+            before += len(piece)
+            number += piece.count("\n")
+        return at_offset
+
+    def find_last(self, path: str, quote: str) -> FoundLine | None:
+        """Returns the last line that holds the quote."""
+        if path not in self._files or not quote:
+            return None
+        content = self._files[path].read()
+        wanted, before, number = quote[:_QUOTE_CHARACTERS], 0, 1
+        found: FoundLine | None = None
+        for piece in content.pieces():
+            if (at := piece.rfind(wanted)) >= 0:
+                found = _line(content, piece, at, number, before)
+            before += len(piece)
+            number += piece.count("\n")
+        return found
+
+    def last(self, path: str) -> FoundLine | None:
+        """Returns the last line that is not empty."""
+        if path not in self._files:
+            return None
+        content = self._files[path].read()
+        number, found = 1, None
+        for piece in content.pieces():
+            if text := piece.rstrip():
+                start = max(text.rfind("\n"), text.rfind("\r")) + 1
+                found = FoundLine(number + text.count("\n"), text[start:][:_MAX_LINE_CHARACTERS])
+            number += piece.count("\n")
+        return found if found is None or not content.skipped_bytes else found._replace(number=None)
+
+
+def _line(content: FileContent, piece: str, at: int, number: int, before: int) -> FoundLine:
+    start = max(piece.rfind("\n", 0, at), piece.rfind("\r", 0, at)) + 1
+    end = min(_ends(piece, at))
+    is_counted = not content.skipped_bytes or before + at < len(content.raw_beginning)
+    return FoundLine(number + piece.count("\n", 0, at) if is_counted else None, piece[start : min(end, start + 4000)])
+
+
+def _ends(piece: str, at: int) -> Iterator[int]:
+    for mark in ("\n", "\r"):
+        end = piece.find(mark, at)
+        yield end if end >= 0 else len(piece)

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
 
-from laggard.diagnose import nccl_log
-from laggard.diagnose.file_content import FileContent
-from laggard.diagnose.file_format import FileFormat, FileJudgement, KnownHardware
+from laggard.diagnose.file_format import FileContent, FileFormat, FileJudgement, KnownHardware
 from laggard.diagnose.job.findings import judge_job
 from laggard.diagnose.job.progress import MIN_TRAINING_LINES, ProgressReader, what_is_known
 from laggard.diagnose.job.reader import JobEvidence, JobLogReader
+from laggard.diagnose.nccl import read_hardware_of_log
 from laggard.nccl.log.reader import NcclLogReader
 from laggard.probes.nccl.model.job import HardwareFacts
 from laggard.probes.nccl.rules.log_findings import judge_nccl_log
-
-_MAX_RANKS_TOLD: Final = 64
 
 
 def recognise(content: FileContent) -> bool:
@@ -32,10 +28,6 @@ def recognise(content: FileContent) -> bool:
 def _is_job(evidence: JobEvidence) -> bool:
     trains = bool(evidence.ranks_seen and sum(evidence.progress))
     return bool(evidence.events or evidence.statuses or evidence.nan) or trains
-
-
-def judge(content: FileContent, hardware: KnownHardware) -> FileJudgement:
-    return judge_together([content], hardware)
 
 
 def judge_together(contents: Iterable[FileContent], hardware: KnownHardware) -> FileJudgement:
@@ -79,22 +71,12 @@ def recognise_training(content: FileContent) -> bool:
 JOB_LOG = FileFormat(
     "job log",
     recognise,
-    judge,
-    nccl_log.read_hardware,
+    None,
+    read_hardware_of_log,
     judge_together,
     whole="job",
     end_matters=True,
     holds_others=True,
 )
-TRAINING_OUTPUT = FileFormat(
-    "training output",
-    recognise_training,
-    judge,
-    nccl_log.read_hardware,
-    judge_together,
-    whole="job",
-    end_matters=True,
-    holds_others=True,
-    fallback=True,
-)
+TRAINING_OUTPUT = JOB_LOG._replace(name="training output", recognise=recognise_training, fallback=True)
 """A job's output that names no rank and no failure: last of all, since the words are everyday ones."""

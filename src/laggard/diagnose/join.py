@@ -7,25 +7,20 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from laggard.diagnose.document import FileResult, JoinedAnswer, TimelineLine
-from laggard.diagnose.file_content import FileContent
-from laggard.diagnose.file_format import ACCUSED
-from laggard.diagnose.input_file import InputFile
+from laggard.diagnose.file_format import ACCUSED, FileContent
+from laggard.diagnose.input_file import FoundLine, InputFile, LineFinder
 from laggard.diagnose.job.events import Event
 from laggard.diagnose.job.reader import JobEvidence, JobLogReader, no_evidence
 from laggard.diagnose.joined.clock import time_text, wall_time, year_of
-from laggard.diagnose.joined.clue import Clue, Fault, First, JobFile, Role
-from laggard.diagnose.joined.exhibit import Exhibit, read_exhibit
+from laggard.diagnose.joined.exhibit import Exhibit, Origin, other_jobs, read_exhibit
 from laggard.diagnose.joined.explains import MEMORY
 from laggard.diagnose.joined.first import find_first
-from laggard.diagnose.joined.origin import Origin
-from laggard.diagnose.joined.other_jobs import other_jobs
-from laggard.diagnose.joined.roster import Roster, roster_of
+from laggard.diagnose.joined.roster import Clue, Fault, First, JobFile, Role, Roster, roster_of
 from laggard.diagnose.joined.witnesses import witness_faults
-from laggard.diagnose.line_finder import FoundLine, LineFinder
+from laggard.kit.words import capital, printable_line
 from laggard.model import Finding, Severity
 from laggard.probes.probe import finding
-from laggard.text.words import capital, printable_line
+from laggard.wire.diagnosis import FileResult, JoinedAnswer, TimelineLine
 
 MAX_LINE_CHARACTERS: Final = 160
 _MAX_FAULTS: Final = 256
@@ -37,7 +32,6 @@ _RECORDINGS: Final = ("laggard recording", "Flight Recorder dump")
 _QUOTES: Final = ("first", "line", "last", "reason", "state")
 _KILLED_PID = re.compile(r"exitcode\s*: -9 \(pid: (\d{1,10})\)|failed \(exitcode: -9\).*\(pid: (\d{1,10})\)")
 _WALL_CLOCK: Final = 10**9
-_ROLES: Final = {role: place for place, role in enumerate(Role)}
 
 
 class JudgedFile(NamedTuple):
@@ -64,7 +58,7 @@ class Joined(NamedTuple):
     finding: Finding
     """The same as a finding."""
     notes: tuple[str, ...] = ()
-    """What was left out, and why."""
+    """The files that were left out, and why."""
 
 
 def join(files: Sequence[JudgedFile], job: JobRead | None) -> Joined | None:
@@ -90,7 +84,7 @@ def join(files: Sequence[JudgedFile], job: JobRead | None) -> Joined | None:
     finder = LineFinder(each.file for each in files)
     witnessed = list(witness_faults(exhibits, roster))
     faults = [*witnessed, *_faults(files, read, roster, finder)]
-    first = find_first(roster, faults, job_files)
+    first = find_first(roster, faults)
     if first is None:
         return None
     timeline = tuple(_timeline(first, finder, _year(roster.evidence.events)))
@@ -158,8 +152,8 @@ def _as_finding(first: First, order: str) -> Finding:
         first.subject,
         first.says,
         evidence={name: value for name, value in evidence.items() if value is not None},
-        fix=first.fix,
-        commands=first.commands,
+        fix=first.fix.text,
+        commands=first.fix.commands,
         severity=Severity.CRITICAL,
     )
 
@@ -186,8 +180,7 @@ def _faults(files: Iterable[JudgedFile], job: JobRead, roster: Roster, finder: L
             _host(host, roster),
             line.text if line else quote,
             wall_time(str(found.evidence["time"])) if found.evidence.get("time") else _time_of(line, year),
-            found.fix.text,
-            found.fix.commands,
+            found.fix,
             tuple(found.evidence.get(ACCUSED) or ()),
         )
 
@@ -229,8 +222,8 @@ def _timeline(first: First, finder: LineFinder, year: int | None) -> Iterator[Ti
         shown.setdefault((line.path, line.line, line.text), line)
     lines = list(shown.values())
     timed = all(line.at for line in lines if line.role == Role.THEN.value)
-    order = {role.value: place for role, place in _ROLES.items()}
-    yield from sorted(lines, key=lambda line: (order[line.role], line.at or "" if timed else ""))
+    order = [role.value for role in Role]
+    yield from sorted(lines, key=lambda line: (order.index(line.role), line.at or "" if timed else ""))
 
 
 def _line(clue: Clue, found: FoundLine, year: int | None) -> TimelineLine:

@@ -1,28 +1,201 @@
-"""The format `kernel log`: dmesg in all its forms, journalctl -k, syslog, /dev/kmsg, netconsole; and the logs of the
-clients of GPFS and BeeGFS, which are judged by the same rules."""
+"""The format `kernel log`: dmesg in all its forms, journalctl -k, syslog, /dev/kmsg, netconsole. Logs of the clients
+of GPFS and BeeGFS are judged by the same rules.
+
+Beside the tables of rules three things are judged by what stands around them: storms of corrected PCIe errors,
+assertions of NVIDIA's driver, and records that say that something failed and that no rule knows.
+
+Sources: Linux, drivers/pci/pcie/aer.c, whose lines are limited to ten in five seconds, lib/ratelimit.c;
+open-gpu-kernel-modules, src/nvidia/inc/libraries/utils/nvassert.h.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 import msgspec
 
 from laggard.diagnose import kernel_findings
-from laggard.diagnose.file_content import FileContent
-from laggard.diagnose.file_format import FileFormat, FileJudgement, KnownHardware
+from laggard.diagnose.file_format import FileContent, FileFormat, FileJudgement, KnownHardware
 from laggard.diagnose.kernel.accelerator_rules import GSP_XIDS, SOME_GSP
-from laggard.diagnose.kernel.corrected_storm import CorrectedStorms
-from laggard.diagnose.kernel.driver_assertions import DriverAssertions
 from laggard.diagnose.kernel.judge import RuleJudge
-from laggard.diagnose.kernel.lines import KERNEL, LogLine, is_bare, read_line
-from laggard.diagnose.kernel.not_understood import NotUnderstood, is_suspicious
-from laggard.diagnose.kernel.records import FILE_SYSTEM_CLIENTS, read_records
+from laggard.diagnose.kernel.lines import FILE_SYSTEM_CLIENTS, KERNEL, LogLine, is_bare, read_line, read_records
 from laggard.model import Finding, Severity
 from laggard.probes.gpu.model.driver_log import xids_of
 from laggard.probes.gpu.xid import judge_xids
 from laggard.probes.host.kernel_log import KernelMessage
 from laggard.probes.pci.rules.kernel_messages import device_errors_of
+from laggard.probes.probe import finding
+
+_CORRECTED = re.compile(
+    r"AER: (?:Multiple )?Correct(?:ed|able) error (?:message )?received(?: from|:) ([0-9a-f:.]{12})"
+    r"|([0-9a-f:.]{12}): (?:AER: )?PCIe Bus Error: severity=Correct"
+)
+_LEFT_OUT = re.compile(r"\b(?:\w*aer\w*|pci_\w+|pcie_\w+): (\d{1,9}) callbacks suppressed")
+_STORM_RECORDS: Final = 10
+_STORM_SECONDS: Final = 10.0
+"""Ten in ten seconds are a storm: a sound link has one in days."""
+_STORM_LEFT_OUT: Final = 100
+_MAX_DEVICES: Final = 64
+
+
+class CorrectedStorms:
+    """Counts corrected errors of each device."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, deque[float]] = {}
+        self._count: dict[str, int] = {}
+        self._storms: set[str] = set()
+        self._device = ""
+
+    def feed(self, record: LogLine) -> bool:
+        """Counts one record; returns whether it was of this kind."""
+        if "suppressed" in record.text and (found := _LEFT_OUT.search(record.text)) and self._device:
+            self._count[self._device] += int(found[1])
+            if int(found[1]) >= _STORM_LEFT_OUT:
+                self._storms.add(self._device)
+            return True
+        found = _CORRECTED.search(record.text) if "Correct" in record.text else None
+        if found is None or (len(self._count) >= _MAX_DEVICES and (found[1] or found[2]) not in self._count):
+            return found is not None
+        self._device = device = found[1] or found[2]
+        self._count[device] = self._count.get(device, 0) + (found[2] is not None)
+        if record.seconds is not None and found[2]:
+            times = self._last.setdefault(device, deque(maxlen=_STORM_RECORDS))
+            times.append(record.seconds)
+            if len(times) == _STORM_RECORDS and 0 <= times[-1] - times[0] <= _STORM_SECONDS:
+                self._storms.add(device)
+        return True
+
+    def findings(self) -> Iterator[Finding]:
+        for device in sorted(self._storms):
+            yield finding(
+                "PCIE_AER_ERRORS",
+                device,
+                f"a storm of corrected PCIe errors (AER): {self._count[device]} in this log",
+                evidence={"count": self._count[device]},
+                fix="Reseat the card or its riser; check the link's width and speed, and other cards in that slot.",
+                commands=(f"lspci -vv -s {device}", f"dmesg -T | grep {device}"),
+                severity=Severity.WARNING,
+            )
+
+
+_ASSERTION = re.compile(r"NVRM: (?:GPU\d+ )?(?:nv(?:Assert|Check)\w*: |.{0,80}\b[Aa]ssertion failed)")
+_OF_A_FAILURE: Final = ("GPU_XID", "GPU_LOST", "GPU_DRIVER_FAILED", "FABRIC_NOT_READY")
+_NEAR_SECONDS: Final = 60.0
+_MAX_HELD: Final = 256
+_MAX_SHOWN: Final = 3
+_MAX_SHOWN_CHARACTERS: Final = 200
+
+
+class DriverAssertions:
+    """Takes the records of one host in order."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._held: list[LogLine] = []
+
+    def feed(self, record: LogLine) -> None:
+        if record.text.startswith("NVRM: ") and "sser" in record.text and _ASSERTION.match(record.text):
+            self.count += 1
+            if len(self._held) < _MAX_HELD:
+                self._held.append(record)
+
+    def beside(self, findings: Iterable[Finding], seconds: Iterable[float | None]) -> list[Finding]:
+        """Returns the findings, those of a GPU's failure with the assertions near in time as evidence. `seconds`: when
+        the driver reported failures."""
+        times = [each for each in seconds if each is not None]
+        near = [each.text for each in self._held if _is_near(each.seconds, times)][:_MAX_SHOWN]
+        return [_with(found, near) if near and found.code in _OF_A_FAILURE else found for found in findings]
+
+
+def _is_near(seconds: float | None, times: list[float]) -> bool:
+    return seconds is not None and any(abs(seconds - time) <= _NEAR_SECONDS for time in times)
+
+
+def _with(found: Finding, texts: list[str]) -> Finding:
+    told = [text[:_MAX_SHOWN_CHARACTERS] for text in texts]
+    return msgspec.structs.replace(found, evidence={**found.evidence, "driver_assertions": told})
+
+
+_ERROR_LEVEL: Final = 3
+_WARNING_LEVEL: Final = 4
+_OF_NVIDIA = re.compile(r"NVRM|nvidia")
+"""NVIDIA's drivers log what they do at the level of errors, so that their words decide."""
+_SOURCE = re.compile(
+    r"^(?:NVRM: |nvidia[\w-]*(?: [0-9a-f:.]{12})?: |\[drm:(?:nv_|amdgpu)|amdgpu(?: [0-9a-f:.]{12})?: |mlx5_core "
+    r"|bnxt_en |habanalabs |EXT4-fs|XFS \(|BTRFS|JBD2: |Lustre(?:Error)?: |LNetError: |mce: \[Hardware|EDAC "
+    r"|nvme nvme\d|md/raid|ceph: |beegfs: |wekafs)"
+)
+_FAILURE = re.compile(
+    r"\b(?:[Ee]rrors?|ERRORS?|[Ff]ail(?:ed|ure|s)?|FAILED|[Ff]atal|FATAL|[Tt]imed? ?out|[Uu]nable to|[Cc]annot"
+    r"|[Cc]ould not|[Hh]ung|[Cc]orrupt\w*|[Uu]nrecoverable|[Uu]ncorrect\w+|[Dd]ead|[Aa]ssert\w*|panic)\b"
+)
+_BENIGN: Final = re.compile(
+    # NVIDIA
+    r"NVRM: Xid \((?:PCI:)?[0-9a-fA-F]{4,8}:[0-9a-fA-F:]{5}[^)]*\): \d{1,5}\b|SXid|nvAssert\w*|nvCheck\w*"
+    r"|module verification failed|taints kernel|tainting kernel|Unable to read EDID|Correcting number of heads"
+    r"|detected invalid context, skipping|Persistence mode is deprecated|PAT configuration|Unloading"
+    r"|Failed to allocate NvKmsKapiDevice|Failed to register device|Failed to grab modeset ownership"
+    r"|nvidia-modeset: |Driver cannot use all the BARs|A GPU crash dump has been created"
+    # AMD, Gaudi
+    r"|\b(?:0 un|\d+ (?:new )?)correctable hardware errors"
+    r"|soft recovered|i2c timeout|\berrs: wr \d+|ucode is not available|[Ee]rror [Rr]ecovery|errors? collector"
+    r"|critical 0\b"
+    r"|Failed to (?:get|load) (?:firmware|ASPM)|No more image in the PCI ROM|Could not find (?:any )?valid"
+    # Memory and PCIe
+    r"|EDAC \S+: (?:Giving out|\d+ CE|Removed)|Ver: |ECC is (?:disabled|enabled)|[Cc]orrected error"
+    r"|Machine check events logged|Thermal monitoring|temperature|using \d+ MCE banks"
+    r"|PCIe Bus Error|error status/mask|: +\[ ?\d+\] \w"
+    # NICs
+    r"|port_module|mlx5_cmd_out_err|cmd_err|cq_err_event|Recovered \d+ EQEs|maximal mount count"
+    r"|Port module event|Supported tc|Rate limit|E-Switch|mlx5e?_\w+: .*not supported|FTE|Total vports"
+    r"|PTP|flow steering|IPsec|health recovery|PCIe slot|MPFS|hwmon|lag map|Shared FDB|mlx5_core \S+ \S+: Link"
+    # Disks and file systems
+    r"|SUBNQN field|ANA log|poll queues|Shutdown timeout|Abort status: 0x0|supports timestamps"
+    r"|re-mounted|errors=remount-ro"
+    r"|ordered data mode|orphan cleanup|Quota|Mounting V|Ending clean|(?:[Uu]n)?[Mm]ount(?:ing|ed)\b.*filesystem"
+    r"|(?:Starting|Ending) recovery|[Dd]eprecated|ptlrpc_expire_one_request|Skipped \d+ previous similar"
+    r"|LustreError: .*(?:rc = -(?:10[78]|110|5|11)\b|11-0:|not available for connect|is in progress)"
+    r"|Lustre: (?:Lustre: Build|Mounted|Unmounted|Skipped)"
+)
+"""Words of records that healthy machines write too, or that follow from what a rule knows."""
+MAX_SHOWN: Final = 3
+_MAX_SUSPICIOUS_CHARACTERS: Final = 120
+
+
+def is_suspicious(record: LogLine) -> bool:
+    """Whether a record that no rule knows may be a fault."""
+    if not _SOURCE.match(record.text) or _BENIGN.search(record.text):
+        return False
+    if record.level is not None and record.level > _WARNING_LEVEL:
+        return False
+    is_error = record.level is not None and record.level <= _ERROR_LEVEL and not _OF_NVIDIA.match(record.text)
+    return is_error or bool(_FAILURE.search(record.text))
+
+
+class NotUnderstood:
+    """Holds a few of the records that no rule knows, of different kinds, and counts the others."""
+
+    def __init__(self) -> None:
+        self._shown: dict[str, str] = {}
+        self._count = 0
+
+    def add(self, record: LogLine) -> None:
+        self._count += 1
+        kind = re.sub(r"[0-9a-fx]*\d[0-9a-fx]*", "N", record.text[:_MAX_SUSPICIOUS_CHARACTERS])
+        if len(self._shown) < MAX_SHOWN:
+            self._shown.setdefault(kind, record.text[:_MAX_SUSPICIOUS_CHARACTERS])
+
+    def __str__(self) -> str:
+        """The records in words, as the reason why the answer is unknown; empty: there were none."""
+        if not self._count:
+            return ""
+        lines = "line" if self._count == 1 else "lines"
+        return f"{self._count} {lines} of errors that laggard does not know: {' | '.join(self._shown.values())}"
+
 
 _RELEVANT = ("NVRM: ", "SXid", "mlx5_core", "PCIe Bus Error", *kernel_findings.RELEVANT)
 """Words of the records that the rules of probes and of kernel_findings.py look at: a few in thousands."""
@@ -60,7 +233,7 @@ def _counted(content: FileContent, programs: Sequence[str]) -> tuple[int, int, i
 
 
 class _Host:
-    """What the log of one host says."""
+    """The findings of the log of one host."""
 
     def __init__(self) -> None:
         self.rules = RuleJudge()

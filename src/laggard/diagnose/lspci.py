@@ -3,20 +3,108 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Iterator
+from typing import Final
 
-from laggard.diagnose.file_content import FileContent
-from laggard.diagnose.file_format import FileFormat, FileJudgement, KnownHardware
-from laggard.diagnose.lspci_findings import (
-    judge_bridges_alone,
-    judge_counts,
-    judge_dead_devices,
-    judge_pci_tree,
-    unjudged_parts,
-)
-from laggard.diagnose.pastes.paste_format import on_host
-from laggard.diagnose.pastes.section import only_host
+from laggard.diagnose.file_format import FileContent, FileFormat, FileJudgement, KnownHardware
+from laggard.diagnose.pastes.section import on_host, only_host
+from laggard.model import Finding, Severity
+from laggard.probes.pci import acs, link, max_read_request, numa
+from laggard.probes.pci.acs import peer_paths, ports_without_acs_reading
+from laggard.probes.pci.link import as_seen_by_a_guest, links_to_root, unjudged_links
+from laggard.probes.pci.model.config_space import REQUEST_REDIRECT
 from laggard.probes.pci.model.lspci import parse_lspci
-from laggard.probes.pci.rules.acs_faults import peer_paths
+from laggard.probes.pci.model.tree import PciTree
+from laggard.probes.probe import finding
+
+_DEAD: Final = re.compile(r"^((?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]) .{1,300}\(rev ff\)", re.MULTILINE)
+_FULL_BOARDS: Final = (4, 8)
+
+
+def judge_pci_tree(tree: PciTree, virtual: bool | None = None) -> Iterator[Finding]:
+    """Judges links, read requests, ACS and NUMA nodes. `virtual`: of a virtual machine; None: not known."""
+    ends = tree.endpoints()
+    links = links_to_root(tree, [end for end in ends if not end.virtual_function])
+    yield from link.judge(as_seen_by_a_guest(links) if virtual else links, link.PcieLinkThresholds())
+    yield from max_read_request.judge(ends, max_read_request.ReadRequestThresholds())
+    yield from acs.judge(tree, peer_paths(tree, ends), virtual)
+    if len({device.numa_node for device in tree if device.numa_node is not None}) > 1:
+        yield from numa.judge(tree, ends)
+
+
+def judge_dead_devices(tree: PciTree, text: str) -> Iterator[Finding]:
+    """Yields a finding for each GPU and NIC whose registers read as ones: `rev ff`. It is off the bus."""
+    dead = {_full(match[1]) for match in _DEAD.finditer(text)}
+    for device in tree:
+        silent = device.address in dead or not device.config.responds
+        if silent and (device.is_gpu or device.is_rdma_nic):
+            yield finding(
+                "GPU_LOST" if device.is_gpu else "RDMA_DEVICE_MISSING",
+                device.address,
+                "does not answer: its registers read as ones (rev ff), it has fallen off the bus",
+                evidence={"model": device.model or None},
+                fix="Read the kernel's log of the time before it (Xid 79, AER, power); switch the node off and on."
+                " Where it comes back, have the device reseated and replaced.",
+                commands=("dmesg -T | grep -E 'Xid|AER|fallen'", f"lspci -vvv -s {device.address}"),
+            )
+
+
+def judge_counts(tree: PciTree) -> Iterator[Finding]:
+    """Yields a finding where boards that hold four or eight modules show one less."""
+    counts = Counter(device.model for device in tree if device.is_gpu and "SXM" in device.model)
+    for model, count in counts.items():
+        if count + 1 in _FULL_BOARDS:
+            yield finding(
+                "GPU_MISSING",
+                model,
+                f"is there {count} times: its boards hold {count + 1} of them",
+                severity=Severity.WARNING,
+                evidence={"gpus": count},
+                fix="If the node should have one more, look for it in the kernel's log of the start; then switch the "
+                "node's power off and on, and have the missing one reseated.",
+                commands=("nvidia-smi", "dmesg -T | grep -iE 'nvidia|NVRM|Xid'"),
+            )
+
+
+def judge_bridges_alone(tree: PciTree) -> Iterator[Finding]:
+    """Judges ACS where the text shows bridges and not what is behind them: whether it harms, the whole tree tells."""
+    if tree.endpoints() and any(device.parent for device in tree.endpoints()):
+        return
+    acs_of = {device.address: device.config.acs for device in tree if device.config.acs}
+    redirecting = [address for address, acs in acs_of.items() if acs & REQUEST_REDIRECT]
+    if redirecting:
+        more = f" and {len(redirecting) - 1} more bridges" if len(redirecting) > 1 else ""
+        yield finding(
+            "ACS_ENABLED",
+            redirecting[0] + more,
+            "redirects requests between devices (ACS ReqRedir): GPUs and NICs behind it reach each other by the root",
+            severity=Severity.WARNING,
+            evidence={"bridges": redirecting[:32]},
+            fix="If this is a physical machine without virtual machines, turn ACS off (in the firmware, or with the "
+            "kernel parameter pci=disable_acs_redir). Run lspci -vvv without a filter, to see what is behind them.",
+            commands=("lspci -vvv", "systemd-detect-virt"),
+        )
+
+
+def _full(address: str) -> str:
+    return address if address.count(":") > 1 else f"0000:{address}"
+
+
+def unjudged_parts(tree: PciTree) -> Iterator[str]:
+    """Yields a reason for each part that could not be judged, also for a text without devices."""
+    ends = tree.endpoints()
+    if not tree.devices:
+        yield "no PCI device is in it"
+    elif not ends:
+        yield f"none of the {len(tree.devices)} PCI devices is a GPU or an RDMA NIC"
+    elif not ends[0].parent_known:
+        yield "no bridge shows the buses behind it: run lspci with -vvv"
+    if ports := ports_without_acs_reading(tree, peer_paths(tree, ends)):
+        yield f"ACS of {len(ports)} bridges, {ports[0]} for one, is not shown: run lspci -vvv as root"
+    if links := unjudged_links(links_to_root(tree, ends)):
+        yield f"{len(links)} links, that of {links[0]} for one, show no speed and width: run lspci -vvv as root"
+
 
 _DEVICE = re.compile(r"^(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7] \S[^\n]+", re.MULTILINE)
 _VIRTUAL = re.compile(

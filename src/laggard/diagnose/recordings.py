@@ -15,11 +15,11 @@ import msgspec
 from laggard.diagnose.file_format import ACCUSED
 from laggard.diagnose.folder import GivenFile
 from laggard.diagnose.input_file import InputFile
-from laggard.errors import UsageError
+from laggard.kit.errors import UsageError
+from laggard.kit.words import ranks_text
 from laggard.locate.describe import advice_lines, culprit_text, sentence
 from laggard.model import Culprit, Finding, Location, Severity, Verdict
 from laggard.probes.probe import finding
-from laggard.text.words import ranks_text
 
 _KINDS: Final = ("laggard recording", "Flight Recorder dump")
 """The kinds of recordings that are judged here."""
@@ -30,7 +30,7 @@ FIRST_BYTES: Final = 64 << 10
 """The bytes of a file that tell whether it is a recording."""
 _WRONG: Final = ("deadlock", "mismatch")
 _NEVER: Final = "never came"
-"""How `laggard locate` begins to say what a rank that hangs did not do."""
+"""The words with which `laggard locate` begins to say what a rank that hangs did not do."""
 _PAGE_NAME = re.compile(r": rank_(\d{1,9})\.json$")
 _ADVICE: Final = "`laggard locate --trace FOLDER` tells more, and --html keeps it as a page."
 

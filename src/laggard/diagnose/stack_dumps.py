@@ -1,27 +1,48 @@
-"""Stacks of processes in a file of their own: dumps of py-spy and of faulthandler, one process or several. Which rank a
-process is, is told by the other files of its job (joined/witnesses.py); here stands what the stacks say alone."""
+"""The formats of files that say where ranks stand: dumps of stacks, torch's debug server, and what ranks under
+laggard left of a standstill.
+
+Which rank a process is, is told by the other files of its job (joined/witnesses.py); here stands what a file says
+alone. Dumps that the debug server shows as JSON are read as dumps (parts.py, recordings.py). Where the time of ranks
+that went on goes shows beside their peers alone: `laggard locate` compares their samples.
+
+Source: torch 2.10 to 2.13, torch/distributed/debug and torch/distributed/flight_recorder/components/types.py.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Final
+import html
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
 
-from laggard.diagnose.file_content import FileContent
-from laggard.diagnose.file_format import FileFormat, FileJudgement, KnownHardware
-from laggard.diagnose.joined.spy_json import spy_threads
+from laggard.diagnose.file_format import (
+    ACCUSED,
+    FileContent,
+    FileFormat,
+    FileJudgement,
+    KnownHardware,
+    documents,
+    list_of,
+    text_of,
+)
+from laggard.diagnose.job.reader import no_evidence
+from laggard.diagnose.joined.dump_lines import is_helper, own_frame, spy_threads, wait_of
+from laggard.diagnose.joined.exhibit import Origin, read_exhibit
+from laggard.diagnose.joined.processes import UNANSWERED_HEAD
+from laggard.diagnose.joined.roster import Fault, roster_of
 from laggard.diagnose.joined.stacks import (
     KIND,
     Stack,
-    collective_of,
     frame_text,
-    is_helper,
-    own_frame,
     share_of_stacks,
     stacks,
 )
-from laggard.model import Finding
+from laggard.diagnose.joined.witnesses import witness_faults
+from laggard.diagnose.parts import Answer, answers
+from laggard.kit.words import ascii_line, counted, ranks_text
+from laggard.model import Finding, Severity
 from laggard.probes.probe import finding
-from laggard.text.words import counted
+from laggard.stacks.sampled import KEY, SampledError, decode, place_text
 
 _MIN_SHARE: Final = 0.3
 """The least share of the lines that are frames or heads: people write words around a dump, and a log is mostly none."""
@@ -33,31 +54,31 @@ _FIX: Final = (
 )
 
 
-def recognise(content: FileContent) -> bool:
+def recognise_dumps(content: FileContent) -> bool:
     """Whether the text is mostly stacks, whatever was cut off in front. A job's log that holds one is none."""
     text = content.text[: 1 << 18]
     return bool(stacks(text)) and (bool(spy_threads(text)) or share_of_stacks(text) >= _MIN_SHARE)
 
 
-def judge(content: FileContent, hardware: KnownHardware) -> FileJudgement:
-    found = [stack for stack in stacks(content.text[:_MAX_CHARACTERS]) if not is_helper(stack)]
+def judge_dumps(content: FileContent, hardware: KnownHardware) -> FileJudgement:
+    found = [stack for stack in stacks(content.text[:_MAX_CHARACTERS]) if not is_helper(stack.frames)]
     odd = tuple(_odd(found))
     return FileJudgement(odd, {"processes": len(found)}, "" if odd else _what_they_show(found))
 
 
 def _odd(found: Sequence[Stack]) -> Iterator[Finding]:
     """The one process that is in no collective, while all others are in the same one."""
-    calls = [collective_of(stack) for stack in found]
+    calls = [wait_of(stack.frames) for stack in found]
     out = [stack for stack, call in zip(found, calls, strict=True) if not call]
     names = sorted({call for call in calls if call})
     if len(found) < _MIN_PROCESSES or len(out) != 1 or len(names) != 1 or _named(out[0]) is None:
         return
-    where = frame_text(own_frame(out[0]))
+    where = frame_text(own_frame(out[0].frames))
     yield finding(
         "JOB_COLLECTIVE_TIMEOUT",
         str(_named(out[0])),
         f"hung in {where}: it is in no collective, while the {len(found) - 1} others are in {names[0]}",
-        evidence={"line": own_frame(out[0]).text, **({} if out[0].pid is None else {"pid": out[0].pid})},
+        evidence={"line": own_frame(out[0].frames).text, **({} if out[0].pid is None else {"pid": out[0].pid})},
         fix=_FIX,
         commands=("laggard run --record DIR ...",),
     )
@@ -70,14 +91,209 @@ def _named(stack: Stack) -> str | None:
 
 
 def _what_they_show(found: Sequence[Stack]) -> str:
-    calls = {collective_of(stack) for stack in found}
+    calls = {wait_of(stack.frames) for stack in found}
     if len(found) > 1 and len(calls) == 1 and "" not in calls:
         return f"all {len(found)} stand in {calls.pop()}: each waits for the others, and none of them is told apart"
-    places = [f"{collective_of(stack) or 'no collective'}, {frame_text(own_frame(stack))}" for stack in found[:4]]
+    shown = [stack.frames for stack in found[:4]]
+    places = [f"{wait_of(frames) or 'no collective'}, {frame_text(own_frame(frames))}" for frames in shown]
     more = f" and {len(found) - 4} more" if len(found) > 4 else ""
     return (
         f"{counted(len(found), 'stack')} ({'; '.join(places)}{more}): the stacks of all ranks tell whom they wait for"
     )
 
 
-STACK_DUMPS: Final = FileFormat(KIND, recognise, judge)
+STACK_DUMPS: Final = FileFormat(KIND, recognise_dumps, judge_dumps)
+
+
+_STACKS: Final = ("dump_traceback", "pyspy_dump")
+_UNREACHABLE: Final = {408: "its worker does not answer in time", 502: "its worker's answer broke off",
+                       503: "its worker's port refuses connections"}  # fmt: skip
+_MAX_ROWS: Final = 20_000
+_MAX_FINDINGS: Final = 16
+_TABLE = re.compile(
+    r"^[ \t]{0,40}(?:<h2>Collectives</h2>|--- Collectives ---)[ \t]*$(.*?)(?:^[ \t]{0,40}(?:<h2>|--- )|\Z)",
+    re.MULTILINE | re.DOTALL,
+)
+_ROW_END: Final = "</tr>"
+_MAX_ROW_CHARACTERS: Final = 20_000
+_CELL = re.compile(r"</?t[dr](?: style=\"[^\"]{0,60}\")?>")
+_ROW = re.compile(
+    r"^\s{0,40}\d+\s+\S{1,80}\s+(?:True|False)\s+(?P<seq>\d+)\s+\d+\s+\d+\s+(?P<group>\S{1,200})\s+(?P<op>\w{1,40}:\S{1,80})"
+    r"\s+(?P<rest>.*)$"
+)
+_COLUMNS = re.compile(r"\s{2,}")
+_BEFORE_ERRORS: Final = 5
+"""The columns from the sizes to the frames."""
+_MISSING = re.compile(r"\{(\d{1,7}(?:, \d{1,7})*)\}")
+_OTHER = re.compile(
+    r"(\d{1,7}): Collective\(.{0,300}?collective_name='([^']{1,80})', input_sizes=(\[.{0,400}?\]), output_sizes"
+)
+_DEBUG_FIX: Final = "See where that process stands: the server's page of stacks (/stacks), `py-spy dump --pid PID`."
+_ODD_FIX: Final = "Look where the program of these ranks takes another way: a condition on the rank or on its data."
+
+
+def recognise_debug_stacks(content: FileContent) -> bool:
+    return any(each.asked in _STACKS for each in answers(content.text))
+
+
+def judge_debug_stacks(content: FileContent, hardware: KnownHardware) -> FileJudgement:
+    shown = [each for each in answers(content.text) if each.asked in _STACKS]
+    told = [each for each in shown if each.status == 200]
+    exhibit = read_exhibit("", Origin(), content.text, "stacks", False, None)
+    faults = witness_faults([exhibit], roster_of(no_evidence(), (), exhibit.identities))
+    found = [*_unreachable(shown, told), *map(_of_fault, faults)]
+    unknown = "" if told else "no rank's stack is in it"
+    return FileJudgement(tuple(found[:_MAX_FINDINGS]), {"ranks": len(shown), "answered": len(told)}, unknown)
+
+
+def _of_fault(fault: Fault) -> Finding:
+    evidence = {"line": fault.quote, "host": fault.host, ACCUSED: list(fault.ranks)}
+    known = {name: value for name, value in evidence.items() if value}
+    return finding(
+        fault.code, fault.device, fault.summary, evidence=known, fix=fault.fix.text, commands=fault.fix.commands
+    )
+
+
+def _unreachable(shown: Sequence[Answer], told: Sequence[Answer]) -> Iterator[Finding]:
+    """The few ranks whose worker does not answer; whether the others wait for them says how bad that is."""
+    gone = [each for each in shown if each.status in _UNREACHABLE]
+    waiting = [it.rank for it in told if any(wait_of(stack.frames) for stack in stacks(it.text))]
+    for each in gone if len(gone) <= len(shown) // 2 else ():
+        says = (
+            f"does not answer torch's debug server, {_UNREACHABLE[each.status]} ({each.status}): its process is gone, "
+        )
+        says += "stopped, or its host cannot be reached"
+        yield finding(
+            "JOB_COLLECTIVE_TIMEOUT",
+            f"rank {each.rank} on {each.host}",
+            says + (f"; {ranks_text(waiting)} wait in a collective" if waiting else ""),
+            evidence={"line": f"Rank {each.rank}: http", "host": each.host, ACCUSED: [each.rank]},
+            fix="Look at that process and its host: its log's end, `dmesg -T`, and whether the host is up.",
+            commands=("dmesg -T | tail -50",),
+            severity=Severity.CRITICAL if waiting else Severity.WARNING,
+        )
+
+
+def recognise_debug_tables(content: FileContent) -> bool:
+    return "ollectives" in content.text and "NCCL Calls" in content.text and _TABLE.search(content.text) is not None
+
+
+def judge_debug_tables(content: FileContent, hardware: KnownHardware) -> FileJudgement:
+    rows = [row for table in _TABLE.finditer(content.text) for row in _rows(table[1])]
+    found = {it.device + it.summary: it for row in rows for it in _of_row(row)}
+    return FileJudgement(tuple(found.values())[:_MAX_FINDINGS], {"looked_for": "looked for ranks that are missing"})
+
+
+def _rows(table: str) -> Iterator[re.Match[str]]:
+    """The rows; of HTML with the cells as tabulate's plain form has them, two spaces or more apart."""
+    is_html = _ROW_END in table
+    lines = table.split(_ROW_END if is_html else "\n")[:_MAX_ROWS]
+    for line in lines:
+        row = line[-_MAX_ROW_CHARACTERS:] if is_html else line[:_MAX_ROW_CHARACTERS]
+        text = html.unescape(_CELL.sub("  ", row.rpartition("<tr>")[2])) if is_html else row
+        if found := _ROW.match(text.strip("\n")):
+            yield found
+
+
+def _of_row(row: re.Match[str]) -> Iterator[Finding]:
+    """What a row says of ranks that did not come, or that called something else. A rank that is only in another state
+    of the same collective is slower, and no fault."""
+    op = row["op"].partition(":")[2]
+    place = f"{op}, number {row['seq']}, of group {row['group'].partition(':')[2]}"
+    cells = _COLUMNS.split(row["rest"].strip())
+    wrong = next((cell for cell in cells[_BEFORE_ERRORS:] if cell.startswith("{")), "")
+    if missing := _MISSING.fullmatch(wrong):
+        ranks = [int(rank) for rank in missing[1].split(", ")]
+        yield _of_ranks(ranks, f"did not come to {place}, in which the others are", row, _DEBUG_FIX)
+        return
+    for rank, name, sizes in _OTHER.findall(wrong):
+        other = name.partition(":")[2]
+        if other != op:
+            yield _of_ranks([int(rank)], f"called {other} where the others called {place} (a mismatch)", row, _ODD_FIX)
+        elif sizes != cells[0]:
+            says = f"came with other sizes to {place} (a mismatch): {sizes[:80]} in place of {cells[0][:80]}"
+            yield _of_ranks([int(rank)], says, row, _ODD_FIX)
+
+
+def _of_ranks(ranks: Sequence[int], says: str, row: re.Match[str], fix: str) -> Finding:
+    evidence = {"line": row["op"], ACCUSED: list(ranks)}
+    return finding("JOB_COLLECTIVE_TIMEOUT", ranks_text(ranks), says, evidence=evidence, fix=fix)
+
+
+DEBUG_STACKS: Final = FileFormat("stacks of torch's debug server", recognise_debug_stacks, judge_debug_stacks)
+DEBUG_TABLES: Final = FileFormat(
+    "Flight Recorder tables of torch's debug server", recognise_debug_tables, judge_debug_tables
+)
+
+
+_KEY: Final = '"laggard_events"'
+_MAX_NAMED: Final = 4
+
+
+def recognise_rank_events(content: FileContent) -> bool:
+    return content.text[:64].lstrip().startswith("{" + _KEY)
+
+
+def judge_rank_events(content: FileContent, hardware: KnownHardware) -> FileJudgement:
+    """Accuses nobody: who is late shows beside the files of the other ranks."""
+    values = [value for value in documents(content) if isinstance(value, dict)]
+    return FileJudgement(facts={"stands": ascii_line(_stands(values[0]))} if values else {})
+
+
+def _stands(value: dict[str, Any]) -> str:
+    open_lanes = [lane for lane in list_of(value, "lanes") if isinstance(lane, dict) and _open(lane)]
+    phase = text_of(value, "phase").replace("_", " ") or "no phase"
+    waits = ", ".join(_names(open_lanes)) or "no collective"
+    return f"step {value.get('step')}, {phase}, in {waits}"
+
+
+def _open(lane: dict[str, Any]) -> bool:
+    entered, done = lane.get("entered"), lane.get("done")
+    return isinstance(entered, int) and isinstance(done, int) and entered > done
+
+
+def _names(lanes: list[dict[str, Any]]) -> Iterable[str]:
+    for lane in lanes[:_MAX_NAMED]:
+        yield f"{text_of(lane, 'op')} of {text_of(lane, 'group')}"
+    if len(lanes) > _MAX_NAMED:
+        yield counted(len(lanes) - _MAX_NAMED, "more")
+
+
+RANK_EVENTS: Final = FileFormat("rank's state at a standstill", recognise_rank_events, judge_rank_events)
+
+
+_HEAD: Final = b'{"%b"' % KEY.encode()
+
+
+def recognise_own_samples(content: FileContent) -> bool:
+    return content.raw_beginning.startswith(_HEAD)
+
+
+def judge_own_samples(content: FileContent, hardware: KnownHardware) -> FileJudgement:
+    try:
+        sampled = decode(content.raw)
+    except SampledError as error:
+        return FileJudgement(unknown=str(error))
+    most = max(sampled.training.stacks, key=lambda stack: stack.times)
+    share = 100 * most.times / max(1, sampled.training.samples)
+    where = f"rank {sampled.rank} goes on, {share:.0f} % of its samples are in {place_text(most.frames)}"
+    return FileJudgement(unknown=f"{where}: `laggard locate --trace FOLDER` compares it with its peers")
+
+
+OWN_SAMPLES: Final = FileFormat("rank's samples", recognise_own_samples, judge_own_samples)
+
+
+_STANDS: Final = re.compile(r"^Place: (.{1,200})$", re.MULTILINE)
+
+
+def recognise_unanswered(content: FileContent) -> bool:
+    return UNANSWERED_HEAD.match(content.text[:512]) is not None
+
+
+def judge_unanswered(content: FileContent, hardware: KnownHardware) -> FileJudgement:
+    """Accuses nobody: that the others wait for it shows beside their files."""
+    found = _STANDS.search(content.text)
+    return FileJudgement(facts={"stands": found[1]} if found else {})
+
+
+UNANSWERED: Final = FileFormat("rank without stacks", recognise_unanswered, judge_unanswered)

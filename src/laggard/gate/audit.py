@@ -7,17 +7,18 @@ from typing import Final
 
 import msgspec
 
-from laggard.acknowledge.matching import EVIDENCE
 from laggard.gate.draining import DRAINING_CODES
+from laggard.kit.majority import grouped
+from laggard.kit.parts import Line
+from laggard.kit.words import ascii_line, counted
 from laggard.model import Finding, ProbeResult, Report, Severity, Verdict
-from laggard.terminal.parts import Line
-from laggard.text.words import ascii_line, counted
+from laggard.wire.accepted import EVIDENCE
 
 AUDIT_SCHEMA: Final = "laggard.gate_audit/1"
-TAKES, ACKNOWLEDGED, WARNS, UNKNOWN, QUIET, NOT_HERE = "takes", "acknowledged", "warns", "unknown", "quiet", "not_here"
+TAKES, ACCEPTED, WARNS, UNKNOWN, QUIET, NOT_HERE = "takes", "accepted", "warns", "unknown", "quiet", "not_here"
 _TOLD: Final[Mapping[str, tuple[str, str]]] = {
     TAKES: ("takes this node now", "critical"),
-    ACKNOWLEDGED: ("is acknowledged: it takes no node meanwhile", "warning"),
+    ACCEPTED: ("is accepted: it takes no node meanwhile", "warning"),
     WARNS: ("is there, and takes no node", "warning"),
     UNKNOWN: ("cannot be told, and takes no node", "warning"),
     QUIET: ("not found", ""),
@@ -25,7 +26,7 @@ _TOLD: Final[Mapping[str, tuple[str, str]]] = {
 
 
 class AuditedCode(msgspec.Struct, frozen=True):
-    """A code that can take the node away. `state`: takes, acknowledged, warns, unknown, quiet, or not_here where no
+    """A code that can take the node away. `state`: takes, accepted, warns, unknown, quiet, or not_here where no
     probe of this run judges it. `now`: what there is of it, a line for each finding, or why it is not judged."""
 
     code: str
@@ -49,10 +50,8 @@ class GateAudit(msgspec.Struct, frozen=True):
 def audit(report: Report) -> GateAudit:
     """The audit of a report in which findings are as the gate judges them. A critical finding of a code that nothing
     is written about takes the node like any other, and is listed."""
-    by_code: dict[str, list[Finding]] = {}
-    for finding in report.findings:
-        if finding.code in DRAINING_CODES or finding.severity is Severity.CRITICAL:
-            by_code.setdefault(finding.code, []).append(finding)
+    taking = (it for it in report.findings if it.code in DRAINING_CODES or it.severity is Severity.CRITICAL)
+    by_code = grouped(taking, lambda finding: finding.code)
     results = {result.name: result for result in report.probes}
     raised = {report.findings[place].code: it.name for it in report.probes for place in it.findings}
     codes = [_audited(code, by_code.get(code, ()), results, raised) for code in sorted({*DRAINING_CODES, *by_code})]
@@ -76,7 +75,7 @@ def _state(findings: tuple[Finding, ...], result: ProbeResult | None) -> tuple[s
     if any(each.severity is Severity.CRITICAL for each in findings):
         return TAKES, told
     if findings:
-        return ACKNOWLEDGED if any(EVIDENCE in each.evidence for each in findings) else WARNS, told
+        return ACCEPTED if any(EVIDENCE in each.evidence for each in findings) else WARNS, told
     if result is None:
         return NOT_HERE, ("no probe of this profile looks for it",)
     if result.verdict is Verdict.UNKNOWN:
@@ -100,13 +99,12 @@ def audit_lines(audited: GateAudit) -> Iterator[Line]:
         if each.rule:
             yield Line(f"  Rule: {each.rule}")
             yield Line(f"  Healthy, and looks like it: {each.looks_like_it}")
-    reasons: dict[str, list[str]] = {}
-    for each in _of(audited, NOT_HERE):
-        reasons.setdefault(each.now[0], []).append(each.code)
+    reasons = grouped(_of(audited, NOT_HERE), lambda each: each.now[0])
     if reasons:
         yield Line("")
         yield Line("Not judged here:")
-        yield from (Line(ascii_line(f"  {', '.join(codes)}: {reason}"), "aside") for reason, codes in reasons.items())
+        for reason, judged in reasons.items():
+            yield Line(ascii_line(f"  {', '.join(each.code for each in judged)}: {reason}"), "aside")
 
 
 def _of(audited: GateAudit, state: str) -> tuple[AuditedCode, ...]:

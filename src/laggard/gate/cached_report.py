@@ -11,8 +11,8 @@ import os
 from collections.abc import Collection
 from typing import Final, NamedTuple
 
-from laggard.errors import UsageError
-from laggard.http.client import SPEAKS_TLS, ClientResponse, NoResponse, get
+from laggard.kit.errors import UsageError
+from laggard.kit.http_client import SPEAKS_TLS, ClientResponse, NoResponse, get
 from laggard.model import REPORT_SCHEMA, Report
 from laggard.probes.runner.report import places_are_complete
 from laggard.wire import WireError, decode
@@ -48,13 +48,13 @@ def fetch_cached_report(port: int, node: str, max_age_seconds: float, probes: Co
 
 
 def _ask(port: int) -> ClientResponse:
-    """Over TLS where the agent speaks it: who listens is known, so that the certificate need not say it."""
+    """TLS serves where the agent speaks it: who listens is known, so that the certificate need not say it."""
     try:
         return get(f"http://127.0.0.1:{port}{_PATH}", ANSWER_SECONDS)
     except NoResponse as error:
         if str(error) != SPEAKS_TLS:
             raise
-    from laggard.http.tls import own_context  # slow to import
+    from laggard.kit.tls import own_context  # slow to import
 
     try:
         return get(f"https://127.0.0.1:{port}{_PATH}", ANSWER_SECONDS, own_context())

@@ -8,24 +8,22 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec import structs
 
-from laggard.gate.evidence import Evidence, critical_evidence
 from laggard.gate.measure import Measured
+from laggard.gate.memory import Evidence, critical_evidence
 from laggard.gate.settings import ENFORCE, REPORT_ONLY, GateSettings
 from laggard.gate.slurm import DRAINED, REASON_LENGTH, RESUMED, RESUMED_BY_HAND, Slurm, SlurmError
+from laggard.kit.words import utc_text
 from laggard.model import EXIT_CODES, Finding, Report, Severity, Verdict
 from laggard.probes.runner.report import finding_name, with_lowered
-from laggard.text.report import headline
-from laggard.text.words import utc_text
+from laggard.wire.words import headline
 
 if TYPE_CHECKING:
-    from laggard.gate.memory import NodeMemory
-    from laggard.gate.node_watch import Seen
-    from laggard.wire.acknowledgement import Acknowledgement
+    from laggard.gate.memory import NodeMemory, Seen
 
 REJECT: Final = "gate: reject"
 PASS: Final = "gate: pass"
@@ -51,12 +49,13 @@ def decide(settings: GateSettings, measured: Measured) -> Decision:
     """Decides on a report, and drains or resumes the node. The report's first line becomes the reason of a drain. Tells
     before what the gang says of other nodes, what was over when the probes ran anew, and what is wrong with the gate's
     setup."""
-    report, known = _with_own_acknowledgements(settings, measured.report)
+    report, accepted = _with_accepted(settings, measured.report)
     decision = _act(settings, report)
     is_of_job = settings.slurm.mode and not settings.slurm.is_health_check
     if is_of_job and settings.limit.is_over and not decision.status:
         return Decision(0, (LATE,), report)
-    before = (*_gang_lines(settings, report), *_over_lines(measured), *known, *_setup_lines(settings, report.node))
+    over = (f"gate: {line}" for line in measured.over)
+    before = (*_gang_lines(settings, report), *over, *accepted, *_setup_lines(settings, report.node))
     return decision._replace(messages=(*before, *decision.messages))
 
 
@@ -90,8 +89,8 @@ def _on_pass(settings: GateSettings, report: Report, lines: tuple[str, ...] = ()
 
 
 def _on_critical(settings: GateSettings, report: Report) -> Decision:
-    from laggard.gate.drain_cap import ask_cap  # few runs need them
-    from laggard.gate.node_watch import look, remembered
+    from laggard.gate.drain_cap import drain_refusal  # few runs need them
+    from laggard.gate.memory import look, remembered
 
     policy, slurm = settings.slurm, settings.slurm_node(report.node)
     memory = remembered(settings, report.node)
@@ -99,56 +98,42 @@ def _on_critical(settings: GateSettings, report: Report) -> Decision:
         report, old = _without_old_evidence(report, critical_evidence(report.findings), memory, settings)
         if not is_critical(report):
             return _on_pass(settings, report, old)
-    refusal, acknowledged = ask_cap(policy.collector, report.node, settings.limit)
-    report, known = _acknowledged(settings, report, acknowledged)
-    if not is_critical(report):
-        return _on_pass(settings, report, known)
-    if refusal:
+    if refusal := drain_refusal(policy.collector, report.node, settings.limit):
         status = 0 if policy.mode else EXIT_CODES[report.verdict]
         stays = _stays_drained(slurm) if policy.is_health_check else ""
-        return Decision(status, (*known, f"{PASS}, {stays or f'not drained: {refusal}'}"), report)
-    seen = None
+        return Decision(status, (f"{PASS}, {stays or f'not drained: {refusal}'}",), report)
+    seen: Seen | None = None
+    known: tuple[str, ...] = ()
     if policy.drain or policy.resume:
         evidence = critical_evidence(report.findings)
         seen = look(settings, report.node, evidence.values())
-        report, lines = _without_old_evidence(report, evidence, seen.memory, settings)
+        report, known = _without_old_evidence(report, evidence, seen.memory, settings)
         if not is_critical(report):
-            return _on_pass(settings, report, (*known, *lines), seen)
-        known = (*known, *lines)
+            return _on_pass(settings, report, known, seen)
     messages = (*known, *(_drain(settings, report, seen) if policy.drain and seen else ()))
     word = UNFIT if policy.is_health_check else REJECT
     return Decision(1, (*messages, word) if policy.mode else messages, report)
 
 
-def _with_own_acknowledgements(settings: GateSettings, report: Report) -> tuple[Report, tuple[str, ...]]:
-    """The report with what is acknowledged on this node itself, by root's file, and the lines that say so."""
-    if not report.findings or not os.path.lexists(settings.acknowledged):
+def _with_accepted(settings: GateSettings, report: Report) -> tuple[Report, tuple[str, ...]]:
+    """The report in which findings that root accepts here are warnings at most, and a line for each that was critical.
+    The agent may have marked some before."""
+    if not report.findings or not os.path.lexists(settings.accepted):
         return report, ()
-    from laggard.acknowledge.kept_file import KeptFileError, read_kept
+    from laggard.wire.accepted import EVIDENCE, AcceptedError, lowered, read_accepted
 
     try:
-        return _acknowledged(settings, report, read_kept(settings.acknowledged))
-    except KeptFileError as error:
-        return report, (f"gate: nothing is acknowledged here: {error}",)
-
-
-def _acknowledged(
-    settings: GateSettings, report: Report, acknowledged: Sequence[Acknowledgement]
-) -> tuple[Report, tuple[str, ...]]:
-    """The report in which acknowledged findings are warnings at most, and a line for each that was critical."""
-    if not acknowledged:
-        return report, ()
-    from laggard.acknowledge.matching import EVIDENCE, find, with_acknowledgement
-
-    now = time.time()
-    by = {place: find(acknowledged, report.node, it, now) for place, it in enumerate(report.findings)}
-    known = {place: with_acknowledgement(report.findings[place], it) for place, it in by.items() if it is not None}
-    lines = tuple(
-        f"gate: {finding_name(report.findings[place])} is no reason to drain, {it.evidence[EVIDENCE]['words']}"
-        for place, it in known.items()
-        if report.findings[place].severity is Severity.CRITICAL
+        accepted = read_accepted(settings.accepted)
+    except AcceptedError as error:
+        return report, (f"gate: nothing is accepted on this node: {error}",)
+    known = lowered(report.findings, accepted, time.time())
+    report = with_lowered(report, known, settings.subject.profile.warnings_fail)
+    marks = ((it, it.evidence.get(EVIDENCE)) for it in report.findings)
+    return report, tuple(
+        f"gate: {finding_name(it)} is no reason to drain, {mark.get('words')}"
+        for it, mark in marks
+        if isinstance(mark, dict) and mark.get("severity") == Severity.CRITICAL.value
     )
-    return with_lowered(report, known, settings.subject.profile.warnings_fail), lines
 
 
 def _without_old_evidence(
@@ -185,8 +170,7 @@ def _stays_drained(slurm: Slurm) -> str:
 def _drain(settings: GateSettings, report: Report, seen: Seen) -> tuple[str, ...]:
     """Drains the node, and remembers for which evidence: after the drain, so that a gate which reads that the node is
     drained finds it so."""
-    from laggard.gate.memory import drained
-    from laggard.gate.node_watch import remember
+    from laggard.gate.memory import drained, remember
 
     if seen.node is None:
         return (f"slurm: not drained: {seen.error}",)
@@ -204,8 +188,7 @@ def _drain(settings: GateSettings, report: Report, seen: Seen) -> tuple[str, ...
 
 def _resume(settings: GateSettings, node: str, seen: Seen | None) -> tuple[str, ...]:
     """Resumes the node where laggard drained it. `seen`: the node, where SLURM was asked for it."""
-    from laggard.gate.memory import resumed_by_laggard
-    from laggard.gate.node_watch import look, remember
+    from laggard.gate.memory import look, remember, resumed_by_laggard
 
     seen = look(settings, node) if seen is None else seen
     if seen.node is None:
@@ -223,7 +206,7 @@ def _resume(settings: GateSettings, node: str, seen: Seen | None) -> tuple[str, 
 def _notice_resume(settings: GateSettings, node: str) -> tuple[str, ...]:
     """Asks SLURM for a node that was drained when it was last looked at. So the next gates know that it was resumed,
     and take the agent's report again; no other gate that lets a job pass asks SLURM."""
-    from laggard.gate.node_watch import look, remembered
+    from laggard.gate.memory import look, remembered
 
     if remembered(settings, node).seen_drained_at is None:
         return ()
@@ -235,10 +218,6 @@ def _notice_resume(settings: GateSettings, node: str) -> tuple[str, ...]:
 
 def _memory_lines(problem: str) -> tuple[str, ...]:
     return (f"gate: what was seen here cannot be kept, so a resume may be undone: {problem}",) if problem else ()
-
-
-def _over_lines(measured: Measured) -> tuple[str, ...]:
-    return tuple(f"gate: {line}" for line in measured.over)
 
 
 def _why_not_critical(report: Report) -> str:

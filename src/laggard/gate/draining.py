@@ -13,7 +13,7 @@ class DrainingCode(NamedTuple):
     healthy: str
     """A healthy situation that looks like the fault."""
     apart: str
-    """What keeps the two apart: the rule, and its witnesses."""
+    """The means that keep the two apart: the rule, and its witnesses."""
 
 
 DRAINING_CODES: Final[Mapping[str, DrainingCode]] = {

@@ -9,12 +9,12 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
-from laggard.constants import ACKNOWLEDGED_FILE, AGENT_PORT
-from laggard.errors import UsageError
-from laggard.gate.job_gpus import parse_gpus
+from laggard.gate.measure import parse_gpus
 from laggard.gate.settings import MODES, NO_CAP, REPORT_ONLY, Gang, GateConf, GateSettings, SlurmSettings, Subject
 from laggard.gate.slurm import SCONTROL
 from laggard.gate.time_limit import limit_from_start
+from laggard.kit.constants import ACCEPTED_FILE, AGENT_PORT
+from laggard.kit.errors import UsageError
 from laggard.probes.choose import choose_probes, is_active
 from laggard.probes.host.host import open_host
 from laggard.probes.probe import Probe
@@ -61,12 +61,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="LIST",
         help="judge these GPUs and what all share, by device minor as in SLURM_JOB_GPUS (default: that variable)",
     )
-    parser.add_argument(
-        "--acknowledged",
-        default=ACKNOWLEDGED_FILE,
-        metavar="FILE",
-        help=f"what `laggard findings acknowledge` keeps on this node (default: {ACKNOWLEDGED_FILE})",
-    )
     parser.add_argument("--agent-port", type=_port, default=AGENT_PORT, metavar="PORT", help="of this node's agent")
     parser.add_argument(
         "--no-agent", action="store_true", help="run the probes, also where the agent has a fresh report"
@@ -78,6 +72,24 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     add_meeting(parser.add_argument_group("for --gang, where srun, torchrun or SLURM's prolog do not tell"))
     _configure_slurm(parser.add_argument_group("for SLURM, see deploy/slurm"))
+    _configure_accept(parser.add_argument_group("for findings that are to fail nothing for a while; checks nothing"))
+
+
+def _configure_accept(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--accept",
+        nargs="?",
+        const="",
+        metavar="CODE[:DEVICE]",
+        help="as root: accept this finding here, of this device alone; without CODE: list what is accepted",
+    )
+    group.add_argument(
+        "--until", metavar="TIME", help="then it counts again: 8h, 7d, 2026-12-01T08:00+01:00; now: from here on"
+    )
+    group.add_argument("--reason", metavar="TEXT", help="why, for those who read it later")
+    group.add_argument(
+        "--accepted", default=ACCEPTED_FILE, metavar="FILE", help=f"where that is kept (default: {ACCEPTED_FILE})"
+    )
 
 
 def _configure_slurm(group: argparse._ArgumentGroup) -> None:
@@ -120,7 +132,7 @@ def make_settings(arguments: argparse.Namespace) -> GateSettings:
     """The settings of this run, whose time began with its process. Raises UsageError."""
     slurm = _slurm(arguments)
     limit = limit_from_start(arguments.deadline, slurm.may_act, _own_age() if arguments.deadline else 0.0)
-    _check_flags(arguments)
+    check_flags(arguments)
     gang = _gang(arguments)
     profile, probes = _chosen_probes(arguments)
     host = open_host(arguments.host_root)
@@ -139,7 +151,7 @@ def make_settings(arguments: argparse.Namespace) -> GateSettings:
         ),
         gang=gang,
         slurm=slurm,
-        acknowledged=arguments.acknowledged,
+        accepted=arguments.accepted,
         kill_switch=arguments.kill_switch,
         is_switched_off=is_switched_off,
         checks_setup=arguments.check_gate,
@@ -165,7 +177,7 @@ def parse_own_flags(words: Sequence[str]) -> OwnFlags:
     arguments, rest = parser.parse_known_args(["--gate", REPORT_ONLY, *words])
     if rest:
         raise UsageError(f"unknown argument {rest[0]!r}")
-    _check_flags(arguments)
+    check_flags(arguments)
     _chosen_probes(arguments)
     return OwnFlags(arguments.host_root, arguments.slurm_node)
 
@@ -175,7 +187,7 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(message)
 
 
-def _check_flags(arguments: argparse.Namespace) -> None:
+def check_flags(arguments: argparse.Namespace) -> None:
     """Raises UsageError for flags that do not go together. A drain needs --collector, if only to say that there is no
     cap; a gate without one judges, and complains of it each time, since nobody reads a prolog's usage errors."""
     if arguments.drain and arguments.gate is None and not arguments.check_gate and not arguments.collector:
@@ -184,6 +196,12 @@ def _check_flags(arguments: argparse.Namespace) -> None:
         raise UsageError("--explain-drain changes nothing: leave out --gate, --drain, --resume and --check-gate")
     if arguments.active and arguments.host_root is not None:
         raise UsageError("--active loads the GPUs of this machine: a recorded one (--host-root) has none to load")
+    if arguments.accept is not None and (
+        arguments.gate or arguments.drain or arguments.resume or arguments.check_gate or arguments.explain_drain
+    ):
+        raise UsageError("--accept checks nothing: leave out --gate, --drain, --resume, --check-gate, --explain-drain")
+    if not arguments.accept and (arguments.until or arguments.reason):
+        raise UsageError("--until and --reason are for --accept CODE")
     if not arguments.scontrol.startswith("/"):
         raise UsageError(f"--scontrol takes an absolute path, not {arguments.scontrol!r}")
 
@@ -270,9 +288,9 @@ def _own_age() -> float:
     once, Python's own start takes seconds. 0 where that is not known, or this is another program that runs the gate."""
     if "healthcheck" not in sys.argv[1:2]:
         return 0.0
-    from laggard.probes.host.proc_stat import read_proc_stat
+    from laggard.kit.processes import read_stat
 
-    stat = read_proc_stat(os.getpid())
+    stat = read_stat(os.getpid())
     age = stat.age_seconds if stat else 0.0
     return age if 0 < age < _MAX_START_SECONDS else 0.0
 

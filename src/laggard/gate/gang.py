@@ -7,21 +7,22 @@ there) is unknown, and neither ok nor a fault of the node's.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
+import select
+import subprocess
 import time
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from laggard.errors import UsageError
 from laggard.gate.settings import Gang
 from laggard.gate.time_limit import TimeLimit
+from laggard.kit.processes import own_process
 from laggard.model import Report, Verdict
 from laggard.probes.runner.report import ProbeAnswer, build_report, merge_reports
 from laggard.probes.runner.worker import Observation
-
-if TYPE_CHECKING:
-    from laggard.rings.membership import Membership
-    from laggard.rings.run import Ended
+from laggard.rings.membership import MAX_BYTES, MODULE, Membership, RingEnd, RingOrder
+from laggard.wire import WireError, decode, encode
 
 NAME: Final = "gang"
 """The gang's name in a report, where it stands among the probes."""
@@ -30,10 +31,13 @@ SECONDS: Final = 60.0
 """The time for which the nodes measure at most. Eight nodes take ten rounds of a second or two."""
 
 _EXTRA_SECONDS: Final = 60.0
-"""For the start of processes, and the first connections."""
+"""The seconds for the start of processes, and the first connections."""
+
+_END_SECONDS: Final = 2.0
+"""The seconds for the last word of the gang's process, and for the end of its ranks."""
 
 _SHARE_OF_DEADLINE: Final = 0.6
-"""Of the time that is left, where the probes that load the GPUs come after the gang."""
+"""The share of the time that is left, where the probes that load the GPUs come after the gang."""
 
 
 def run_gang(report: Report, gang: Gang, limit: TimeLimit, more_follows: bool) -> Report:
@@ -56,7 +60,7 @@ def run_gang(report: Report, gang: Gang, limit: TimeLimit, more_follows: bool) -
 
 
 def gang_lines(report: Report) -> tuple[str, ...]:
-    """What the gang says about other nodes, a line for each."""
+    """The gang's lines about other nodes, one for each."""
     return tuple(f"gang: {line}" for line in report.facts.get(NAME, {}).get("others", ()))
 
 
@@ -68,26 +72,56 @@ def _until(gang: Gang, now: float, deadline: float, more_follows: bool) -> float
 
 
 def _meet(place: Membership, gang: Gang, until: float) -> Observation:
-    from laggard.rings.member import MemberSettings  # asyncio is slow to import
-    from laggard.rings.options import RingOptions
-    from laggard.rings.run import run_node
-
-    settings = MemberSettings(
+    order = RingOrder(
         place=place,
-        options=RingOptions(seconds=SECONDS, pairs=True, gang=True),
         tokens=gang.tokens,
         device="auto",
-        local_ranks=None,
-        environ=os.environ,
-        deadline=until,
+        seconds=SECONDS,
+        join_seconds=gang.join_seconds,
+        deadline_seconds=until - time.monotonic(),
     )
     try:
-        return _observation(run_node(settings, gang.join_seconds))
-    except UsageError as error:  # a busy port, or an address of another machine
-        return Observation(Verdict.UNKNOWN, str(error))
+        process = subprocess.Popen(
+            own_process(MODULE), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0
+        )
+    except OSError as error:
+        return Observation(Verdict.UNKNOWN, f"the gang's process cannot be started: {error.strerror}")
+    try:
+        return _observation(_end(process, order, until + _END_SECONDS))
+    except WireError:
+        return Observation(Verdict.UNKNOWN, f"the gang's process ended without an answer (status {process.poll()})")
+    finally:
+        _leave(process)
 
 
-def _observation(ended: Ended) -> Observation:
+def _end(process: subprocess.Popen[bytes], order: RingOrder, until: float) -> RingEnd:
+    """Raises WireError if the process ends, or the time does, without an answer."""
+    assert process.stdin is not None and process.stdout is not None
+    with contextlib.suppress(BrokenPipeError):
+        process.stdin.write(encode(order) + b"\n")
+    poll, data = select.poll(), b""
+    poll.register(process.stdout, select.POLLIN)
+    while not data.endswith(b"\n") and len(data) <= MAX_BYTES and poll.poll(1000 * max(0.0, until - time.monotonic())):
+        chunk = os.read(process.stdout.fileno(), 1 << 16)
+        if not chunk:
+            break
+        data += chunk
+    return decode(data, RingEnd)
+
+
+def _leave(process: subprocess.Popen[bytes]) -> None:
+    """Ends the process: by the end of its input it ends its ranks itself."""
+    assert process.stdin is not None and process.stdout is not None
+    process.stdin.close()
+    try:
+        process.wait(_END_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    process.stdout.close()
+
+
+def _observation(ended: RingEnd) -> Observation:
     share = ended.share
     if share is None:
         return Observation(Verdict.UNKNOWN, ended.text or "the gang ended without an answer")

@@ -12,13 +12,30 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from laggard.gate.job_gpus import for_job, job_gpus
 from laggard.gate.settings import GateSettings
 from laggard.model import Report, Severity, Verdict
+from laggard.probes.errors import Unknown
+from laggard.probes.host.host import Host
 from laggard.probes.probe import Probe
 from laggard.probes.profiles import Profile
-from laggard.probes.runner.report import drop_findings, finding_name, merge_reports, replace_probes
+from laggard.probes.runner.report import drop_findings, finding_name, for_job, merge_reports, parse_gpus, replace_probes
 from laggard.probes.runner.runner import run
+
+__all__ = ["for_job", "job_gpus", "parse_gpus"]
+
+_VARIABLE: Final = "SLURM_JOB_GPUS"
+
+
+def job_gpus(asked: frozenset[int] | None, host: Host) -> frozenset[int] | None:
+    """The device minors of the job's GPUs: those that were asked for, else those that SLURM gave the job; None where
+    all GPUs are to be judged."""
+    if asked is not None:
+        return asked
+    try:
+        return parse_gpus(host.environ().get(_VARIABLE, ""))
+    except Unknown:
+        return None
+
 
 _AGE_ROUNDING_SECONDS: Final = 1.0
 """An agent tells the age of its report in whole seconds."""
@@ -67,7 +84,7 @@ def _confirmed(settings: GateSettings, cached: Measured) -> Measured:
     rest = drop_findings(report, strangers, subject.profile.warnings_fail)
     if probes:
         fresh = _run(settings, probes, subject.profile.deadline_seconds)
-        rest = replace_probes(rest, fresh, subject.profile.warnings_fail)
+        rest = replace_probes(rest, fresh)
     now = {(it.code, it.device) for it in rest.findings if it.severity is Severity.CRITICAL}
     gone = [it for place in sorted(critical) if ((it := report.findings[place]).code, it.device) not in now]
     over = tuple(f"{finding_name(it)} of the agent's report of {cached.age:.0f} s ago is not found now" for it in gone)
@@ -81,7 +98,7 @@ def _agents_report(settings: GateSettings) -> Measured | None:
     if subject.agent_port is None:
         return None
     from laggard.gate.cached_report import fetch_cached_report  # sockets are slow to import
-    from laggard.http.client import NoResponse
+    from laggard.kit.http_client import NoResponse
 
     try:
         names = [probe.name for probe in subject.probes]
@@ -98,7 +115,7 @@ def _is_void(settings: GateSettings, node: str, age: float) -> bool:
     """Whether the node was resumed, or may have been, since a report of this age was made."""
     if not settings.slurm.may_act:
         return False
-    from laggard.gate.node_watch import remembered
+    from laggard.gate.memory import remembered
 
     made_at = time.time() - age - _AGE_ROUNDING_SECONDS
     return remembered(settings, node).is_older_than_change(made_at)

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 
-from laggard.address import without_login
-from laggard.constants import AGENT_PORT, COLLECTOR_PORT
-from laggard.gate.settings import COLLECTOR_SECONDS, NO_CAP
+from laggard.gate.flags import OwnFlags, parse_own_flags
+from laggard.gate.settings import COLLECTOR_SECONDS, ENFORCE, MODES, NO_CAP, GateConf, GateSettings
 from laggard.gate.slurm import SECONDS, NoProgram, NoSuchNode, Slurm, SlurmError
+from laggard.gate.slurm_config import config_problems
 from laggard.gate.time_limit import TimeLimit
+from laggard.kit.address import without_login
+from laggard.kit.constants import AGENT_PORT, COLLECTOR_PORT
+from laggard.kit.errors import UsageError
+from laggard.kit.parts import Line
+from laggard.probes.host.host import open_host
 from laggard.wire import WireError, decode
 from laggard.wire.nodes import DrainsDocument
 
@@ -64,7 +70,7 @@ def _slurm_problems(slurm: Slurm) -> list[str]:
 
 
 def _collector_problems(collector: str, node: str, seconds: float) -> list[str]:
-    from laggard.http.client import NoResponse, get  # sockets are slow to import
+    from laggard.kit.http_client import NoResponse, get  # sockets are slow to import
 
     try:
         rows = decode(get(f"{collector}/api/v1/nodes", seconds).body, _Nodes).nodes
@@ -100,7 +106,7 @@ def cap_words(collector: str, node: str, limit: TimeLimit) -> str:
         return "no cap"
     from urllib.parse import quote
 
-    from laggard.http.client import NoResponse, get
+    from laggard.kit.http_client import NoResponse, get
 
     url = f"{collector}/api/v1/drains?node={quote(node, safe='')}"
     try:
@@ -108,3 +114,56 @@ def cap_words(collector: str, node: str, limit: TimeLimit) -> str:
     except (NoResponse, WireError):
         return "cap not known"
     return f"cap {answer.cap} of {answer.answering}"
+
+
+# `--check-gate` alone: whether the gate is set up. A prolog that laggard refuses to run for its flags passes every job,
+# and so does one whose collector or SLURM does not know the node.
+
+
+def setup_lines(settings: GateSettings, conf: GateConf) -> tuple[list[Line], bool]:
+    """What is wrong with the gate's setup, or what the gate does; and whether all is well. Raises UsageError where
+    FLAGS of gate.conf name a recorded machine that is not there."""
+    own, problems = _own_flags(conf.flags)
+    settings = settings._replace(slurm=settings.slurm._replace(node=settings.slurm.node or own.slurm_node))
+    host = settings.subject.host
+    node = (open_host(own.host_root) if own.host_root and not host.recorded else host).node()
+    slurm = settings.slurm_node(node)
+    problems = _mode_problems(conf.mode) + problems
+    problems += gate_problems(settings.slurm.collector, node, slurm, settings.limit)
+    problems += config_problems(slurm, conf)
+    lines = [Line(f"gate: {problem}", "critical") for problem in problems]
+    if settings.is_switched_off:
+        off = f"gate: switched off by {settings.kill_switch}: remove the file to switch the gate on"
+        lines.append(Line(off, "critical"))
+    elif not problems:
+        lines.append(Line(_set_up(settings, conf.mode, node, slurm.node), "ok"))
+    return lines, not problems and not settings.is_switched_off
+
+
+def _set_up(settings: GateSettings, gate_mode: str | None, node: str, slurm_node: str) -> str:
+    """What the gate does, and who knows this node."""
+    collector = settings.slurm.collector
+    mode = f", {gate_mode}" if gate_mode else ""
+    if collector is None or collector == NO_CAP:
+        return f"gate: set up{mode}: SLURM knows {slurm_node}; no cap"
+    cap = f", {cap_words(collector, node, settings.limit)}" if gate_mode == ENFORCE else ""
+    return f"gate: set up{mode}{cap}: the collector and SLURM know {node}"
+
+
+def _mode_problems(mode: str | None) -> list[str]:
+    """`mode`: MODE of gate.conf; None: not known."""
+    if mode is None or mode in MODES:
+        return []
+    return [f"MODE of gate.conf is {mode!r}, with which every job passes: set it to {' or '.join(MODES)}"]
+
+
+def _own_flags(words: Sequence[str]) -> tuple[OwnFlags, list[str]]:
+    """What FLAGS of gate.conf ask for, and what is wrong with them."""
+    try:
+        return parse_own_flags(words), []
+    except UsageError as error:
+        form = (
+            "; each word is an element of its own: FLAGS=(--skip PROBE)" if any(" " in word for word in words) else ""
+        )
+        told = f"FLAGS of gate.conf are no flags of `laggard healthcheck`, so that every job passes: {error}{form}"
+        return OwnFlags(), [told]

@@ -98,8 +98,8 @@ class GateSettings(NamedTuple):
     gang: Gang | None
     """None: no gang was asked for."""
     slurm: SlurmSettings
-    acknowledged: str
-    """The file with what is acknowledged on this node."""
+    accepted: str
+    """The file with what root accepts on this node."""
     kill_switch: str
     is_switched_off: bool
     """Whether the file `kill_switch` is there, or cannot be looked for."""

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from laggard.gate.time_limit import seconds_left
-from laggard.text.report import HEADLINE_LENGTH
+from laggard.wire.words import HEADLINE_LENGTH
 
 if TYPE_CHECKING:
     import subprocess

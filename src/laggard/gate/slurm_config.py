@@ -6,10 +6,10 @@ import os
 from collections.abc import Mapping
 from typing import Final
 
-from laggard.environment import FALLBACK_RANK_DIR, SHARED_RANK_DIR
 from laggard.gate.settings import GateConf
 from laggard.gate.slurm import Slurm, SlurmError
-from laggard.secret_file import exposure
+from laggard.kit.environment import FALLBACK_RANK_DIR, SHARED_RANK_DIR
+from laggard.kit.secret_files import exposure
 
 _NO_TIMEOUT: Final = 65534
 """SLURM prints this 16-bit NO_VAL for a timeout that is not set: it then waits for ever."""
@@ -25,7 +25,7 @@ _PRIVATE: Final = ("JobContainerType", "NamespaceType")
 """SLURM's setting that gives jobs directories of their own, and its name in newer versions."""
 
 _GANG_SCRIPT: Final = "prolog-gang.sh"
-_PROLOGS: Final = ("prolog.sh", "laggard-prolog", _GANG_SCRIPT)
+_PROLOGS: Final = ("prolog.sh", _GANG_SCRIPT)
 _HEALTH_CHECKS: Final = ("healthcheck.sh",)
 _MAX_SCRIPT_BYTES: Final = 1 << 16
 _SNIPPET: Final = "add the lines of deploy/slurm/slurm.conf.snippet"
@@ -101,7 +101,7 @@ def _gang_problems(config: Mapping[str, str], token: str) -> list[str]:
 
 
 def _values(config: Mapping[str, str], name: str) -> list[str]:
-    """What is set for `name`. Newer SLURM has several prologs, as `Prolog[0]` and so on."""
+    """The value that is set for `name`. Newer SLURM has several prologs, as `Prolog[0]` and so on."""
     found = [value for key, value in config.items() if key.partition("[")[0] == name]
     return [value for value in found if value not in ("", "(null)", "none")]
 

@@ -7,7 +7,7 @@ import time
 from typing import Final, NamedTuple
 
 MIN_SECONDS: Final = 0.1
-"""With less than this left nothing is begun any more."""
+"""The least time in which anything is still begun."""
 
 _DECISION_SECONDS: Final = 7.0
 """The collector is asked for a second, scontrol twice for three."""

@@ -1,4 +1,5 @@
-"""The nodes that may be tainted now. Pure: the circuit breaker between a verdict and the scheduler.
+"""The nodes that may be tainted now, and for how long each has been in its state. Pure: the circuit breaker between a
+verdict and the scheduler.
 
 A defect of the checks, or of something that all nodes share (a file server, the fabric manager), makes every node fail
 at once, and to taint them all would be the outage. So a fleet of which too much fails, or too little answers, gets no
@@ -7,10 +8,10 @@ taint at all: people look first. The rate limits what a slower defect can take a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from laggard.text.words import counted
+from laggard.kit.words import counted
 
 HOUR: Final = 3600.0
 
@@ -59,3 +60,27 @@ def permit(fleet: Fleet, limits: Limits) -> Permission:
         told = f"{counted(lately, 'node')} tainted within an hour, at most {limits.per_hour} may be"
         return Permission(tuple(fleet.due[:room]), f"{told}: {len(fleet.due) - room} more wait")
     return Permission(tuple(fleet.due))
+
+
+class Streak(NamedTuple):
+    status: str
+    since: float
+
+
+class Streaks:
+    """Times in monotonic seconds. A restarted controller begins to count anew: it acts later, never sooner."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, Streak] = {}
+
+    def update(self, statuses: Mapping[str, str], now: float) -> None:
+        """Takes the nodes' statuses now; a node that is not among them is forgotten."""
+        self._held = {
+            name: held if (held := self._held.get(name)) and held.status == status else Streak(status, now)
+            for name, status in statuses.items()
+        }
+
+    def lasts(self, name: str, status: str, now: float) -> float:
+        """The seconds for which the node has been in `status`; negative where it is not."""
+        held = self._held.get(name)
+        return now - held.since if held and held.status == status else -1.0

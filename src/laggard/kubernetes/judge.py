@@ -1,17 +1,91 @@
-"""The condition that each node should have, by what the collector knows of its agent. Pure."""
+"""The condition that each node should have, by what the collector, asked over HTTP, knows of its agent."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from http import HTTPStatus
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
+import msgspec
+
+from laggard.kit.address import without_login
+from laggard.kit.constants import AGENT_PORT, COLLECTOR_PORT
+from laggard.kit.majority import grouped
+from laggard.kit.tls import CLOSED
+from laggard.kit.words import counted, listed, printable_line
+from laggard.kubernetes.api_server import Answer, Exchange
 from laggard.kubernetes.node import Health, Node
-from laggard.kubernetes.view import FleetView
 from laggard.model import Finding, Severity, Verdict
-from laggard.text.words import counted, printable_line
-from laggard.wire.nodes import NodeRow
+from laggard.wire import WireError, decode
+from laggard.wire.nodes import NodeRow, NodesDocument
+
+
+class CollectorError(Exception):
+    """The collector cannot be asked. The text is one line."""
+
+
+class _NodeFinding(msgspec.Struct, frozen=True):
+    url: str
+    finding: Finding
+
+
+class _Findings(msgspec.Struct, frozen=True):
+    """The fields of laggard.node_findings/1 that are needed here."""
+
+    findings: tuple[_NodeFinding, ...]
+
+
+class FleetView(NamedTuple):
+    """The agents, and each agent's findings by its URL, worst first. `skipped`: how many checks judged nothing and
+    why, a line for each kind of node, by NodeRow.skipped_as."""
+
+    rows: tuple[NodeRow, ...]
+    findings: dict[str, tuple[Finding, ...]]
+    skipped: tuple[str, ...] = ()
+
+    def skipped_line(self, row: NodeRow) -> str:
+        """Empty: nothing was skipped, or it is not known."""
+        place = row.skipped_as
+        return self.skipped[place] if place is not None and 0 <= place < len(self.skipped) else ""
+
+
+_PATHS: Final = ("/api/v1/nodes", "/api/v1/findings")
+
+
+def _failure(url: str, answer: Answer) -> str:
+    """The failure and what to do about it, as far as the answer tells."""
+    name, ports = without_login(url), f"a collector's port is {COLLECTOR_PORT}, an agent's {AGENT_PORT}"
+    if answer.status == HTTPStatus.NOT_FOUND:
+        return f"{name} is no collector: write a collector's address ({ports})"
+    if answer.status == HTTPStatus.UPGRADE_REQUIRED:
+        return f"{name} speaks TLS: write https:// before its name"
+    why = answer.why
+    if answer.closed:
+        why = CLOSED if url.startswith("https:") else f"{why}: write https:// if it speaks TLS"
+    if urlsplit(url).port == AGENT_PORT:
+        why = f"{why}; is it an agent? {ports}"
+    return f"the collector {name} does not answer: {why}"
+
+
+def read_view(exchange: Exchange, url: str) -> FleetView:
+    """Asks the collector at `url`. Raises CollectorError."""
+    bodies = []
+    for path in _PATHS:
+        answer = exchange.send("GET", f"{url.rstrip('/')}{path}")
+        if answer.status != 200:
+            raise CollectorError(_failure(url, answer))
+        bodies.append(answer.body)
+    try:
+        fleet, found = decode(bodies[0], NodesDocument), decode(bodies[1], _Findings).findings
+    except WireError as error:
+        raise CollectorError(f"the collector {without_login(url)} answers something else: {error}") from None
+    findings: dict[str, tuple[Finding, ...]] = {}
+    for each in found:
+        findings[each.url] = (*findings.get(each.url, ()), each.finding)
+    return FleetView(fleet.nodes, findings, fleet.skipped)
+
 
 TRUE: Final = "True"
 FALSE: Final = "False"
@@ -24,9 +98,7 @@ _MESSAGE_CHARACTERS: Final = 480
 def judge(nodes: Iterable[Node], view: FleetView) -> dict[str, Health]:
     """The health of each node that has an agent, by the node's name. A node without one is left out, unless it has a
     condition, which is then Unknown; so is a node whose agent has not been asked yet."""
-    by_name: dict[str, list[NodeRow]] = {}
-    for row in view.rows:
-        by_name.setdefault(row.node or "", []).append(row)
+    by_name = grouped(view.rows, lambda row: row.node or "")
     unnamed = by_name.pop("", [])
     found: dict[str, Health] = {}
     for node in nodes:
@@ -56,11 +128,8 @@ def misnamed(nodes: Collection[Node], view: FleetView) -> tuple[Misnamed, ...]:
 
 def misnamed_line(found: Sequence[Misnamed]) -> str:
     """The advice about misnamed agents, as one line."""
-    told = [
-        f"{each.url} calls itself {each.reported} and is at the address of {each.node}" for each in found[:_MAX_NAMED]
-    ]
-    more = f" and {len(found) - _MAX_NAMED} more" if len(found) > _MAX_NAMED else ""
-    text = f"agents report nodes that Kubernetes does not have: {', '.join(told)}{more}"
+    told = [f"{each.url} calls itself {each.reported} and is at the address of {each.node}" for each in found]
+    text = f"agents report nodes that Kubernetes does not have: {listed(told, _MAX_NAMED)}"
     return f"{printable_line(text, 2 * _MESSAGE_CHARACTERS)}; set LAGGARD_NODE there to the node's name"
 
 
@@ -101,18 +170,11 @@ def _by_verdict(row: NodeRow, findings: tuple[Finding, ...], skipped: str) -> He
         code = critical[0].code if critical else (row.findings or ("ProbesFail",))[0]
         return Health(FALSE, code, _text(critical, row))
     if row.verdict == Verdict.OK.value:
-        warned = [finding for finding in findings if finding.severity is Severity.WARNING]
-        parts = ["no critical finding", *([f"warnings: {_codes(warned)}"] if warned else ())]
+        warned = dict.fromkeys(finding.code for finding in findings if finding.severity is Severity.WARNING)
+        parts = ["no critical finding", *([f"warnings: {', '.join(warned)}"] if warned else ())]
         return Health(TRUE, "Healthy", _line("; ".join((*parts, *([skipped] if skipped else ())))))
-    return Health(
-        UNKNOWN,
-        "ProbesUnknown",
-        _line(
-            f"the probes cannot tell: {row.reason}"
-            if row.reason
-            else "the probes cannot tell; the agent's report says why"
-        ),
-    )
+    why = f": {row.reason}" if row.reason else "; the agent's report says why"
+    return Health(UNKNOWN, "ProbesUnknown", _line(f"the probes cannot tell{why}"))
 
 
 def _text(critical: list[Finding], row: NodeRow) -> str:
@@ -121,10 +183,6 @@ def _text(critical: list[Finding], row: NodeRow) -> str:
     lines = [f"{finding.device} {finding.summary} ({finding.code})" for finding in critical[:_MAX_NAMED]]
     more = [f"{len(critical) - _MAX_NAMED} more"] if len(critical) > _MAX_NAMED else []
     return _line("; ".join((*lines, *more)))
-
-
-def _codes(findings: Iterable[Finding]) -> str:
-    return ", ".join(dict.fromkeys(finding.code for finding in findings))
 
 
 def _line(text: str) -> str:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from laggard.kit.constants import OPS
 
 Times = NDArray[np.float64]
 Numbers = NDArray[np.int64]
@@ -39,3 +43,146 @@ class Collectives:
     """True: `seq` counts all collectives of a group, as torch does; False: those of a group and operation."""
     begun: NDArray[np.bool_] | None = None
     """[C]: whether the device is known to have begun it; where it did on no rank, nothing is known of that."""
+
+
+# What each rank's device has yet to finish of what its host launched, in the order of the launches, as values.
+#
+# A host launches far ahead of its device, so that ranks of a job that stands still have launched different amounts, and
+# none of them is at fault for that. What counts is the first thing that each device has not finished, and who has yet
+# to come to it.
+
+NEEDS_ALL = frozenset(OPS.index(op) for op in ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "barrier"))
+"""The operations (places in OPS) that no member finishes before all have come."""
+
+
+class Lane(NamedTuple):
+    """What operations are numbered in: a group's collectives, or one direction of a pair (then `group` is -1). `source`
+    and `target` are ranks, -1 for collectives."""
+
+    group: int
+    source: int = -1
+    target: int = -1
+
+
+class Operation(NamedTuple):
+    """A collective, or a send with its receive. The numbers of a lane ascend in the order of the launches."""
+
+    lane: Lane
+    number: int
+
+
+class Launched(NamedTuple):
+    """An operation that a rank launched and that its device has not finished. `position`: its place among all that the
+    rank launched; what was launched as one has one place. `op`: its place in OPS, -1 where it is not known. `begun`:
+    whether the device began it, None where nothing tells."""
+
+    operation: Operation
+    position: int
+    op: int
+    begun: bool | None
+
+
+@dataclasses.dataclass(frozen=True)
+class DeviceQueue:
+    """One rank's. `open` is in the order of the launches, as far as they have one (`ordered`). `last_numbers`: of each
+    lane, the last number that was launched. `unknown`: the lanes of which nothing is known, `is_unknown`: whether
+    nothing is known at all, `knows_messages`: whether sends and receives are known. `newest_done`: the last position
+    that is finished, -1 where none is. `finished`: of each group, the last number of NEEDS_ALL that is. `has_other`:
+    whether it has something to finish that cannot be compared with what others launched. `still_seconds`: for how long
+    nothing had changed when it was written down, None where that is not known."""
+
+    open: tuple[Launched, ...] = ()
+    ordered: bool = True
+    last_numbers: Mapping[Lane, int] = dataclasses.field(default_factory=dict)
+    unknown: frozenset[Lane] = frozenset()
+    is_unknown: bool = False
+    knows_messages: bool = True
+    newest_done: int = -1
+    finished: Mapping[Lane, int] = dataclasses.field(default_factory=dict)
+    has_other: bool = False
+    still_seconds: float | None = None
+
+    def knows(self, lane: Lane) -> bool:
+        return not self.is_unknown and lane not in self.unknown and (lane.group >= 0 or self.knows_messages)
+
+    @cached_property
+    def by_operation(self) -> Mapping[Operation, Launched]:
+        return {each.operation: each for each in self.open}
+
+    @cached_property
+    def heads(self) -> Mapping[Lane, int]:
+        """The first number of each lane that is not finished."""
+        found: dict[Lane, int] = {}
+        for each in self.open:
+            lane, number = each.operation
+            found[lane] = min(number, found.get(lane, number))
+        return found
+
+    @cached_property
+    def first(self) -> tuple[Launched, ...]:
+        """What its device stands at: the first of what it has not finished, with all that was launched as one with it.
+        Without an order, the first of each lane."""
+        if not self.ordered:
+            return tuple(each for each in self.open if self.heads[each.operation.lane] == each.operation.number)
+        least = min((each.position for each in self.open), default=0)
+        return tuple(each for each in self.open if each.position == least)
+
+
+@dataclasses.dataclass(frozen=True)
+class DeviceQueues:
+    """Those of a job. `by_rank` has the ranks that are seen."""
+
+    groups: tuple[ProcessGroup, ...]
+    by_rank: Mapping[int, DeviceQueue]
+
+    def members(self, operation: Operation) -> Sequence[int]:
+        """The ranks that have to come to it."""
+        lane = operation.lane
+        return self.groups[lane.group].ranks if lane.group >= 0 else (lane.source, lane.target)
+
+
+# The times of one rank, on its own clock, as intervals that do not overlap: its work, and its waits. Arrays. Pure.
+
+
+@dataclasses.dataclass(frozen=True)
+class Intervals:
+    """Intervals [I] in order of time, of which no two overlap."""
+
+    starts: Times
+    ends: Times
+    before: Times  # how long all before each of them are together
+
+    @classmethod
+    def of(cls, starts: Times, ends: Times) -> Intervals:
+        """`starts` and `ends` [N], in any order: those that overlap or touch are one."""
+        order = np.argsort(starts, kind="stable")
+        starts, latest = starts[order], np.maximum.accumulate(ends[order])
+        apart = np.ones(len(starts), np.bool_)
+        apart[1:] = starts[1:] > latest[:-1]
+        first = np.flatnonzero(apart)
+        starts, ends = starts[first], latest[np.append(first[1:], len(latest)) - 1] if len(latest) else latest
+        return cls(starts, ends, np.concatenate(([0.0], np.cumsum(ends - starts)[:-1])) if len(starts) else starts)
+
+    def until(self, times: Times) -> Times:
+        """The length of the intervals that had passed by each of `times`."""
+        if not len(self.starts):
+            return np.zeros(len(times))
+        place = np.searchsorted(self.starts, times, "right") - 1
+        within = np.minimum(times, self.ends[place]) - self.starts[place]
+        return np.where(place < 0, 0.0, self.before[place] + within)
+
+    def within(self, starts: Times, ends: Times) -> Times:
+        """The length of the intervals that lies between each of `starts` and of `ends`."""
+        return self.until(ends) - self.until(starts)
+
+
+def waits(starts: Times, ends: Times, waited: Times) -> Intervals:
+    """The intervals in which a rank waited: sends and receives that it waits for together are one wait.
+
+    `starts`, `ends` and `waited` [C] are of its collectives; nan where one never ended, or nothing is known of how long
+    it waited. A wait is over when its collective ends, and began `waited` before; where that is not known, when the
+    collective began.
+    """
+    finished = np.isfinite(ends)
+    lengths = np.where(np.isnan(waited), ends - starts, waited)[finished]
+    return Intervals.of(ends[finished] - lengths, ends[finished])

@@ -3,11 +3,12 @@ words."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 
+from laggard.kit.words import capital, counted, phase_text, printable_line, ranks_text, seconds_text
 from laggard.model import MAX_NAMED_RANKS, Culprit, Location, Note, Verdict
-from laggard.text.rank_end import end_text, left_early
-from laggard.text.words import capital, counted, phase_text, printable_line, ranks_text, seconds_text
+from laggard.wire.words import end_text, left_early
 
 NOT_HELD = "not_held"
 """The kind of the note on jobs that the collector has no room for: who reads any answer should know of them."""
@@ -221,3 +222,20 @@ def _step_count(location: Location) -> int:
     if window.first_step is None or window.last_step is None:
         return 0
     return window.last_step - window.first_step + 1
+
+
+NOTE_KIND: Final = "unseen"
+_MAX_REASONS: Final = 2
+_MAX_LINE_CHARACTERS: Final = 600
+
+
+def unseen_note(ranks: Sequence[int], whys: Sequence[str], world_size: int) -> Note:
+    """`2 processes (ranks 0-1) trained without being seen: why`. `ranks`, `whys`: of each process."""
+    reasons = list(dict.fromkeys(whys))
+    more = f"; and {len(reasons) - _MAX_REASONS} more reasons" if len(reasons) > _MAX_REASONS else ""
+    each = tuple(sorted(set(ranks)))
+    named = f" ({ranks_text(each[:MAX_NAMED_RANKS])})" if world_size > 1 else ""
+    text = f"{len(ranks)} process{'' if len(ranks) == 1 else 'es'}{named} trained without being seen"
+    return Note(
+        NOTE_KIND, printable_line(f"{text}: {'; '.join(reasons[:_MAX_REASONS])}{more}", _MAX_LINE_CHARACTERS), each
+    )

@@ -7,17 +7,37 @@ machines of the job have makes none of them slower than the others, and what ano
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Final
 
 from msgspec import structs
 
 from laggard.catalogue.findings import FINDINGS
-from laggard.constants import SCRIPT_PHASES
-from laggard.locate.job_timings import JobTimings
-from laggard.locate.node_findings import NOTHING, NodeFindings, Place
-from laggard.locate.ring_request import ring_request
+from laggard.kit.constants import SCRIPT_PHASES
+from laggard.locate.job_timings import NOTHING, JobTimings, NodeFindings, Place
 from laggard.model import SEVERITIES, Culprit
-from laggard.text.rank_end import left_early
+from laggard.wire.words import left_early
+
+_NODES: Final = 4
+"""The number of nodes of a ring in pairs: it needs three, and a fourth so that each suspect meets two others."""
+_MAX_SUSPECTS: Final = 8
+_NAME: Final = re.compile(r"[A-Za-z0-9][\w.-]{0,80}")
+
+
+def ring_request(culprit: Culprit, nodes: Iterable[str | None]) -> str:
+    """Returns what to run to measure the machines of `culprit` against each other and others of the job's `nodes`;
+    empty where the job has fewer than three, or a name is none that a shell takes as it is."""
+    suspects = list(culprit.machines[:_MAX_SUSPECTS])
+    others = sorted({node for node in nodes if node} - set(suspects))
+    chosen = [*suspects, *others[: max(2, _NODES - len(suspects))]]
+    if not suspects or len(chosen) < 3 or not all(map(_NAME.fullmatch, chosen)):
+        return ""
+    return (
+        "once the job has ended, measure them apart: "
+        f"srun -w {','.join(chosen)} -N{len(chosen)} --ntasks-per-node=1 laggard ring --pairs"
+    )
+
 
 _COMPUTING = (
     "GPU_", "NVLINK_", "PCIE_", "FABRIC_", "CPU_", "NUMA_MISMATCH", "HUGE_SWAP", "IOMMU_ENABLED", "FLEET_OUTLIER",

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from laggard.constants import OPS
+from laggard.kit.constants import OPS
 from laggard.locate.collectives import Collectives
-from laggard.locate.order_statistics import distinct
+from laggard.locate.medians import distinct
 
 SEND, RECV, ALL_TO_ALL = OPS.index("send"), OPS.index("recv"), OPS.index("all_to_all")
 PIPELINE, EXPERTS = "pp", "ep"

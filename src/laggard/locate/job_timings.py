@@ -3,29 +3,171 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+import enum
+import math
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from laggard.kit.words import printable_line
 from laggard.locate.collectives import Collectives
-from laggard.locate.digests import RankDigests, digests
-from laggard.locate.group_places import GroupPlaces
-from laggard.locate.live_positions import LiveLayout
-from laggard.locate.node_findings import NodeFindings
-from laggard.locate.own_threads import OwnThreads, own_threads
-from laggard.locate.step_tables import STEP, step_arrays, step_table
+from laggard.locate.live_positions import GroupPlaces, LiveLayout
+from laggard.locate.medians import Floats as Floats
+from laggard.locate.step_tables import NO_STEPS, STEP, Table, step_arrays
 from laggard.model import RankEnd
-from laggard.rankfile.fact_names import HIDDEN_WAITS, UNSEEN_WAITS
-from laggard.text.words import printable_line
+from laggard.rankfile.fact_names import (
+    DIGEST_SKIPPED,
+    DIGEST_SKIPPED_REASONS,
+    DIGESTS,
+    HIDDEN_WAITS,
+    OWN_THREADS,
+    UNSEEN_WAITS,
+)
 from laggard.wire.ranks import BeatRow, CpuWait, InFlight, RankRow
 
 if TYPE_CHECKING:
-    from laggard.locate.device_queues import DeviceQueues
+    from laggard.locate.collectives import DeviceQueues
 
-Floats = NDArray[np.floating[Any]]
-"""Numbers of any precision: the arrays of the largest jobs are in single precision."""
+
+from laggard.rankfile.fact_names import DEEPSPEED, ENVIRONMENT
+from laggard.wire.digest import MAX_ENVIRONMENT, MAX_TEXT
+
+MAX_KEPT: Final = 4096
+"""The most digests of one rank that are compared, the newest, beside its first."""
+
+_MAX_STEP: Final = 1 << 31
+
+
+class RankDigests(NamedTuple):
+    """The digests of one rank, by step, ascending; the first is the first that it computed. `every`: a digest is
+    computed after each step whose number this divides. `skipped`: why none is, a key of DIGEST_SKIPPED_REASONS."""
+
+    every: int
+    by_step: Mapping[int, int]
+    skipped: str = ""
+
+
+def digests(facts: Mapping[str, Any]) -> RankDigests | None:
+    """The digests that a rank's facts tell of; None where they tell of none, or what cannot be."""
+    reason = facts.get(DIGEST_SKIPPED)
+    if isinstance(reason, str) and reason in DIGEST_SKIPPED_REASONS:
+        return RankDigests(1, {}, reason)
+    told = facts.get(DIGESTS)
+    if not isinstance(told, dict):
+        return None
+    kept = told.get("last")
+    pairs = [told.get("first"), *(kept[:MAX_KEPT] if isinstance(kept, (list, tuple)) else ())]
+    return collected(told.get("every"), filter(None, map(_pair, pairs)))
+
+
+def collected(every: object, pairs: Iterable[tuple[int, int]]) -> RankDigests | None:
+    """The digests of (step, value), in any order: the first and the newest of them; None where there is none."""
+    found = dict(sorted(pairs))
+    steps = [*found][:1] + [*found][1:][-MAX_KEPT:]
+    usable = isinstance(every, int) and 0 < every < _MAX_STEP
+    return RankDigests(int(every) if usable else 1, {step: found[step] for step in steps}) if steps else None  # type: ignore[call-overload]
+
+
+def digest_value(text: object) -> int | None:
+    """The number that 16 hexadecimal digits are; None of anything else."""
+    if not isinstance(text, str) or len(text) != 16 or not text.isascii() or not text.isalnum():
+        return None
+    try:
+        return int(text, 16)
+    except ValueError:
+        return None
+
+
+def _pair(value: object) -> tuple[int, int] | None:
+    if not isinstance(value, (list, tuple)) or len(value) != 2:
+        return None
+    step, number = value[0], digest_value(value[1])
+    is_step = isinstance(step, int) and not isinstance(step, bool) and 0 <= step < _MAX_STEP
+    return (step, number) if is_step and number is not None else None
+
+
+UNLISTED: Final = ""
+"""The stand-in for the UUID of a GPU that the machine's driver does not list, as one that fell off the bus."""
+
+UNNAMED: Final = "?"
+"""The stand-in for the UUID of a GPU whose name does not say which it is."""
+
+
+_WHOLE_GPU = "GPU-"
+
+
+class Place(enum.Enum):
+    """The place of a finding, seen from a rank."""
+
+    OWN = "of its GPU, or of something near it"
+    MACHINE = "of the whole machine"
+    UNKNOWN = "of a GPU, and nobody can say whether it is the rank's"
+    ELSEWHERE = "of another GPU"
+
+
+class NodeFindings(NamedTuple):
+    """`codes` are those of the machine's findings, each once. `of_gpus` has, by the codes that are of single GPUs,
+    the UUIDs of these; a code that is not there is of the whole machine. `gpus` are the UUIDs of all GPUs that the
+    machine's driver lists; empty: its agent does not tell."""
+
+    codes: tuple[str, ...] = ()
+    of_gpus: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+    gpus: tuple[str, ...] = ()
+
+    def place(self, code: str, gpu: str | None) -> Place:
+        """The place of the finding for a rank that trains on the GPU with the UUID `gpu`. Where the machine does not
+        list that, nobody can say: it may be a part of any (MIG). A whole one that fell off the bus is the finding's."""
+        if code not in self.of_gpus:
+            return Place.MACHINE
+        about = self.of_gpus[code]
+        if gpu in self.gpus:
+            return Place.OWN if gpu in about else Place.UNKNOWN if UNNAMED in about else Place.ELSEWHERE
+        fell_off = bool(self.gpus) and UNLISTED in about and (gpu or "").startswith(_WHOLE_GPU)
+        return Place.OWN if fell_off else Place.UNKNOWN
+
+    def has_everywhere(self, code: str) -> bool:
+        """Whether the whole machine or each of its GPUs has the finding."""
+        return code in self.codes and set(self.gpus) <= set(self.of_gpus.get(code, self.gpus))
+
+    def only(self, codes: tuple[str, ...]) -> NodeFindings:
+        """Those of these codes."""
+        kept = tuple(code for code in self.codes if code in codes)
+        return NodeFindings(kept, {code: self.of_gpus[code] for code in kept if code in self.of_gpus}, self.gpus)
+
+
+NOTHING: Final = NodeFindings()
+
+
+_MAX_NAME: Final = 48
+_MAX_NAMES: Final = 4
+
+
+class OwnThreads(NamedTuple):
+    """The Python threads beside the training: the share of the time for which they ran, all together, how much too late
+    a sleeping one woke, on average (seconds), and the names of the busiest."""
+
+    busy: float
+    late_seconds: float
+    names: tuple[str, ...]
+
+
+def own_threads(facts: Mapping[str, Any]) -> OwnThreads | None:
+    """The threads that a rank's facts tell of; None where they tell nothing, or what cannot be."""
+    told = facts.get(OWN_THREADS)
+    if not isinstance(told, dict):
+        return None
+    numbers = [told.get(name) for name in ("seconds", "busy_seconds", "late_seconds")]
+    if not all(isinstance(each, (int, float)) and math.isfinite(each) and 0 <= each < 1e9 for each in numbers):
+        return None
+    seconds, busy, late = (float(each) for each in numbers if each is not None)
+    names = told.get("names")
+    shown = names[:_MAX_NAMES] if isinstance(names, list) else []
+    texts = tuple(printable_line(name, _MAX_NAME) for name in shown if isinstance(name, str))
+    return OwnThreads(busy / seconds, late, tuple(filter(None, texts))) if seconds > 0 else None
+
 
 WINDOW_STEPS = 128
 """The number of a job's newest steps that are kept, whatever their length."""
@@ -105,11 +247,11 @@ class JobTimings:
     work: Floats | None = None
     """[S, R]: the elements of the model's inputs; 0 where they were not seen, None where nothing recorded tells."""
     positions: NDArray[np.int32] | None = None
-    """[R]: the same number for ranks that do the same work (positions.py); None: all do."""
+    """[R]: the same number for ranks that do the same work (live_positions.py); None: all do."""
     stages: NDArray[np.int32] | None = None
-    """[R]: the stage of each rank in its pipeline (positions.py); None: there is one."""
+    """[R]: the stage of each rank in its pipeline (live_positions.py); None: there is one."""
     alone: NDArray[np.bool_] | None = None
-    """[R]: the ranks that have a stage of a pipeline to themselves (positions.py); None: none has."""
+    """[R]: the ranks that have a stage of a pipeline to themselves (live_positions.py); None: none has."""
     first_phases: Floats | None = None
     """[FIRST_STEPS, R, len(PHASES)]: own time in the first steps after the warm-up, of the ranks that are `alone`; nan
     of others, None where no rank is, or where they are not known."""
@@ -138,7 +280,7 @@ class JobTimings:
     digests: tuple[RankDigests | None, ...] = ()
     """R: the digests of each rank's parameters; empty where nothing tells."""
     replicas: NDArray[np.int32] | None = None
-    """[R]: the same number for ranks that hold the same parameters by their places (positions.py); None: all do."""
+    """[R]: the same number for ranks that hold the same parameters by their places; None: all do."""
     profiled: bool = False
     """True where a profiler recorded the job: a few steps, and often a few ranks by choice."""
     queues: DeviceQueues | None = None
@@ -175,14 +317,13 @@ def build_timings(
     job_id: str | None,
     world_size: int,
     ranks: Mapping[int, RankInfo],
-    steps_by_rank: Mapping[int, NDArray[np.float64]],
+    steps_by_rank: Mapping[int, Table],
     findings_by_node: Mapping[str, NodeFindings],
 ) -> JobTimings:
-    """The arrays of all steps that any rank finished, with a column for each of `ranks`. `steps_by_rank`: a
-    step_table() of each rank that has one, ascending."""
+    """The arrays of all steps that any rank finished, with a column for each of `ranks`. `steps_by_rank`: of
+    each rank that has any, ascending."""
     numbers = sorted(ranks)
-    empty = step_table(())
-    arrays = step_arrays([steps_by_rank.get(rank, empty) for rank in numbers])
+    arrays = step_arrays([steps_by_rank.get(rank, NO_STEPS) for rank in numbers])
     return JobTimings(
         job_id=job_id,
         world_size=world_size,
@@ -214,13 +355,13 @@ def hiding_libraries(facts: Mapping[str, object]) -> tuple[str, ...]:
 def live_timings(
     job_id: str,
     world_size: int,
-    steps_by_rank: Mapping[int, NDArray[np.float64]],
+    steps_by_rank: Mapping[int, Table],
     newest_rows: Mapping[int, RankRow],
     findings_by_node: Mapping[str, NodeFindings],
     asked_seconds_ago: Mapping[int, float],
     layout: LiveLayout | None = None,
 ) -> JobTimings:
-    """The arrays of a live window: the step_table() of each rank, ascending, the newest row about each rank, and for
+    """The arrays of a live window: the steps of each rank, ascending, the newest row about each rank, and for
     how long its agent has not been asked. `layout`: of these rows, where it is known already."""
     ranks = {}
     for rank, row in newest_rows.items():
@@ -247,3 +388,22 @@ def live_timings(
         digests=told if any(told) else (),
         replicas=layout.replicas if any(told) else None,
     )
+
+
+_MAX_VALUES: Final = 4  # of one name, told by different ranks
+
+
+def merged_environment(facts: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """The facts ENVIRONMENT and DEEPSPEED of all ranks; where ranks differ, their values side by side. Ranks may tell
+    anything: what is no text or number is left out, and so is what is beyond the bounds of a digest."""
+    values: dict[str, dict[str, None]] = {}
+    for of_rank in facts:
+        for fact, prefix in ((ENVIRONMENT, ""), (DEEPSPEED, "deepspeed ")):
+            told = of_rank.get(fact)
+            for name, value in told.items() if isinstance(told, dict) else ():
+                known = values.get(name := printable_line(f"{prefix}{name}", MAX_TEXT))
+                if known is None and len(values) < MAX_ENVIRONMENT:
+                    known = values[name] = {}
+                if known is not None and len(known) < _MAX_VALUES and isinstance(value, (str, int, float)):
+                    known[printable_line(str(value), MAX_TEXT)] = None
+    return {name: " | ".join(sorted(each))[: 2 * MAX_TEXT] for name, each in sorted(values.items()) if each}

@@ -1,19 +1,25 @@
-"""The collectives of a live job's ranks, as their agents sent them, as arrays. Pure."""
+"""The collectives of a live job's ranks, as their agents sent them, as arrays; and the ranks that are asked for them:
+those that may sit at a slow link, and equal ones. Pure.
+
+The rank that waits least in a step waits for nobody: what it waits is transfer. Where that is little, no link holds the
+job up.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from laggard.constants import OPS
+from laggard.kit.constants import OPS
 from laggard.locate.collectives import Collectives, ProcessGroup
 from laggard.locate.job_timings import JobTimings
-from laggard.locate.live_positions import declared_groups
-from laggard.rankfile.members import members_of
-from laggard.wire.collectives import CollectiveRow, RankCollectives
-from laggard.wire.ranks import RankRow
+from laggard.locate.live_positions import DeclaredGroup, declared_groups
+from laggard.locate.medians import median_over_steps, middle
+from laggard.locate.slow.steps import Steps
+from laggard.rankfile.fact_names import members_of, size_of
+from laggard.wire.ranks import CollectiveRow, RankCollectives, RankRow
 
 _OPS = {name: number for number, name in enumerate(OPS)}
 
@@ -71,3 +77,58 @@ def _arrays(table: list[tuple[float, ...]], groups: tuple[ProcessGroup, ...]) ->
         waited=waited,
         groups=groups,
     )
+
+
+MIN_TRANSFER_SHARE = 0.02
+"""The least share of a step that transfers take where a slow link is worth a question."""
+
+MAX_RANKS = 64
+"""The most ranks that are asked for their collectives; in a larger job, those of the suspect group and of equal
+ones."""
+
+
+def link_suspects(timings: JobTimings, rows: Mapping[int, RankRow]) -> tuple[int, ...]:
+    """The ranks to ask, ascending; none where nothing suggests a slow link. `rows`: the newest about each rank."""
+    steps = Steps.usable(timings)
+    if steps is None or not timings.waits_recorded or len(set(timings.nodes)) < 2:
+        return ()
+    least = np.fmin.reduce(steps.waited, axis=1)
+    if not middle(least / steps.duration) > MIN_TRANSFER_SHARE:
+        return ()
+    if len(timings.ranks) <= MAX_RANKS:
+        return tuple(timings.ranks.tolist())
+    return _suspect_and_equals(timings, steps, rows)
+
+
+def _suspect_and_equals(timings: JobTimings, steps: Steps, rows: Mapping[int, RankRow]) -> tuple[int, ...]:
+    """The members of the group that stands out most among equals, by the least that any member waits, and those of
+    equal groups, as many whole groups as MAX_RANKS allows."""
+    column = {int(rank): number for number, rank in enumerate(timings.ranks)}
+    waited = np.nan_to_num(median_over_steps(steps.waited))
+    kinds: dict[tuple[str, int], dict[tuple[int, ...], float]] = {}
+    for group in _groups(rows):
+        members = members_of(group.runs)
+        if all(member in column for member in members):
+            transfer = float(waited[[column[member] for member in members]].min())
+            kinds.setdefault((group.role, len(members)), {})[members] = transfer
+    equals = [found for found in kinds.values() if len(found) > 1]
+    if not equals:
+        return ()
+    chosen = max(equals, key=lambda found: max(found.values()) - middle(list(found.values())))
+    worst_first = sorted(chosen, key=lambda members: -chosen[members])
+    asked: set[int] = set()
+    for members in worst_first:
+        if len(asked.union(members)) > MAX_RANKS:
+            break
+        asked.update(members)
+    return tuple(sorted(asked))
+
+
+def _groups(rows: Mapping[int, RankRow]) -> Iterator[DeclaredGroup]:
+    """The groups of several ranks, each once, that are small enough to ask two of them."""
+    seen = set()
+    for row in rows.values():
+        for group in declared_groups(row):
+            if 2 <= size_of(group.runs) <= MAX_RANKS // 2 and (group.role, group.runs) not in seen:
+                seen.add((group.role, group.runs))
+                yield group

@@ -2,47 +2,31 @@
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from laggard.constants import PHASES
-from laggard.wire.ranks import StepRow
+from laggard.kit.constants import PHASES
 
 STEP, START, END, WAITED, WORK, FIRST_PHASE = range(6)
-"""The columns of a step_table()."""
+"""The columns of a Table."""
 STEP_COLUMNS = FIRST_PHASE + len(PHASES)
 
 BLOCK_RANKS: Final = 64
 """The most ranks whose steps are put in place at once: more would not fit into a core's cache."""
 
 Table = NDArray[np.float64]
-"""A step_table()."""
+"""The steps of one rank, an array [steps, STEP_COLUMNS], in seconds on its node's monotonic clock. After the columns
+stand its own times by phase, in the order of constants.PHASES. A double holds every number of a step exactly."""
 
-_PACKED_STEP: Final = struct.Struct(f"{STEP_COLUMNS}d")  # a third of the time of an array made of tuples
-
-
-def step_table(rows: Iterable[StepRow]) -> Table:
-    """The steps of one rank as an array [steps, STEP_COLUMNS] that cannot be written to, in a tenth of their room. A
-    double holds every number of a step exactly. Raises struct.error where a step has other phases than PHASES, and
-    OverflowError where no double holds a number."""
-    pack = _PACKED_STEP.pack
-    packed = [pack(row.step, row.start, row.end, row.waited, row.work, *row.phases) for row in rows]
-    return np.ndarray((len(packed), STEP_COLUMNS), np.float64, b"".join(packed))
-
-
-def step_rows(table: Table) -> Iterator[StepRow]:
-    """The steps that step_table() was made of."""
-    for step, start, end, waited, work, *phases in table.tolist():
-        yield StepRow(int(step), start, end, tuple(phases), waited, int(work))
+NO_STEPS: Final[Table] = np.empty((0, STEP_COLUMNS))
 
 
 class StepArrays(NamedTuple):
-    """Over S steps and R ranks, in seconds; nan where a rank has no such step."""
+    """Seconds over S steps and R ranks; nan where a rank has no such step."""
 
     steps: NDArray[np.int64]  # [S]
     step_seconds: NDArray[np.float64]  # [S, R]

@@ -3,16 +3,16 @@
 In a synchronous job every rank's step is equally long; the slow rank is the one that waits least. So what is compared
 is the time a rank was busy (own time, input included, collectives taken out), each step with the median of its peers
 in the same step: durations on each rank's own clock, never one clock with another. Peers are ranks that do the same
-work (positions.py).
+work (live_positions.py).
 
 - slow/ranks.py decides which ranks and machines are slow, by the thresholds in slow/significance.py;
-  slow/culprits.py describes them, and slow/payoff.py computes what fixing them would save.
+  slow/culprits.py describes them, and computes what fixing them would save.
 - links/slow_links.py decides which links are slow, by the time of transfers; links/later_links.py which have become so.
-- corrupt.py decides whose parameters differ from those of its replicas, where digests of them are recorded.
+- partial_verdict.py decides whose parameters differ from those of its replicas, where digests of them are recorded.
 - hang/hangs.py decides who is hung and who waits for whom, hang/unfinished.py does so from a recording and
   hang/stopped_devices.py from what devices have yet to finish;
-  hang/mismatched.py and hang/different_calls.py find ranks that called different collectives; hang/deaths.py finds who
-  died first, and hang/departures.py who left with status 0 before others could go on.
+  hang/different_calls.py finds ranks that called different collectives; hang/deaths.py finds who died first, and
+  hang/departures.py who left with status 0 before others could go on.
 """
 
 from __future__ import annotations
@@ -23,33 +23,43 @@ from typing import NamedTuple
 import numpy as np
 from msgspec import structs
 
-from laggard.constants import OPS, SCRIPT_PHASES
-from laggard.locate.corrupt import PAIR, corrupt_ranks
+from laggard.kit.constants import OPS, SCRIPT_PHASES
+from laggard.kit.words import joined, ranks_text
 from laggard.locate.explanation import explained
-from laggard.locate.hang.before_the_end import hung_before_the_end
-from laggard.locate.hang.deaths import dead_ranks
-from laggard.locate.hang.different_calls import different_calls
+from laggard.locate.hang.deaths import dead_ranks, hung_before_the_end
+from laggard.locate.hang.different_calls import different_calls, mismatched_collectives
 from laggard.locate.hang.hangs import hung_ranks
-from laggard.locate.hang.mismatched import mismatched_collectives
-from laggard.locate.hang.stopped import stopped_to_the_end
+from laggard.locate.hang.stopped_devices import stopped_devices, stopped_to_the_end
 from laggard.locate.hang.unfinished import unfinished_collectives
 from laggard.locate.job_timings import JobTimings
+from laggard.locate.links.channels import Ways, ways_of
 from laggard.locate.links.later_links import later_links
-from laggard.locate.links.slow_links import SlowLinks, slow_links
-from laggard.locate.links.transfers import Ways, ways_of
-from laggard.locate.order_statistics import middle
-from laggard.locate.partial_verdict import NOTHING_FOUND, PartialVerdict
-from laggard.locate.slow.busy_threads import with_busy_threads
-from laggard.locate.slow.by_place import by_place
-from laggard.locate.slow.by_turns import by_turns_notes, without_turns
-from laggard.locate.slow.culprits import brief_notes, doubted_notes, rank_zero_note, slow_culprits, stall_notes
-from laggard.locate.slow.few_steps import least_wait_notes
+from laggard.locate.links.slow_links import SlowLinks, slow_links, unlike_ways
+from laggard.locate.medians import middle
+from laggard.locate.partial_verdict import NOTHING_FOUND, PAIR, PartialVerdict, corrupt_ranks
+from laggard.locate.slow.busy_threads import (
+    accuses,
+    by_turns_notes,
+    culprit_may_be_missing,
+    least_wait_notes,
+    missing_ranks_notes,
+    one_rank_note,
+    slow_at_their_own_experts,
+    unnamed_time_notes,
+    with_busy_threads,
+    without_shared_data,
+    without_turns,
+)
+from laggard.locate.slow.culprits import (
+    brief_notes,
+    doubted_notes,
+    rank_zero_note,
+    slow_culprits,
+    stall_notes,
+    stalls_beside,
+)
 from laggard.locate.slow.host_facts import with_host_facts
 from laggard.locate.slow.intermittent import doubted_ranks, intermittent_ranks
-from laggard.locate.slow.longest_stage import longest_stage_notes
-from laggard.locate.slow.missing_ranks import culprit_may_be_missing, missing_ranks_notes
-from laggard.locate.slow.one_rank import one_rank_note
-from laggard.locate.slow.payoff import stalls_beside
 from laggard.locate.slow.ranks import (
     Slow,
     has_stages_of_its_own,
@@ -58,10 +68,9 @@ from laggard.locate.slow.ranks import (
     machines_slow_elsewhere,
     slow_ranks,
 )
-from laggard.locate.slow.steps import MIN_STEPS, Steps, steps_needed
-from laggard.locate.slow.unnamed_time import accuses, unnamed_time_notes
+from laggard.locate.slow.significance import by_place
+from laggard.locate.slow.steps import MIN_STEPS, Steps, longest_stage_notes, steps_needed
 from laggard.model import MAX_NAMED_RANKS, Culprit, Location, Note, Verdict, Window
-from laggard.text.words import joined, ranks_text
 
 _HOST_PHASES = ("input", "between_steps", *SCRIPT_PHASES)
 """The phases whose time is the host's own, whatever kernels wait for."""
@@ -114,19 +123,13 @@ def _hung_ranks(timings: JobTimings, steps: Steps | None) -> PartialVerdict:
     found = hung_ranks(timings, step_seconds) if found == NOTHING_FOUND else found
     found = mismatched_collectives(timings) if found == NOTHING_FOUND else found
     if found == NOTHING_FOUND:
-        found = unfinished_collectives(timings) if timings.queues is None else _stopped_devices(timings)
+        found = unfinished_collectives(timings) if timings.queues is None else stopped_devices(timings)
     if found == NOTHING_FOUND or any(culprit.stopped or culprit.kind == "dead" for culprit in found.culprits):
         return found
     different = different_calls(timings)
     if different is None:
         return found
     return PartialVerdict(notes=(different.note(), *(note for note in found.notes if note.kind == "waiting")))
-
-
-def _stopped_devices(timings: JobTimings) -> PartialVerdict:
-    from laggard.locate.hang.stopped_devices import stopped_devices  # only Flight Recorder dumps tell of devices
-
-    return stopped_devices(timings)
 
 
 def _beside_stopped(stopped: Sequence[Culprit], slow: Sequence[Culprit]) -> PartialVerdict:
@@ -168,12 +171,14 @@ def _slow_ranks(timings: JobTimings, steps: Steps) -> _SlowRanks:
     found = slow_ranks(steps, timings.nodes)
     if not found and steps.phased:
         steps, found = _slow_machines(timings, steps)
-    if not found and timings.stages is not None:
-        steps, found = _slow_beside_their_stage(timings, steps)
+    if not found and timings.stages is not None and (steps.peers.sizes == 1).any():
+        beside, found = slow_at_their_own_experts(steps, timings.nodes, timings.stages)
+        steps = beside if found else steps
     unnamed = () if found else unnamed_time_notes(timings, steps)
     lasting = found if steps.live else [rank for rank in found if not rank.brief]
     often = intermittent_ranks(steps, timings.nodes, lasting, timings.collectives)
-    often = _without_shared_data(timings, steps, often)
+    if often and timings.positions is not None and len(timings.ranks) < timings.world_size:
+        often = without_shared_data(steps, timings.nodes, often)
     sometimes = without_turns(steps, often)
     turns = by_turns_notes(timings, often, sometimes)
     again = {column for each in sometimes for column in each.columns}
@@ -202,14 +207,6 @@ def _slow_ranks(timings: JobTimings, steps: Steps) -> _SlowRanks:
         hidden = _hidden_waits_note(timings, doubted)
         return _SlowRanks(seen, (*notes, hidden), round(ratio, 3) if seen else None, typical, conclusive=False)
     return _SlowRanks(tuple(by_cost), notes, round(ratio, 3), typical, seen_healthy and not network.notes)
-
-
-def _without_shared_data(timings: JobTimings, steps: Steps, often: list[Slow]) -> list[Slow]:
-    if not often or timings.positions is None or len(timings.ranks) >= timings.world_size:
-        return often
-    from laggard.locate.slow.shared_data import without_shared_data  # asked where a rank is slow now and then
-
-    return without_shared_data(steps, timings.nodes, often)
 
 
 def _in_few_steps(timings: JobTimings, steps: Steps, found: Sequence[Slow]) -> tuple[Note, ...]:
@@ -248,7 +245,8 @@ def _in_network(timings: JobTimings, steps: Steps, found: Sequence[Slow], culpri
         links = _slow_exchanges(timings, ways, steps)
     if found or links or later != NOTHING_FOUND:
         return _InNetwork(hosts, links, later.culprits, later.notes)
-    return _InNetwork(hosts, links, notes=_unlike_ways(timings, ways, steps, in_network))
+    unlike = () if ways is None or timings.hidden_by else unlike_ways(timings, ways, steps, in_network)
+    return _InNetwork(hosts, links, notes=unlike)
 
 
 def _slow_machines(timings: JobTimings, steps: Steps) -> tuple[Steps, list[Slow]]:
@@ -273,7 +271,7 @@ def _without_moved_by_slow(
 ) -> tuple[tuple[Culprit, ...], tuple[Culprit, ...]]:
     if not links:
         return (), ()
-    from laggard.locate.links.moved_by_cpus import without_moved_by_slow  # asked where a link is slow
+    from laggard.locate.links.bursts import without_moved_by_slow  # asked where a link is slow
 
     return without_moved_by_slow(timings, links, slow)
 
@@ -283,7 +281,7 @@ def _without_queued(
 ) -> tuple[Culprit, ...]:
     if not links or not found:
         return links
-    from laggard.locate.links.queued import without_queued  # asked where links and ranks are slow
+    from laggard.locate.links.bursts import without_queued  # asked where links and ranks are slow
 
     longest = max(rank.excess for rank in found)
     return tuple(without_queued(links, slow, longest / middle(steps.duration)))
@@ -293,7 +291,7 @@ def _later_links(timings: JobTimings, ways: Ways | None, steps: Steps) -> Partia
     found = later_links(timings, ways, steps)
     if not found.culprits:
         return found
-    from laggard.locate.links.moved_by_cpus import doubted_by_cpus
+    from laggard.locate.links.bursts import doubted_by_cpus
 
     return doubted_by_cpus(timings, found)
 
@@ -312,23 +310,6 @@ def _with_bursts(timings: JobTimings, steps: Steps, links: tuple[Culprit, ...]) 
     from laggard.locate.links.bursts import links_with_bursts  # asked where there are any and nobody is slow
 
     return links_with_bursts(timings, steps, links)
-
-
-def _slow_beside_their_stage(timings: JobTimings, steps: Steps) -> tuple[Steps, list[Slow]]:
-    if timings.stages is None or not (steps.peers.sizes == 1).any():
-        return steps, []
-    from laggard.locate.slow.own_experts import slow_at_their_own_experts  # asked where ranks have no peers
-
-    beside, found = slow_at_their_own_experts(steps, timings.nodes, timings.stages)
-    return (beside, found) if found else (steps, [])
-
-
-def _unlike_ways(timings: JobTimings, ways: Ways | None, steps: Steps, found: SlowLinks) -> tuple[Note, ...]:
-    if ways is None or timings.hidden_by:
-        return ()
-    from laggard.locate.links.unlike_ways import unlike_ways  # asked where collectives are recorded and nobody is slow
-
-    return unlike_ways(timings, ways, steps, found)
 
 
 def _unseen_waits_note(timings: JobTimings) -> Note:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
-from laggard.nccl.log.model import NcclLog
+from laggard.nccl.log.model import NcclLog, count_channels
 from laggard.nccl.variable_table import Version
 from laggard.nccl.variables import parse_version
 
@@ -20,6 +20,8 @@ _ALGORITHMS: Final = ("TREE", "RING", "COLLNET_DIRECT", "COLLNET_CHAIN", "NVLS",
 _PROTOCOLS: Final = ("LL", "LL128", "SIMPLE")
 _MAX_CHOICES: Final = 10_000
 _MAX_SHOWN: Final = 200
+TRANSPORTS: Final = "transports"
+"""The fact about channels by transport, network and GPUDirect."""
 
 
 class MovedDefault(NamedTuple):
@@ -49,15 +51,8 @@ class LogSummary(NamedTuple):
     """The facts that a log shows of a run, for comparison."""
 
     versions: tuple[str, ...]
-    networks: tuple[str, ...]
-    connections: Mapping[str, int]
-    """Channels by transport, network and GPUDirect."""
-    devices: Mapping[str, int]
-    """Channels by the NIC's number: which rails are used."""
-    rdma_devices: tuple[str, ...]
-    coll_channels: tuple[int, ...]
-    """Numbers of channels for collectives, as communicators logged them."""
-    p2p_channels: tuple[int, ...]
+    facts: Mapping[str, str]
+    """By what they are about, what costs most first: the network, then how it is used."""
     variables: Mapping[str, str]
     choices: Mapping[str, str]
     """Algorithm and protocol by collective and size, where the TUNING subsystem is logged."""
@@ -92,38 +87,33 @@ def _name(word: str, names: tuple[str, ...]) -> str:
 
 def summarise(log: NcclLog, lines: Iterable[str]) -> LogSummary:
     choices, collective, pairs = find_choices(lines)
-    connections: Counter[str] = Counter()
-    devices: Counter[str] = Counter()
-    for process in log.processes:
-        for each in process.connections:
-            gdr = " with GPUDirect" if each.gdr else ""
-            connections[f"{each.transport}/{each.name}{gdr}".replace("/ ", " ").rstrip("/")] += each.channels
-            if each.device is not None:
-                devices[str(each.device)] += each.channels
-    versions = [*(process.version for process in log.processes), *log.versions]
-    return LogSummary(
-        tuple(dict.fromkeys(filter(None, versions))),
-        tuple(dict.fromkeys(filter(None, (process.network for process in log.processes)))),
-        connections,
-        devices,
-        tuple(sorted({name for process in log.processes for name in process.rdma_devices or ()})),
-        tuple(sorted(collective)),
-        tuple(sorted(pairs)),
-        {name: value for process in log.processes for name, value in process.variables},
-        choices,
-    )
+    connections = [connection for process in log.processes for connection in process.connections]
+    nics: Counter[str] = Counter()
+    for each in connections:
+        if each.device is not None:
+            nics[str(each.device)] += each.channels
+    versions = _distinct((*(process.version for process in log.processes), *log.versions))
+    facts = {
+        "version": ", ".join(versions),
+        "network": ", ".join(_distinct(process.network for process in log.processes)),
+        TRANSPORTS: _counts(count_channels(connections)),
+        "NICs used, by number": _counts(nics),
+        "RDMA devices": ", ".join(sorted({name for each in log.processes for name in each.rdma_devices or ()})),
+        "channels for collectives": ", ".join(map(str, sorted(collective))),
+        "channels for send and receive": ", ".join(map(str, sorted(pairs))),
+    }
+    variables = {name: value for process in log.processes for name, value in process.variables}
+    return LogSummary(versions, facts, variables, choices)
+
+
+def _distinct(words: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(filter(None, words)))
 
 
 def compare(old: LogSummary, new: LogSummary) -> tuple[Change, ...]:
-    """Returns what differs, what costs most first: the network, then how it is used, then settings and choices."""
+    """Returns what differs: the facts, then settings and choices."""
     changes = [
-        Change("version", ", ".join(old.versions), ", ".join(new.versions)),
-        Change("network", ", ".join(old.networks), ", ".join(new.networks)),
-        Change("transports", _counts(old.connections), _counts(new.connections)),
-        Change("NICs used, by number", _counts(old.devices), _counts(new.devices)),
-        Change("RDMA devices", ", ".join(old.rdma_devices), ", ".join(new.rdma_devices)),
-        Change("channels for collectives", _numbers(old.coll_channels), _numbers(new.coll_channels)),
-        Change("channels for send and receive", _numbers(old.p2p_channels), _numbers(new.p2p_channels)),
+        *_differences(old.facts, new.facts, ""),
         *_differences(old.variables, new.variables, "not set"),
         *_differences(old.choices, new.choices, ""),
     ]
@@ -150,7 +140,3 @@ def _differences(old: Mapping[str, str], new: Mapping[str, str], absent: str) ->
 
 def _counts(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{name}: {counts[name]}" for name in sorted(counts))
-
-
-def _numbers(numbers: Iterable[int]) -> str:
-    return ", ".join(map(str, numbers))

@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 import re
 from array import array
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
 from typing import Any, Final, NamedTuple
@@ -262,13 +263,8 @@ def _device(member: Member, members: Sequence[Member]) -> int:
 
 def _once_each(numbers: array[int], times: array[int]) -> dict[int, int]:
     """The times by number, without numbers that come again: replays of a CUDA graph all have the same."""
-    found: dict[int, int] = {}
-    again: set[int] = set()
-    for number, time in zip(numbers, times, strict=True):
-        if number in found:
-            again.add(number)
-        found[number] = time
-    return {number: time for number, time in found.items() if number not in again}
+    seen = Counter(numbers)
+    return {number: time for number, time in zip(numbers, times, strict=True) if seen[number] == 1}
 
 
 def _regularly_last(tally: _Tally, log: InspectorLog) -> LastArrival | None:

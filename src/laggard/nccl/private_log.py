@@ -11,19 +11,23 @@ from __future__ import annotations
 
 import codecs
 import contextlib
+import ctypes
 import fcntl
 import os
+import re
 import shutil
 import stat
+import sys
 import tempfile
 import time
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from typing import Final
 
-from laggard.environment import ENV_NCCL_LOG
-from laggard.nccl.conf import ETC, parse_conf
+from laggard.kit.environment import ENV_NCCL_LOG
 from laggard.nccl.log.model import NcclProcess
 from laggard.nccl.log.reader import NcclLogReader
+from laggard.nccl.transport import LOG_EMPTY, LOG_NONE, LOG_OF_THE_USER, LOG_READ, Transport
+from laggard.nccl.variables import ETC, may_be_shown, parse_conf, version_of_code
 
 LOG_SETTINGS: Final = ("NCCL_DEBUG", "NCCL_DEBUG_FILE", "NCCL_DEBUG_SUBSYS")
 """The variables that prepare_log() sets."""
@@ -147,3 +151,119 @@ class PrivateLog:
                 os.truncate(self._path, self._offset)
         except OSError:
             return
+
+
+# Finds the version of the NCCL, or of AMD's RCCL, that this process has loaded. Never loads one: two NCCLs in a process
+# are a fault.
+
+_LIBRARY = re.compile(r" (/.*/lib[nr]ccl\.so[.0-9]*)(?: \(deleted\))?$", re.MULTILINE)
+_MAX_MAPS_BYTES = 16 << 20
+
+
+def loaded_version(proc: str) -> str:
+    """The loaded library's version, such as `2.27.5`; empty where none is loaded (or NCCL is linked into torch itself).
+    RCCL has the functions and version numbers of the NCCL that it was made from (ROCm/rccl, src/nccl.h.in).
+
+    `proc`: /proc/self, whose `maps` has the path of the library's file.
+    """
+    path = _library_path(proc)
+    if not path:
+        return ""
+    try:
+        library = ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
+        code = ctypes.c_int(0)
+        status = library.ncclGetVersion(ctypes.byref(code))
+    except (OSError, AttributeError):
+        return ""
+    return version_of_code(code.value) if status == 0 and code.value > 0 else ""
+
+
+def _library_path(proc: str) -> str:
+    try:
+        with open(f"{proc}/maps", encoding="utf-8", errors="surrogateescape") as file:
+            match = _LIBRARY.search(file.read(_MAX_MAPS_BYTES))
+    except OSError:
+        return ""
+    return match[1] if match else ""
+
+
+# Finds out which transports this rank's NCCL uses, from inside the process. Standard library only; never raises.
+#
+#     log = prepare_log(os.environ, directory)    # before the script runs: NCCL reads its settings once
+#     ...
+#     transport = observe(log, os.environ)        # now and then, never on the training thread: takes milliseconds
+#     text = transport.to_json()                  # at most 4 KiB, for the rank file; Transport.from_json() reads it
+#     ...
+#     log.remove()                                # at exit
+#
+# The agent turns it into findings in laggard.probes.nccl.rules.rank_findings.
+
+__all__ = ["PrivateLog", "Transport", "observe", "prepare_log"]
+
+_PROC = "/proc/self"
+_UVERBS = "/dev/infiniband/uverbs"
+_MAX_VARIABLES = 64
+_MAX_CHARACTERS = 256
+_MAX_DESCRIPTORS = 65536
+
+
+def observe(log: PrivateLog | None, environ: Mapping[str, str], rank: int | None = None) -> Transport:
+    """The transport as far as it is known now. `log`: what prepare_log() returned. `rank`: the rank in the job, where
+    the caller knows it."""
+    process = log.read() if log else None
+    version = loaded_version(_PROC)
+    source = "library" if version else ""
+    if not version:
+        version = _torch_version()
+        source = "torch" if version else ""
+    return Transport(
+        nccl_version=version,
+        version_source=source,
+        variables=nccl_variables(environ, () if log is None else LOG_SETTINGS),
+        uverbs=count_open_uverbs(_PROC),
+        log=_log_state(log, process, environ),
+        process=process or NcclProcess("", 0),
+        rank=rank,
+    )
+
+
+def nccl_variables(environ: Mapping[str, str], without: tuple[str, ...] = ()) -> tuple[tuple[str, str], ...]:
+    """The NCCL_* variables that NCCL or a known plugin reads, less those in `without`: (name, value), in order of the
+    names, bounded in number and length. Returns nothing else of the environment, and no value that only the ranks may
+    know."""
+    own = [name for name in environ if name.startswith("NCCL_") and may_be_shown(name)]
+    reported = [name for name in sorted(own) if name not in without][:_MAX_VARIABLES]
+    return tuple((name, environ[name][:_MAX_CHARACTERS]) for name in reported)
+
+
+def count_open_uverbs(proc: str) -> int | None:
+    """The number of descriptors of RDMA devices that a process has open; None: they cannot be counted. `proc`:
+    /proc/self."""
+    try:
+        numbers = os.listdir(f"{proc}/fd")[:_MAX_DESCRIPTORS]
+    except OSError:
+        return None
+    return sum(_read_link(f"{proc}/fd/{number}").startswith(_UVERBS) for number in numbers)
+
+
+def _read_link(path: str) -> str:
+    try:
+        return os.readlink(path)
+    except OSError:  # closed meanwhile
+        return ""
+
+
+def _torch_version() -> str:
+    """The NCCL version that torch was built with, if the script has imported torch; empty if not. Unless someone has
+    replaced the library, it is the loaded one."""
+    try:
+        nccl = sys.modules["torch"].cuda.nccl
+        return ".".join(str(part) for part in nccl.version()[:3])
+    except Exception:  # torch is not imported, was built without CUDA, or has the function elsewhere
+        return ""
+
+
+def _log_state(log: PrivateLog | None, process: NcclProcess | None, environ: Mapping[str, str]) -> str:
+    if log is None:
+        return LOG_OF_THE_USER if "NCCL_DEBUG" in environ or "NCCL_DEBUG_FILE" in environ else LOG_NONE
+    return LOG_READ if process else LOG_EMPTY

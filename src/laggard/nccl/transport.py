@@ -6,11 +6,13 @@ Standard library only. The training process writes it, the agent reads it, and e
 
 from __future__ import annotations
 
+import functools
 import json
-from collections.abc import Callable, Iterable
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable
+from types import NoneType
+from typing import Any, Final, NamedTuple, get_args, get_type_hints
 
-from laggard.nccl.log.model import HINTS, Communicator, Connection, Hint, NcclProcess
+from laggard.nccl.log.model import Communicator, NcclProcess
 
 MAX_BYTES: Final = 4096
 """The most bytes that the JSON takes, in UTF-8."""
@@ -162,88 +164,47 @@ whatever the characters."""
 def _transport(document: Any) -> Transport:
     if document["transport"] != _FORMAT:
         raise ValueError(f"a transport document of format {document['transport']!r}; this laggard reads {_FORMAT}")
-    log = _text(document["log"])
+    log = _read(str, document["log"])
     if log not in LOG_STATES:
         raise ValueError(f"a transport document with the unknown log state {log[:20]!r}")
-    devices = document["devices"]
     world = document["world"]
-    process = NcclProcess(
-        host="",
-        pid=0,
-        version=_text(document["version"]),
-        network=_text(document["network"]),
-        provider=_text(document["provider"]),
-        networks_tried=tuple(map(_text, document["listed"])),
-        rdma_devices=None if devices is None else tuple(map(_text, devices)),
-        variables=_pairs(document["read"]),
-        communicators=(_communicator(world),) if world else (),
-        connections=tuple(map(_connection, document["ways"])),
-        ring_gdr=_optional(document["ring_gdr"], bool),
-        links=tuple((_text(one), _text(other), _text(distance)) for one, other, distance in document["links"]),
-        hints=tuple(_hint(*hint) for hint in document["hints"]),
-        warnings=tuple(map(_text, document["warnings"])),
-        started=_typed(document["started"], bool),
-    )
+    shown = {name: _read(kind, document[_KEYS.get(name, name)]) for name, kind in _kinds(NcclProcess) if name in _SHOWN}
+    process = NcclProcess("", 0, communicators=(_read(Communicator, world),) if world else (), **shown)
     return Transport(
         process.version,
-        _text(document["source"]),
-        _pairs(document["variables"]),
-        _optional(document["uverbs"], int),
+        _read(str, document["source"]),
+        _read(_Pairs, document["variables"]),
+        _read(int | None, document["uverbs"]),
         log,
         process,
-        _optional(document["rank"], int),
+        _read(int | None, document["rank"]),
     )
 
 
-def _communicator(fields: Any) -> Communicator:
-    identity, rank, ranks, nodes, local, device, bus, complete = fields
-    return Communicator(
-        _text(identity),
-        _typed(rank, int),
-        _typed(ranks, int),
-        _optional(nodes, int),
-        _optional(local, int),
-        _optional(device, int),
-        _text(bus),
-        _typed(complete, bool),
-    )
+_Pairs = tuple[tuple[str, str], ...]
+_KEYS: Final = {"networks_tried": "listed", "rdma_devices": "devices", "variables": "read", "connections": "ways"}
+"""The document's names of fields of NcclProcess, where they have others there."""
+
+_SHOWN: Final = (*_KEYS, "version", "network", "provider", "ring_gdr", "links", "hints", "warnings", "started")
 
 
-def _connection(fields: Any) -> Connection:
-    transport, name, device, direction, gdr, channels, pairs = fields
-    return Connection(
-        _text(transport),
-        _text(name),
-        _optional(device, int),
-        _text(direction),
-        _typed(gdr, bool),
-        _typed(channels, int),
-        tuple((_typed(one, int), _typed(other, int)) for one, other in pairs),
-    )
+@functools.cache
+def _kinds(record: type) -> tuple[tuple[str, Any], ...]:
+    return tuple(get_type_hints(record).items())
 
 
-def _hint(kind: Any, text: Any, times: Any) -> Hint:
-    if kind not in HINTS:  # a newer laggard wrote it
-        kind = _text(kind)
-    return Hint(kind, _text(text), _typed(times, int))
-
-
-def _pairs(rows: Iterable[Any]) -> tuple[tuple[str, str], ...]:
-    return tuple((_text(name), _text(value)) for name, value in rows)
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{type(value).__name__} in place of text")
-    return value
-
-
-def _typed(value: Any, expected: type) -> Any:
-    """`value`. Raises TypeError unless it is exactly of that type: a bool, which Python takes for an int, is no int."""
-    if type(value) is not expected:
-        raise TypeError(f"{type(value).__name__} in place of {expected.__name__}")
-    return value
-
-
-def _optional(value: Any, expected: type) -> Any:
-    return None if value is None else _typed(value, expected)
+def _read(kind: Any, value: Any) -> Any:
+    """`value` as a `kind`: a NamedTuple or a tuple comes as a list. Raises TypeError unless what is in it is exactly of
+    its type: a bool, which Python takes for an int, is no int."""
+    if kind in (str, int, bool):
+        if type(value) is not kind:
+            raise TypeError(f"{type(value).__name__} in place of {kind.__name__}")
+        return value
+    parts = get_args(kind)
+    if NoneType in parts:
+        return None if value is None else _read(parts[0], value)
+    if parts[1:] == (...,):
+        return tuple(_read(parts[0], each) for each in value)
+    if parts:
+        return tuple(_read(part, each) for part, each in zip(parts, value, strict=True))
+    return kind(*(_read(part, each) for (_, part), each in zip(_kinds(kind), value, strict=True)))

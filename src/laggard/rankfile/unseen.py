@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from laggard.process_identity import GONE, state_of
+from laggard.kit.processes import GONE, state_of
 from laggard.rankfile.reader import RankFileError
 
 MARK_SUFFIX: Final = ".unseen"
@@ -35,7 +35,7 @@ _EXPIRE_SECONDS: Final = 600.0
 
 
 class UnseenMark(NamedTuple):
-    """The content of a mark. `at`: Unix time. `process`: as process_identity.own_identity()."""
+    """The content of a mark. `at`: Unix time. `process`: as processes.identity.own_identity()."""
 
     kind: str
     job_id: str

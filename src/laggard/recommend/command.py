@@ -5,22 +5,67 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from laggard import wire
-from laggard.address import without_login
-from laggard.collector_client import COLLECTOR_HELP, DEFAULT_URL, JOB_HELP, answer
-from laggard.errors import UsageError
+from laggard.kit.address import without_login
+from laggard.kit.collector_client import COLLECTOR_HELP, DEFAULT_URL, JOB_HELP, answer
+from laggard.kit.errors import UsageError
+from laggard.kit.parts import Line
+from laggard.kit.progress import Progress, size_of, size_text
+from laggard.kit.terminal import show
+from laggard.kit.users import by_uid
+from laggard.kit.words import ascii_line, counted, printable_line
 from laggard.recommend.advice.recommend import recommend
 from laggard.recommend.advice.situation import ModelSize
-from laggard.recommend.advice.values import Recommendation
-from laggard.recommend.describe import recommendation_lines
+from laggard.recommend.advice.values import Recommendation, change_text, gain_text
 from laggard.recommend.inputs import Inputs, read_inputs
-from laggard.recommend.outcome.describe import document_lines
-from laggard.terminal.output import show
-from laggard.terminal.parts import Line
-from laggard.terminal.progress import Progress, size_of, size_text
-from laggard.text.users import by_uid
+
+_SHELL = ("export ", "unset ")
+"""The beginnings of texts that are to be copied as a whole."""
+
+
+def recommendation_lines(found: Recommendation) -> list[Line]:
+    return [line._replace(text=ascii_line(line.text)) for line in _lines(found)]
+
+
+def _lines(found: Recommendation) -> Iterator[Line]:
+    yield Line(_headline(found), "fail" if found.blocked_by else "name")
+    for number, item in enumerate(found.items, 1):
+        yield Line("")
+        yield Line(f"{number}. {change_text(item)}", "name")
+        yield Line(f"   Why: {printable_line(item.reason)}")
+        yield Line(f"   Gain: {gain_text(item.gain)}")
+        yield from (Line(f"   Evidence: {printable_line(line, 200)}") for line in item.evidence)
+        yield from (_command("Apply", line) for line in item.apply.splitlines() if line)
+        if item.revert:
+            yield _command("Revert", item.revert)
+        yield Line(f"   Risk: {item.risk}")
+        yield Line(f"   Source: {item.source}", "aside")
+    if found.notes:
+        yield Line("")
+        yield from map(Line, found.notes)
+    if found.files:
+        yield Line("")
+        yield Line(f"`--write DIR` writes {', '.join(found.files)}.")
+
+
+def _command(label: str, text: str) -> Line:
+    line = printable_line(text)
+    is_shell = line.startswith(_SHELL)
+    return Line(f"   {label}:", command=ascii_line(line)) if is_shell else Line(f"   {label}: {line}")
+
+
+def _headline(found: Recommendation) -> str:
+    if found.blocked_by:
+        return f"Repair the fabric before anything is tuned: {', '.join(found.blocked_by)}."
+    if not found.items:
+        return "Nothing to change, as far as what was given tells."
+    first = found.items[0]
+    more = f", and {counted(len(found.items) - 1, 'more change')}" if len(found.items) > 1 else ""
+    return f"{change_text(first)}{more}."
+
 
 _CONFIG = "ds_config.json"
 
@@ -39,24 +84,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--apply", action="store_true", help="change the DeepSpeed configuration given; the old one is kept beside it"
     )
-    parser.add_argument(
-        "--after",
-        nargs="+",
-        metavar="FILE",
-        help="files of a later run: say whether the advice was done there, and what it gained",
-    )
     size = parser.add_argument_group("the model's memory, so that nothing is recommended that does not fit")
     size.add_argument("--parameters", type=_amount, metavar="N", help="of the model, such as 8e9; of one stage or part")
     size.add_argument("--gpu-memory", type=_amount, metavar="BYTES", help="of each GPU, such as 80e9")
     size.add_argument("--gpus", type=int, metavar="N", help="among which ZeRO divides; default: the recording's ranks")
     size.add_argument("--activations", type=_amount, default=0.0, metavar="BYTES", help="of one sample; default: open")
     size.add_argument("--resident", type=_amount, default=0.0, metavar="BYTES", help="what a GPU holds besides")
-    parser.add_argument(
-        "--format",
-        choices=("text", "json"),
-        default="text",
-        help="json: one laggard.recommendation/1; with --after one laggard.advice/1",
-    )
+    parser.add_argument("--format", choices=("text", "json"), default="text", help="json: one laggard.recommendation/1")
 
 
 def _amount(text: str) -> float:
@@ -74,8 +108,6 @@ def main(arguments: argparse.Namespace) -> int:
     size = _model_size(arguments, bool(inputs))
     if inputs and size:
         inputs = inputs._replace(situation=inputs.situation._replace(model_size=size))
-    if arguments.after:
-        return _after(arguments, inputs)
     found = _recommendation(inputs) if inputs else _ask(arguments.collector, by_uid(arguments.job))
     if arguments.write:
         write_files(found.files, Path(arguments.write))
@@ -89,24 +121,6 @@ def main(arguments: argparse.Namespace) -> int:
     if found.blocked_by:
         return 1
     return 2 if inputs and not found.items and inputs.unknown else 0
-
-
-def _after(arguments: argparse.Namespace, inputs: Inputs | None) -> int:
-    """0: done, 2: nothing was advised. Raises UsageError."""
-    from laggard.recommend.after import outcomes
-
-    if inputs is None:
-        raise UsageError("--after compares two runs by their files: give those of the run before, too")
-    if arguments.apply or arguments.write:
-        raise UsageError("--after changes and writes nothing: leave out --apply and --write")
-    document = outcomes(arguments.files, inputs, arguments.after)
-    if arguments.format == "json":
-        sys.stdout.buffer.write(wire.encode(document) + b"\n")
-    else:
-        answer_line, *others = document_lines(document)
-        show([Line(answer_line, "name"), *map(Line, others)])
-    sys.stdout.flush()
-    return 0 if document.kinds else 2
 
 
 def _inputs(paths: list[str]) -> Inputs:

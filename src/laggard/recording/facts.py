@@ -1,27 +1,62 @@
-"""The facts of a job that its recording tells beside its times: where its ranks were, and how each ended."""
+"""The facts of a job that its recording tells beside its times: where its ranks were, and how each ended, as others
+saw it too."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from laggard.constants import OPS
+from laggard.kit.constants import OPS, PHASES
+from laggard.kit.majority import grouped
+from laggard.kit.processes import GONE, STOPPED
 from laggard.locate.collectives import ProcessGroup
-from laggard.locate.digests import RankDigests, digests
-from laggard.locate.job_timings import LastBeat, RankState
-from laggard.locate.node_findings import NodeFindings
-from laggard.locate.own_threads import OwnThreads, own_threads
-from laggard.locate.positions import Membership, Place, canonical_role
+from laggard.locate.job_timings import LastBeat, NodeFindings, OwnThreads, RankDigests, RankState, digests, own_threads
+from laggard.locate.live_positions import Membership, Place, canonical_role
 from laggard.model import RankEnd
 from laggard.recording.part import RecordedPart
-from laggard.recording.records import RankLine, StateLine
-from laggard.recording.seen_by_others import LastSeen, seen_by_others
+from laggard.recording.records import RankLine, SawLine, StateLine
 from laggard.recording.tables import Tables
 from laggard.wire.ranks import BeatRow, CpuWait, InFlight, LaneProgress
+
+
+class LastSeen(NamedTuple):
+    """`end`: between which times it ended, None where nobody saw that. `stopped`: whether a signal or a debugger had
+    stopped it, the last time that it was seen. `phase`, `in_flight`: where it stood then."""
+
+    end: RankEnd | None
+    stopped: bool
+    phase: str | None
+    in_flight: InFlight | None
+
+
+class SeenRank(NamedTuple):
+    """All that others saw of one rank, in the order of time."""
+
+    lines: tuple[SawLine, ...]
+
+    def last(self, recorded_at: float | None) -> LastSeen:
+        """`recorded_at`: when the rank wrote its last record, Unix time."""
+        gone = next((line for line in self.lines if line.state == GONE), None)
+        living = [line for line in self.lines if line.state != GONE and not (gone and line.at_unix > gone.at_unix)]
+        newest = gone or living[-1]
+        end = None
+        if gone is not None:
+            alive = max([line.at_unix for line in living] + [0.0 if recorded_at is None else recorded_at])
+            how = next((line for line in self.lines if line.signal or line.exit_code is not None), gone)
+            end = RankEnd(max(gone.at_unix, 0.0), max(0.0, gone.at_unix - alive), how.exit_code, how.signal[:32])
+        phase = newest.phase if newest.phase in PHASES else None
+        return LastSeen(end, bool(living) and living[-1].state == STOPPED, phase, newest.in_flight)
+
+
+def seen_by_others(lines: Iterable[SawLine]) -> dict[int, SeenRank]:
+    """The observations by others, by rank."""
+    in_order = sorted(lines, key=lambda line: line.at_unix)
+    return {of: SeenRank(tuple(its)) for of, its in grouped(in_order, lambda line: line.of).items()}
+
 
 NEXT_BEAT_SECONDS = 1.0
 """The time after its last step at which a rank that lives and finishes no other says for the first time where it

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from laggard.constants import PHASES
-from laggard.locate.group_places import group_places
+from laggard.kit.constants import PHASES
+from laggard.kit.words import counted, printable_line, ranks_text
 from laggard.locate.inferred_positions import inferred_indices
 from laggard.locate.job_timings import (
     FIRST_STEPS,
@@ -20,21 +20,17 @@ from laggard.locate.job_timings import (
     WINDOW_STEPS,
     JobTimings,
     hiding_libraries,
+    merged_environment,
     window_length,
 )
-from laggard.locate.order_statistics import distinct
-from laggard.locate.positions import alone_in_stage, position_classes, replica_classes, stages
-from laggard.locate.run_environment import merged_environment
+from laggard.locate.live_positions import alone_in_stage, group_places, position_classes, replica_classes, stages
+from laggard.locate.medians import distinct
 from laggard.rankfile.fact_names import SCRIPT, STARTED, UNSEEN_WAITS
-from laggard.recording.columns import Columns
 from laggard.recording.facts import JobFacts
-from laggard.recording.part import RecordedPart
-from laggard.recording.records import Head
-from laggard.recording.steps import RankSteps
-from laggard.recording.tables import Tables, merge_parts
-from laggard.recording.writers import UNKNOWN_WRITER, Writer
+from laggard.recording.part import UNKNOWN_WRITER, RecordedPart, Writer
+from laggard.recording.records import Columns, Head
+from laggard.recording.tables import RankSteps, Tables, merge_parts
 from laggard.stacks.sampled import Sampled
-from laggard.text.words import counted, printable_line, ranks_text
 
 CLOCK_SECONDS = 0.05
 """The largest difference of a rank's clocks, unless they are set in between."""

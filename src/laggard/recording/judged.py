@@ -50,6 +50,6 @@ def judge(recording: RecordedTimings) -> JudgedRecording:
 def _with_stacks(location: Location, recording: RecordedTimings) -> Location:
     if not recording.stacks:
         return location
-    from laggard.locate.stacked import with_stacks  # older recordings have none
+    from laggard.locate.stacked import with_stacks  # most recordings have none
 
     return with_stacks(location, recording.stacks, recording.timings)

@@ -1,37 +1,59 @@
-"""A file of a recording, or a part of one: its lines, by kind. Knows neither files nor how lines are split."""
+"""A file of a recording, or a part of one: its lines, by kind, and whether the process that writes it still runs.
+Knows neither files nor how lines are split.
+
+A recording without an end is one of a process that was killed, or of one that still writes: the process itself tells,
+where this machine sees it. Where it does not, what was written seconds ago is not over yet, and of anything older
+nothing is known.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import structs
 
-from laggard.locate.digests import MAX_KEPT, RankDigests, collected, digest_value, digests
-from laggard.locate.node_findings import NodeFindings
-from laggard.locate.own_threads import OwnThreads, own_threads
+from laggard.kit.processes import GONE, STOPPED
+from laggard.locate import job_timings
 from laggard.rankfile.fact_names import DEEPSPEED, DIGEST_SKIPPED, ENVIRONMENT, OWN_THREADS
-from laggard.recording.columns import Columns
-from laggard.recording.records import (
-    BeatLine,
-    CpuWaitLine,
-    DigestLine,
-    EndLine,
-    EnvironmentLine,
-    FindingsLine,
-    LeftLine,
-    RankLine,
-    SawLine,
-    StacksLine,
-    StateLine,
-    ThreadsLine,
-    decode_as,
-)
+from laggard.recording import records
 from laggard.recording.tables import Tables
-from laggard.recording.writers import UNKNOWN_WRITER, Writer
 from laggard.stacks.sampled import Sampled, decode
 from laggard.wire.ranks import CpuWait
+
+FRESH_SECONDS = 15.0
+"""The age of a recording below which its process counts as running. A rank that lives writes every 5 s at least. Our
+own choice."""
+
+
+class Writer(NamedTuple):
+    """The process that wrote a file, as of `seen_at`, Unix time: `state` as of processes.identity.state_of(), and how
+    many seconds ago the file was written for the last time."""
+
+    state: str | None
+    seen_at: float
+    written_seconds_ago: float
+
+    @property
+    def is_stopped(self) -> bool:
+        return self.state == STOPPED
+
+    @property
+    def is_gone(self) -> bool:
+        return self.state == GONE
+
+    def lives(self, last_record_at: float | None) -> bool:
+        """`last_record_at`: in Unix time, by the rank's clock; None where that is not known, or where nothing new is
+        expected of the job. The file's own time does not do alone: a copy of an old recording is a new file."""
+        if self.state is not None:
+            return self.state != GONE
+        ages = (self.written_seconds_ago, self.seen_at - (last_record_at or 0.0))
+        return all(abs(age) < FRESH_SECONDS for age in ages)
+
+
+UNKNOWN_WRITER = Writer(None, 0.0, float("inf"))
+
 
 _MAX_SAW = 4096
 """The most lines of one part about other ranks: a rank sees at most 64, each of which is stopped and goes on a few
@@ -51,78 +73,75 @@ class RecordedPart:
     job_id: str | None
     ends: bool
     beats: bool
-    columns: Columns
+    columns: records.Columns
     writer: Writer = UNKNOWN_WRITER
     living: set[int] = dataclasses.field(default_factory=set)
-    lines: dict[int, RankLine] = dataclasses.field(default_factory=dict)
-    states: dict[int, StateLine] = dataclasses.field(default_factory=dict)
-    found: dict[str, NodeFindings] = dataclasses.field(default_factory=dict)
-    end_lines: dict[int, EndLine] = dataclasses.field(default_factory=dict)
-    beat_lines: dict[int, BeatLine] = dataclasses.field(default_factory=dict)
+    lines: dict[int, records.RankLine] = dataclasses.field(default_factory=dict)
+    states: dict[int, records.StateLine] = dataclasses.field(default_factory=dict)
+    found: dict[str, job_timings.NodeFindings] = dataclasses.field(default_factory=dict)
+    end_lines: dict[int, records.EndLine] = dataclasses.field(default_factory=dict)
+    beat_lines: dict[int, records.BeatLine] = dataclasses.field(default_factory=dict)
     environments: dict[int, dict[str, Any]] = dataclasses.field(default_factory=dict)
-    threads: dict[int, OwnThreads | None] = dataclasses.field(default_factory=dict)
+    threads: dict[int, job_timings.OwnThreads | None] = dataclasses.field(default_factory=dict)
     cpu_waits: dict[int, CpuWait] = dataclasses.field(default_factory=dict)
     _digests: dict[int, dict[int, int]] = dataclasses.field(default_factory=dict)  # by rank and step
-    _digest_lines: dict[int, DigestLine] = dataclasses.field(default_factory=dict)  # the last
+    _digest_lines: dict[int, records.DigestLine] = dataclasses.field(default_factory=dict)  # the last
     left: dict[int, float] = dataclasses.field(default_factory=dict)  # by rank: when it left torch.distributed
     departed: set[int] = dataclasses.field(default_factory=set)  # and recorded nothing after that
-    saw: list[SawLine] = dataclasses.field(default_factory=list)
+    saw: list[records.SawLine] = dataclasses.field(default_factory=list)
     stacks: list[Sampled] = dataclasses.field(default_factory=list)
     contradictory: set[int] = dataclasses.field(default_factory=set)  # ranks that are said to be on two nodes
 
     def add(self, kind: str, line: bytes) -> None:
         """Adds a record that is not timed; one of an unknown kind is passed over. Raises INVALID."""
-        if kind == "rank":
-            self._add_rank(decode_as(line, RankLine))
-        elif kind == "state":
-            state: StateLine = decode_as(line, StateLine)
-            self.states[state.rank] = state
-        elif kind == "threads":
-            threads: ThreadsLine = decode_as(line, ThreadsLine)
-            self.threads[threads.rank] = own_threads({OWN_THREADS: threads.own_threads})
-        elif kind == "cpu_wait":
-            waited: CpuWaitLine = decode_as(line, CpuWaitLine)
-            self.cpu_waits[waited.rank] = CpuWait(*structs.astuple(waited.cpu_wait))
-        elif kind == "digest":
-            self._add_digest(decode_as(line, DigestLine))
-        elif kind == "environment":
-            around: EnvironmentLine = decode_as(line, EnvironmentLine)
-            self.environments[around.rank] = {ENVIRONMENT: around.environment, DEEPSPEED: around.deepspeed}
-        elif kind == "end":
-            end: EndLine = decode_as(line, EndLine)
-            self.end_lines[end.rank] = end
-        elif kind == "saw" and len(self.saw) < _MAX_SAW:
-            self.saw.append(decode_as(line, SawLine))
-        elif kind == "left":
-            left: LeftLine = decode_as(line, LeftLine)
-            self.left[left.rank] = left.at_unix
-        elif kind == "beat":
-            beat: BeatLine = decode_as(line, BeatLine)
-            self.beat_lines[beat.rank] = beat
-        elif kind == "stacks" and len(self.stacks) < _MAX_STACKS:
-            sampled = decode(bytes(decode_as(line, StacksLine).stacks))
-            self.stacks.append(sampled)
-        elif kind == "findings":
-            findings: FindingsLine = decode_as(line, FindingsLine)
-            self.found[findings.node] = NodeFindings(findings.codes, findings.of_gpus, findings.gpus)
+        if kind in records.LINES:
+            self._add(records.decode_as(line, records.LINES[kind]))
 
-    def _add_digest(self, line: DigestLine) -> None:
+    def _add(self, line: object) -> None:
+        match line:
+            case records.RankLine():
+                self._add_rank(line)
+            case records.StateLine():
+                self.states[line.rank] = line
+            case records.ThreadsLine():
+                self.threads[line.rank] = job_timings.own_threads({OWN_THREADS: line.own_threads})
+            case records.CpuWaitLine():
+                self.cpu_waits[line.rank] = CpuWait(*structs.astuple(line.cpu_wait))
+            case records.DigestLine():
+                self._add_digest(line)
+            case records.EnvironmentLine():
+                self.environments[line.rank] = {ENVIRONMENT: line.environment, DEEPSPEED: line.deepspeed}
+            case records.EndLine():
+                self.end_lines[line.rank] = line
+            case records.SawLine() if len(self.saw) < _MAX_SAW:
+                self.saw.append(line)
+            case records.LeftLine():
+                self.left[line.rank] = line.at_unix
+            case records.BeatLine():
+                self.beat_lines[line.rank] = line
+            case records.StacksLine() if len(self.stacks) < _MAX_STACKS:
+                self.stacks.append(decode(bytes(line.stacks)))
+            case records.FindingsLine():
+                self.found[line.node] = job_timings.NodeFindings(line.codes, line.of_gpus, line.gpus)
+
+    def _add_digest(self, line: records.DigestLine) -> None:
         """Keeps the first and the newest of a rank's digests."""
         self._digest_lines[line.rank] = line
-        kept, value = self._digests.setdefault(line.rank, {}), digest_value(line.value)
+        kept, value = self._digests.setdefault(line.rank, {}), job_timings.digest_value(line.value)
         if line.step is not None and value is not None:
             kept[line.step] = value
-            if len(kept) > MAX_KEPT + 1:
+            if len(kept) > job_timings.MAX_KEPT + 1:
                 del kept[[*itertools.islice(kept, 2)][1]]
 
-    def rank_digests(self) -> dict[int, RankDigests | None]:
+    def rank_digests(self) -> dict[int, job_timings.RankDigests | None]:
         """The digests of each rank that has some, or says why it has none."""
         return {
-            rank: digests({DIGEST_SKIPPED: line.skipped}) or collected(line.every, self._digests[rank].items())
+            rank: job_timings.digests({DIGEST_SKIPPED: line.skipped})
+            or job_timings.collected(line.every, self._digests[rank].items())
             for rank, line in self._digest_lines.items()
         }
 
-    def _add_rank(self, line: RankLine) -> None:
+    def _add_rank(self, line: records.RankLine) -> None:
         before = self.lines.get(line.rank)
         if before is not None:
             if before.node and line.node and before.node != line.node:

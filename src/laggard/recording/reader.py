@@ -1,23 +1,32 @@
-"""Reads recordings, of whatever kind: recognises each file, and hands them to the reader of their kind."""
+"""Reads recordings, of whatever kind: recognises each file, and hands them to the reader of their kind.
+
+NCCL Inspector's logs hold no steps, so that there are no timings of them. The files of stacks in the folder of a
+recording are what faulthandler wrote for ranks that could not write themselves any more, and where processes stood that
+came to no step.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import gzip
 import itertools
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from laggard.errors import UsageError
+from laggard.kit.errors import UsageError
+from laggard.kit.majority import grouped
+from laggard.kit.words import counted
+from laggard.locate.job_timings import build_timings, live_timings
+from laggard.nccl.inspector import NO_NUMBERS, InspectorLog, gaps_of, last_arrivals
 from laggard.recording.job import RecordedJob
-from laggard.recording.kinds import Kind, kind_of
-from laggard.recording.lines import read_lines
-from laggard.recording.recorded_timings import RecordedTimings
-from laggard.recording.unseen_marks import read_marks, unseen_alone, unseen_of
-from laggard.stacks.sampled import HELD, STALLED, Sampled
-from laggard.text.words import counted
+from laggard.recording.kinds import Kind, kind_of, read_lines
+from laggard.recording.recorded_timings import RecordedTimings, read_marks, unseen_alone, unseen_of
+from laggard.stacks.fault_text import read_faults
+from laggard.stacks.sampled import HELD, STALLED, Sampled, SampledError
+from laggard.stacks.sampled import read as read_sampled
 
 WHAT_IS_READ = "laggard recordings, PyTorch Flight Recorder dumps, PyTorch profiler traces, NCCL Inspector's logs"
 NO_RECORDING = f'is no recording: {WHAT_IS_READ} are read (a laggard recording begins with {{"laggard_recording": 1}})'
@@ -33,28 +42,26 @@ def read_recording(paths: Sequence[str | Path]) -> RecordedTimings:
     """Reads the recording in files or directories. Raises UsageError where there is none, or where they are of several
     kinds."""
     gaps: list[str] = []
-    by_kind: dict[Kind, list[Path]] = {}
     try:
-        for file, kind in _once(paths, gaps):
-            by_kind.setdefault(kind, []).append(file)
+        of_kind = grouped(_once(paths, gaps), lambda found: found[1])
+        by_kind = {kind: [file for file, _ in found] for kind, found in of_kind.items()}
         marks = read_marks(by_kind.pop(Kind.MARK, ()), gaps)
-        stacks = _read_stacks(by_kind.pop(Kind.FAULTS, []), by_kind.pop(Kind.STACKS, []), gaps)
+        stacks = read_stacks(by_kind.pop(Kind.FAULTS, []), by_kind.pop(Kind.STACKS, []), gaps)
         if not by_kind and stacks:
-            from laggard.recording.stack_files import stacks_alone
-
             return stacks_alone(stacks)
         if not by_kind and marks:
             return unseen_alone(marks)
         if len(by_kind) > 1:
-            raise UsageError(f"give files of one kind: there are {_found(by_kind)}")
+            found = (f"{counted(len(files), kind.value)} ({files[0]}, ...)" for kind, files in by_kind.items())
+            raise UsageError(f"give files of one kind: there are {' and '.join(found)}")
         if not by_kind:
             raise UsageError(f"the rank had nothing to say: {', '.join(map(str, paths))}")
         ((kind, files),) = by_kind.items()
-        found = _read(kind, files, gaps)
-        job_id = found.timings.job_id or _job_of(stacks)
-        all_of = (*found.stacks, *(it for it in stacks if it.job_id == job_id))
-        found = dataclasses.replace(found, stacks=tuple(it for it in all_of if not _is_over(it, found.moved_at)))
-        return dataclasses.replace(found, unseen=unseen_of(marks, found.timings.job_id)) if marks else found
+        read = _read(kind, files, gaps)
+        job_id = read.timings.job_id or _job_of(stacks)
+        all_of = (*read.stacks, *(it for it in stacks if it.job_id == job_id))
+        kept = tuple(it for it in all_of if not _is_over(it, read.moved_at))
+        return dataclasses.replace(read, stacks=kept, unseen=unseen_of(marks, read.timings.job_id))
     except OSError as error:
         raise UsageError(f"cannot read {error.filename}: {error.strerror}") from None
 
@@ -94,33 +101,19 @@ def _read_lines(files: Sequence[Path], gaps: list[str]) -> RecordedTimings:
     return RecordedTimings(timings, tuple(job.gaps), job.owner, stacks=job.stacks, moved_at=job.moved_at)
 
 
-def _read_stacks(faults: Sequence[Path], stacks: Sequence[Path], gaps: list[str]) -> list[Sampled]:
-    if not faults and not stacks:
-        return []
-    from laggard.recording.stack_files import read_stacks  # of jobs that stood still or crashed
-
-    return read_stacks(faults, stacks, gaps)
-
-
 def _read(kind: Kind, files: Sequence[Path], gaps: list[str]) -> RecordedTimings:
     """Reads files of one kind. Of the readers only theirs is imported: most recordings are laggard's own."""
     if kind is Kind.LINES:
         return _read_lines(files, gaps)
     if kind is Kind.FLIGHT_RECORDER:
-        from laggard.recording.flight_recorder.reader import read_dumps
+        from laggard.recording.flight_recorder import read_dumps
 
         return read_dumps(files, gaps)
     if kind is Kind.KINETO:
-        from laggard.recording.kineto.reader import read_traces
+        from laggard.recording.kineto import read_traces
 
         return read_traces(files, gaps)
-    from laggard.recording.inspector import read_inspector
-
     return read_inspector(files if kind is Kind.INSPECTOR else (), gaps)
-
-
-def _found(by_kind: dict[Kind, list[Path]]) -> str:
-    return " and ".join(f"{counted(len(files), kind.value)} ({files[0]}, ...)" for kind, files in by_kind.items())
 
 
 def _recognised(path: Path, gaps: list[str]) -> list[tuple[Path, Kind]]:
@@ -199,3 +192,67 @@ def _holds_recording(folder: Path) -> bool:
 def _few(names: list[str]) -> str:
     more = f" and {len(names) - 4} more" if len(names) > 4 else ""
     return ", ".join(names[:4]) + more
+
+
+MAX_BYTES = 4 << 30
+"""The most bytes of all files together, unpacked: some ten million collectives."""
+
+_PIECE = 1 << 20
+
+
+def read_inspector(paths: Sequence[Path], gaps: list[str]) -> RecordedTimings:
+    """The timings by the logs of a job's processes. Without any, only metrics were given. Raises OSError."""
+    log = InspectorLog()
+    left = MAX_BYTES
+    for path in paths:
+        for piece in _pieces(path, gaps):
+            left -= len(piece)
+            if left < 0:
+                break
+            log.feed(piece)
+        log.end()
+    arrivals = last_arrivals(log)
+    found = list(gaps_of(log, arrivals)) if paths else [NO_NUMBERS]
+    if left < 0:
+        found.append(f"only the first {MAX_BYTES >> 30} GiB were read")
+    return RecordedTimings(build_timings(None, 0, {}, {}, {}), (*gaps, *found), arrivals=arrivals)
+
+
+def _pieces(path: Path, gaps: list[str]) -> Iterator[str]:
+    with open(path, "rb") as plain:
+        packed = plain.read(2) == b"\x1f\x8b"
+    try:
+        with gzip.open(path) if packed else open(path, "rb") as file:
+            while piece := file.read(_PIECE):
+                yield piece.decode(errors="replace")
+    except (EOFError, gzip.BadGzipFile) as error:
+        gaps.append(f"{path}: cut off or damaged ({error})")
+
+
+MAX_FILES = 100_000
+
+
+def read_stacks(faults: Iterable[Path], stacks: Iterable[Path], gaps: list[str]) -> list[Sampled]:
+    """What these files say. One that cannot be read is told in `gaps`."""
+    found: list[Sampled] = []
+    kinds: tuple[tuple[Iterable[Path], Callable[[str], Sampled | None]], ...] = (
+        (faults, read_faults),
+        (stacks, read_sampled),
+    )
+    for files, read_one in kinds:
+        for file in itertools.islice(files, MAX_FILES):
+            try:
+                sampled = read_one(str(file))
+            except SampledError as error:
+                gaps.append(f"{file} is left out: {error}")
+            else:
+                found += [sampled] if sampled is not None else []
+    return found
+
+
+def stacks_alone(stacks: Sequence[Sampled]) -> RecordedTimings:
+    """The timings where no rank was recorded: those of the job whose stacks are the newest."""
+    newest = max(stacks, key=lambda each: each.at)
+    own = tuple(each for each in stacks if each.job_id == newest.job_id)
+    size = max(each.rank for each in own) + 1
+    return RecordedTimings(live_timings(newest.job_id, size, {}, {}, {}, {}), (), stacks=own)

@@ -1,20 +1,26 @@
-"""The timings that reading a recording yields, whatever its kind, and the reading of its files one by one."""
+"""The timings that reading a recording yields, whatever its kind, and the reading of its files one by one. Marks tell
+of processes that trained and were not recorded."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from laggard.errors import UsageError
-from laggard.locate.job_timings import JobTimings
+from laggard.kit.errors import UsageError
+from laggard.kit.words import counted
+from laggard.locate.describe import unseen_note
+from laggard.locate.job_timings import JobTimings, live_timings
 from laggard.model import Note
+from laggard.rankfile import RankFileError
+from laggard.rankfile.unseen import MAX_MARKS, UnseenMark, read_mark
 from laggard.stacks.sampled import Sampled
-from laggard.text.words import counted
 
 if TYPE_CHECKING:
     from laggard.nccl.inspector import Arrivals
+
 
 File = TypeVar("File")
 
@@ -54,3 +60,29 @@ def read_each(
         count = len(reasons)
         raise UsageError(reasons[0] if count == 1 else f"none of {counted(count, 'file')} can be read: {reasons[0]}")
     return files
+
+
+def read_marks(files: Iterable[Path], gaps: list[str]) -> list[UnseenMark]:
+    """The marks in these files. One that cannot be read is told in `gaps`."""
+    marks = []
+    for file in islice(files, MAX_MARKS):
+        try:
+            marks.append(read_mark(str(file)))
+        except RankFileError as error:
+            gaps.append(f"{file} is left out: {error}")
+    return marks
+
+
+def unseen_of(marks: Sequence[UnseenMark], job_id: str | None) -> Note | None:
+    """The note on the marks of that job: others may be of an earlier run."""
+    own = [mark for mark in marks if job_id in (None, mark.job_id)]
+    if not own:
+        return None
+    return unseen_note([it.rank for it in own], [it.why for it in own], max(it.world_size for it in own))
+
+
+def unseen_alone(marks: Sequence[UnseenMark]) -> RecordedTimings:
+    """The timings where no process was recorded at all: those of the job whose mark is the newest."""
+    newest = max(marks, key=lambda mark: mark.at)
+    timings = live_timings(newest.job_id, newest.world_size, {}, {}, {}, {})
+    return RecordedTimings(timings, (), unseen=unseen_of(marks, newest.job_id))

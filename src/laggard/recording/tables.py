@@ -1,4 +1,9 @@
-"""All timed records of a recorded job: each once, by rank. Pure."""
+"""All timed records of a recorded job: each once, by rank, in the order of its steps. A step has its own time by
+phase and the time waited. Pure.
+
+Lines that were doubled and two processes under one rank number are found. Where a rank's clock was set back, durations
+on it stay right, but for one step; what overlaps earlier steps by its times would be taken for a wait of these.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +15,171 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from laggard.locate.collectives import Collectives, ProcessGroup
-from laggard.recording.clock_jumps import in_order_of_steps
-from laggard.recording.columns import (
-    COLLECTIVE_COLUMNS,
-    SPAN_COLUMNS,
-    STEP_COLUMNS,
-    Columns,
-    Table,
-    concatenate,
-)
-from laggard.recording.duplicates import Deduplicated, without_duplicates
-from laggard.recording.steps import RankSteps, rank_steps
+from laggard.kit.constants import PHASES
+from laggard.locate.collectives import Collectives, Intervals, ProcessGroup, waits
+from laggard.recording.records import COLLECTIVE_COLUMNS, OTHER, SPAN_COLUMNS, STEP_COLUMNS, Columns, Table, concatenate
+
+
+def in_order_of_steps(tables: Sequence[Table]) -> tuple[tuple[Table, ...], tuple[int, ...]]:
+    """`tables`, each ordered by rank, and the ranks whose clock was set back between two steps: from there on their
+    times are moved to where the step before ended."""
+    suspects = sorted(set().union(*map(_set_back, tables)))
+    moved = [rank for rank in suspects if _move(tables, rank)]
+    return tuple(tables), tuple(moved)
+
+
+def _set_back(table: Table) -> set[int]:
+    """The ranks of which a record's step is later than the one before, and its time earlier than all of that step's
+    before it."""
+    rank, step, start = table["rank"], table["step"], table["start"]
+    if not len(rank):
+        return set()
+    changes = np.flatnonzero((rank[1:] != rank[:-1]) | (step[1:] != step[:-1])) + 1
+    first = np.concatenate(([0], changes))
+    began = np.fmin.reduceat(start, first)
+    back = (rank[first[1:]] == rank[first[:-1]]) & (step[first[1:]] > step[first[:-1]]) & (step[first[:-1]] >= 0)
+    back &= began[1:] < began[:-1]
+    return set(rank[first[1:][back]].tolist())
+
+
+def _move(tables: Sequence[Table], rank: int) -> bool:
+    """Moves the times of `rank` in place; whether any had to be."""
+    rows = [np.flatnonzero((table["rank"] == rank) & (table["step"] >= 0)) for table in tables]
+    step, start, end = (
+        np.concatenate([table[name][own] for table, own in zip(tables, rows, strict=True)])
+        for name in ("step", "start", "end")
+    )
+    numbers, place = np.unique(step, return_inverse=True)
+    began, ended = np.full(len(numbers), np.nan), np.full(len(numbers), np.nan)
+    np.fmin.at(began, place, start)
+    np.fmax.at(ended, place, end)
+    back = np.diff(began) < 0
+    if not back.any():
+        return False
+    until = np.fmax(ended, began)[:-1]  # a step of which nothing ended
+    shifts = np.concatenate(([0.0], np.cumsum(np.where(back, until - began[1:], 0.0))))
+    for table, own in zip(tables, rows, strict=True):
+        by = shifts[np.searchsorted(numbers, table["step"][own])]
+        table["start"][own] += by
+        table["end"][own] += by
+    return True
+
+
+class Deduplicated(NamedTuple):
+    """`table` has each record once. `repeated` counts the records that were there before, word for word; `conflicting`
+    has the rank of each record that another contradicts."""
+
+    table: Table
+    repeated: int
+    conflicting: NDArray[np.int32]
+
+
+def without_duplicates(table: Table, keys: Sequence[str]) -> Deduplicated:
+    """The records of `table` whose `keys` no record before has. A record that lacks a `seq` has none like it."""
+    nothing = np.zeros(0, np.int32)
+    if not len(table["rank"]):
+        return Deduplicated(table, 0, nothing)
+    hashes = _hashes([table[name] for name in keys])
+    order = np.argsort(hashes, kind="stable")
+    again = np.flatnonzero(hashes[order[1:]] == hashes[order[:-1]])
+    before, after = order[again], order[again + 1]
+    same = _equal(table, keys, before, after)
+    if "seq" in keys:
+        same &= table["seq"][after] >= 0
+    before, after = before[same], after[same]
+    if not len(after):
+        return Deduplicated(table, 0, nothing)
+    alike = _equal(table, [name for name in table if name not in keys and name != "own"], before, after)
+    keep = np.ones(len(hashes), np.bool_)
+    keep[after] = False
+    kept = {name: values[keep] for name, values in table.items()}
+    return Deduplicated(kept, int(alike.sum()), table["rank"][after[~alike]])
+
+
+def _hashes(columns: Sequence[NDArray[Any]]) -> NDArray[np.uint64]:
+    """Equal for equal rows; the finalizer of splitmix64 mixes each column in."""
+    mixed = np.zeros(len(columns[0]), np.uint64)
+    for column in columns:
+        bits = column.view(np.uint64) if column.dtype == np.float64 else column.astype(np.int64).view(np.uint64)
+        mixed = (mixed ^ bits) + np.uint64(0x9E3779B97F4A7C15)
+        mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        mixed ^= mixed >> np.uint64(31)
+    return mixed
+
+
+def _equal(table: Table, names: Sequence[str], one: NDArray[np.intp], other: NDArray[np.intp]) -> NDArray[np.bool_]:
+    equal = np.ones(len(one), np.bool_)
+    for name in names:
+        left, right = table[name][one], table[name][other]
+        equal &= (left == right) | ((left != left) & (right != right))  # nan equals nan here
+    return equal
+
+
+Times = NDArray[np.float64]
+
+
+class RankSteps(NamedTuple):
+    """S steps of one rank, ascending by number. Times in seconds. `sparse`: whether their bounds are those of its
+    spans and collectives, since it has no step records."""
+
+    numbers: NDArray[np.int64]  # [S]
+    starts: Times  # [S]: on the rank's own clock
+    seconds: Times  # [S]
+    phases: Times  # [S, len(PHASES)]: own time
+    waited: Times  # [S]: in collectives
+    work: Times  # [S]: elements of the model's inputs, 0 where they were not seen
+    sparse: bool
+
+
+def rank_steps(steps: Table, spans: Table, collectives: Table, own: Sequence[tuple[float, ...]]) -> RankSteps:
+    """The steps of one rank from its records. `own` has the own times of steps that carry them."""
+    sparse = not len(steps["step"])
+    numbers, starts, ends = _gapless_bounds(spans, collectives) if sparse else _bounds(steps)
+    waiting = waits(collectives["start"], collectives["end"], collectives["waited"])
+    waited = waiting.within(starts, ends)
+    phases = _phases(numbers, spans, waiting)
+    phases[:, OTHER] += np.maximum(ends - starts - waited - phases.sum(axis=1), 0.0)
+    if not sparse:
+        place = np.searchsorted(numbers, steps["step"])
+        for row in np.flatnonzero(steps["own"] >= 0):
+            *phases[place[row]], waited[place[row]] = own[steps["own"][row]]
+    work = np.zeros(len(numbers)) if sparse else steps["work"][np.unique(steps["step"], return_index=True)[1]]
+    return RankSteps(numbers, starts, ends - starts, phases, waited, work, sparse)
+
+
+def _bounds(steps: Table) -> tuple[NDArray[np.int64], Times, Times]:
+    """The bounds of the rank's steps. A step without a record is left out where the rank has step records: it holds the
+    collectives of a step that was broken off."""
+    numbers, first = np.unique(steps["step"], return_index=True)
+    return numbers, steps["start"][first], steps["end"][first]
+
+
+def _gapless_bounds(spans: Table, collectives: Table) -> tuple[NDArray[np.int64], Times, Times]:
+    """A step begins where the one before it ended: the work before a step's first collective belongs to it. Without a
+    step before it, its beginning is not known, and it is left out."""
+    finished = np.isfinite(collectives["end"]) & (collectives["step"] >= 0)
+    step = np.concatenate((spans["step"], collectives["step"][finished]))
+    end = np.concatenate((spans["end"], collectives["end"][finished]))
+    numbers, place = np.unique(step, return_inverse=True)
+    latest = np.full(len(numbers), -np.inf)
+    np.maximum.at(latest, place, end)
+    follows = np.flatnonzero((np.diff(numbers) == 1) & (np.diff(latest) > 0))
+    return numbers[follows + 1], latest[follows], latest[follows + 1]
+
+
+def _phases(numbers: NDArray[np.int64], spans: Table, waiting: Intervals) -> Times:
+    """[S, P]: the time of each step in spans of each phase, without the part of it that the rank waited."""
+    count = len(PHASES)
+    if not len(numbers) or not len(spans["step"]):
+        return np.zeros((len(numbers), count))
+    place = np.minimum(np.searchsorted(numbers, spans["step"]), len(numbers) - 1)
+    known = numbers[place] == spans["step"]
+    seconds = spans["end"] - spans["start"] - waiting.within(spans["start"], spans["end"])
+    cells = (place * count + spans["phase"])[known]
+    found: Times = np.bincount(cells, seconds[known], len(numbers) * count).astype(np.float64)
+    return found.reshape(len(numbers), count)
+
 
 CONTRADICTED_SHARE = 0.01
 """The share of a rank's records (CONTRADICTED_RECORDS at least) that must contradict each other for it to be two

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from laggard.constants import PHASES
+from laggard.kit.constants import PHASES
+from laggard.locate.job_timings import NodeFindings
 from laggard.locate.live_positions import indices_by_role
-from laggard.locate.node_findings import NodeFindings
-from laggard.wire.ranks import RankRow, StepRow
+from laggard.locate.step_tables import Table
+from laggard.wire.ranks import RankRow
 
 
 class JobRecording(NamedTuple):
@@ -17,7 +18,7 @@ class JobRecording(NamedTuple):
 
     job_id: str
     newest_rows: Mapping[int, RankRow]
-    steps: Mapping[int, Iterable[StepRow]]
+    steps: Mapping[int, Table]
     findings_by_node: Mapping[str, NodeFindings]
     asked_seconds_ago: Mapping[int, float]
     owner: int | None = None
@@ -32,7 +33,8 @@ class JobRecording(NamedTuple):
         for rank, row in sorted(self.newest_rows.items()):
             yield {**_rank_record(row), "position": positions[rank]}
             yield {**_state_record(rank, row), "asked_seconds_ago": self.asked_seconds_ago.get(rank, 0.0)}
-            yield from (_step_record(rank, step) for step in self.steps.get(rank, ()))
+            for step in self.steps[rank].tolist() if rank in self.steps else ():
+                yield _step_record(rank, *step)
 
 
 def _rank_record(row: RankRow) -> dict[str, Any]:
@@ -45,15 +47,16 @@ def _state_record(rank: int, row: RankRow) -> dict[str, Any]:
     return {"kind": "state", "rank": rank, **{name: getattr(row, name) for name in names}, "ended": row.end}
 
 
-def _step_record(rank: int, step: StepRow) -> dict[str, Any]:
-    own = dict(zip(PHASES, step.phases, strict=True))
+def _step_record(
+    rank: int, step: float, start: float, end: float, waited: float, work: float, *phases: float
+) -> dict[str, Any]:
     return {
         "kind": "step",
         "rank": rank,
-        "step": step.step,
-        "start": step.start,
-        "end": step.end,
-        "own": own,
-        "waited": step.waited,
-        "work": step.work,
+        "step": int(step),
+        "start": start,
+        "end": end,
+        "own": dict(zip(PHASES, phases, strict=True)),
+        "waited": waited,
+        "work": int(work),
     }

@@ -1,23 +1,27 @@
-"""`laggard report campaign|portability|scaling|table FILE.csv`: what a table of measured runs says."""
+"""`laggard report campaign|portability|scaling|table FILE.csv`: what a table of measured runs says, with charts.
+`laggard report nccl OLD NEW` says what changed between two runs, by NCCL's logs."""
 
 from __future__ import annotations
 
 import argparse
+import codecs
 import os
+import stat
 import sys
-from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final, NamedTuple
 
 from laggard import wire
-from laggard.errors import UsageError
-from laggard.recommend.runs import TIE_RATIO
-from laggard.reports.campaign_report import campaign_document
-from laggard.reports.documents import ModelDocument
+from laggard.kit.errors import UsageError
+from laggard.kit.parts import Part, ascii_parts
+from laggard.kit.terminal import show
+from laggard.nccl.comparison import TRANSPORTS, LogSummary, compare, moved_defaults, summarise
+from laggard.nccl.log.reader import NcclLogReader
+from laggard.reports import documents
+from laggard.reports.campaign_report import campaign_document, portability_document, scaling_document, table_document
 from laggard.reports.model_report import ModelSettings, model_document
-from laggard.reports.nccl_report import nccl_document
-from laggard.reports.other_reports import portability_document, scaling_document, table_document
-from laggard.reports.plots import campaign_charts, portability_charts, scaling_charts
-from laggard.reports.svg import Chart, render_charts
+from laggard.reports.runs import ALARM_RATIO, TIE_RATIO
+from laggard.reports.svg import Chart, Series, render_charts
 from laggard.reports.table import Table, read_table
 from laggard.reports.text import (
     campaign_parts,
@@ -27,9 +31,111 @@ from laggard.reports.text import (
     scaling_parts,
     table_parts,
 )
-from laggard.terminal.output import show
-from laggard.terminal.parts import Part
-from laggard.text.ascii_parts import ascii_parts
+
+MAX_BYTES: Final = 1 << 30
+_PIECE: Final = 1 << 20
+
+
+def nccl_document(old_path: str, new_path: str) -> documents.NcclComparison:
+    old, new = _read(old_path), _read(new_path)
+    return documents.NcclComparison(
+        tuple(documents.LogChange(*change) for change in compare(old, new)),
+        tuple(
+            documents.DefaultChange(each.variable, ".".join(map(str, each.since)), each.before, each.after)
+            for each in moved_defaults(old, new)
+        ),
+        tuple(_gaps(old_path, old)) + tuple(_gaps(new_path, new)),
+    )
+
+
+def _read(path: str) -> LogSummary:
+    """Raises UsageError for what is no log of NCCL."""
+    reader = NcclLogReader()
+    kept: list[str] = []
+    for piece in _pieces(path):
+        reader.feed(piece)
+        kept += [line for line in piece.split("\n") if "channels" in line or "Bytes -> Algo" in line][:20_000]
+        del kept[200_000:]
+    log = reader.log()
+    if not log.lines:
+        raise UsageError(f"{path} has no line of NCCL: log with NCCL_DEBUG=INFO, of both runs alike")
+    return summarise(log, kept)
+
+
+def _pieces(path: str) -> Iterator[str]:
+    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(descriptor, "rb") as file:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise UsageError(f"{path} is no regular file")
+            if status.st_size > MAX_BYTES:
+                raise UsageError(f"{path} is larger than {MAX_BYTES >> 30} GiB: give the log of one run's start")
+            while data := file.read(_PIECE):
+                yield decoder.decode(data)
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror or error}") from None
+
+
+def _gaps(path: str, summary: LogSummary) -> Iterator[str]:
+    if not summary.versions:
+        yield f"{path} does not have NCCL's version: which defaults moved is not known"
+    if not summary.facts[TRANSPORTS]:
+        yield f"{path} has no channels: log with NCCL_DEBUG=INFO from the start"
+    if not summary.choices:
+        yield f"{path} has no choices of algorithms: log with NCCL_DEBUG_SUBSYS=INIT,ENV,NET,TUNING"
+
+
+Points = list[tuple[float, float]]
+
+
+def campaign_charts(table: Table, document: documents.CampaignDocument) -> list[Chart]:
+    """Returns a chart a platform: speed over accumulation, a line a stage, with a ring around each outlier."""
+    platforms: dict[str, dict[str, Points]] = {}
+    for row in (row.values() for row in table.rows):
+        if isinstance(row["samples_per_second"], (int, float)):
+            series = platforms.setdefault(str(row["platform"]), {}).setdefault(f"stage {row['stage']}", [])
+            series.append(_point(row))
+    outliers: dict[str, Points] = {}
+    for outlier in document.outliers:
+        outliers.setdefault(str(outlier.row["platform"]), []).append(_point(outlier.row))
+    return [
+        Chart(platform, "accumulated micro-steps", "samples/s", _series(own), tuple(outliers.get(platform, ())))
+        for platform, own in platforms.items()
+    ]
+
+
+def portability_charts(table: Table, document: documents.PortabilityDocument) -> list[Chart]:
+    """Returns one chart: the value of each configuration, the most portable first, and its efficiencies."""
+    series: dict[str, Points] = {}
+    for place, row in enumerate(document.portability, 1):
+        if row.value is not None:
+            series.setdefault("portability", []).append((place, row.value))
+        for platform, efficiency in row.efficiencies.items():
+            series.setdefault(platform, []).append((place, efficiency))
+    return [Chart("Performance portability", "configuration, by rank", "efficiency", _series(series))]
+
+
+def scaling_charts(table: Table, document: documents.ScalingDocument) -> list[Chart]:
+    """Returns the scaling factors over the nodes, and Z-gain where micro-batches are given."""
+    factors: dict[str, Points] = {}
+    gains: dict[str, Points] = {}
+    for row in document.scaling:
+        if row.scaling_factor is not None:
+            factors.setdefault(row.group or "scaling factor", []).append((row.nodes, row.scaling_factor))
+        if row.z_gain is not None:
+            gains.setdefault(row.group or "Z-gain", []).append((row.nodes, max(0.0, row.z_gain)))
+    charts = [Chart("Throughput per GPU, to the fewest nodes", "nodes", "factor", _series(factors), (), ALARM_RATIO)]
+    return charts + ([Chart("What ZeRO adds to the micro-batch", "nodes", "share", _series(gains))] if gains else [])
+
+
+def _point(row: dict[str, Any]) -> tuple[float, float]:
+    return float(row["grad_accum"]), float(row["samples_per_second"])
+
+
+def _series(points: dict[str, Points]) -> tuple[Series, ...]:
+    return tuple(Series(name, tuple(own)) for name, own in sorted(points.items()))
 
 
 class Report(NamedTuple):
@@ -38,7 +144,7 @@ class Report(NamedTuple):
     charts: Callable[[Table, Any], list[Chart]] | None = None
 
 
-def _model(table: Table, arguments: argparse.Namespace) -> ModelDocument:
+def _model(table: Table, arguments: argparse.Namespace) -> documents.ModelDocument:
     if arguments.gpu_memory and not (arguments.parameters and arguments.gpus):
         raise UsageError("--gpu-memory needs --parameters and --gpus: what a GPU holds follows from them")
     return model_document(

@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 import msgspec
-
-CAMPAIGN_SCHEMA: Final = "laggard.campaign/1"
-PORTABILITY_SCHEMA: Final = "laggard.portability/1"
-SCALING_SCHEMA: Final = "laggard.scaling/1"
-TABLE_SCHEMA: Final = "laggard.table/1"
-MODEL_SCHEMA: Final = "laggard.model/1"
-NCCL_SCHEMA: Final = "laggard.nccl_comparison/1"
 
 
 class TableNote(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -30,12 +23,7 @@ class MeasuredConfiguration(msgspec.Struct, frozen=True):
     samples_per_second: float
 
 
-class BestConfiguration(msgspec.Struct, frozen=True):
-    platform: str
-    stage: int
-    micro_batch: int
-    grad_accum: int
-    samples_per_second: float
+class BestConfiguration(MeasuredConfiguration, frozen=True):
     ties: tuple[MeasuredConfiguration, ...]
     """Those that are as fast, as far as measuring can tell."""
 
@@ -69,8 +57,11 @@ class StageCrossover(msgspec.Struct, frozen=True):
     stages: tuple[int, int]
     grad_accum: float | None
     low: float | None
+    """`low` to `high` holds the crossing with 90 %; None: not known, or without a bound."""
     high: float | None
     basis: str
+    """The basis of the point. fit: of three points and more; bracket: between two neighbours; one_side: one stage wins
+    everywhere."""
     winner: int | None
     """The stage that wins at every accumulation measured."""
 
@@ -103,16 +94,19 @@ class CampaignDocument(msgspec.Struct, frozen=True):
     out_of_memory: tuple[dict[str, Any], ...]
     errors: tuple[CellError, ...]
     notes: tuple[TableNote, ...]
-    schema: str = CAMPAIGN_SCHEMA
+    schema: str = "laggard.campaign/1"
 
 
 class PortabilityRow(msgspec.Struct, frozen=True):
     config: str | None
     stage: int | None
+    """null, as the next two: it differs between the platforms, or is not in the table."""
     micro_batch: int | None
     grad_accum: int | None
     value: float | None
+    """null: it was not measured on every platform, and ran on those where it was."""
     efficiencies: dict[str, float]
+    """The efficiency by platform; 0: out of memory."""
 
 
 class PortabilityDocument(msgspec.Struct, frozen=True):
@@ -120,7 +114,7 @@ class PortabilityDocument(msgspec.Struct, frozen=True):
     gains: tuple[GainOverBaseline, ...]
     outliers: tuple[OutlierRow, ...]
     notes: tuple[TableNote, ...]
-    schema: str = PORTABILITY_SCHEMA
+    schema: str = "laggard.portability/1"
 
 
 class ScalingRow(msgspec.Struct, frozen=True):
@@ -130,25 +124,26 @@ class ScalingRow(msgspec.Struct, frozen=True):
     samples_per_second: float | None
     samples_per_second_per_gpu: float | None
     scaling_factor: float | None
+    """The throughput per GPU over that of the smallest configuration of the group."""
     step_factor: float | None
-    """The throughput per GPU over that of the next smaller configuration."""
+    """The throughput per GPU over that of the next smaller one, which shows where the loss happens."""
     alarm: bool
     micro_batch: float | None
     z_gain: float | None
-    """Share by which the micro-batch is larger than on the smallest configuration."""
+    """Share by which the micro-batch is larger than on the smallest configuration; 0: ZeRO adds nothing."""
 
 
 class ScalingDocument(msgspec.Struct, frozen=True):
     scaling: tuple[ScalingRow, ...]
     alarms: tuple[ScalingRow, ...]
     notes: tuple[TableNote, ...]
-    schema: str = SCALING_SCHEMA
+    schema: str = "laggard.scaling/1"
 
 
 class TableDocument(msgspec.Struct, frozen=True):
     errors: tuple[CellError, ...]
     notes: tuple[TableNote, ...]
-    schema: str = TABLE_SCHEMA
+    schema: str = "laggard.table/1"
 
 
 class ModelParameter(msgspec.Struct, frozen=True):
@@ -159,6 +154,7 @@ class ModelParameter(msgspec.Struct, frozen=True):
     low: float | None
     high: float | None
     identifiable: bool
+    """False: the runs fix it only together with others; its value is one of many that fit as well."""
 
 
 class PredictedSpeed(msgspec.Struct, frozen=True):
@@ -206,7 +202,7 @@ class ModelDocument(msgspec.Struct, frozen=True):
     memory: tuple[ActivationMemory, ...]
     outliers: tuple[OutlierRow, ...]
     notes: tuple[TableNote, ...]
-    schema: str = MODEL_SCHEMA
+    schema: str = "laggard.model/1"
 
 
 class LogChange(msgspec.Struct, frozen=True):
@@ -229,4 +225,4 @@ class NcclComparison(msgspec.Struct, frozen=True):
     defaults: tuple[DefaultChange, ...]
     notes: tuple[str, ...]
     """The notes on what a log lacks."""
-    schema: str = NCCL_SCHEMA
+    schema: str = "laggard.nccl_comparison/1"

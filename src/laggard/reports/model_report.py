@@ -5,23 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from laggard.recommend.communication import Network, stage_seconds
-from laggard.recommend.memory import MemoryPlan, Observation, StateBytes, activation_bounds, state_bytes
-from laggard.recommend.runs import Configuration, by_platform, merge_repeats
-from laggard.recommend.step_model import StepModel, fit_step_model, predict
-from laggard.recommend.surface import find_outliers
-from laggard.reports.campaign_report import outlier_row, read_runs
-from laggard.reports.documents import (
-    ActivationMemory,
-    ModelDocument,
-    ModelParameter,
-    PlatformModel,
-    PredictedSpeed,
-    StageCommunication,
-    TableNote,
+from laggard.recommend.zero import (
+    MemoryPlan,
+    Network,
+    Observation,
+    StateBytes,
+    activation_bounds,
+    stage_seconds,
+    state_bytes,
 )
-from laggard.reports.notes import empty_notes
-from laggard.reports.table import Table
+from laggard.reports import documents
+from laggard.reports.campaign_report import outlier_row, read_runs
+from laggard.reports.outliers import find_outliers
+from laggard.reports.runs import Configuration, by_platform, merge_repeats
+from laggard.reports.step_model import StepModel, fit_step_model, predict
+from laggard.reports.table import Table, empty_notes
 
 
 class ModelSettings(NamedTuple):
@@ -36,13 +34,13 @@ class ModelSettings(NamedTuple):
     gradient_bytes: float = 2.0
 
 
-def model_document(table: Table, settings: ModelSettings) -> ModelDocument:
+def model_document(table: Table, settings: ModelSettings) -> documents.ModelDocument:
     runs, empty = read_runs(table)
     outliers = find_outliers(runs)
     wrong = {outlier.run.line for outlier in outliers}
     groups = by_platform(merge_repeats([run for run in runs if run.line not in wrong]))
     models = [(group, model) for group in groups.values() if (model := fit_step_model(group))]
-    return ModelDocument(
+    return documents.ModelDocument(
         tuple(_platform(group, model, settings) for group, model in models),
         tuple(_memory(platform, own, settings) for platform, own in groups.items()) if settings.gpu_memory else (),
         tuple(map(outlier_row, outliers)),
@@ -50,18 +48,18 @@ def model_document(table: Table, settings: ModelSettings) -> ModelDocument:
     )
 
 
-def _platform(group: Sequence[Configuration], model: StepModel, settings: ModelSettings) -> PlatformModel:
-    return PlatformModel(
+def _platform(group: Sequence[Configuration], model: StepModel, settings: ModelSettings) -> documents.PlatformModel:
+    return documents.PlatformModel(
         model.platform,
         model.runs,
         model.noise,
-        tuple(ModelParameter(*each) for each in model.parameters),
+        model.parameters,
         tuple(_predictions(group, model)),
         tuple(_communication(model, settings)),
     )
 
 
-def _predictions(group: Sequence[Configuration], model: StepModel) -> Iterator[PredictedSpeed]:
+def _predictions(group: Sequence[Configuration], model: StepModel) -> Iterator[documents.PredictedSpeed]:
     """Yields each stage at each micro-batch and accumulation of the table, but for what ran out of memory."""
     measured = {(each.stage, each.micro_batch, each.grad_accum): each.samples_per_second for each in group}
     too_large = {
@@ -71,12 +69,12 @@ def _predictions(group: Sequence[Configuration], model: StepModel) -> Iterator[P
     sizes = sorted({(each.micro_batch, each.grad_accum) for each in group})
     for stage in sorted({each.stage for each in group}):
         for micro_batch, grad_accum in sizes:
-            found = predict(model, stage, micro_batch, grad_accum)
+            found = predict(model, stage, micro_batch, grad_accum, measured.get((stage, micro_batch, grad_accum)))
             if found and micro_batch < too_large.get(stage, micro_batch + 1):
-                yield PredictedSpeed(*found, measured.get((stage, micro_batch, grad_accum)))
+                yield found
 
 
-def _communication(model: StepModel, settings: ModelSettings) -> Iterator[StageCommunication]:
+def _communication(model: StepModel, settings: ModelSettings) -> Iterator[documents.StageCommunication]:
     """Yields what each stage's micro-step should communicate, beside what was fitted: their ratio is its
     inefficiency."""
     if not (settings.parameters and settings.gpus and settings.bus_bandwidth):
@@ -89,11 +87,11 @@ def _communication(model: StepModel, settings: ModelSettings) -> Iterator[StageC
             two, one = (
                 stage_seconds(stage, settings.parameters, count, network, settings.gradient_bytes) for count in (2, 1)
             )
-            inefficiency = parameter.value / (two - one) if two > one and parameter.identifiable else None
-            yield StageCommunication(stage, two - one, parameter.value, inefficiency)
+            inefficiency = parameter.seconds / (two - one) if two > one and parameter.identifiable else None
+            yield documents.StageCommunication(stage, two - one, parameter.seconds, inefficiency)
 
 
-def _memory(platform: str, group: Sequence[Configuration], settings: ModelSettings) -> ActivationMemory:
+def _memory(platform: str, group: Sequence[Configuration], settings: ModelSettings) -> documents.ActivationMemory:
     plan = MemoryPlan(
         settings.parameters or 0.0,
         settings.gpus or 1,
@@ -104,7 +102,7 @@ def _memory(platform: str, group: Sequence[Configuration], settings: ModelSettin
     seen = [Observation(each.stage, each.micro_batch, each.samples_per_second is not None) for each in group]
     bounds = activation_bounds(seen, plan)
     stages = sorted({each.stage for each in group})
-    return ActivationMemory(
+    return documents.ActivationMemory(
         platform,
         bounds.low,
         bounds.high,
@@ -113,10 +111,10 @@ def _memory(platform: str, group: Sequence[Configuration], settings: ModelSettin
     )
 
 
-def _notes(models: Sequence[StepModel], wrong: set[int]) -> Iterator[TableNote]:
+def _notes(models: Sequence[StepModel], wrong: set[int]) -> Iterator[documents.TableNote]:
     if wrong:
         lines = tuple(sorted(wrong))
-        yield TableNote("outliers", f"left out of the fit: line {', '.join(map(str, lines))}", lines)
+        yield documents.TableNote("outliers", f"left out of the fit: line {', '.join(map(str, lines))}", lines)
     for model in models:
         loose = [each.name for each in model.parameters if not each.identifiable]
         if loose:
@@ -124,6 +122,6 @@ def _notes(models: Sequence[StepModel], wrong: set[int]) -> Iterator[TableNote]:
                 f"{model.platform}: the runs do not tell apart {', '.join(loose)}: only sums of them are known. "
                 "Measure other global batches (micro_batch times grad_accum), and each stage at two accumulations"
             )
-            yield TableNote("not_identifiable", text)
+            yield documents.TableNote("not_identifiable", text)
         if model.noise is None:
-            yield TableNote("no_interval", f"{model.platform}: as many parameters as runs: no intervals")
+            yield documents.TableNote("no_interval", f"{model.platform}: as many parameters as runs: no intervals")

@@ -6,30 +6,10 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, Generic, TypeVar
 
-from laggard.recommend.scaling import ALARM_RATIO
-from laggard.reports.documents import (
-    ActivationMemory,
-    BestConfiguration,
-    CampaignDocument,
-    CellError,
-    GainOverBaseline,
-    MeasuredConfiguration,
-    ModelDocument,
-    ModelParameter,
-    NcclComparison,
-    OutlierRow,
-    PlatformModel,
-    PortabilityDocument,
-    PortabilityRow,
-    ScalingDocument,
-    ScalingRow,
-    StageCrossover,
-    StageWinner,
-    TableDocument,
-    TableNote,
-)
-from laggard.terminal.parts import Line, Part, Table
-from laggard.text.words import counted
+from laggard.kit.parts import Line, Part, Table
+from laggard.kit.words import counted
+from laggard.reports import documents
+from laggard.reports.runs import ALARM_RATIO
 
 _OUTLIERS: Final = "Measure again, these rows are off the surface through the others:"
 
@@ -47,20 +27,20 @@ class Columns(Generic[T]):
     spare: tuple[str, ...] = ()
 
 
-def campaign_parts(document: CampaignDocument) -> Iterator[Part]:
+def campaign_parts(document: documents.CampaignDocument) -> Iterator[Part]:
     yield from (Line(_best_line(best), "name") for best in document.best)
     if not document.best:
         yield Line("No configuration ran.", "unknown")
     yield from _section(_OUTLIERS, _outliers(document.outliers))
     yield from _section("Out of memory:", map(_row_text, document.out_of_memory))
     yield from _section("Numbers that contradict the rest of their row:", map(_error_line, document.errors))
-    yield from _table("Stages by accumulation:", document.winners, _winner_line, _WINNERS)
+    yield from _table("Stages by accumulation:", document.winners, _WINNERS)
     yield from _section("Where one stage overtakes another:", map(_crossover_line, document.crossovers))
-    yield from _table("Gain over the baseline:", document.gains, _gain_line, _GAINS)
+    yield from _table("Gain over the baseline:", document.gains, _GAINS)
     yield from _notes(document.notes)
 
 
-def portability_parts(document: PortabilityDocument) -> Iterator[Part]:
+def portability_parts(document: documents.PortabilityDocument) -> Iterator[Part]:
     known = [row for row in document.portability if row.value is not None]
     if known:
         best = known[0]
@@ -69,19 +49,19 @@ def portability_parts(document: PortabilityDocument) -> Iterator[Part]:
     else:
         yield Line("Cannot tell: no configuration was measured on every platform.", "unknown")
     columns = _portability_columns(document.portability)
-    yield from _table("Performance portability:", document.portability, _portability_line, columns)
-    yield from _table("Gain over the baseline:", document.gains, _gain_line, _GAINS)
+    yield from _table("Performance portability:", document.portability, columns)
+    yield from _table("Gain over the baseline:", document.gains, _GAINS)
     yield from _section(_OUTLIERS, _outliers(document.outliers))
     yield from _notes(document.notes)
 
 
-def scaling_parts(document: ScalingDocument) -> Iterator[Part]:
+def scaling_parts(document: documents.ScalingDocument) -> Iterator[Part]:
     yield _scaling_headline(document)
-    yield from _table("By size:", document.scaling, _scaling_line, _SCALING)
+    yield from _table("By size:", document.scaling, _SCALING)
     yield from _notes(document.notes)
 
 
-def table_parts(document: TableDocument) -> Iterator[Part]:
+def table_parts(document: documents.TableDocument) -> Iterator[Part]:
     count = len(document.errors)
     text = f"{counted(count, 'row')} with a contradiction." if count else "No row contradicts the others."
     yield Line(text, "fail" if count else "ok")
@@ -89,11 +69,11 @@ def table_parts(document: TableDocument) -> Iterator[Part]:
     yield from _notes(document.notes)
 
 
-def model_parts(document: ModelDocument) -> Iterator[Part]:
+def model_parts(document: documents.ModelDocument) -> Iterator[Part]:
     for model in document.models:
         yield Line(_model_headline(model), "name")
         if model.parameters:
-            yield _drawn(model.parameters, _parameter_line, _PARAMETERS)
+            yield _drawn(model.parameters, _PARAMETERS)
         for stage in model.communication:
             if stage.inefficiency is not None:
                 expected = f"{1e3 * stage.expected_seconds:.3g} ms by volume"
@@ -105,7 +85,7 @@ def model_parts(document: ModelDocument) -> Iterator[Part]:
     yield from _notes(document.notes)
 
 
-def nccl_parts(document: NcclComparison) -> Iterator[Part]:
+def nccl_parts(document: documents.NcclComparison) -> Iterator[Part]:
     count = len(document.changes)
     text = f"{counted(count, 'difference')} between the logs." if count else "Nothing differs, as far as the logs tell."
     yield Line(text, "name")
@@ -118,7 +98,7 @@ def nccl_parts(document: NcclComparison) -> Iterator[Part]:
     yield from _section("Before you believe it:", document.notes)
 
 
-def _model_headline(model: PlatformModel) -> str:
+def _model_headline(model: documents.PlatformModel) -> str:
     best = max(model.predictions, key=lambda each: each.samples_per_second, default=None)
     noise = "" if model.noise is None else f", runs differ from it by {model.noise:.1%}"
     if best is None:
@@ -132,13 +112,7 @@ def _model_headline(model: PlatformModel) -> str:
     )
 
 
-def _parameter_line(each: ModelParameter) -> str:
-    between = "" if each.low is None or each.high is None else f" ({1e3 * each.low:.4g} to {1e3 * each.high:.4g})"
-    loose = "" if each.identifiable else ", not told apart from others"
-    return f"{each.name}: {1e3 * each.seconds:.4g} ms{between}{loose}"
-
-
-_PARAMETERS: Final = Columns[ModelParameter](
+_PARAMETERS: Final = Columns[documents.ModelParameter](
     ("part", "ms", "90 %", ""),
     lambda it: (
         it.name,
@@ -150,20 +124,20 @@ _PARAMETERS: Final = Columns[ModelParameter](
 )
 
 
-def _memory_line(each: ActivationMemory) -> str:
+def _memory_line(each: documents.ActivationMemory) -> str:
     if not each.consistent:
         return f"{each.platform}: no size of activations explains which runs fitted: check parameters, GPUs and memory"
     high = "" if each.high is None else f", at most {each.high / 1e9:.3g} GB"
     return f"{each.platform}: a unit of micro-batch takes more than {each.low / 1e9:.3g} GB{high}"
 
 
-def _best_line(best: BestConfiguration) -> str:
+def _best_line(best: documents.BestConfiguration) -> str:
     ties = ", ".join(f"{_short(tie)} ({tie.samples_per_second:g})" for tie in best.ties)
     as_fast = f" As fast, as far as can be measured: {ties}." if ties else ""
     return f"{best.platform}: {_short(best)} is best with {best.samples_per_second:g} samples/s.{as_fast}"
 
 
-def _short(each: BestConfiguration | MeasuredConfiguration) -> str:
+def _short(each: documents.BestConfiguration | documents.MeasuredConfiguration) -> str:
     return f"stage {each.stage}, micro-batch {each.micro_batch}, accumulation {each.grad_accum}"
 
 
@@ -171,27 +145,20 @@ def _row_text(row: dict[str, Any]) -> str:
     return ",".join(str(value) for value in row.values())
 
 
-def _outliers(outliers: Sequence[OutlierRow]) -> Iterator[str]:
+def _outliers(outliers: Sequence[documents.OutlierRow]) -> Iterator[str]:
     for each in outliers:
         place = f"line {each.line} ({_row_text(each.row)})"
         yield f"{place}: {each.expected:.4g} samples/s expected, {each.ratio:.2f} of it measured"
 
 
-def _error_line(error: CellError) -> str:
+def _error_line(error: documents.CellError) -> str:
     return (
         f"line {error.line}: {error.column} is {error.measured:g}, and {error.expected:.5g} by {error.relation}, "
         "which most rows keep"
     )
 
 
-def _winner_line(winner: StageWinner) -> str:
-    ties = f", as fast as stage {', '.join(map(str, winner.ties))}" if winner.ties else ""
-    return (
-        f"{winner.platform}: accumulation {winner.grad_accum}: stage {winner.stage}, {winner.lead - 1:.1%} ahead{ties}"
-    )
-
-
-_WINNERS: Final = Columns[StageWinner](
+_WINNERS: Final = Columns[documents.StageWinner](
     ("platform", "accumulation", "stage", "ahead", "as fast"),
     lambda it: (
         it.platform,
@@ -204,7 +171,7 @@ _WINNERS: Final = Columns[StageWinner](
 )
 
 
-def _crossover_line(each: StageCrossover) -> str:
+def _crossover_line(each: documents.StageCrossover) -> str:
     lower, higher = each.stages
     if each.winner is not None:
         return f"{each.platform}: stage {each.winner} beats stage {min(set(each.stages) - {each.winner})} everywhere"
@@ -219,14 +186,7 @@ def _number(value: float | None) -> str:
     return "?" if value is None else f"{value:.1f}"
 
 
-def _gain_line(each: GainOverBaseline) -> str:
-    return (
-        f"{each.platform}: {each.gain:.3f} ({each.baseline.samples_per_second:g} with {_short(each.baseline)}, "
-        f"{each.best.samples_per_second:g} with {_short(each.best)})"
-    )
-
-
-_GAINS: Final = Columns[GainOverBaseline](
+_GAINS: Final = Columns[documents.GainOverBaseline](
     ("platform", "times", "baseline", "samples/s", "best", "samples/s then"),
     lambda it: (
         it.platform,
@@ -241,11 +201,11 @@ _GAINS: Final = Columns[GainOverBaseline](
 )
 
 
-def _portability_columns(rows: Sequence[PortabilityRow]) -> Columns[PortabilityRow]:
+def _portability_columns(rows: Sequence[documents.PortabilityRow]) -> Columns[documents.PortabilityRow]:
     """A column for each platform."""
     platforms = tuple(dict.fromkeys(platform for row in rows for platform in row.efficiencies))
 
-    def cells(row: PortabilityRow) -> tuple[str, ...]:
+    def cells(row: documents.PortabilityRow) -> tuple[str, ...]:
         found = (row.efficiencies.get(platform) for platform in platforms)
         shares = ("" if share is None else f"{share:.3f}" for share in found)
         return "not known" if row.value is None else f"{row.value:.3f}", *shares, _portable_name(row)
@@ -255,13 +215,7 @@ def _portability_columns(rows: Sequence[PortabilityRow]) -> Columns[PortabilityR
     )
 
 
-def _portability_line(row: PortabilityRow) -> str:
-    value = "not known" if row.value is None else f"{row.value:.3f}"
-    by = ", ".join(f"{platform} {efficiency:.3f}" for platform, efficiency in row.efficiencies.items())
-    return f"{value}  {_portable_name(row)} ({by})"
-
-
-def _portable_name(row: PortabilityRow) -> str:
+def _portable_name(row: documents.PortabilityRow) -> str:
     parts = [
         f"{word} {value}"
         for word, value in (("stage", row.stage), ("micro-batch", row.micro_batch), ("accumulation", row.grad_accum))
@@ -270,7 +224,7 @@ def _portable_name(row: PortabilityRow) -> str:
     return ": ".join(filter(None, (row.config, ", ".join(parts))))
 
 
-def _scaling_headline(document: ScalingDocument) -> Line:
+def _scaling_headline(document: documents.ScalingDocument) -> Line:
     if document.alarms:
         worst = min(document.alarms, key=lambda row: row.scaling_factor or 0.0)
         return Line(
@@ -284,18 +238,7 @@ def _scaling_headline(document: ScalingDocument) -> Line:
     return Line(f"It scales: every GPU does at least {min(factors):.2f} of what it does on the fewest nodes.", "ok")
 
 
-def _scaling_line(row: ScalingRow) -> str:
-    parts = [f"{counted(row.nodes, 'node')}, {row.gpus} GPUs"]
-    if row.group:
-        parts.insert(0, row.group)
-    if row.scaling_factor is not None:
-        parts.append(f"factor {row.scaling_factor:.3f}{' (low)' if row.alarm else ''}")
-    if row.z_gain is not None:
-        parts.append(f"micro-batch {row.micro_batch:g}, Z-gain {row.z_gain:.1%}")
-    return ": ".join((parts[0], ", ".join(parts[1:]))) if len(parts) > 1 else f"{parts[0]}: not measured"
-
-
-_SCALING: Final = Columns[ScalingRow](
+_SCALING: Final = Columns[documents.ScalingRow](
     ("group", "nodes", "GPUs", "factor", "", "micro-batch", "Z-gain"),
     lambda it: (
         it.group,
@@ -314,7 +257,7 @@ def _optional(value: float | None, form: str) -> str:
     return "" if value is None else format(value, form)
 
 
-def _notes(notes: Sequence[TableNote]) -> Iterator[Part]:
+def _notes(notes: Sequence[documents.TableNote]) -> Iterator[Part]:
     yield from _section("Before you believe it:", (note.text for note in notes))
 
 
@@ -326,18 +269,18 @@ def _section(title: str, lines: Iterable[str]) -> Iterator[Part]:
         yield from (Line(f"  {line}") for line in listed)
 
 
-def _table(title: str, rows: Sequence[T], line: Callable[[T], str], columns: Columns[T]) -> Iterator[Part]:
+def _table(title: str, rows: Sequence[T], columns: Columns[T]) -> Iterator[Part]:
     if rows:
         yield Line("")
         yield Line(title, "name")
-        yield _drawn(rows, line, columns)
+        yield _drawn(rows, columns)
 
 
-def _drawn(rows: Sequence[T], line: Callable[[T], str], columns: Columns[T]) -> Table:
-    """The rows under names, without columns that are empty; `line`: of a script's text, for each."""
+def _drawn(rows: Sequence[T], columns: Columns[T]) -> Table:
+    """The rows under names, without columns that are empty."""
     cells = [columns.cells(row) for row in rows]
     used = [place for place in range(len(columns.names)) if any(row[place] for row in cells)]
     names = tuple(columns.names[place] for place in used)
     shown = tuple(tuple(row[place] for place in used) for row in cells)
     spare = tuple(name for name in columns.spare if name in names)
-    return Table(tuple(f"  {line(row)}" for row in rows), names, shown, columns.right.intersection(names), spare)
+    return Table(names, shown, columns.right.intersection(names), spare)

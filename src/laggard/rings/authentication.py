@@ -1,5 +1,5 @@
-"""Proof that a node knows the ring's token, without sending it: HMAC-SHA256 over both sides' nonces, and over what an
-agent and its collector say to each other. Pure but for the nonces.
+"""Proof that a node knows the ring's token, without sending it: HMAC-SHA256 over both sides' nonces. Pure but for the
+nonces.
 
 It keeps strangers and other rings' nodes out of this one, and what nodes and coordinator say afterwards is signed, line
 by line, with a key that only these two know. Nothing is encrypted, and the data that ranks exchange by gloo or NCCL is
@@ -10,19 +10,18 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 import secrets
-from collections.abc import Sequence
-from typing import TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
 from msgspec import structs
 
-from laggard.rings.messages import Hello
-from laggard.token_file import proved_by
-from laggard.wire.codec import encode
-from laggard.wire.idle_rings import RingAsk, RingDue
-
-Signable = RingAsk | RingDue
-T = TypeVar("T", RingAsk, RingDue)
+from laggard.kit.secret_files import proved_by
+from laggard.kit.words import printable_line
+from laggard.rings.messages import Connected, Hello
+from laggard.rings.options import first_difference
+from laggard.wire import encode
 
 
 def new_nonce() -> str:
@@ -65,26 +64,84 @@ def _proof(token: str, side: str, challenge: str, nonce: str) -> str:
     return hmac.new(token.encode(), text.encode(), hashlib.sha256).hexdigest()
 
 
-def signed(token: str, side: str, document: T) -> T:
-    """Returns the document with its proof: `side` says it (`agent`, `collector`), and knows the token."""
-    return structs.replace(document, proof=_document_proof(token, side, document))
-
-
-def is_signed(token: str, side: str, document: Signable) -> bool:
-    """Whether somebody who knows the token said this, as `side`."""
-    return is_proof(document.proof, _document_proof(token, side, document))
-
-
-def signer(tokens: Sequence[str], side: str, document: Signable) -> str | None:
-    """Returns the one of the tokens with which somebody said this, as `side`; None: it is none of them."""
-    return proved_by(tokens, lambda token: is_signed(token, side, document))
-
-
 def token_of_ring(token: str, ring_id: str) -> str:
     """Returns the secret of one ring, so that a node which comes late to another one is none of it."""
     return hmac.new(token.encode(), f"laggard idle ring\0{ring_id}".encode(), hashlib.sha256).hexdigest()
 
 
-def _document_proof(token: str, side: str, document: Signable) -> str:
-    data = encode(structs.replace(document, proof=""))
-    return hmac.new(token.encode(), f"laggard idle rings\0{side}\0".encode() + data, hashlib.sha256).hexdigest()
+MAX_RANKS: Final = 1024
+"""The most ranks of one node."""
+
+MAX_NAME: Final = 80
+"""The most characters of a node's name."""
+
+
+def refusal(
+    hello: Hello, present: Mapping[int, Hello], nodes: int, token: str, challenge: str, names: Sequence[str] = ()
+) -> str:
+    """Returns why the node that says `hello` is refused, in one line for it; empty: it may take part. `present`: the
+    nodes that have come, with which it must agree; `names`: those of the nodes, where a launcher tells them."""
+    if not is_proof(hello.proof, member_proof(token, challenge, hello)):
+        return "it has another token than the ring's"
+    if hello.nodes != nodes:
+        return f"it was started for {hello.nodes} nodes, the ring has {nodes}: give all nodes the same --nodes"
+    if not 0 <= hello.index < nodes:
+        return f"node {hello.index} of {nodes}: --node-rank goes from 0 to {nodes - 1}"
+    if names and hello.node != names[hello.index][:MAX_NAME]:
+        own, right = printable_line(hello.node, MAX_NAME), printable_line(names[hello.index], MAX_NAME)
+        return f"it says that it is {own}, and node {hello.index} is {right}"
+    if hello.index in present:
+        other = printable_line(present[hello.index].node, 80)
+        return f"{other} is node {hello.index} already: give each node a --node-rank of its own"
+    if not 1 <= hello.ranks <= MAX_RANKS:
+        return f"it has {hello.ranks} ranks: 1 to {MAX_RANKS} are possible"
+    for index, other_hello in sorted(present.items())[:1]:
+        difference = _difference(hello, other_hello)
+        if difference:
+            return f"it has {difference} of node {index}: all nodes need the same"
+    return ""
+
+
+def _difference(hello: Hello, other: Hello) -> str:
+    for name in ("laggard", "torch", "nccl", "device", "job"):
+        mine, theirs = getattr(hello, name), getattr(other, name)
+        if mine != theirs:
+            return printable_line(f"{name} {mine or 'none'} in place of {theirs or 'none'}", 200)
+    difference = first_difference(other.options, hello.options)
+    return f"the option {difference}" if difference else ""
+
+
+# Strangers at the ranks' own ports. Pure.
+#
+# gloo and NCCL have no passwords: who connects to a rank's port before another rank does can be taken for it. The
+# exchange then fails, and that says nothing about a node. So ranks tell, over the coordinator, which ends their
+# connections have: one that a rank took from an end which no rank has is a stranger's.
+
+_MAX_ENDS: Final = 1 << 20
+_ENDPOINT: Final = re.compile(r"\[([0-9A-Fa-f.:]{2,45})\]:(\d{1,5})\b")
+"""The end that gloo names in an error: `Connection closed by peer [127.0.0.1]:4711`."""
+
+
+class Strangers:
+    def __init__(self) -> None:
+        self._ends: set[str] = set()
+        self._taken: dict[int, tuple[str, ...]] = {}
+
+    def note(self, rank: int, told: Connected) -> None:
+        if len(self._ends) < _MAX_ENDS:
+            self._ends.update(told.ends)
+        self._taken[rank] = told.taken
+
+    def found(self, ranks: Iterable[int], errors: Iterable[str] = ()) -> tuple[str, ...]:
+        """Returns the ends that are connected to `ranks`, or that their `errors` name, and that no rank has."""
+        seen = {end for rank in ranks for end in self._taken.get(rank, ())}
+        named = {f"{host.removeprefix('::ffff:')}:{port}" for text in errors for host, port in _ENDPOINT.findall(text)}
+        return tuple(sorted((seen | named) - self._ends))
+
+
+def strangers_text(ends: tuple[str, ...], who: str) -> str:
+    more = f" and {len(ends) - 3} more" if len(ends) > 3 else ""
+    return (
+        f"{who} failed while strangers were connected to its ranks' ports ({', '.join(ends[:3])}{more}): "
+        "see who runs there, and measure again"
+    )

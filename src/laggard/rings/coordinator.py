@@ -19,37 +19,14 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from laggard.errors import UsageError
-from laggard.http.listen import listen
+from laggard.kit.errors import UsageError
+from laggard.kit.http_message import listen
+from laggard.kit.words import printable_line
 from laggard.rings import messages
-from laggard.rings.addresses import Addresses
-from laggard.rings.admission import refusal
-from laggard.rings.authentication import coordinator_proof, new_nonce, session_key, shown_token
-from laggard.rings.link import LINE_BYTES, Forged, Link, beat
-from laggard.rings.membership import Membership
-from laggard.rings.messages import (
-    Accepted,
-    Beat,
-    Begin,
-    Challenge,
-    Command,
-    Connected,
-    End,
-    Failed,
-    FromRank,
-    Hello,
-    Leave,
-    NodeShare,
-    Put,
-    RankDied,
-    Refused,
-    Report,
-    ToRank,
-    Want,
-)
-from laggard.rings.strangers import Strangers
-from laggard.text.words import printable_line
-from laggard.wire.codec import WireError
+from laggard.rings.authentication import Strangers, coordinator_proof, new_nonce, refusal, session_key, shown_token
+from laggard.rings.link import LINE_BYTES, Addresses, Forged, Link, beat
+from laggard.rings.membership import Membership, NodeShare
+from laggard.wire import WireError
 
 ONE_MACHINE: Final = "127.0.0.1"
 _HELLO_SECONDS: Final = 5.0
@@ -74,7 +51,7 @@ kernel at once, but on two ways."""
 
 
 class JoinedNode(NamedTuple):
-    hello: Hello
+    hello: messages.Hello
     link: Link
 
 
@@ -126,7 +103,7 @@ class Coordinator:
         self._began = False
         self._moved_at = 0.0  # when a rank was last told or heard, on the monotonic clock
         self._refused: list[str] = []
-        self._events: asyncio.Queue[FromRank | RankDied | NodeLost | None] = asyncio.Queue()
+        self._events: asyncio.Queue[messages.FromRank | messages.RankDied | NodeLost | None] = asyncio.Queue()
         self._own_came = asyncio.Event()
         self._server: asyncio.AbstractServer | None = None
         self._connections: dict[asyncio.Task[None], Link] = {}
@@ -170,7 +147,7 @@ class Coordinator:
         first = 0
         for index in sorted(self.nodes):
             self.first_ranks[index] = first
-            self.nodes[index].link.send(Begin(first))
+            self.nodes[index].link.send(messages.Begin(first))
             first += self.nodes[index].hello.ranks
 
     @property
@@ -190,34 +167,36 @@ class Coordinator:
                 return node.link.own_address
         return ""
 
-    def send(self, rank: int, command: Command) -> None:
+    def send(self, rank: int, command: messages.Command) -> None:
         self._moved_at = time.monotonic()
-        self.nodes[self.index_of(rank)].link.send(ToRank(rank, command))
+        self.nodes[self.index_of(rank)].link.send(messages.ToRank(rank, command))
 
-    async def next_report(self, until: float) -> FromRank | Failure:
+    async def next_report(self, until: float) -> messages.FromRank | Failure:
         """Returns the next report of any rank, or the next failure. Raises TimeoutError at `until`."""
         while True:
             try:
                 event = await asyncio.wait_for(self._events.get(), max(0.0, until - time.monotonic()))
             except asyncio.TimeoutError:
                 raise TimeoutError from None
-            if isinstance(event, FromRank):
+            if isinstance(event, messages.FromRank):
                 self._moved_at = time.monotonic()
-                if isinstance(event.report, Failed):
+                if isinstance(event.report, messages.Failed):
                     index = self.index_of(event.rank)
                     return Failure(index, f"{self.name(index)}: rank {event.rank}: {event.report.text}", False)
                 return event
-            if isinstance(event, RankDied):
+            if isinstance(event, messages.RankDied):
                 index = self.index_of(event.rank)
                 return Failure(index, f"{self.name(index)}: rank {event.rank}: {event.text}", True)
             if isinstance(event, NodeLost) and event.node not in self.lost:
                 self.lost[event.node] = event.text
                 return Failure(event.node, f"{self.name(event.node)} {event.text}", True, left=event.left)
 
-    async def ask(self, commands: Mapping[int, Command], kind: type[Report], seconds: float) -> dict[int, Any]:
+    async def ask(
+        self, commands: Mapping[int, messages.Command], kind: type[messages.Report], seconds: float
+    ) -> dict[int, Any]:
         """Sends each rank its command, and returns each rank's answer, which is of `kind`. Raises RingFailed where one
         does not answer, with the cause as far as it shows."""
-        answers: dict[int, Report] = {}
+        answers: dict[int, messages.Report] = {}
         until = time.monotonic() + seconds
         for rank, command in commands.items():
             self.send(rank, command)
@@ -227,7 +206,7 @@ class Coordinator:
                 answers.setdefault(report.rank, report.report)
         return answers
 
-    async def report_or_fail(self, until: float, awaited: list[int]) -> FromRank:
+    async def report_or_fail(self, until: float, awaited: list[int]) -> messages.FromRank:
         """Returns the next report. Raises RingFailed; `awaited` names the ranks that are to blame at `until`."""
         try:
             report = await self.next_report(until)
@@ -275,7 +254,7 @@ class Coordinator:
     async def end(self, status: int, text: str, shares: Mapping[int, NodeShare] | None = None) -> None:
         """Tells all nodes that the ring is over, each with its share of what was found, and closes."""
         for index, node in self.nodes.items():
-            node.link.send(End(status, text, (shares or {}).get(index)))
+            node.link.send(messages.End(status, text, (shares or {}).get(index)))
         await asyncio.gather(*(node.link.close() for node in self.nodes.values()), return_exceptions=True)
         if self._server is not None:
             self._server.close()
@@ -318,10 +297,10 @@ class Coordinator:
 
     async def _admit(self, link: Link, task: asyncio.Task[Any]) -> int | None:
         """Returns the index of the node that has connected; None: it was refused."""
-        challenge = Challenge(new_nonce(), bool(self._tokens))
+        challenge = messages.Challenge(new_nonce(), bool(self._tokens))
         link.send(challenge)
         hello = messages.read_from_member(await link.read(_HELLO_SECONDS))
-        if not isinstance(hello, Hello):
+        if not isinstance(hello, messages.Hello):
             return None
         tokens = self._own_secrets if hello.index == self.lead else self._tokens
         token = shown_token(tokens, challenge.nonce, hello)
@@ -336,7 +315,7 @@ class Coordinator:
         if text or self._began:
             self._refuse(link, text or "it comes too late: the others have begun without it")
             return None
-        link.send(Accepted(coordinator_proof(token, challenge.nonce, hello.nonce)))
+        link.send(messages.Accepted(coordinator_proof(token, challenge.nonce, hello.nonce)))
         link.sign_as("coordinator", session_key(token, challenge.nonce, hello.nonce))
         self.nodes[hello.index] = JoinedNode(hello, link)
         if hello.index == self.lead:
@@ -344,13 +323,13 @@ class Coordinator:
         self._events.put_nowait(None)
         return hello.index
 
-    def _refusal(self, hello: Hello, present: Mapping[int, Hello], token: str, challenge: str) -> str:
+    def _refusal(self, hello: messages.Hello, present: Mapping[int, messages.Hello], token: str, challenge: str) -> str:
         return refusal(hello, present, self._place.nodes, token, challenge, self._place.names)
 
     def _refuse(self, link: Link, text: str) -> None:
         self._refused.append(f"{link.peer_address} was refused: {text}")
         del self._refused[:-_MAX_REFUSALS]
-        link.send(Refused(text))
+        link.send(messages.Refused(text))
 
     async def _wait_for_own_node(self, link: Link) -> None:
         """The leading node decides what the others must agree with, also where it takes minutes to load torch and they
@@ -372,12 +351,12 @@ class Coordinator:
         try:
             while True:
                 message = messages.read_from_member(await link.read())
-                if isinstance(message, (FromRank, RankDied)) and self._is_own(index, message.rank):
+                if isinstance(message, (messages.FromRank, messages.RankDied)) and self._is_own(index, message.rank):
                     self._take(message)
-                elif isinstance(message, Leave):
+                elif isinstance(message, messages.Leave):
                     self._lose(index, link, f"left: {printable_line(message.text, 200)}", True)
                     return
-                elif not isinstance(message, Beat):
+                elif not isinstance(message, messages.Beat):
                     raise ConnectionError("sent what it may not")
         except Forged as error:
             self._lose(index, link, str(error), True)
@@ -395,16 +374,16 @@ class Coordinator:
             del self.nodes[index]
             self._events.put_nowait(None)
 
-    def _take(self, message: FromRank | RankDied) -> None:
+    def _take(self, message: messages.FromRank | messages.RankDied) -> None:
         """Raises ConnectionError where the ranks report more than anybody asked for."""
-        report = message.report if isinstance(message, FromRank) else None
-        if isinstance(report, Put):
+        report = message.report if isinstance(message, messages.FromRank) else None
+        if isinstance(report, messages.Put):
             told = self._addresses.put(report)
             for rank in told[1] if told else ():
                 self.send(rank, told[0])  # type: ignore[index]
-        elif isinstance(report, Connected):
+        elif isinstance(report, messages.Connected):
             self.strangers.note(message.rank, report)
-        elif isinstance(report, Want):
+        elif isinstance(report, messages.Want):
             value = self._addresses.want(message.rank, report)
             if value is not None:
                 self.send(message.rank, value)

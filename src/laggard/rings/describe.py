@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final
 
+from laggard.kit.parts import Line, Part, Table
+from laggard.kit.words import ascii_line, capital, counted, printable_line
 from laggard.model import Severity, Verdict
-from laggard.rings.bandwidth import size_text
 from laggard.rings.document import Ring, RingResult, Suspect
-from laggard.terminal.parts import Line, Part, Table
-from laggard.text.report import by_severity
-from laggard.text.words import ascii_line, capital, counted
+from laggard.rings.options import ELEMENT_BYTES, size_text
+from laggard.wire.words import by_severity
 
 
 def ring_parts(ring: Ring) -> list[Part]:
@@ -93,23 +92,9 @@ def _swaps(ring: Ring) -> Iterator[Line]:
 def _table(results: Sequence[RingResult]) -> Table:
     first, *names = ("operation", "size", "time (us)", "p50", "p99", "algbw", "busbw", "wrong")
     rows = tuple(map(_cells, results))
-    head = "".join(f"{name:>{width}}" for name, width in zip(names, _WIDTHS, strict=True))
     units = {"algbw": "algbw GB/s", "busbw": "busbw GB/s"}
     shown = (first, *(units.get(name, name) for name in names))
-    return Table(
-        (f"{first:<15}{head}   (GB/s)", *map(_row, rows)),
-        shown,
-        rows,
-        right=frozenset(shown[1:]),
-        spare=("p50", "p99", "algbw GB/s"),
-    )
-
-
-_WIDTHS: Final = (7, 12, 11, 11, 9, 9, 7)
-
-
-def _row(cells: tuple[str, ...]) -> str:
-    return f"{cells[0]:<15}" + "".join(f"{cell:>{width}}" for cell, width in zip(cells[1:], _WIDTHS, strict=True))
+    return Table(shown, rows, right=frozenset(shown[1:]), spare=("p50", "p99", "algbw GB/s"))
 
 
 def _cells(result: RingResult) -> tuple[str, ...]:
@@ -122,3 +107,58 @@ def _cells(result: RingResult) -> tuple[str, ...]:
         *map(gigabytes, rates),
         str(result.wrong),
     )
+
+
+# A ring in the columns of nccl-tests (src/common.cu, src/util.cu), for programs that read those. Pure.
+#
+# torch's all_reduce is in place, and its two others are not, so that each row has one half and `N/A` in the other.
+
+_NOT_MEASURED = f"  {'N/A':>7}  {'N/A':>6}  {'N/A':>6}  {'N/A':>6}"
+
+
+def render_nccl_tests(ring: Ring) -> str:
+    return "".join(f"{line}\n" for line in _lines(ring))
+
+
+def _lines(ring: Ring) -> Iterator[str]:
+    yield f"# laggard ring: {ring.world_size} ranks, {ring.transport.get('backend', 'no backend')}"
+    for node in ring.nodes:
+        for rank in range(node.first_rank, node.first_rank + node.ranks):
+            yield f"#  Rank {rank:2d} on {printable_line(node.node, 80):>10} {node.model}"
+    for op in dict.fromkeys(result.op for result in ring.results):
+        yield f"# {op}"
+        yield "#"
+        yield f"# {'':56}{'out-of-place':>22}{'in-place':>33}"
+        names = f"{'size':>12}  {'count':>12}  {'type':>8}  {'redop':>6}  {'root':>6}"
+        half = f"  {'time':>7}  {'algbw':>6}  {'busbw':>6}  {'#wrong':>6}"
+        yield f"#{names[1:]}{half}{half}"
+        units = f"{'(B)':>12}  {'(elements)':>12}  {'':>8}  {'':>6}  {'':>6}"
+        half = f"  {'(us)':>7}  {'(GB/s)':>6}  {'(GB/s)':>6}  {'':>6}"
+        yield f"#{units[1:]}{half}{half}".rstrip()
+        yield from (_row(result, ring.world_size) for result in ring.results if result.op == op)
+    for found in ring.findings:
+        yield f"# {found.code}: {printable_line(found.device)} {printable_line(found.summary)}"
+    if ring.unknown:
+        yield f"# unknown: {printable_line(ring.unknown)}"
+    wrong = sum(result.wrong for result in ring.results)
+    yield f"# Out of bounds values : {wrong} {'OK' if not wrong and ring.verdict is not Verdict.FAIL else 'FAILED'}"
+    mean = sum(result.busbw_bytes_per_second for result in ring.results) / max(1, len(ring.results))
+    yield f"# Avg bus bandwidth    : {mean / 1e9:g}"
+
+
+def _row(result: RingResult, ranks: int) -> str:
+    whole = result.size_bytes // ELEMENT_BYTES
+    count = whole if result.op == "all_reduce" else whole // ranks
+    operator = "none" if result.op == "all_gather" else "sum"
+    half = (
+        f"  {_fit(result.time_seconds * 1e6, 7)}  {_fit(result.algbw_bytes_per_second / 1e9, 6)}"
+        f"  {_fit(result.busbw_bytes_per_second / 1e9, 6)}  {result.wrong:>6g}"
+    )
+    halves = _NOT_MEASURED + half if result.op == "all_reduce" else half + _NOT_MEASURED
+    return f"{result.size_bytes:>12}  {count:>12}  {'float':>8}  {operator:>6}  {-1:>6}{halves}"
+
+
+def _fit(value: float, width: int) -> str:
+    """A number with two decimals, or as many as fit (getFloatStr in util.cu)."""
+    digits = next((digits for digits in (2, 1) if len(f"{value:.{digits}f}") <= width), 0)
+    return f"{value:{width}.{digits}f}"

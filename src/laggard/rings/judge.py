@@ -2,15 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Final
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple, TypeVar
 
 from laggard.model import Finding, Severity
 from laggard.probes.active.measuring.rates import ActiveThresholds
 from laggard.probes.probe import finding
 from laggard.rings.document import RingResult
 from laggard.rings.messages import Computed, Measured
-from laggard.rings.outliers import centre_of, slow_outliers
+from laggard.rings.options import bus_factor
+
+# The times that are too long among several, by the times themselves. Pure.
+#
+# The centre is the lower median: it is right while fewer than half are slow, and also where exactly half are, since a
+# fault makes nothing faster. The limit is four robust standard deviations (1.4826 times the median absolute deviation
+# of the logarithms, which is the standard deviation of a normal distribution), and at least what the active probes call
+# slow: what differs less is no fault, however exactly it is measured.
+
+K = TypeVar("K")
+
+MIN_MEASURED: Final = 3
+"""The least number of times: of fewer, none can be said to be the odd one."""
+DEVIATIONS: Final = 4.0
+_MAD_TO_SIGMA: Final = 1.4826
+MIN_RATIO: Final = 1 / ActiveThresholds().slow_ratio
+"""The least that a time is longer than the usual one where it is too long."""
+
+
+class Centre(NamedTuple):
+    """The usual: the typical time, and the time from which on one is too long."""
+
+    seconds: float
+    limit: float
+
+
+def centre_of(seconds: Iterable[float], deviations: float = DEVIATIONS) -> Centre | None:
+    """Returns None where there are too few finite times. `deviations`: of the limit; fewer where more evidence than
+    one time follows."""
+    logs = sorted(math.log(value) for value in seconds if 0 < value < math.inf)
+    if len(logs) < MIN_MEASURED:
+        return None
+    middle = _lower_median(logs)
+    sigma = _MAD_TO_SIGMA * _lower_median(sorted(abs(value - middle) for value in logs))
+    return Centre(math.exp(middle), math.exp(middle + max(math.log(MIN_RATIO), deviations * sigma)))
+
+
+def slow_outliers(seconds: Mapping[K, float]) -> dict[K, float]:
+    """Returns whose time is too long, with how many times as long as the typical one it is."""
+    centre = centre_of(seconds.values())
+    if centre is None:
+        return {}
+    return {key: value / centre.seconds for key, value in seconds.items() if value > centre.limit}
+
+
+def _lower_median(ordered: list[float]) -> float:
+    return ordered[(len(ordered) - 1) // 2]
+
 
 _LIMITS: Final = ActiveThresholds()
 _BLUNT_RATIO: Final = 2.0
@@ -99,3 +147,52 @@ def _device_wrong(name: str, each: Computed) -> Finding:
     text = f"computed {each.wrong} of {each.checked} values of a product wrong"
     evidence = {"wrong": each.wrong, "checked": each.checked}
     return finding("GPU_WRONG_RESULT", name, text, evidence=evidence, fix=_FIX_DEVICE)
+
+
+def ring_result(reports: Sequence[Measured], ranks: int) -> RingResult:
+    """Puts the reports of all ranks about one operation and size together."""
+    one = reports[0]
+    seconds = _mean(report.mean for report in reports)
+    algbw = one.size_bytes / max(seconds, 1e-12)
+    return RingResult(
+        op=one.op,
+        size_bytes=one.size_bytes,
+        time_seconds=seconds,
+        algbw_bytes_per_second=algbw,
+        busbw_bytes_per_second=algbw * bus_factor(one.op, ranks),
+        wrong=sum(report.wrong for report in reports),
+        iterations=min(report.iterations for report in reports),
+        min_seconds=_mean(report.best for report in reports),
+        p50_seconds=_mean(report.p50 for report in reports),
+        p95_seconds=_mean(report.p95 for report in reports),
+        p99_seconds=_mean(report.p99 for report in reports),
+        max_seconds=_mean(report.worst for report in reports),
+    )
+
+
+def percentile(ordered: Sequence[float], share: float) -> float:
+    """Returns the smallest value that at least `share` of the `ordered` values do not exceed."""
+    place = -(-len(ordered) * share // 1)
+    return ordered[min(len(ordered), max(1, int(place))) - 1]
+
+
+def measured(op: str, size_bytes: int, seconds: Sequence[float], wrong: int) -> Measured:
+    """Makes one rank's report of its iterations' times, of which there is at least one."""
+    ordered = sorted(seconds)
+    return Measured(
+        op=op,
+        size_bytes=size_bytes,
+        iterations=len(ordered),
+        mean=_mean(ordered),
+        best=ordered[0],
+        p50=percentile(ordered, 0.5),
+        p95=percentile(ordered, 0.95),
+        p99=percentile(ordered, 0.99),
+        worst=ordered[-1],
+        wrong=wrong,
+    )
+
+
+def _mean(values: Iterable[float]) -> float:
+    listed = list(values)
+    return sum(listed) / len(listed)

@@ -16,37 +16,16 @@ from typing import Any, Final
 from msgspec import structs
 
 from laggard import __version__
-from laggard.environment import job_id, node_name
-from laggard.errors import EXIT_USAGE
+from laggard.kit.environment import job_id, node_name
+from laggard.kit.errors import EXIT_USAGE
 from laggard.model import EXIT_CODES, Verdict
 from laggard.rings import messages
-from laggard.rings.admission import MAX_NAME
-from laggard.rings.authentication import coordinator_proof, is_proof, member_proof, new_nonce, session_key
+from laggard.rings.authentication import MAX_NAME, coordinator_proof, is_proof, member_proof, new_nonce, session_key
 from laggard.rings.link import LINE_BYTES, Forged, Link, beat
 from laggard.rings.membership import Membership
-from laggard.rings.messages import (
-    Accepted,
-    Beat,
-    Begin,
-    Challenge,
-    Done,
-    End,
-    Failed,
-    FromRank,
-    Hello,
-    Join,
-    Learn,
-    Learned,
-    Leave,
-    Publish,
-    RankDied,
-    Ready,
-    Refused,
-    ToRank,
-)
 from laggard.rings.options import RingOptions
 from laggard.rings.worker_process import WorkerEnded, WorkerProcess
-from laggard.wire.codec import WireError
+from laggard.wire import WireError
 
 _RETRY_SECONDS: Final = 0.2
 _CONNECT_SECONDS: Final = 5.0
@@ -91,7 +70,7 @@ class Member:
         self._lead = 0
         self._link: Link | None = None
         self._is_leaving = False
-        self.ready = Ready("", 0, "", "", "")
+        self.ready = messages.Ready("", 0, "", "", "")
         self._workers: list[WorkerProcess] = []
         self._first_rank = 0
 
@@ -111,11 +90,11 @@ class Member:
         """Tells the other nodes by torchrun's store where the coordinator listens."""
         assert self.settings.place.store is not None
         store_host, store_port = self.settings.place.store
-        await self._ask_first(Publish(store_host, store_port, f"{host} {port}"), Done)
+        await self._ask_first(messages.Publish(store_host, store_port, f"{host} {port}"), messages.Done)
 
     async def take_part(
         self, host: str, port: int, join_seconds: float, lead: int = 0, own_secret: str | None = None
-    ) -> End:
+    ) -> messages.End:
         """Joins the ring at the address of the node that leads it, which must let this one in within `join_seconds`,
         and serves it to its end. `own_secret`: the leading node's own part's, in place of the token. Raises RingBroken;
         NotReached where nobody answers."""
@@ -128,7 +107,7 @@ class Member:
             tasks += [asyncio.ensure_future(self._relay(link, number)) for number in range(len(self._workers))]
             return await self._obey(link)
         except Forged as error:
-            link.send(Leave("somebody is between it and the coordinator, and altered what that said"))
+            link.send(messages.Leave("somebody is between it and the coordinator, and altered what that said"))
             raise RingBroken(f"the coordinator, node {lead} at {host}:{port}, {error}") from None
         except (ConnectionError, WireError) as error:
             raise RingBroken(f"the coordinator, node {lead} at {host}:{port}, {error}") from None
@@ -142,7 +121,7 @@ class Member:
         place = self.settings.place
         if place.store is None:
             return place.host, place.port
-        learned = await self._ask_first(Learn(*place.store, max(1.0, self._seconds_left())), Learned)
+        learned = await self._ask_first(messages.Learn(*place.store, max(1.0, self._seconds_left())), messages.Learned)
         host, _, port = learned.text.rpartition(" ")
         if not host or not port.isdecimal():
             raise RingBroken("torchrun's store holds no address of this ring's coordinator")
@@ -152,7 +131,7 @@ class Member:
         """Ends the ranks at once, and tells the coordinator that the node goes, and why."""
         self._is_leaving = True
         if self._link is not None:
-            self._link.send(Leave(text))
+            self._link.send(messages.Leave(text))
         self.stop()
 
     def stop(self) -> None:
@@ -167,23 +146,25 @@ class Member:
         self._workers.append(worker)
         return worker
 
-    async def _ready(self, worker: WorkerProcess) -> Ready:
+    async def _ready(self, worker: WorkerProcess) -> messages.Ready:
         try:
             report = await worker.report()
         except WorkerEnded as error:
             raise RingBroken(f"a rank of this node did not start: {error}") from None
-        if not isinstance(report, Ready) or report.reason:
-            raise RingBroken(report.reason if isinstance(report, Ready) else "a worker did not say what it has")
+        if not isinstance(report, messages.Ready) or report.reason:
+            raise RingBroken(
+                report.reason if isinstance(report, messages.Ready) else "a worker did not say what it has"
+            )
         return report
 
-    async def _ask_first(self, command: Publish | Learn, kind: type[Any]) -> Any:
+    async def _ask_first(self, command: messages.Publish | messages.Learn, kind: type[Any]) -> Any:
         self._workers[0].command(command)
         try:
             report = await self._workers[0].report()
         except WorkerEnded as error:
             raise RingBroken(f"the first rank of this node: {error}") from None
         if not isinstance(report, kind):
-            text = report.text if isinstance(report, Failed) else "no answer"
+            text = report.text if isinstance(report, messages.Failed) else "no answer"
             raise RingBroken(f"torchrun's store did not tell where the ring meets: {text}")
         return report
 
@@ -222,25 +203,25 @@ class Member:
         """Says who this node is, and waits until it is let in. Raises RingBroken where it is refused; ConnectionError
         and WireError."""
         challenge = messages.read_from_coordinator(await link.read())
-        if not isinstance(challenge, Challenge):
+        if not isinstance(challenge, messages.Challenge):
             raise ConnectionError("what answers is no coordinator of a ring")
         if challenge.token and not token:
             raise RingBroken("the ring needs a token: give --token-file", EXIT_USAGE)
         hello = self._hello(challenge, token)
         link.send(hello)
-        while isinstance(answer := messages.read_from_coordinator(await link.read()), Beat):
+        while isinstance(answer := messages.read_from_coordinator(await link.read()), messages.Beat):
             if time.monotonic() > until:
                 raise ConnectionError(f"node {self._lead} is there, and its ranks are not ready")
-        if isinstance(answer, Refused):
+        if isinstance(answer, messages.Refused):
             raise RingBroken(answer.text, EXIT_USAGE)
         expected = coordinator_proof(token, challenge.nonce, hello.nonce)
-        if not isinstance(answer, Accepted) or not is_proof(answer.proof, expected):
+        if not isinstance(answer, messages.Accepted) or not is_proof(answer.proof, expected):
             raise RingBroken(f"node {self._lead} does not know this ring's token", EXIT_USAGE)
         link.sign_as("member", session_key(token, challenge.nonce, hello.nonce))
 
-    def _hello(self, challenge: Challenge, token: str) -> Hello:
+    def _hello(self, challenge: messages.Challenge, token: str) -> messages.Hello:
         settings = self.settings
-        hello = Hello(
+        hello = messages.Hello(
             index=settings.place.number,
             launched=not settings.place.chosen,
             nodes=settings.place.nodes,
@@ -259,21 +240,21 @@ class Member:
         )
         return structs.replace(hello, proof=member_proof(token, challenge.nonce, hello))
 
-    async def _obey(self, link: Link) -> End:
+    async def _obey(self, link: Link) -> messages.End:
         while True:
             message = messages.read_from_coordinator(await link.read())
-            if isinstance(message, End):
+            if isinstance(message, messages.End):
                 return message
-            if isinstance(message, Refused):
+            if isinstance(message, messages.Refused):
                 raise RingBroken(message.text, EXIT_USAGE)
-            if isinstance(message, Begin):
+            if isinstance(message, messages.Begin):
                 self._first_rank = message.first_rank
-            elif isinstance(message, ToRank):
+            elif isinstance(message, messages.ToRank):
                 self._pass_on(message, link)
 
-    def _pass_on(self, message: ToRank, link: Link) -> None:
+    def _pass_on(self, message: messages.ToRank, link: Link) -> None:
         command = message.command
-        if isinstance(command, Join):
+        if isinstance(command, messages.Join):
             address = "" if self.settings.environ.get("GLOO_SOCKET_IFNAME") else command.address or link.own_address
             command = structs.replace(command, address=address)
         local = message.rank - self._first_rank
@@ -285,10 +266,10 @@ class Member:
         while True:
             try:
                 report = await worker.report()
-                link.send(FromRank(self._first_rank + local, report))
+                link.send(messages.FromRank(self._first_rank + local, report))
             except WorkerEnded as error:
                 if not self._is_leaving:
-                    link.send(RankDied(self._first_rank + local, str(error)))
+                    link.send(messages.RankDied(self._first_rank + local, str(error)))
                 return
 
     def _seconds_left(self) -> float:

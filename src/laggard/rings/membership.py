@@ -1,5 +1,9 @@
 """The membership of this process, as a node of a ring: by its flags, else by the environment of torchrun or SLURM.
-Pure."""
+Pure.
+
+An order hands a ring to a process of its own (rings/child.py), which answers how it ended: whoever orders one loads no
+ring.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,11 @@ import zlib
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from laggard.errors import UsageError
+import msgspec
+
+from laggard.kit.errors import UsageError
+from laggard.model import Finding
+from laggard.wire.nodes import RingPairs
 
 _PORTS: Final = range(20000, 30000)
 """The range from which SLURM's job gets its port: below the ephemeral ones (32768 and above)."""
@@ -182,3 +190,44 @@ def _number(environ: Mapping[str, str], name: str, default: int | None = None) -
     if not re.fullmatch(r"\d{1,9}", text):
         raise UsageError(f"{name} is {text[:40]!r}, no number; use --rendezvous HOST:PORT --nodes N --node-rank I")
     return int(text)
+
+
+MODULE = "laggard.rings.child"
+MAX_BYTES = 1 << 20
+"""The most of an order, and of an answer."""
+
+
+class NodeShare(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The share of the results that one node of a gang learns. `findings`: those that accuse it; `others`: lines about
+    who else is accused, or did not come; `unknown`: why this node could not be judged; `judged`: how many nodes were
+    measured."""
+
+    findings: tuple[Finding, ...]
+    others: tuple[str, ...]
+    unknown: str
+    judged: int
+
+
+class RingOrder(msgspec.Struct, frozen=True):
+    """A ring in pairs in which this node has `place`. `tokens`: of which this node shows the first. `seconds`: for
+    measuring; `deadline_seconds`: for all of it. `modest`: its processes take what no job wants. `node`: its name in
+    the ring; empty: the machine's own."""
+
+    place: Membership
+    tokens: tuple[str, ...]
+    device: str
+    seconds: float
+    join_seconds: float
+    deadline_seconds: float
+    modest: bool = False
+    node: str = ""
+
+
+class RingEnd(msgspec.Struct, frozen=True):
+    """`status` as of `laggard ring`; `share`: what the ring found about this node; None: it came to no end here.
+    `pairs`: what was measured in pairs, on the node that led."""
+
+    status: int
+    text: str
+    share: NodeShare | None = None
+    pairs: RingPairs | None = None

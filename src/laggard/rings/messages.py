@@ -11,9 +11,9 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from laggard.model import Finding
+from laggard.rings.membership import NodeShare
 from laggard.rings.options import RingOptions
-from laggard.wire.codec import decode, encode
+from laggard.wire import decode, encode
 
 MAX_BYTES: Final = 1 << 16
 """The most bytes that a message may have."""
@@ -256,17 +256,6 @@ class Leave(_Message, frozen=True, tag="leave"):
 
 class Beat(_Message, frozen=True, tag="beat"):
     """A sign of life, once a second, from each side."""
-
-
-class NodeShare(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The share of the results that one node of a gang learns. `findings`: those that accuse it; `others`: lines about
-    who else is accused, or did not come; `unknown`: why this node could not be judged; `judged`: how many nodes were
-    measured."""
-
-    findings: tuple[Finding, ...]
-    others: tuple[str, ...]
-    unknown: str
-    judged: int
 
 
 class End(_Message, frozen=True, tag="end"):

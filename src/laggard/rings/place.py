@@ -6,9 +6,9 @@ import argparse
 import os
 from typing import TYPE_CHECKING, NamedTuple
 
-from laggard.environment import ENV_RING_TOKEN, ENV_RING_TOKEN_FILE
-from laggard.errors import UsageError
-from laggard.token_file import read_token_file, tokens_of
+from laggard.kit.environment import ENV_RING_TOKEN, ENV_RING_TOKEN_FILE
+from laggard.kit.errors import UsageError
+from laggard.kit.secret_files import read_token_file, tokens_of
 
 if TYPE_CHECKING:
     from laggard.rings.membership import Membership

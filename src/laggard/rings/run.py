@@ -4,22 +4,118 @@ running."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import secrets
 import signal
 import time
 from typing import Final, NamedTuple
 
-from laggard.model import EXIT_CODES, Verdict
+from msgspec import structs
+
+from laggard import wire
+from laggard.kit.environment import ENV_STATE_DIR
+from laggard.kit.progress import Bar
+from laggard.kit.words import printable_line
+from laggard.model import EXIT_CODES, Finding, Severity, Verdict
+from laggard.probes.nccl.last_ring import LAST_RING_PATH, LastRing
 from laggard.rings.coordinator import ONE_MACHINE, Coordinator, NotAllCame
 from laggard.rings.document import Ring
-from laggard.rings.gang import share_of
-from laggard.rings.keep import keep_share, pairs_of
 from laggard.rings.member import Member, MemberSettings, NotReached, RingBroken
-from laggard.rings.membership import Membership, second_leads
-from laggard.rings.messages import NodeShare
+from laggard.rings.membership import Membership, NodeShare, second_leads
 from laggard.rings.session import Session, broken_ring
-from laggard.rings.unproved import without_token
-from laggard.terminal.progress import Bar
+from laggard.wire.nodes import MAX_RING_NODES, MAX_RING_PAIRS, RingPairs
+
+# The share of the whole ring's document that each node of a gang is told. Pure.
+#
+# A node fails for what accuses it alone. A link that is slow is no reason to reject a node, since both of its nodes are
+# fast with others: it is a warning on both. A link that fails, or changes what it carries, is critical on both, because
+# no job can have the two.
+
+_MAX_FINDINGS: Final = 8
+_MAX_LINES: Final = 32
+_LINE_LENGTH: Final = 300
+"""The most characters of a line. The bounds keep the message under its 64 KiB."""
+
+
+def share_of(ring: Ring, number: int) -> NodeShare:
+    """Returns what node `number` is told: the findings that accuse it, and lines about the others."""
+    places = next((each.findings for each in ring.accused if each.node == number), ())
+    own = [ring.findings[place] for place in places]
+    others = [f"{name} did not come" if name.startswith("node ") else name for name in ring.absent]
+    others += ring.left
+    others += [f"{each.code} {each.device} {each.summary}" for each in ring.findings if each not in own]
+    return NodeShare(
+        findings=tuple(map(_of_one_node, own[:_MAX_FINDINGS])),
+        others=tuple(printable_line(line, _LINE_LENGTH) for line in others[:_MAX_LINES]),
+        unknown=printable_line(ring.unknown, _LINE_LENGTH),
+        judged=len(ring.nodes),
+    )
+
+
+def _of_one_node(found: Finding) -> Finding:
+    is_slow_link = found.code == "RING_SLOW" and "nodes" in found.evidence
+    return structs.replace(found, severity=Severity.WARNING) if is_slow_link else found
+
+
+def keep_share(share: NodeShare, path: str = LAST_RING_PATH, pairs: RingPairs | None = None) -> None:
+    """Replaces the result of the ring before. A ring that could not judge this node replaces none, unless it accuses
+    it; one of another user leaves nothing, since its findings would be told as this machine's own, nor does one whose
+    state is elsewhere (LAGGARD_STATE_DIR). `pairs`: on the node that led it, what was measured in pairs."""
+    if (share.unknown and not share.findings) or os.environ.get(ENV_STATE_DIR):
+        return
+    data = wire.encode(LastRing(time.time(), share.judged, share.findings, pairs))
+    new = f"{path}.{os.getpid()}"
+    with contextlib.suppress(OSError):  # a read-only /run: the ring's own answer says the same
+        if os.geteuid() == 0:  # else the folder's owner is who it is for
+            os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
+        with open(new, "wb", opener=_private) as file:
+            file.write(data)
+        os.replace(new, path)
+
+
+def pairs_of(ring: Ring | None) -> RingPairs | None:
+    """The pairs that the ring measured; None where it measured none, or more than are told of."""
+    pairs = ring.pairs if ring is not None else None
+    if ring is None or pairs is None or not pairs.matrix:
+        return None
+    if len(ring.nodes) > MAX_RING_NODES or len(pairs.matrix) > MAX_RING_PAIRS:
+        return None
+    place = {node.number: index for index, node in enumerate(ring.nodes)}
+    measured = [it for it in pairs.matrix if it.nodes[0] in place and it.nodes[1] in place]
+    return RingPairs(
+        nodes=tuple(node.node for node in ring.nodes),
+        size_bytes=pairs.size_bytes,
+        pairs=tuple((place[it.nodes[0]], place[it.nodes[1]], it.busbw_bytes_per_second) for it in measured),
+        slow_nodes=tuple(place[number] for number in pairs.slow_nodes if number in place),
+        slow_links=tuple((place[a], place[b]) for a, b in pairs.slow_links if a in place and b in place),
+    )
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_EXCL, 0o644)
+
+
+_TEXT: Final = (
+    "without a token anybody who reaches node 0 could have taken part, so that what is found is a warning (give "
+    "--token-file)"
+)
+
+
+def without_token(ring: Ring, acts: bool) -> Ring:
+    """`acts`: the answer lets jobs start or takes nodes out of service, or the nodes met by torchrun's store, in which
+    everybody can write. Then nothing that was found is critical."""
+    ring = structs.replace(ring, authenticated=False)
+    if not acts or ring.verdict is not Verdict.FAIL:
+        return ring
+    unknown = "; ".join(filter(None, (_TEXT, ring.unknown)))
+    findings = tuple(map(_lowered, ring.findings))
+    return structs.replace(ring, verdict=Verdict.UNKNOWN, findings=findings, unknown=unknown)
+
+
+def _lowered(found: Finding) -> Finding:
+    return structs.replace(found, severity=Severity.WARNING) if found.severity is Severity.CRITICAL else found
+
 
 _END_SECONDS: Final = 5.0
 """The time before the deadline that is kept for telling all nodes."""

@@ -7,22 +7,19 @@ from collections.abc import Collection, Mapping
 from statistics import median_low
 from typing import Any, Final
 
+from laggard.kit.progress import Bar
 from laggard.model import Finding, Severity, Verdict
 from laggard.rings import judge
-from laggard.rings.bandwidth import size_text
+from laggard.rings.authentication import strangers_text
 from laggard.rings.coordinator import Coordinator, RingFailed
 from laggard.rings.document import Accused, Pairs, Ring, RingNode, RingResult, Suspect
+from laggard.rings.judge import ring_result
 from laggard.rings.messages import Compute, Computed, Done, Join, Measured, Observe, Observed, Sweep
-from laggard.rings.options import RingOptions
+from laggard.rings.options import RingOptions, size_text
 from laggard.rings.pairs.findings import judge_measured
-from laggard.rings.pairs.judge import Judgement
-from laggard.rings.pairs.rounds import PairRounds, PairsMeasured
-from laggard.rings.pairs.suspect import MIN_PEERS, judge_suspect, judgement_of
-from laggard.rings.pairs.suspect_document import Computing, pairs_without_places, suspect_of
-from laggard.rings.results import ring_result
-from laggard.rings.strangers import strangers_text
+from laggard.rings.pairs.judge import MIN_PEERS, Judgement, judge_suspect, judgement_of
+from laggard.rings.pairs.rounds import Computing, PairRounds, PairsMeasured, pairs_without_places, suspect_of
 from laggard.rings.transport import judge_transport_used
-from laggard.terminal.progress import Bar
 
 _JOIN_SECONDS: Final = 60.0
 _COMPUTE_SECONDS: Final = {"cpu": 0.1, "cuda": 0.5}

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from laggard.model import Finding
-from laggard.nccl.log.channels import count_channels
+from laggard.nccl.log.model import count_channels
 from laggard.nccl.transport import Transport
 from laggard.probes.nccl.model.job import HardwareFacts
 from laggard.probes.nccl.rules.rank_findings import judge_rank_transports

@@ -12,11 +12,11 @@ import tempfile
 from collections.abc import Mapping
 from typing import Final
 
+from laggard.kit.processes import own_process
 from laggard.nccl.private_log import PrivateLog, prepare_log
-from laggard.own_process import own_process
 from laggard.rings import messages
 from laggard.rings.messages import Command, Report
-from laggard.wire.codec import WireError
+from laggard.wire import WireError
 
 _KEPT_OUTPUT: Final = 1 << 16
 _MODULE: Final = "laggard.rings.worker.main"

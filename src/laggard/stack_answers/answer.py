@@ -7,11 +7,20 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from laggard.stacks.difference import MIN_SAMPLES, Difference, Place, difference, shares
-from laggard.stacks.frames import collective_of, own_frame, place_text, short_text
-from laggard.stacks.gathered import standings
-from laggard.stacks.sampled import CRASHED, HELD, STALLED, TERMINATED, Counted, Sampled
-from laggard.text.words import capital, counted, printable_line, ranks_text, seconds_text
+from laggard.kit.words import capital, counted, printable_line, ranks_text, seconds_text
+from laggard.stacks.difference import MIN_SAMPLES, Difference, Place, difference, shares, standings
+from laggard.stacks.sampled import (
+    CRASHED,
+    HELD,
+    STALLED,
+    TERMINATED,
+    Counted,
+    Sampled,
+    collective_of,
+    own_frame,
+    place_text,
+    short_text,
+)
 from laggard.wire.stacks import MissingStacks
 
 STILL_SHARE: Final = 0.95

@@ -1,30 +1,107 @@
-"""`laggard stacks JOB`: where in the code the ranks of a job are, by stacks that they take of themselves."""
+"""`laggard stacks JOB`: where in the code the ranks of a job are, by stacks that they take of themselves. A collector
+is asked, or this machine's ranks."""
 
 from __future__ import annotations
 
 import argparse
 import os
+import secrets
 import sys
+import time
+from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import Final
+from typing import Final, TypeVar
 
 from laggard import wire
 from laggard.agent.ranks.reader import RankFiles
-from laggard.collector_client import COLLECTOR_HELP
-from laggard.environment import node_name, rank_dir
-from laggard.errors import UsageError
+from laggard.kit.address import without_login
+from laggard.kit.collector_client import COLLECTOR_HELP, answer, ask
+from laggard.kit.environment import node_name, rank_dir
+from laggard.kit.errors import UsageError
+from laggard.kit.parts import Line
+from laggard.kit.progress import Bar
+from laggard.kit.secret_files import read_token_file
+from laggard.kit.terminal import show
+from laggard.kit.users import user_text
+from laggard.kit.words import printable_line
 from laggard.stack_answers.answer import Answers, answer_lines
-from laggard.stack_answers.collector import ask_collector
-from laggard.stack_answers.node import Gathered, ask_node
+from laggard.stack_answers.node import Gathered, Told, ask_node
 from laggard.stacks.ask import MAX_SAMPLES, MAX_SECONDS, SAMPLES, SECONDS
-from laggard.stacks.sampled import SUFFIX, write
-from laggard.terminal.output import show
-from laggard.terminal.parts import Line
-from laggard.terminal.progress import Bar
-from laggard.text.users import user_text
-from laggard.text.words import printable_line
-from laggard.token_file import read_token_file
-from laggard.wire.stacks import MAX_RANKS, StacksDocument, rank_stacks
+from laggard.stacks.sampled import SUFFIX, Sampled, SampledError, write
+from laggard.wire import stacks
+from laggard.wire.signing import STACKS, signed
+
+Document = TypeVar("Document", stacks.StacksDocument, stacks.StacksAsked)
+
+WAIT_SECONDS: Final = 28.0
+"""The time for which a collector looks for answers, beyond the samples themselves."""
+
+_LOOK_SECONDS: Final = 2.0
+
+
+def ask_collector(
+    url: str, token: str, name: str | None, ranks: Sequence[int], samples: int, seconds: float, told: Told
+) -> Gathered:
+    """The stacks that the collector holds of the ranks, all where none is named; with a token, once they have
+    answered anew. Raises UsageError."""
+    if not token:
+        return _gathered(_held(url, name, ranks), {})
+    asked = stacks.StacksAsk(time.time(), secrets.token_hex(16), name or "", tuple(ranks), samples, seconds)
+    reply = _decoded(ask(url, "stacks/ask", wire.encode(signed(token, STACKS, asked))), stacks.StacksAsked, url)
+    refused = {it.rank: it.reason for it in reply.missing}
+    if not reply.ranks:
+        return Gathered(
+            reply.owner, reply.job_id, {}, tuple(stacks.MissingStacks(*it) for it in sorted(refused.items()))
+        )
+    return _waited(url, reply, refused, told)
+
+
+def _waited(url: str, reply: stacks.StacksAsked, refused: dict[int, str], told: Told) -> Gathered:
+    key, idents, began = f"{reply.owner}:{reply.job_id}", set(reply.idents), time.monotonic()
+    while True:
+        waited = time.monotonic() - began
+        told(min(1.0, waited / reply.seconds), f"{len(reply.ranks)} ranks take their stacks")
+        time.sleep(_LOOK_SECONDS if waited > reply.seconds else min(_LOOK_SECONDS, reply.seconds))
+        if waited < reply.seconds:
+            continue
+        held = _held(url, key, reply.ranks)
+        answered = sum(each.ask in idents for each in held.ranks)
+        if answered == len(reply.ranks) or waited > reply.seconds + WAIT_SECONDS:
+            return _gathered(held, refused, idents)
+
+
+def _gathered(held: stacks.StacksDocument, refused: dict[int, str], idents: set[str] | None = None) -> Gathered:
+    sampled: dict[int, Sampled] = {}
+    missing = {it.rank: it.reason for it in held.missing} | refused
+    kernel = {it.rank: it.kernel for it in held.missing}
+    for each in held.ranks:
+        try:
+            found = stacks.sampled_of(each)
+        except SampledError as error:
+            missing[each.rank] = str(error)
+            continue
+        if idents is not None and found.why == "asked" and found.ask not in idents:
+            missing[each.rank] = "it has not answered this ask; an older answer is left out"
+        else:
+            sampled[each.rank] = found
+    without = (stacks.MissingStacks(rank, reason, kernel.get(rank, "")) for rank, reason in sorted(missing.items()))
+    return Gathered(held.owner, held.job_id, sampled, tuple(without))
+
+
+def _held(url: str, name: str | None, ranks: Sequence[int]) -> stacks.StacksDocument:
+    query = {"job": name} if name else {}
+    if ranks:
+        query["ranks"] = ",".join(map(str, ranks))
+    with answer(url, "stacks", query) as found:
+        return _decoded(found.read(), stacks.StacksDocument, url)
+
+
+def _decoded(body: bytes, kind: type[Document], url: str) -> Document:
+    try:
+        return wire.decode(body, kind)
+    except wire.WireError as error:
+        raise UsageError(f"the collector at {without_login(url)} is of another version: {error}") from None
+
 
 _MIN_SECONDS: Final = 0.1
 _MAX_RANK: Final = 1 << 31
@@ -80,9 +157,9 @@ def _gather(arguments: argparse.Namespace) -> Gathered:
         return ask_node(files, *asked, bar.show)
 
 
-def _document(gathered: Gathered) -> StacksDocument:
-    ranks = tuple(rank_stacks(each) for _, each in sorted(gathered.sampled.items()))
-    return StacksDocument(gathered.owner, gathered.job_id, ranks, gathered.missing)
+def _document(gathered: Gathered) -> stacks.StacksDocument:
+    ranks = tuple(stacks.rank_stacks(each) for _, each in sorted(gathered.sampled.items()))
+    return stacks.StacksDocument(gathered.owner, gathered.job_id, ranks, gathered.missing)
 
 
 def _save(folder: str, gathered: Gathered) -> None:
@@ -103,8 +180,10 @@ def _ranks(text: str) -> tuple[int, ...]:
         if not all(end.isascii() and end.isdecimal() and len(end) < 11 for end in ends) or (dash and not last):
             raise argparse.ArgumentTypeError(f"{text[:80]!r} is no list of ranks: write 0,3-5")
         low, high = map(int, ends)
-        if low > high or high >= _MAX_RANK or len(found) + high - low >= MAX_RANKS:
-            raise argparse.ArgumentTypeError(f"{text[:80]!r}: up to {MAX_RANKS} ranks, each range from low to high")
+        if low > high or high >= _MAX_RANK or len(found) + high - low >= stacks.MAX_RANKS:
+            raise argparse.ArgumentTypeError(
+                f"{text[:80]!r}: up to {stacks.MAX_RANKS} ranks, each range from low to high"
+            )
         found.update(dict.fromkeys(range(low, high + 1)))
     return tuple(found)
 

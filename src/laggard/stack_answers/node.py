@@ -10,13 +10,13 @@ from typing import Final, NamedTuple
 from laggard.agent.ranks.reader import RankFiles
 from laggard.agent.ranks.row import RankSnapshot
 from laggard.agent.ranks.stacks import NoStacks, StackReader
-from laggard.environment import ENV_STACKS
-from laggard.errors import UsageError
+from laggard.kit.environment import ENV_STACKS
+from laggard.kit.errors import UsageError
+from laggard.kit.users import user_text
+from laggard.kit.words import counted, joined
 from laggard.rankfile.fact_names import SCRIPT
 from laggard.stacks.ask import FOLDER, VALID_SECONDS, Ask, new_ask, trusted_users, write_ask
 from laggard.stacks.sampled import ASKED, Sampled
-from laggard.text.users import user_text
-from laggard.text.words import counted, joined
 from laggard.wire.ranks import RankRow
 from laggard.wire.stacks import MissingStacks
 
@@ -187,7 +187,7 @@ def _why_silent(files: RankFiles, job: LocalJob, rank: int, seconds: float) -> s
     if not rows or rows[0].state != "running":
         return "it ended meanwhile"
     reason = _why_not(rows[0])
-    return reason or f"it did not answer within {max(PATIENCE_SECONDS, seconds):.0f} s: its laggard is older, or hangs"
+    return reason or f"it did not answer within {max(PATIENCE_SECONDS, seconds):.0f} s: its laggard hangs"
 
 
 def _variable(pid: int, name: str) -> str | None:

@@ -13,22 +13,7 @@ import re
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from laggard.stacks.frames import NO_FRAME, Frame, kind_of
-from laggard.stacks.sampled import (
-    CRASHED,
-    FAULTS_KEY,
-    HELD,
-    MAX_THREADS,
-    TERMINATED,
-    Counted,
-    Sampled,
-    SampledError,
-    Thread,
-    number_of,
-    read_small_file,
-    shortened,
-    text_of,
-)
+from laggard.stacks import sampled
 
 SUFFIX: Final = ".fault"
 MAX_TEXT: Final = 1 << 20
@@ -36,7 +21,7 @@ _HEAD = re.compile(
     r"(?:(?:Current t|T)hread 0x([0-9a-fA-F]{1,16})|Stack) (?:\[(.{0,64})\] )?\(most recent call first\):"
 )
 _FRAME = re.compile(r'  File "(.{0,600})", line (\d{1,7}|\?\?\?) in (.{0,600})')
-_LAGGARDS: Final = "laggard/trainer_hooks/record/periodic_thread.py"  # in each thread of laggard's own
+_LAGGARDS: Final = "laggard/trainer_hooks/record/event_log.py"  # in each thread of laggard's own
 _HOOKS: Final = "laggard/trainer_hooks/"
 _NO_FRAME: Final = "  <no Python frame>"
 _FATAL = re.compile(r"Fatal Python error: (.{1,200})")
@@ -48,7 +33,7 @@ class FaultThread(NamedTuple):
 
     ident: int
     name: str
-    frames: tuple[Frame, ...]
+    frames: tuple[sampled.Frame, ...]
 
 
 class FaultDump(NamedTuple):
@@ -62,36 +47,38 @@ class FaultDump(NamedTuple):
 
 def header(job_id: str, rank: int, node: str, pid: int, thread: int) -> bytes:
     """The first line of a rank's file of dumps: whose they are, and which thread trains."""
-    about = {FAULTS_KEY: 1, "job_id": job_id, "rank": rank, "node": node, "pid": pid, "thread": thread}
+    about = {sampled.FAULTS_KEY: 1, "job_id": job_id, "rank": rank, "node": node, "pid": pid, "thread": thread}
     return json.dumps(about).encode("ascii") + b"\n"
 
 
-def read_faults(path: str, owner: int | None = None) -> Sampled | None:
+def read_faults(path: str, owner: int | None = None) -> sampled.Sampled | None:
     """Returns what the last dump in a rank's file says; None where there is none. Raises SampledError."""
-    text = read_small_file(path, MAX_TEXT, owner)
+    text = sampled.read_small_file(path, MAX_TEXT, owner)
     return faults_of(text, os.stat(path, follow_symlinks=False).st_mtime) if text else None
 
 
-def faults_of(text: bytes, at: float) -> Sampled | None:
+def faults_of(text: bytes, at: float) -> sampled.Sampled | None:
     """Returns as read_faults() does, of the file's content. `at`: the Unix time of the last dump. Raises
     SampledError."""
     head, _, rest = text.partition(b"\n")
     try:
         about = json.loads(head)
-        if about[FAULTS_KEY] != 1:
+        if about[sampled.FAULTS_KEY] != 1:
             raise ValueError
-        thread = number_of(about["thread"], 1 << 64)
-        job_id, node = text_of(about["job_id"]), text_of(about["node"])
-        rank, pid = number_of(about["rank"]), number_of(about["pid"])
+        thread = sampled.number_of(about["thread"], 1 << 64)
+        job_id, node = sampled.text_of(about["job_id"]), sampled.text_of(about["node"])
+        rank, pid = sampled.number_of(about["rank"]), sampled.number_of(about["pid"])
     except (ValueError, RecursionError, KeyError, TypeError):
-        raise SampledError("no file of faulthandler's dumps that this release reads") from None
+        raise sampled.SampledError("no file of faulthandler's dumps that this release reads") from None
     dump = last_dump(rest.decode("utf-8", "replace"))
     if dump is None:
         return None
     of_script = [each for each in dump.threads if not any(_LAGGARDS in frame.file for frame in each.frames)]
     threads = sorted(of_script or dump.threads, key=lambda each: each.ident != thread)
-    why = CRASHED if dump.fatal else HELD if dump.timed_out else TERMINATED
-    return Sampled(job_id, rank, node, pid, why, at, 0.0, tuple(_thread(each) for each in threads[:MAX_THREADS]))
+    why = sampled.CRASHED if dump.fatal else sampled.HELD if dump.timed_out else sampled.TERMINATED
+    return sampled.Sampled(
+        job_id, rank, node, pid, why, at, 0.0, tuple(_thread(each) for each in threads[: sampled.MAX_THREADS])
+    )
 
 
 def last_dump(text: str) -> FaultDump | None:
@@ -114,12 +101,12 @@ def _dumps(lines: list[str]) -> Iterator[FaultDump]:
             ident = int(head[1] or "0", 16) if head else None
             if ident is None or ident in threads:
                 yield _dump(threads, timed_out, fatal)
-                threads, timed_out, fatal = {}, timeout is not None, text_of(crash[1]) if crash else ""
+                threads, timed_out, fatal = {}, timeout is not None, sampled.text_of(crash[1]) if crash else ""
             if ident is not None and head:
-                threads[ident] = FaultThread(ident, text_of(head[2] or ""), ())
+                threads[ident] = FaultThread(ident, sampled.text_of(head[2] or ""), ())
         elif (frame or line == _NO_FRAME) and ident is not None:
             thread = threads[ident]
-            read = _frame(*frame.groups()) if frame else NO_FRAME
+            read = _frame(*frame.groups()) if frame else sampled.NO_FRAME
             threads[ident] = thread._replace(frames=(*thread.frames, read))
     yield _dump(threads, timed_out, fatal)
 
@@ -128,11 +115,13 @@ def _dump(threads: dict[int, FaultThread], timed_out: bool, fatal: str) -> Fault
     return FaultDump(tuple(thread for thread in threads.values() if thread.frames), timed_out, fatal)
 
 
-def _frame(file: str, line: str, function: str) -> Frame:
-    return Frame(text_of(function), text_of(file), int(line) if line.isdecimal() else None, kind_of(file))
+def _frame(file: str, line: str, function: str) -> sampled.Frame:
+    return sampled.Frame(
+        sampled.text_of(function), sampled.text_of(file), int(line) if line.isdecimal() else None, sampled.kind_of(file)
+    )
 
 
-def _thread(found: FaultThread) -> Thread:
+def _thread(found: FaultThread) -> sampled.Thread:
     own = [frame for frame in found.frames if _HOOKS not in frame.file]
-    frames, left_out = shortened(own or found.frames)
-    return Thread(found.name, (Counted(1, frames, left_out=left_out),))
+    frames, left_out = sampled.shortened(own or found.frames)
+    return sampled.Thread(found.name, (sampled.Counted(1, frames, left_out=left_out),))

@@ -10,12 +10,15 @@ can be killed. Of a system call its number alone is kept: its arguments are addr
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import re
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
+
+from laggard.stacks.sampled import SampledError, number_of, text_of
 
 MAX_FUNCTIONS: Final = 32
 """The most functions of the kernel's stack that are kept, the innermost first."""
@@ -53,7 +56,7 @@ _WAITS: Final = MappingProxyType(
         "ib_uverbs": "RDMA verbs",
     }
 )
-"""By the beginning of a function's name: whose it is (fs/nfs, net/sunrpc, fs/fuse, fs/ceph; Lustre's llite, obdclass,
+"""The owner by the beginning of a function's name (fs/nfs, net/sunrpc, fs/fuse, fs/ceph; Lustre's llite, obdclass,
 osc and ptlrpc; open-gpu-kernel-modules' nvidia-uvm; drivers/gpu/drm/amd; drivers/infiniband/core)."""
 
 _MODULES: Final = MappingProxyType(
@@ -230,3 +233,55 @@ def _read(path: str) -> str:
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     with os.fdopen(fd, "rb") as file:
         return file.read(_MAX_BYTES).decode("ascii", "replace")
+
+
+# A rank that took no stacks of itself, as a rank beside it saw it: its process, and where that stands in the kernel. A
+# small JSON document. Standard library only.
+
+SUFFIX: Final = ".kernel"
+KEY: Final = "laggard_kernel"
+MAX_BYTES: Final = 16 * 1024
+
+
+class Unanswered(NamedTuple):
+    """`at`: Unix time; `silent_seconds`: for how long none of its threads had given a sign of life; `side`: of its main
+    thread."""
+
+    job_id: str
+    rank: int
+    node: str
+    pid: int
+    at: float
+    silent_seconds: float
+    side: KernelSide
+
+
+def encode(seen: Unanswered) -> bytes:
+    return json.dumps({KEY: 1, **seen._asdict(), "side": seen.side._asdict()}).encode("ascii")
+
+
+def decode(text: bytes) -> Unanswered:
+    """The document in `text`. Raises SampledError."""
+    try:
+        value = json.loads(text[:MAX_BYTES])
+        if value[KEY] != 1:
+            raise ValueError
+        side = value["side"]
+        functions = tuple(text_of(each) for each in side["functions"])
+        return Unanswered(
+            job_id=text_of(value["job_id"]),
+            rank=number_of(value["rank"]),
+            node=text_of(value["node"]),
+            pid=number_of(value["pid"]),
+            at=float(value["at"]),
+            silent_seconds=float(value["silent_seconds"]),
+            side=checked(
+                text_of(side["state"]),
+                text_of(side["waits_in"]),
+                int(side["call"]),
+                functions,
+                number_of(side["tracer"]),
+            ),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
+        raise SampledError("no document of a rank without stacks that this release reads") from None

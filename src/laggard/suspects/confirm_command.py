@@ -4,6 +4,8 @@ keeps what came of it, by which `laggard exclude` goes."""
 from __future__ import annotations
 
 import argparse
+import os
+import pwd
 import shlex
 import shutil
 import sys
@@ -11,36 +13,38 @@ import time
 from typing import Final, NamedTuple
 
 from laggard import wire
-from laggard.acknowledge.command import TOKEN_FILE, asking_user
-from laggard.address import without_login
-from laggard.collector_client import COLLECTOR_HELP, DEFAULT_URL, answer
-from laggard.errors import UsageError
+from laggard.kit.address import without_login
+from laggard.kit.collector_client import COLLECTOR_HELP, DEFAULT_URL, answer
+from laggard.kit.errors import UsageError
+from laggard.kit.parts import Line
+from laggard.kit.secret_files import read_token_file
+from laggard.kit.terminal import show
+from laggard.kit.words import counted, joined, printable_line
 from laggard.model import EXIT_CODES, Verdict
 from laggard.rings.describe import suspect_text
 from laggard.rings.document import Ring
 from laggard.rings.membership import expand_hosts
 from laggard.suspects.exclude_command import seconds_of
-from laggard.suspects.measured import confirmation_of, tell
-from laggard.suspects.names import KnownNames
-from laggard.suspects.peers import MAX_PEERS, MIN_PEERS, good_peers
-from laggard.suspects.scheduler import SchedulerAway, program
-from laggard.suspects.slurm_ring import (
+from laggard.suspects.measurement import (
+    MAX_RING_PEERS,
+    MIN_RING_PEERS,
     NotMeasured,
     RingJob,
     SlurmNode,
     choose_nodes,
+    confirmation_of,
+    good_peers,
     jobs_on,
     measure,
     ring_in,
     slurm_nodes,
+    tell,
 )
-from laggard.terminal.output import show
-from laggard.terminal.parts import Line
-from laggard.text.words import counted, joined, printable_line
-from laggard.token_file import read_token_file
+from laggard.suspects.scheduler import KnownNames, SchedulerAway, program
 from laggard.wire.exclusion import ExclusionsDocument, SuspectDocument
 from laggard.wire.nodes import NodeRow, NodesDocument
 
+TOKEN_FILE: Final = "/etc/laggard/confirm-token"
 _AT_ONCE_SECONDS: Final = 60.0
 """The time that SLURM has to start the measurement where the nodes are free."""
 _MAX_RING_BYTES: Final = 4 << 20
@@ -61,7 +65,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--token-file",
         metavar="FILE",
         default=TOKEN_FILE,
-        help=f"the secret of the collector's acknowledge_token_file, for it to keep the result (default: {TOKEN_FILE})",
+        help=f"the secret of the collector's confirm_token_file, for it to keep the result (default: {TOKEN_FILE})",
     )
     parser.add_argument("--only-measure", action="store_true", help="say what came of it, and have nothing kept")
     parser.add_argument("--format", choices=("text", "json"), default="text", help="json: one document")
@@ -104,13 +108,23 @@ def _judged(arguments: argparse.Namespace, ring: Ring, node: str, token: str) ->
         return SuspectDocument(node, "unknown", printable_line(ring.unknown or "the ring judged no suspect", 600))
     if KnownNames((suspect.node,)).find(node) is None and KnownNames((node,)).find(suspect.node) is None:
         raise UsageError(f"that ring's suspect was {printable_line(suspect.node, 80)}, and not {node}")
-    found = confirmation_of(ring, node, asking_user(), time.time())
+    found = confirmation_of(ring, node, _asking_user(), time.time())
     if found is None:
         return SuspectDocument(node, "unknown", printable_line(suspect.why, 600))
     if not token:
         return SuspectDocument(node, found.outcome, found.why, found)
     kept = tell(arguments.collector, token, found)
     return SuspectDocument(node, found.outcome, found.why, found, True, kept.incidents)
+
+
+def _asking_user() -> str:
+    """The user who asks: the one behind sudo, where there is one."""
+    if os.geteuid() == 0 and (behind := os.environ.get("SUDO_USER")):
+        return behind[:64]
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return f"uid {os.getuid()}"
 
 
 def _fleet(collector: str) -> _Fleet:
@@ -139,7 +153,7 @@ def _measured_by_slurm(arguments: argparse.Namespace, node: str, fleet: _Fleet) 
     if srun is None or sinfo is None or squeue is None:
         raise UsageError(
             f"SLURM's srun is not here: start `laggard ring --pairs --suspect {node} --format json` on {node} and on "
-            f"{MIN_PEERS} peers or more, and give what node 0 prints with --ring FILE"
+            f"{MIN_RING_PEERS} peers or more, and give what node 0 prints with --ring FILE"
         )
     nodes = slurm_nodes(sinfo)
     known = KnownNames(nodes).find(node)
@@ -149,11 +163,11 @@ def _measured_by_slurm(arguments: argparse.Namespace, node: str, fleet: _Fleet) 
     if not suspect.is_free:
         _refuse(suspect, squeue, is_waited_for=arguments.wait is not None)
     peers = list(expand_hosts(arguments.peers)) if arguments.peers else good_peers(node, fleet.rows, fleet.suspects)
-    partition, chosen = choose_nodes(suspect, peers, nodes, arguments.partition, MAX_PEERS)
-    if len(chosen) < MIN_PEERS:
+    partition, chosen = choose_nodes(suspect, peers, nodes, arguments.partition, MAX_RING_PEERS)
+    if len(chosen) < MIN_RING_PEERS:
         found = joined(chosen) if chosen else "none"
         raise NotMeasured(
-            f"it takes {MIN_PEERS} peers that are free, pass their checks and are not suspected, and "
+            f"it takes {MIN_RING_PEERS} peers that are free, pass their checks and are not suspected, and "
             f"partition {partition} has {found}: ask again later, or name them with --peers"
         )
     wait = arguments.wait or _AT_ONCE_SECONDS

@@ -1,4 +1,5 @@
-"""`laggard exclude`: the nodes that the next job is to leave out, as sbatch, a hostfile or a pod takes them."""
+"""`laggard exclude`: the nodes that the next job is to leave out, the worst first, as sbatch, a hostfile or a pod
+takes them."""
 
 from __future__ import annotations
 
@@ -7,22 +8,137 @@ import json
 import os
 import re
 import sys
-from typing import Final
+from collections.abc import Collection, Iterator, Sequence
+from typing import Final, NamedTuple
 
 from laggard import wire
-from laggard.address import without_login
-from laggard.collector_client import COLLECTOR_HELP, DEFAULT_URL, answer
-from laggard.errors import UsageError
+from laggard.kit.address import without_login
+from laggard.kit.collector_client import COLLECTOR_HELP, DEFAULT_URL, answer
+from laggard.kit.errors import UsageError
+from laggard.kit.parts import Line
+from laggard.kit.terminal import show
+from laggard.kit.words import counted, printable_line, utc_text
 from laggard.model import EXIT_CODES, Verdict
-from laggard.suspects.affinity import node_affinity
-from laggard.suspects.chosen import Chosen, cap_text, choose, explained
-from laggard.suspects.hostfile import without
-from laggard.suspects.names import KnownNames, hostlist
-from laggard.suspects.scheduler import SchedulerAway, kubernetes_names, program, slurm_names
-from laggard.terminal.output import show
-from laggard.terminal.parts import Line
-from laggard.text.words import printable_line
-from laggard.wire.exclusion import MAX_SECONDS, ExcludeDocument, ExclusionsDocument
+from laggard.suspects.scheduler import (
+    KnownNames,
+    SchedulerAway,
+    hostlist,
+    is_host_name,
+    kubernetes_names,
+    program,
+    slurm_names,
+)
+from laggard.wire.exclusion import MAX_SECONDS, ExcludeDocument, Exclusion, ExclusionsDocument
+
+# The nodes to leave out as Kubernetes' pods are told: a nodeAffinity, for the template of a Job. Pure.
+#
+# The name itself is matched, and not the label kubernetes.io/hostname, which a kubelet may have another value for. Of a
+# field one value alone can be named in a requirement; all requirements of a term have to hold
+# (https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-v1/, NodeSelectorTerm.matchFields).
+
+_HEAD = """affinity:
+  nodeAffinity:
+    requiredDuringSchedulingIgnoredDuringExecution:
+      nodeSelectorTerms:
+        - matchFields:
+"""
+
+
+def node_affinity(names: Sequence[str]) -> str:
+    """Empty where there are no names."""
+    if not names:
+        return ""
+    rows = (f"            - {{key: metadata.name, operator: NotIn, values: [{json.dumps(name)}]}}\n" for name in names)
+    return _HEAD + "".join(rows)
+
+
+class Chosen(NamedTuple):
+    """`names`: of `listed`, as the scheduler has them. `over_cap`: those that the cap keeps out of the list.
+    `not_known`: those that the scheduler has no more."""
+
+    names: tuple[str, ...]
+    listed: tuple[Exclusion, ...]
+    over_cap: tuple[Exclusion, ...]
+    not_known: tuple[str, ...]
+
+
+def choose(document: ExclusionsDocument, known: KnownNames | None) -> Chosen:
+    """`known`: the scheduler's nodes; None: it was not asked."""
+    names: dict[str, Exclusion] = {}
+    not_known = []
+    for it in document.exclusions:
+        name = it.node if known is None else known.find(it.node)
+        if name is None or not is_host_name(name):
+            not_known.append(it.node)
+        else:
+            names.setdefault(name, it)
+    listed, over = list(names.items())[: document.cap], list(names.items())[document.cap :]
+    return Chosen(
+        tuple(name for name, _ in listed),
+        tuple(it for _, it in listed),
+        tuple(it for _, it in over),
+        tuple(not_known),
+    )
+
+
+def cap_text(chosen: Chosen, document: ExclusionsDocument) -> str:
+    """One line that says which nodes the cap keeps out of the list; empty: none."""
+    if not chosen.over_cap:
+        return ""
+    suspect = len(chosen.listed) + len(chosen.over_cap)
+    return printable_line(
+        f"{suspect} of {counted(document.answering, 'node')} are suspect, and at most {document.cap} may be left out "
+        f"at once (max_drain_ratio): {', '.join(it.node for it in chosen.over_cap[:8])} stay in"
+    )
+
+
+def explained(chosen: Chosen, document: ExclusionsDocument) -> Iterator[str]:
+    """The list in words: a line for each node that is in it, and for each that could be and is not."""
+    yield f"{counted(len(chosen.names), 'node')} to leave out." if chosen.names else "No node is to be left out."
+    for name, it in zip(chosen.names, chosen.listed, strict=True):
+        yield printable_line(f"{name}: {it.reason}; {_when(it)}")
+    if text := cap_text(chosen, document):
+        yield f"The cap: {text}."
+        for it in chosen.over_cap:
+            yield printable_line(f"{it.node} stays in: {it.reason}; {_when(it)}")
+    for node in chosen.not_known:
+        yield printable_line(f"{node} is left away: the scheduler has no such node")
+    for each in document.left_in:
+        yield printable_line(f"{each.node} stays in: {each.why}")
+
+
+def _when(it: Exclusion) -> str:
+    since = "since before the collector started" if it.since is None else f"since {utc_text(it.since)}"
+    return f"{since}, " + ("as long as its checks fail" if it.until is None else f"until {utc_text(it.until)}")
+
+
+class Filtered(NamedTuple):
+    """The file's lines without the excluded hosts, and how many hosts are left."""
+
+    text: str
+    left: int
+    excluded: tuple[str, ...]
+
+
+def without(text: str, names: Collection[str]) -> Filtered:
+    """Comments and empty lines stay, and so does whatever follows a host: `n1 slots=8`, `n1:8`."""
+    known = KnownNames(names)
+    kept, excluded, left = [], [], 0
+    for line, host in _hosts(text):
+        if host and known.find(host) is not None:
+            excluded.append(host)
+        else:
+            kept.append(line)
+            left += bool(host)
+    return Filtered("".join(kept), left, tuple(excluded))
+
+
+def _hosts(text: str) -> Iterator[tuple[str, str]]:
+    """Yields each line with its host; empty: it names none."""
+    for line in text.splitlines(keepends=True):
+        word = line.partition("#")[0].split()
+        yield line, word[0].partition(":")[0] if word else ""
+
 
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _MAX_HOSTFILE_BYTES: Final = 16 << 20

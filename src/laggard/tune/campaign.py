@@ -1,17 +1,17 @@
-"""A campaign: the search, its trials and their study, within a budget. It resumes where it stopped."""
+"""A campaign: the search, its trials and their study, within a budget, about a subject: a space, and how a
+configuration in it is measured. It resumes where it stopped."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from laggard.tune.outcome import Outcome, Status
-from laggard.tune.search.design import Search
-from laggard.tune.search.plan import Found, Plan, Proposal
-from laggard.tune.space import Configuration, Space
-from laggard.tune.study.store import Study
+from laggard.recommend.advice.situation import Situation
+from laggard.tune.plan import Configuration, Found, Outcome, Plan, Proposal, Settings, Space, Status, Value
+from laggard.tune.search import Search
+from laggard.tune.study import Study
 
 Measure = Callable[[Configuration, Path], Outcome]
 """Measures a configuration once. The folder is the trial's own, and empty."""
@@ -86,3 +86,30 @@ class Campaign:
     def _is_out_of_time(self) -> bool:
         limit = self._budget.seconds
         return limit is not None and self._spent >= limit
+
+
+class Change(NamedTuple):
+    """One setting to change, as a recommendation names it."""
+
+    target: str
+    """The thing to change: nccl_env, deepspeed; launcher: a variable of the job."""
+    key: str
+    current: Value
+    recommended: Value
+
+
+class Subject(NamedTuple):
+    kind: str
+    """The kind of subject: nccl, zero, deepspeed."""
+    space: Space
+    measure: Measure
+    objective: str
+    """The meaning of a time: `seconds of a step`."""
+    changes: Callable[[Settings], list[Change]]
+    """The changes from the default to a configuration."""
+    situation: Situation = Situation()
+    """The situation that files of a recommendation are written from."""
+    starts: tuple[Settings, ...] = ()
+    notes: tuple[str, ...] = ()
+    settings: Mapping[str, Any] = {}
+    """The settings that the campaign was started with, as JSON: enough to make the subject again."""

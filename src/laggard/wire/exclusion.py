@@ -7,12 +7,13 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
-from laggard.wire.acknowledgement import Name, Text, UnixTime
-
 MAX_SECONDS = 7 * 86400.0
 """The longest time for which a node is left out that is not named again."""
 MAX_SWAPS = 64
 MAX_PEERS = 16
+Name = Annotated[str, Meta(max_length=256)]
+Text = Annotated[str, Meta(max_length=500)]
+UnixTime = Annotated[float, Meta(ge=0, le=1e11)]
 Ratio = Annotated[float, Meta(ge=0, le=1e6)]
 
 

@@ -1,7 +1,7 @@
 """The messages of an agent and its collector about rings on idle nodes: is one due, and which.
 
 A ring is a fixed, typed description and never a command line. Both sides sign what they say with the token
-(`rings.authentication`); `proof` is over the document with an empty proof.
+(`wire.signing`); `proof` is over the document with an empty proof.
 """
 
 from __future__ import annotations

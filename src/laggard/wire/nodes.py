@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import msgspec
+from msgspec import Struct
 
-from laggard.wire.acknowledgement import Acknowledgement
+from laggard.model import Finding
 
 MAX_RING_NODES = 256
 MAX_RING_PAIRS = 4096
@@ -79,8 +80,6 @@ class DrainsDocument(msgspec.Struct, frozen=True):
     waits."""
     asker_known: bool = True
     """True where an agent has reported under the asking node's name."""
-    acknowledged: tuple[Acknowledgement, ...] = ()
-    """Those that hold for the asking node."""
     schema: str = "laggard.drains/1"
 
 
@@ -97,3 +96,11 @@ class RingsDocument(msgspec.Struct, frozen=True):
     failing: int
     silent: int
     schema: str = "laggard.rings/1"
+
+
+class NodeFinding(Struct, frozen=True):
+    """`url`: of the agent that reported it. `node`: the name under which the node's ranks are known."""
+
+    url: str
+    node: str
+    finding: Finding

@@ -15,7 +15,7 @@ MAX_PARAMETERS: Final = 18
 """The parameters of one question: sixteen ranks, their job and its owner."""
 
 Name = Annotated[str, Meta(max_length=300)]
-"""Of a job or a node. No agent may report a name of more than 256 characters, and a job's key begins with its owner."""
+"""The name of a job or a node. An agent reports 256 characters of one at most; a job's key begins with its owner."""
 
 Schema = dict[str, Any]
 Asked = TypeVar("Asked", bound=Struct)

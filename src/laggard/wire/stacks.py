@@ -3,18 +3,13 @@ files when it is asked for them; and the question by which an operator has a col
 
 from __future__ import annotations
 
-import hashlib
-import hmac
-from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
-from msgspec import Meta, structs
+from msgspec import Meta
 
 from laggard.stacks.ask import MAX_SAMPLES, MAX_SECONDS, SAMPLES, SECONDS
 from laggard.stacks.sampled import MAX_BYTES, Sampled, encode, from_value
-from laggard.token_file import proved_by
-from laggard.wire.codec import encode as encode_document
 
 STACKS_SCHEMA = "laggard.stacks/1"
 STACKS_ASKED_SCHEMA = "laggard.stacks_asked/1"
@@ -133,18 +128,3 @@ def rank_stacks(sampled: Sampled, most: int = MAX_BYTES) -> RankStacks:
 def sampled_of(stacks: RankStacks) -> Sampled:
     """The stacks that travelled, as values: bounded and printable. Raises SampledError."""
     return from_value(msgspec.to_builtins(stacks))
-
-
-def signed(token: str, ask: StacksAsk) -> StacksAsk:
-    return structs.replace(ask, proof=_proof(token, ask))
-
-
-def is_signed(tokens: Sequence[str], ask: StacksAsk) -> bool:
-    """Whether somebody who knows one of the tokens asks this."""
-    proof = ask.proof.encode()
-    return proved_by(tokens, lambda token: hmac.compare_digest(proof, _proof(token, ask).encode())) is not None
-
-
-def _proof(token: str, ask: StacksAsk) -> str:
-    data = encode_document(structs.replace(ask, proof=""))
-    return hmac.new(token.encode(), b"laggard stacks\0" + data, hashlib.sha256).hexdigest()

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
 import pytest
 from msgspec import structs
 
-from laggard.acknowledge.kept_file import write_kept
-from laggard.agent.gate.question import Question, WrongQuestion, parse_question
-from laggard.agent.gate.quick_answer import Now, Own, quick_answer
-from laggard.agent.gate.serving import KeptAcknowledgements
+from laggard.agent.gate.server import Question, WrongQuestion, parse_question
+from laggard.agent.gate.serving import AcceptedFile, Now, Own, quick_answer
+from laggard.agent.prober.known import stricter_probes, variant_names
 from laggard.agent.prober.loop import ROUND, VARIANTS, ProbeRound
-from laggard.agent.prober.stricter import stricter_probes, variant_names
-from laggard.agent.prober.variants import split
+from laggard.agent.prober.process import split
 from laggard.model import Finding, Fix, ProbeResult, Report, Severity, Verdict
-from laggard.probes.choose import choose_probes
-from laggard.probes.gate_probes import fingerprint, gate_probes
+from laggard.probes.choose import choose_probes, fingerprint, gate_probes
 from laggard.probes.profiles import PROFILES
-from laggard.wire.acknowledgement import Acknowledgement, Covered
+from laggard.wire.accepted import Accepted, written
 
 BOOT = "0f9a7c52-3f0e-4d5c-9c55-0a4b5d1f7e10"
 OWN = Own("a" * 32, BOOT, frozenset({"disks", "gpu_busy", "gpu_count"}), frozenset({"gpu_busy"}), 90.0, True)
@@ -113,33 +111,36 @@ def test_a_process_of_the_system_on_a_gpu_is_a_warning_in_a_prolog_too(
     assert answered(busy, own=OWN._replace(sees_processes=sees))[0] == line
 
 
-def test_what_is_acknowledged_keeps_no_prolog_waiting() -> None:
+def test_what_root_accepts_keeps_no_prolog_waiting() -> None:
     disk = found("DISK_FULL", Severity.CRITICAL)
     bad = GOOD._replace(report=report("gpu_count", "disks", findings=(disk,)))
-    covers = (Covered("/", "critical"),)
-    known = Acknowledgement("a1", "DISK_FULL", ("n1",), "op", "a bigger one is ordered", 0.0, 60_000.0, covers)
-    other = structs.replace(known, nodes=("n2",))
-    over = structs.replace(known, until=NOW.clock)
-    warning = structs.replace(known, covers=(Covered("/", "warning"),))
+    stricter = GOOD._replace(variants=report("gpu_busy", findings=(disk,)))
+    known = Accepted("DISK_FULL", 60_000.0, "a bigger one is ordered", "/")
 
-    def answer(*acknowledged: Acknowledgement) -> str:
-        return quick_answer(ASKED, OWN, bad, NOW, acknowledged).line
+    def answer(*accepted: Accepted, latest: ProbeRound = bad) -> str:
+        return quick_answer(ASKED, OWN, latest, NOW, accepted).line
 
-    assert answer(known) == "PASS 10"
-    assert {answer(), answer(other), answer(over), answer(warning)} == {"CHECK critical"}
+    assert answer(known) == answer(structs.replace(known, device="")) == "PASS 10"
+    assert (answer(latest=stricter), answer(known, latest=stricter)) == ("CHECK stricter", "PASS 10")
+    others = {"device": "/home"}, {"until": NOW.clock}, {"code": "DISK_FAILED"}
+    assert {answer(structs.replace(known, **change)) for change in others} == {answer()} == {"CHECK critical"}
 
 
-def test_the_agent_reads_what_is_acknowledged_when_it_has_changed(tmp_path: Path) -> None:
-    path = tmp_path / "acknowledged.json"
-    kept = KeptAcknowledgements(str(path))
-    assert kept.get() == ()
-    known = Acknowledgement("a1", "DISK_FULL", ("n1",), "op", "ordered", 0.0, time.time() + 600, ())
-    write_kept(str(path), (known,))
-    assert kept.get() == (known,) == kept.get()
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, whose file it is")
+def test_the_agent_shows_what_root_accepts_as_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "accepted.json"
+    accepted = AcceptedFile(str(path))
+    bad = report("disks", findings=(found("DISK_FULL", Severity.CRITICAL),), verdict=Verdict.FAIL)
+    assert accepted.judged(bad, False) == bad
+    path.write_bytes(written([Accepted("DISK_FULL", time.time() + 600, "ordered")]))
+    shown = accepted.judged(bad, False)
+    assert (shown.verdict, shown.findings[0].severity) == (Verdict.OK, Severity.WARNING)
     path.chmod(0o666)
-    assert kept.get() == (), "anybody could have written it"
-    path.unlink()
-    assert kept.get() == ()
+    assert accepted.judged(bad, False) == bad == accepted.judged(bad, False), "anybody could have written it"
+    assert [it.message for it in caplog.records if "nothing is accepted" in it.message] == [
+        f"nothing is accepted on this node: {path} cannot be used: it is not root's alone to write: "
+        "chown root, chmod go-w"
+    ], "told once"
 
 
 def test_a_warning_that_the_agent_has_itself_is_no_more_than_a_warning() -> None:
@@ -175,19 +176,21 @@ def test_variants_are_what_a_prolog_judges_otherwise_and_are_no_part_of_the_agen
 def test_the_fingerprint_is_of_the_node_and_of_the_version(monkeypatch: pytest.MonkeyPatch) -> None:
     mine = fingerprint("n1")
     assert len(mine) == 32 and mine == fingerprint("n1") != fingerprint("n2")
-    monkeypatch.setattr("laggard.probes.gate_probes.__version__", "0.0.1")
+    monkeypatch.setattr("laggard.probes.choose.__version__", "0.0.1")
     assert fingerprint("n1") != mine
     monkeypatch.undo()
     limits = next(probe for probe in gate_probes() if probe.name == "disks")
     others = [probe for probe in gate_probes() if probe.name != "disks"]
-    monkeypatch.setattr("laggard.probes.gate_probes.gate_probes", lambda: (*others, limits))
+    monkeypatch.setattr("laggard.probes.choose.gate_probes", lambda: (*others, limits))
     assert fingerprint("n1") != mine, "the same probes in another order is not the same laggard"
 
 
-def test_a_question_is_one_line_of_a_fixed_form() -> None:
-    line = f"gate/1 prolog {'a' * 32} {BOOT} 7 0,2-3 5000"
-    assert parse_question(line) == Question("a" * 32, BOOT, 7, frozenset({0, 2, 3}), 5.0)
-    assert parse_question(line.replace("0,2-3", "-")).gpus is None
+PATH = f"/gate/1/prolog/{'a' * 32}/{BOOT}/7/0,2-3/5000"
+
+
+def test_a_question_is_a_path_of_a_fixed_form() -> None:
+    assert parse_question(PATH) == Question("a" * 32, BOOT, 7, frozenset({0, 2, 3}), 5.0)
+    assert parse_question(PATH.replace("0,2-3", "-")).gpus is None
 
 
 @pytest.mark.parametrize(
@@ -195,15 +198,15 @@ def test_a_question_is_one_line_of_a_fixed_form() -> None:
     [
         ("gate/1", "gate/2"),
         ("prolog", "epilog"),
-        ("aaaa ", "AAAA "),
-        (" 7 ", " -7 "),
+        ("aaaa/", "AAAA/"),
+        ("/7/", "/-7/"),
         ("0,2-3", "2-"),
         ("0,2-3", "0,"),
-        (" 5000", ""),
-        (" 5000", " 5000 x"),
-        (" 5000", " 5000\r"),
+        ("/5000", ""),
+        ("/5000", "/5000/x"),
+        ("/5000", "/5000\r"),
     ],
 )
 def test_anything_else_is_no_question(old: str, new: str) -> None:
     with pytest.raises(WrongQuestion):
-        parse_question(f"gate/1 prolog {'a' * 32} {BOOT} 7 0,2-3 5000".replace(old, new))
+        parse_question(PATH.replace(old, new))

@@ -10,18 +10,17 @@ import pytest
 from support.judge import judge
 from support.materialise import names
 
-from laggard.agent.gate.question import Question
-from laggard.agent.gate.quick_answer import Now, Own, quick_answer
-from laggard.agent.gate.serving import own_facts
+from laggard.agent.gate.server import Question
+from laggard.agent.gate.serving import Now, Own, own_facts, quick_answer
+from laggard.agent.prober.known import known_by, stricter_probes
 from laggard.agent.prober.loop import ProbeRound
-from laggard.agent.prober.stricter import known_by, stricter_probes
-from laggard.agent.prober.variants import split
+from laggard.agent.prober.process import split
 from laggard.cli import main
 from laggard.probes.choose import choose_probes
 from laggard.probes.errors import Unknown
 from laggard.probes.host.host import Host
 from laggard.probes.profiles import find_profile
-from laggard.probes.runner.job_gpus import parse_gpus
+from laggard.probes.runner.report import parse_gpus
 
 pytestmark = pytest.mark.apart
 

@@ -7,20 +7,19 @@ import os
 import socket
 import stat
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.waiting import wait_for
 
-from laggard.agent.gate.listener import open_listener
-from laggard.agent.gate.question import Answer, Question
-from laggard.agent.gate.server import MAX_CONNECTIONS, GateServer
+from laggard.agent.gate.server import MAX_CONNECTIONS, Answer, GateServer, Question, open_listener
 from laggard.agent.prober.loop import ROUND, VARIANTS, ProbeLoop
 from laggard.model import ProbeResult, Report, Verdict
 
 SECONDS = 60.0
-LINE = f"gate/1 prolog {'a' * 32} 0f9a7c52-3f0e-4d5c-9c55-0a4b5d1f7e10 0 - 60000\n"
+PATH = f"/gate/1/prolog/{'a' * 32}/0f9a7c52-3f0e-4d5c-9c55-0a4b5d1f7e10/0/-/60000"
+HEAD = "HTTP/1.0 200 OK\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\nWAIT\n"
 
 
 class Agent:
@@ -51,12 +50,15 @@ class Agent:
         self._now = self.verdict
         return Report(Verdict.OK, "n1", 0.1, (), (), {})
 
-    def ask(self, line: str = LINE) -> socket.socket:
+    def ask(self, path: str = PATH) -> socket.socket:
+        return self.say(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nUser-Agent: x\r\n\r\n")
+
+    def say(self, text: str) -> socket.socket:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             connection.settimeout(SECONDS)
             connection.connect(self.path)
-            connection.sendall(line.encode())
+            connection.sendall(text.encode())
         except OSError:
             connection.close()
             raise
@@ -74,8 +76,9 @@ def agent(tmp_path: Path) -> Iterator[Agent]:
 
 
 def said(connection: socket.socket) -> str:
+    """What is said after the head."""
     with connection, connection.makefile("r", newline="") as lines:
-        return lines.read()
+        return lines.read().removeprefix(HEAD)
 
 
 def test_who_can_be_answered_is_answered_at_once(agent: Agent) -> None:
@@ -83,7 +86,7 @@ def test_who_can_be_answered_is_answered_at_once(agent: Agent) -> None:
     assert said(agent.ask()) == "PASS 12\n"
     agent._now = Answer(False, reason="critical")
     assert said(agent.ask()) == "CHECK critical\n"
-    assert said(agent.ask("anything else\n")) == "CHECK question\n"
+    assert said(agent.ask("/metrics")) == "CHECK question\n"
     assert stat.S_IMODE(os.stat(agent.path).st_mode) == 0o600
 
 
@@ -91,7 +94,7 @@ def test_two_hundred_wait_for_one_round(agent: Agent) -> None:
     """None of them pays for it alone; who comes during a round that cannot settle it waits for one more at most."""
     waiting = [agent.ask() for _ in range(200)]
     for each in waiting:
-        assert each.recv(5) == b"WAIT\n"
+        assert each.recv(len(HEAD)).decode() == HEAD
     agent.loop.start()
     agent.verdict = Answer(True, 1)
     agent.go_on.set()
@@ -102,35 +105,26 @@ def test_two_hundred_wait_for_one_round(agent: Agent) -> None:
 def test_what_a_new_round_does_not_settle_the_gate_looks_at(agent: Agent) -> None:
     agent.go_on.set()
     agent.loop.start()
-    assert said(agent.ask()) == "WAIT\nCHECK old\n"
+    assert said(agent.ask()) == "CHECK old\n"
     agent._now = agent.verdict = Answer(False, reason="stricter", cure=VARIANTS)
-    assert said(agent.ask()) == "WAIT\nCHECK stricter\n"
+    assert said(agent.ask()) == "CHECK stricter\n"
     assert agent.variants >= 1
     agent.verdict = Answer(True, 3)
-    assert said(agent.ask()) == "WAIT\nPASS 3\n"
+    assert said(agent.ask()) == "PASS 3\n"
 
 
 def test_who_would_not_wait_is_told_at_once_and_who_waits_in_vain_at_the_end(agent: Agent) -> None:
-    assert said(agent.ask(LINE.replace(" 60000", " 0"))) == "CHECK old\n"
-    assert said(agent.ask(LINE.replace(" 60000", " 300"))) == "WAIT\nCHECK old\n"
-
-
-def test_curl_gets_the_line_as_a_page(agent: Agent) -> None:
-    agent._now = Answer(True, 7)
-    path = "/" + LINE.strip().replace(" ", "/")
-    page = said(agent.ask(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nUser-Agent: x\r\n\r\n"))
-    head, _, body = page.partition("\r\n\r\n")
-    assert head.startswith("HTTP/1.0 200 OK\r\n") and body == "PASS 7\n"
-    assert said(agent.ask("GET /metrics HTTP/1.1\r\n\r\n")).endswith("\r\n\r\nCHECK question\n")
+    assert said(agent.ask(PATH.replace("/60000", "/0"))) == "CHECK old\n"
+    assert said(agent.ask(PATH.replace("/60000", "/300"))) == "CHECK old\n"
 
 
 def test_who_says_nothing_too_much_or_half_a_line_keeps_nobody_waiting(agent: Agent) -> None:
     agent._now = Answer(True, 1)
     with contextlib.ExitStack() as stack:
-        for part in ("", LINE[:20], "GET /"):
-            stack.enter_context(agent.ask(part))
+        for part in ("", f"GET {PATH}", "GET /", "\r\n"):
+            stack.enter_context(agent.say(part))
         with contextlib.suppress(ConnectionError):
-            stack.enter_context(agent.ask("x" * 100_000)).recv(1)
+            stack.enter_context(agent.say("x" * 100_000)).recv(1)
         assert said(agent.ask()) == "PASS 1\n"
     gone = [agent.ask() for _ in range(20)]
     for each in gone:
@@ -142,7 +136,7 @@ def test_more_than_it_holds_are_sent_away_and_look_themselves(agent: Agent) -> N
     with contextlib.ExitStack() as stack:
         held = [stack.enter_context(agent.ask()) for _ in range(MAX_CONNECTIONS)]
         for each in held:
-            assert each.recv(5) == b"WAIT\n"
+            assert each.recv(len(HEAD)).decode() == HEAD
         with pytest.raises(ConnectionError):
             assert said(agent.ask()) == ""
             raise ConnectionError  # it was closed before its question was sent, or behind it
@@ -174,12 +168,6 @@ def test_it_listens_nowhere_where_others_can_put_a_socket(tmp_path: Path, caplog
 def test_a_round_that_is_wanted_does_not_wait_for_its_time(agent: Agent) -> None:
     agent.go_on.set()
     agent.loop.start()
-    deadline = time.monotonic() + SECONDS
-    while agent.rounds < 1 or not agent.loop.ready:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_for(lambda: agent.loop.ready)
     before = agent.loop.latest.began
-    while agent.loop.latest.began == before:
-        agent.loop.want(ROUND)
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_for(lambda: agent.loop.want(ROUND) or agent.loop.latest.began != before)

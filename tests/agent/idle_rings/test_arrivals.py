@@ -11,9 +11,15 @@ from typing import Any
 
 import pytest
 
-from laggard.agent.idle_rings.arrivals import Arrivals, GpuWatch, processes_of_session, session_of
+from laggard.agent.idle_rings.ring import (
+    Arrivals,
+    GpuProcesses,
+    GpuWatch,
+    NvmlUnreadable,
+    processes_of_session,
+    session_of,
+)
 from laggard.agent.ranks.reader import RankFiles
-from laggard.probes.nvml.processes import GpuProcesses, NvmlUnreadable
 
 
 @pytest.fixture

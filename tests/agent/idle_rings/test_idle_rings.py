@@ -1,4 +1,4 @@
-"""`laggard idle-rings` on four nodes, each with processes and a /run/laggard of its own: rings that the real collector
+"""`laggard agent --idle-rings` on four nodes, each with processes and a /run/laggard of its own: rings that the
 plans, and what ends them."""
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +21,10 @@ import psutil
 import pytest
 from support.ports import free_port
 
-from laggard.agent.idle_rings.settings import IdleRingsSettings, find_tokens
+from laggard.agent.idle_rings.command import IdleRingsSettings, find_tokens
 from laggard.cli import main
-from laggard.errors import UsageError
-from laggard.rings.authentication import is_signed, new_nonce, signed
+from laggard.kit.errors import UsageError
 from laggard.rings.place import read_tokens
-from laggard.wire import decode, encode
-from laggard.wire.idle_rings import RingAsk, RingDue
 
 LONG = 480.0
 RINGS_ON_AND_ON = {"ring_period_seconds": 1.0}
@@ -66,7 +63,7 @@ def is_connected(process: psutil.Process) -> bool:
 
 
 class Node:
-    """A node: its agent, and `laggard idle-rings` beside it, which is process 1's only child."""
+    """A node: its agent, and `laggard agent --idle-rings` beside it, which is process 1's only child."""
 
     def __init__(self, number: int, folder: Path, start_agent: Any) -> None:
         self.name, self.ranks, self.log = f"n{number}", folder / f"ranks{number}", folder / f"n{number}.log"
@@ -85,7 +82,8 @@ class Node:
             sys.executable,
             "-m",
             "laggard",
-            "idle-rings",
+            "agent",
+            "--idle-rings",
             "--config",
             str(self._settings),
             "--log.level",
@@ -167,16 +165,10 @@ def nodes(start_agent: Any, start_collector: Any, tmp_path: Path) -> Iterator[Cl
     token.chmod(0o600)
     tmp_path.chmod(0o755)
 
-    def make(count: int, tokens: Sequence[str] = (), **settings: Any) -> list[Node]:
-        """`tokens`: what the file of each node has, and the collector's what that of the last one has; none: one file
-        for all."""
+    def make(count: int, **settings: Any) -> list[Node]:
         made.extend(Node(number, tmp_path, start_agent) for number in range(count))
-        files = [tmp_path / f"token{number}" for number in range(len(tokens))]
-        for file, text in zip(files, tokens, strict=True):
-            file.touch(0o600)
-            file.write_text(text)
         own = {
-            "ring_token_file": str(files[-1] if tokens else token),
+            "ring_token_file": str(token),
             "ring_ask_seconds": 1.0,
             "ring_port": free_port(),
             "interval_seconds": 1.0,
@@ -186,8 +178,8 @@ def nodes(start_agent: Any, start_collector: Any, tmp_path: Path) -> Iterator[Cl
         flags = [word for node in made for word in ("--target", node.agent.url)]
         collector = start_collector("--config", str(config), *flags)
         collector.wait_ready()
-        for number, node in enumerate(made):
-            node.start(collector.url, files[number] if tokens else token)
+        for node in made:
+            node.start(collector.url, token)
         return made
 
     yield make
@@ -218,36 +210,6 @@ def wait_for_data(nodes: list[Node]) -> tuple[Node, list[Node]]:
     others = [node for node in nodes if node is not here and node.takes_part()]
     assert others, here.told()
     return here, others
-
-
-@pytest.mark.wall_clock("2026-11-25, at load 8 to 18: no ring was due")
-@needs_namespaces
-@pytest.mark.slow
-def test_idle_nodes_measure_one_another_and_their_agents_tell(nodes: Cluster) -> None:
-    """Whoever asks is measured, and the result is where the node's agent reads it. What a ring finds depends on how
-    busy this machine is: tests/rings judges that."""
-    made = nodes(3)
-
-    def is_measured(node: Node) -> bool:
-        """A ring that could not judge is followed by another."""
-        return node.outcomes()[-1:] in (["ok"], ["fail"]) and node.noted() == Counter(node.outcomes())
-
-    wait_until(lambda: all(map(is_measured, made)), "no ring ended", made)
-    for node in made:
-        *before, outcome = node.outcomes()
-        assert {*before} <= {"unknown"}, node.log.read_text()
-        assert bool(node.last_findings()) == (outcome == "fail")
-        assert node.ring() == []
-
-
-@needs_namespaces
-@pytest.mark.slow
-def test_nodes_measure_one_another_while_their_token_is_replaced(nodes: Cluster, tmp_path: Path) -> None:
-    """One sends the old token still, the others the new one, and all know both (docs/operate.md)."""
-    made = nodes(3, tokens=("old\nnew\n", "new\nold\n", "new\nold\n"))
-    wait_until(lambda: all(node.outcomes()[-1:] in (["ok"], ["fail"]) for node in made), "no ring ended", made)
-    for node in made:
-        assert not node.said("another token") and not node.said("does not prove"), node.log.read_text()
 
 
 @pytest.mark.wall_clock("2026-11-25, at load 8 to 18: the ring was over before the job was seen")
@@ -329,7 +291,7 @@ def is_alive(process: psutil.Process) -> bool:
 def test_without_a_token_nothing_starts(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LAGGARD_RING_TOKEN", raising=False)
     monkeypatch.delenv("LAGGARD_RING_TOKEN_FILE", raising=False)
-    assert main(["idle-rings", "--collector", "http://127.0.0.1:1"]) == 64
+    assert main(["agent", "--idle-rings", "--collector", "http://127.0.0.1:1"]) == 64
     assert "idle rings are off: no token. Give token_file" in capsys.readouterr().err
 
 
@@ -349,44 +311,3 @@ def test_the_file_that_the_environment_names_is_read_anew(tmp_path: Path, monkey
         find_tokens(IdleRingsSettings())
     monkeypatch.delenv("LAGGARD_RING_TOKEN_FILE")
     assert find_tokens(IdleRingsSettings())() == read_tokens(None) == ("of the environment",)
-
-
-@pytest.mark.slow
-def test_the_collector_refuses_who_has_no_token_or_repeats_a_question(
-    start_collector: Any, fake_agent: Any, make: Any, tmp_path: Path
-) -> None:
-    token = tmp_path / "token"
-    token.write_text("right")
-    config = tmp_path / "collector.json"
-    agent = fake_agent(make.ranks_document("n0", []), make.report("n0"))
-    config.write_text(json.dumps({"ring_token_file": str(token), "incidents_database": ""}))
-    collector = start_collector("--config", str(config), "--target", agent.address)
-    collector.wait_ready()
-
-    def ask(key: str, **changes: Any) -> Any:
-        values = {"node": "n0", "at": time.time(), "nonce": new_nonce(), **changes}
-        body = encode(signed(key, "agent", RingAsk(**values)))
-        return collector.client.post("/api/v1/rings/due", content=body)
-
-    wrong = ask("wrong")
-    assert (wrong.status_code, wrong.text) == (403, "another token than the collector's\n")
-    nonce = new_nonce()
-    good = ask("right", nonce=nonce)
-    due = decode(good.content, RingDue)
-    assert due.ring is None and due.nonce == nonce and is_signed("right", "collector", due)
-    assert "a ring needs 3" in due.reason
-    assert not is_signed("wrong", "collector", due) and not is_signed("right", "agent", due)
-    assert ask("right", nonce=nonce).status_code == 409
-    old = ask("right", at=time.time() - 3600)
-    assert old.status_code == 409 and "s apart: set them" in old.text
-    assert collector.client.post("/api/v1/rings/due", content=b"{" * 10_000).status_code == 400
-    assert collector.get("/api/v1/rings/due").status_code == 405
-
-
-@pytest.mark.slow
-def test_a_collector_without_a_token_says_so(start_collector: Any) -> None:
-    collector = start_collector("--config", "/dev/null")
-    answer = collector.client.post("/api/v1/rings/due", content=b"{}")
-    assert (answer.status_code, answer.text) == (
-        403, "no ring is ever due here: this collector has no ring_token_file\n",
-    )  # fmt: skip

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from laggard.agent.jobs.hook_blind import hook_blind_findings
+from laggard.agent.jobs import hook_blind_findings
 from laggard.agent.ranks.reader import RankFiles
 from laggard.model import Severity
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from support.nccl_logs import log_text
 
-from laggard.agent.jobs.transport import JobTransports, _TransportFact, hardware_facts, judge
+from laggard.agent.jobs import JobTransports, _TransportFact, hardware_facts, judge
 from laggard.agent.ranks.reader import RankFiles
 from laggard.model import Finding, ProbeResult, Report, Verdict
 from laggard.nccl.log.reader import parse_nccl_log
@@ -117,7 +117,7 @@ def test_a_defect_in_judging_one_job_costs_no_other(tmp_path: Path, monkeypatch:
             raise RuntimeError("a defect")
         return judge_rank_transports(job, *rest)
 
-    monkeypatch.setattr("laggard.agent.jobs.transport.judge_rank_transports", fail_of_hostile)
+    monkeypatch.setattr("laggard.agent.jobs.judge_rank_transports", fail_of_hostile)
     rows = [*fact_rows("hostile", honest), *fact_rows("honest", honest)]
     assert {it.device for it in judge(rows, hardware_facts(WITH_RDMA))} >= {"job honest"}
 

@@ -8,17 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from laggard.agent.prober.known_probes import know_probes
-from laggard.agent.prober.stricter import known_by
-from laggard.errors import UsageError
+from laggard.agent.prober.known import known_by
+from laggard.agent.prober.loop import know_probes
+from laggard.kit.errors import UsageError
 from laggard.probes.choose import choose_probes
-from laggard.probes.host.apart import NoChild
 from laggard.probes.profiles import PROFILES
 
 _LOADS = """
 import sys
 import laggard.agent.main
-from laggard.agent.prober.known_probes import know_probes
+from laggard.agent.prober.loop import know_probes
 assert len(know_probes("periodic", "n1").gate) > 20
 print(*[name for name in sys.modules if name in ("laggard.probes.registry", "laggard.probes.gpu.throttle")])
 """
@@ -29,13 +28,10 @@ def test_it_is_what_the_probes_themselves_say() -> None:
     assert know_probes("periodic", "n1") == known_by(own, "n1") != known_by(own, "n2")
 
 
-def test_it_is_the_same_where_no_process_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> bytes:
-        raise NoChild("cannot start a process")
-
-    expected = know_probes("periodic", "n1")
-    monkeypatch.setattr("laggard.agent.prober.known_probes.apart", refuse)
-    assert know_probes("periodic", "n1") == expected
+def test_without_a_process_that_tells_it_the_agent_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("laggard.agent.prober.loop.own_process", lambda *_: ("/nowhere/python",))
+    with pytest.raises(UsageError, match="cannot tell what profile periodic runs: .*No such file"):
+        know_probes("periodic", "n1")
 
 
 def test_a_profile_that_names_no_probe_is_refused(tmp_path: Path) -> None:

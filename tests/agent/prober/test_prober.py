@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from support.waiting import wait_for
 
 from laggard.agent.prober import process as process_module
 from laggard.agent.prober.loop import ProbeLoop
@@ -31,13 +32,6 @@ def children() -> Children:
     """Lists the processes that the test has started and not reaped. Tests before it may have left dead ones."""
     before = psutil.Process().children()
     return lambda: [child for child in psutil.Process().children() if child not in before]
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    until = time.monotonic() + 120
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.02)
 
 
 def python(script: str) -> list[str]:
@@ -68,7 +62,7 @@ def test_a_helper_that_returns_no_report(
     with pytest.raises(ProberError, match=message):
         prober.run_probes()
     assert time.monotonic() - began < 300
-    wait_until(lambda: children() == [])
+    wait_for(lambda: children() == [])
 
 
 def test_a_command_that_does_not_exist() -> None:
@@ -86,7 +80,7 @@ def test_another_helper_is_started_after_one_that_failed(children: Children, tmp
     (child,) = children()
     assert prober.run_probes().verdict is Verdict.OK and children() == [child]
     prober.stop()
-    wait_until(lambda: children() == [])
+    wait_for(lambda: children() == [])
     with pytest.raises(ProberError, match="stopping"):
         prober.run_probes()
 
@@ -95,7 +89,7 @@ def test_the_real_helper_ends_its_probes_with_itself(children: Children) -> None
     prober = Prober(prober_command("periodic"), "n0", 300.0)
     assert {probe.name for probe in prober.run_probes().probes} >= {"limits", "clock", "disks"}
     prober.stop()
-    wait_until(lambda: children() == [])
+    wait_for(lambda: children() == [])
 
 
 def test_the_helper_ends_with_its_input_in_the_middle_of_a_round() -> None:
@@ -127,7 +121,7 @@ def test_a_helper_that_does_not_end_is_killed(children: Children) -> None:
     prober.run_probes()
     assert children() != []
     prober.stop()
-    wait_until(lambda: children() == [])
+    wait_for(lambda: children() == [])
     assert children() == []
 
 
@@ -172,7 +166,7 @@ finally:
 
 @pytest.mark.slow
 def test_it_starts_where_a_launcher_alone_finds_laggard(tmp_path: Path) -> None:
-    """As in the Debian package, whose Python has laggard in none of its own folders."""
+    """The Python has laggard in none of its own folders."""
     library, launcher = tmp_path / "lib", tmp_path / "launcher"
     library.mkdir()
     launcher.write_text(LAUNCHER)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from laggard.agent.ranks.cache import RankCache
+from laggard.agent.ranks.reader import RankCache
 from laggard.wire.ranks import RanksDocument
 
 
 def test_what_was_read_is_shared_until_it_is_old(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
-    monkeypatch.setattr("laggard.agent.ranks.cache.time.monotonic", lambda: now)
+    monkeypatch.setattr("laggard.agent.ranks.reader.time.monotonic", lambda: now)
     documents: list[RanksDocument] = []
 
     def read() -> RanksDocument:

@@ -79,7 +79,7 @@ class Machine:
 
     def set(self, pid: int, core: int, ran: float, queued: float, name: str = "python (x) y") -> None:
         """Process `pid`, of one thread, ran and waited for so many seconds."""
-        fields = ["S", *["0"] * 10, str(int(ran * 100)), "0", *["0"] * 6, "55", *["0"] * 16, str(core)]
+        fields = ["S", *["0"] * 10, str(int(ran * 100)), "0", *["0"] * 6, "55", *["0"] * 16, str(core), *["0"] * 13]
         for folder in (self.path / str(pid), self.path / str(pid) / "task" / str(pid)):
             folder.mkdir(parents=True, exist_ok=True)
             (folder / "stat").write_text(f"{pid} ({name}) {' '.join(fields)}\n")

@@ -11,11 +11,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.waiting import wait_for
 
-from laggard.agent.ranks.end import LastMoment, rank_end
-from laggard.agent.ranks.exit_watch import ExitWatch, WatchedExit
-from laggard.agent.ranks.kernel_word import OomCounts, confirmed_word, kernel_word, names_another
-from laggard.agent.ranks.oom_kills import OomKills, count_machines_oom_kills, count_oom_kills, read_oom_kills
+from laggard.agent.ranks.end import ExitWatch, LastMoment, WatchedExit, rank_end
+from laggard.agent.ranks.kernel_word import (
+    OomCounts,
+    OomKills,
+    confirmed_word,
+    count_machines_oom_kills,
+    count_oom_kills,
+    kernel_word,
+    names_another,
+    read_oom_kills,
+)
 from laggard.probes.host.kernel_log import parse_messages
 
 LAUNCHER = """
@@ -34,10 +42,11 @@ def watch() -> Iterator[ExitWatch]:
 
 
 def ended(watch: ExitWatch, name: str) -> WatchedExit:
-    deadline = time.monotonic() + 120
-    while (found := watch.exit_of(name)) is None or found.status is None:
-        assert time.monotonic() < deadline, found
-        time.sleep(0.02)
+    def has_ended() -> WatchedExit | None:
+        found = watch.exit_of(name)
+        return found if found and found.status else None
+
+    found: WatchedExit = wait_for(has_ended, lambda: watch.exit_of(name))
     return found
 
 
@@ -76,7 +85,6 @@ def test_a_pid_that_is_another_process_by_now_is_not_watched(watch: ExitWatch) -
     assert len(os.listdir("/proc/self/fd")) == before
     child.send_signal(signal.SIGKILL)
     child.communicate()
-    time.sleep(0.2)
     assert watch.exit_of("rank") is None
 
 

@@ -14,16 +14,14 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laggard.agent.ranks.collectives import read_collectives
-from laggard.agent.ranks.reader import RankFiles
+from laggard.agent.ranks.reader import RankFiles, read_collectives
 from laggard.agent.ranks.row import Now, read_rank
-from laggard.collector.scrape.collectives_validation import validate_collectives
-from laggard.collector.scrape.validation import validate_ranks
+from laggard.collector.scrape.validation import validate_collectives, validate_ranks
 from laggard.rankfile import BeatRecord, GroupState, Lane, RankFileError
 from laggard.rankfile.layout import COUNTERS_FIXED, STEP_BODY
 from laggard.rankfile.writer import RankFileWriter
 from laggard.wire import encode
-from laggard.wire.collectives import CollectivesDocument
+from laggard.wire.ranks import CollectivesDocument
 
 PARTS = ("identity", "lanes", "counters", "steps", "collectives", "beat", "words")
 NODE = "n0"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from laggard.agent.ranks.process_info import ProcessInfo, read_process_info
+from laggard.agent.ranks.row import ProcessInfo, read_process_info
 
 
 @pytest.mark.parametrize(

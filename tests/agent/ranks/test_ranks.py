@@ -18,15 +18,15 @@ from typing import Any
 import pytest
 from msgspec import structs
 from support.agents import IDENTITY
+from support.steps import StepRow, step_rows
 
-from laggard.agent.jobs.hook_blind import hook_blind_findings
+from laggard.agent.jobs import hook_blind_findings
 from laggard.agent.ranks import directory as directory_module
 from laggard.agent.ranks.directory import MAX_FILES, list_files
 from laggard.agent.ranks.reader import EXPIRE_AFTER_NS, MAX_RANKS, RankFiles
-from laggard.agent.ranks.row import Now
-from laggard.agent.ranks.validation import MAX_STEP_NS
+from laggard.agent.ranks.row import MAX_STEP_NS, Now
 from laggard.catalogue.rank_metrics import MAX_PAIRS
-from laggard.collector.scrape.validation import validate_ranks
+from laggard.collector.scrape.validation import validate_ranks, validate_ranks_answer
 from laggard.rankfile import BeatRecord
 from laggard.rankfile.fact_names import UNNAMED_COLLECTIVES, UNNAMED_REASONS
 from laggard.rankfile.layout import FILE_BYTES
@@ -71,7 +71,7 @@ def test_a_running_rank(files: RankFiles, start_rank: Start) -> None:
     assert (row.in_flight.op, row.in_flight.group, row.in_flight.seq) == ("all_gather", "dp:0-3", 7)
     assert 0 <= row.in_flight.seconds <= time.monotonic() - began
     assert row.phase == "backward"
-    assert row.rows == () and document.ignored == ()
+    assert document.steps is None and document.ignored == ()
     validate_ranks(encode(document))
 
 
@@ -107,15 +107,19 @@ def test_only_steps_that_are_new(files: RankFiles, start_rank: Start) -> None:
     before = time.monotonic()
     first = files.read(since=0)
     after = time.monotonic()
-    assert [row.step for row in first.ranks[0].rows] == [0, 1]
-    row = first.ranks[0].rows[1]
-    assert row.end - row.start == pytest.approx(1.0) == pytest.approx(sum(row.phases) + row.waited)
+    _, row = steps_in(first)
+    assert row.step == 1 and row.end - row.start == pytest.approx(1.0) == pytest.approx(sum(row.phases) + row.waited)
     assert before - 1.0 <= first.next <= after - 1.0, "the margin by which it lies in the past"
     now = time.monotonic()
     rank.do("step")
-    assert [row.step for row in files.read(since=now).ranks[0].rows] == [2]
-    assert [row.step for row in files.read(since=row.end).ranks[0].rows] == [1, 2]
-    assert files.read(since=time.monotonic() + 1).ranks[0].rows == files.read(since=0).ranks[0].rows
+    assert [row.step for row in steps_in(files.read(since=now))] == [2]
+    assert [row.step for row in steps_in(files.read(since=row.end))] == [1, 2]
+    assert files.read(since=time.monotonic() + 1).steps == files.read(since=0).steps
+
+
+def steps_in(document: RanksDocument) -> list[StepRow]:
+    """Those of the first rank."""
+    return [*step_rows(validate_ranks_answer(encode(document)).steps[0])]
 
 
 def test_a_rank_that_finished_and_one_that_died(files: RankFiles, start_rank: Start) -> None:
@@ -301,8 +305,7 @@ def test_a_step_of_the_longest_time_is_not_longer_in_seconds(rank_dir: Path, fil
     for number, start in enumerate(starts[:100]):
         rank.write_step(number, start, start + MAX_STEP_NS, *[0] * 11)
     rank.write_step(101, 5, 5 + MAX_STEP_NS // 2, *[0] * 11)
-    (row,) = validate_ranks(encode(files.read(since=0))).ranks
-    assert starts and [step.step for step in row.rows] == [101]
+    assert starts and [step.step for step in steps_in(files.read(since=0))] == [101]
 
 
 def test_findings_about_jobs_are_no_longer_than_a_collector_takes(rank_dir: Path, files: RankFiles) -> None:

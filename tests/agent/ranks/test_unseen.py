@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from laggard.agent.ranks.reader import RankFiles
-from laggard.process_identity import own_identity
-from laggard.rankfile.directory import own_directory
+from laggard.kit.processes import own_identity
+from laggard.rankfile.layout import own_directory
 from laggard.rankfile.unseen import MAX_MARKS, STARTING, UNSEEN, UnseenMark, has_room, write_mark
 
 

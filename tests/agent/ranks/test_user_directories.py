@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from laggard.agent.ranks import directory as directory_module
-from laggard.agent.ranks import safety
+from laggard.agent.ranks import directory as safety
 from laggard.agent.ranks.reader import HELD, RankFiles
-from laggard.rankfile.directory import own_directory
+from laggard.rankfile.layout import own_directory
 
 USER, OTHER = 12345, 54321
 ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be several users")
@@ -23,7 +23,7 @@ ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be several u
 DROP = """
 import encodings.idna, os, sys
 from laggard.nccl import private_log
-from laggard.rankfile.directory import log_directory, own_directory
+from laggard.rankfile.layout import log_directory, own_directory
 os.setgroups([])
 os.setgid({user})
 os.setuid({user})

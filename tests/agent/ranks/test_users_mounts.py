@@ -13,7 +13,7 @@ import pytest
 from support.hostile import compiled, needs_fuse
 
 from laggard.agent.ranks.reader import MOUNTED, RankFiles
-from laggard.agent.ranks.users_mounts import is_below, users_mounts
+from laggard.agent.ranks.stack_files import is_below, users_mounts
 
 TABLE = """\
 24 1 0:22 / /proc rw shared:5 - proc proc rw

@@ -19,7 +19,7 @@ from support.paths import DATA
 from laggard.agent.ras.answer import parse
 from laggard.agent.ras.asker import MIN_INTERVAL_SECONDS, SETTLE_SECONDS, SPREAD_SECONDS, RasAsker
 from laggard.nccl.ras import LIMITS, Limits
-from laggard.wire.ras import RasCommunicator, RasJob, RasSource
+from laggard.wire.ranks import RasCommunicator, RasJob, RasSource
 
 AWAY = "203.0.113.7"  # an address for documentation (RFC 5737), of no machine
 SETTLED = SETTLE_SECONDS + SPREAD_SECONDS
@@ -337,7 +337,7 @@ def test_a_kernel_that_does_not_tell_is_not_taken_for_nobody(monkeypatch: pytest
         raise PermissionError(errno.EPERM, "Operation not permitted")
 
     agent = Agent(ras([FakeCommunicator(ranks(7, 7))]).port)
-    monkeypatch.setattr("laggard.agent.ras.listeners.listening_sockets", refuse)
+    monkeypatch.setattr("laggard.agent.ras.asker.listening_sockets", refuse)
     source = agent.later(SETTLED)
     assert (source.state, source.jobs) == ("failed", ())
     assert source.reason == "the kernel does not tell who listens: Operation not permitted"

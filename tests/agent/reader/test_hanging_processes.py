@@ -6,8 +6,6 @@ import contextlib
 import json
 import os
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -15,14 +13,14 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from support.daemons import laggard
 from support.hostile import held_memory, needs_fuse
 from support.readers import OTHER, Reader, environ
 
-from laggard.agent.idle_rings.arrivals import Arrivals, GpuWatch
+from laggard.agent.idle_rings.ring import Arrivals, GpuWatch
 from laggard.agent.ranks.reader import RankFiles
 from laggard.agent.reader.server import MAX_CONNECTIONS, ReaderServer
-from laggard.probes.host.apart import NoChild, Stopped, apart
-from laggard.probes.host.hanging_users import SKIPPED_SECONDS, HangingUsers
+from laggard.probes.host.apart import SKIPPED_SECONDS, HangingUsers, NoChild, Stopped, apart
 from laggard.probes.host.reader import NoReader, ask
 from laggard.probes.nccl.model.running_ranks import RankProcesses
 
@@ -54,8 +52,7 @@ def test_it_takes_no_place_of_the_reader(tmp_path: Path) -> None:
 @needs_fuse
 def test_it_costs_a_gate_no_answer_about_the_others(tmp_path: Path) -> None:
     with held_memory(tmp_path, NCCL_DEBUG="INFO"):
-        words = [sys.executable, "-m", "laggard", "healthcheck", "--only", "nccl_env", "--format", "json"]
-        done = subprocess.run(words, capture_output=True, text=True, timeout=300)
+        done = laggard("healthcheck", "--only", "nccl_env", "--format", "json")
         (probe,) = json.loads(done.stdout)["probes"]
         assert probe["verdict"] != "unknown", probe
         assert "whose processes do not let themselves be read were left out" in done.stdout
@@ -104,7 +101,7 @@ def test_work_that_fails_says_why() -> None:
 
 def test_a_user_is_left_out_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr("laggard.probes.host.hanging_users._user", {7: 1001, 8: 1001, 9: 0, 10: 0}.__getitem__)
+    monkeypatch.setattr("laggard.probes.host.apart._user", {7: 1001, 8: 1001, 9: 0, 10: 0}.__getitem__)
     users = HangingUsers(lambda: now[0])
     users.blame(7)
     users.blame(9)

@@ -8,7 +8,6 @@ import os
 import re
 import socket
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,9 @@ from typing import Any
 import msgspec
 import pytest
 from support.readers import NOBODY, OTHER, as_nobody, as_root, environ
+from support.waiting import wait_for
 
-from laggard.environment import ENV_READER
+from laggard.kit.environment import ENV_READER
 from laggard.probes.host.host import Host
 from laggard.probes.host.reader import ask
 from laggard.probes.nccl.model import running_ranks
@@ -48,13 +48,11 @@ def test_the_kernels_log_comes_through_the_reader_to_those_who_may_ask(
 def test_how_a_process_ended_comes_through_the_reader(start_reader: Callable[..., Path]) -> None:
     path = start_reader("--allow-user", str(NOBODY))
     code = (
-        "from laggard.agent.ranks.exit_status import read_exit_status\n"
+        "from laggard.agent.ranks.end import read_exit_status\n"
         "print(read_exit_status(os.open('/dev/null', os.O_RDONLY), {pid}))"
     )
     child = subprocess.Popen(["sh", "-c", "exit 3"], user=OTHER)
-    deadline = time.monotonic() + 300
-    while Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
-        assert time.monotonic() < deadline
+    wait_for(lambda: Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z")
     try:
         assert as_nobody(code.format(pid=child.pid), path) == "ExitStatus(code=3, signal='')\n"
         assert as_nobody(code.format(pid=child.pid), Path("/nowhere")) == "None\n"
@@ -174,7 +172,7 @@ def test_a_container_has_settings_files_of_its_own(start_reader: Callable[..., P
 
 
 SOCKETS = """
-from laggard.agent.traffic.peers import VARIABLES
+from laggard.agent.traffic.sockets import VARIABLES
 from laggard.agent.traffic.sockets import SocketsUnknown, read_variables, socket_inodes
 try:
     print(sorted(socket_inodes({pid})), read_variables([{pid}], VARIABLES))
@@ -205,7 +203,7 @@ def test_whose_a_connection_is_and_who_the_jobs_nodes_are_comes_through_the_read
 
 
 KERNEL = """
-from laggard.agent.ranks.kernel_side import KernelReader
+from laggard.agent.ranks.stack_files import KernelReader
 side = KernelReader().side({owner}, {pid})
 print(side.state, side.call >= 0, side.functions[:1])
 """
@@ -217,10 +215,9 @@ def test_where_a_process_stands_in_the_kernel_comes_through_the_reader(start_rea
     path = start_reader("--allow-user", str(NOBODY))
     child = subprocess.Popen(["sleep", "600"], user=OTHER)
     try:
-        deadline = time.monotonic() + 300
         code = KERNEL.format(owner=OTHER, pid=child.pid)
-        while "sleep" not in (told := as_nobody(code, path)):
-            assert time.monotonic() < deadline, told
+        wait_for(lambda: "sleep" in as_nobody(code, path), lambda: as_nobody(code, path))
+        told = as_nobody(code, path)
         assert told.startswith("S True ('") and "nanosleep" in told, told
         assert as_nobody(code, Path("/nowhere")) == "S False ()\n", "the state alone is everybody's to know"
         with pytest.raises(OSError, match="no process of that number is that user's"):

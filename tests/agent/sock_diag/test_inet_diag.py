@@ -11,16 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laggard.agent.sock_diag.inet_diag import (
+from laggard.agent.sock_diag import (
     Reply,
     TcpSocket,
     listening_request,
+    listening_sockets,
     parse_listening,
     parse_reply,
     plain_address,
     request,
 )
-from laggard.agent.sock_diag.kernel import listening_sockets
 from laggard.agent.traffic.sockets import SocketsUnknown, read_variables, socket_inodes, tcp_sockets
 
 PORTS = st.integers(0, 65535)

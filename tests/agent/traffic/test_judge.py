@@ -6,12 +6,11 @@ from collections import Counter
 
 import pytest
 
-from laggard.agent.sock_diag.inet_diag import TcpSocket
-from laggard.agent.traffic import peers
-from laggard.agent.traffic.judge import Look, falls_back, not_known, tcp_fallback, window_between
-from laggard.agent.traffic.peers import addresses_of, clients_of_store, named_hosts
-from laggard.agent.traffic.watch import TrafficWatch
-from laggard.wire.traffic import JobTraffic
+from laggard.agent.sock_diag import TcpSocket
+from laggard.agent.traffic import sockets as peers
+from laggard.agent.traffic.sockets import addresses_of, clients_of_store, named_hosts
+from laggard.agent.traffic.watch import Look, TrafficWatch, falls_back, not_known, tcp_fallback, window_between
+from laggard.wire.ranks import JobTraffic
 
 MB = 10**6
 OWN, PEER, STORE = "10.0.0.1", "10.0.0.2", "10.9.9.9"

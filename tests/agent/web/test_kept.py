@@ -5,17 +5,16 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from http import HTTPStatus
 from typing import NamedTuple
 
 import pytest
+from support.waiting import wait_for
 
-from laggard.http import server as module
-from laggard.http.listen import bind
-from laggard.http.message import HttpError, Request, Response
-from laggard.http.server import Server
+from laggard.kit import http_server as module
+from laggard.kit.http_message import HttpError, Request, Response, bind
+from laggard.kit.http_server import Server
 
 PLACES, KEPT = 2, 2
 QUESTION = b"GET / HTTP/1.1\r\nHost: n1\r\nConnection: %s\r\n\r\n"
@@ -88,11 +87,7 @@ class Client:
 
 def until_kept(running: Running, count: int) -> None:
     """A moment after it has answered, a connection's place is free."""
-    deadline = time.monotonic() + 120
-    while running.server.kept != count and time.monotonic() < deadline:
-        time.sleep(0.005)
-    time.sleep(0.05)
-    assert running.server.kept == count
+    wait_for(lambda: running.server.kept == count, lambda: f"{running.server.kept} are kept")
 
 
 def test_it_is_kept_for_who_says_so(running: Running) -> None:

@@ -17,11 +17,11 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 
 from laggard import __version__
 from laggard.agent.prober.loop import ProbeRound
-from laggard.agent.web.metrics import Daemon, agent_metrics
+from laggard.agent.web.routes import Daemon, agent_metrics
 from laggard.catalogue.exposition import exposition, metric_family
 from laggard.catalogue.metrics import METRICS
+from laggard.kit.words import visible
 from laggard.model import Finding, Fix, ProbeResult, RankEnd, Report, Severity, Verdict
-from laggard.text.words import visible
 from laggard.wire.ranks import CollectiveTotal, RankRow, RanksDocument, RejectedFiles
 
 Start = Callable[..., Any]

@@ -11,19 +11,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.stack_documents import sampled
+from support.steps import numbers
 
 from laggard.agent.prober.loop import ProbeLoop, ProbeRound
-from laggard.agent.ranks.cache import RankCache
-from laggard.agent.ranks.reader import RankFiles
+from laggard.agent.ranks.reader import RankCache, RankFiles
 from laggard.agent.web import page
 from laggard.agent.web.routes import Router
 from laggard.agent.web.stacks import StackService
-from laggard.collector.scrape.collectives_validation import validate_collectives
-from laggard.collector.scrape.validation import validate_ranks
-from laggard.http.message import Request, Response
-from laggard.http.security_headers import NO_PAGE
+from laggard.collector.scrape.validation import validate_collectives, validate_ranks, validate_ranks_answer
+from laggard.kit.http_message import NO_PAGE, Request, Response
+from laggard.kit.secret_files import TokenFile
 from laggard.model import ProbeResult, Report, Verdict
-from laggard.token_file import TokenFile
+from laggard.stacks.ask import read_ask
+from laggard.stacks.sampled import encode
 
 Start = Callable[..., Any]
 TOKEN = "correct horse battery staple"
@@ -94,10 +95,24 @@ def test_what_is_not_there_or_would_change_something_is_refused(ask: Callable[..
     assert dict(ask("/api/v1/stacks/ask").headers)["Allow"] == "POST"
     for path in ("/nope", "//", "/metrics/", "/../etc/passwd", "/api/v1/ranks/x"):
         assert error_of(ask(path))[0] == 404 and "/api/v1/ranks" in error_of(ask(path))[1]
-    for since in ("x", "", "-1", "nan", "1e400", "1_0"):
+    for since in ("x", "", "-1", "nan", "inf", "1e400", "0x10", "1_0", "+1", "%D9%A3", "0&since=x"):
         status, text = error_of(ask(f"/api/v1/ranks?since={since}"))
         assert status == 400 and text.startswith("since has to be a number from 0"), since
-    assert error_of(ask("/api/v1/collectives?owner=0&job=j1&rank=<b>"))[0] == 400
+    uid = "owner has to be a whole number from 0 to 4294967295: the uid of the job's owner"
+    job = "job has to be a text of up to 300 characters: the job's id"
+    ranks = "rank has to be a list of up to 16, each a whole number from 0 to 4294967295: the ranks"
+    for query, refusal in {
+        "": uid,
+        "?owner=x&job=j1&rank=0": uid,
+        "?owner=4294967296&job=j1&rank=0": uid,
+        "?owner=0&rank=0": job,
+        "?owner=0&job=j1": ranks,
+        "?owner=0&job=j1&rank=1,2": ranks,
+        "?owner=0&job=j1&rank=1&rank=<b>": ranks,
+        "?owner=0" + "&rank=1" * 17: job,
+        "?owner=0&job=j1" + "&rank=1" * 17: "a question has up to 18 parameters",
+    }.items():
+        assert error_of(ask(f"/api/v1/collectives{query}")) == (400, refusal), query
 
 
 def test_a_defect_is_told_without_its_traceback(
@@ -113,8 +128,9 @@ def test_ranks_and_their_collectives_are_told_as_the_collector_takes_them(
 ) -> None:
     rank = start_rank(rank=2)
     rank.do("step", "collectives")
-    (row,) = validate_ranks(ask("/api/v1/ranks?since=0").body).ranks
-    assert (row.rank, row.state, [step.step for step in row.rows]) == (2, "running", [0])
+    document, (steps,) = validate_ranks_answer(ask("/api/v1/ranks?since=0").body)
+    (row,) = document.ranks
+    assert (row.rank, row.state, numbers(steps)) == (2, "running", [0])
     shown = ask("/").body
     assert b"<h1>&lt;b&gt;n0" in shown and b"<b>n0" not in shown and b"1 rank of 1 job run here" in shown
     asked = f"/api/v1/collectives?owner={row.owner}&job={row.job_id}&rank=2&rank=3"
@@ -129,7 +145,7 @@ def test_ranks_and_their_collectives_are_told_as_the_collector_takes_them(
 def test_stacks_are_for_who_has_the_token_and_a_job_is_asked_now_and_then(
     ask: Callable[..., Response], start_rank: Start, rank_dir: Path
 ) -> None:
-    start_rank(rank=0)
+    rank = start_rank(rank=0)
     job = f"owner={os.geteuid()}&job=j1"
     for authorization in ("", "Bearer another", f"Basic {TOKEN}", f"Bearer {TOKEN}x"):
         refused = ask(f"/api/v1/stacks?{job}", authorization=authorization)
@@ -138,9 +154,21 @@ def test_stacks_are_for_who_has_the_token_and_a_job_is_asked_now_and_then(
     bearer = f"bearer {TOKEN}"
     assert ask(f"/api/v1/stacks?{job}", authorization=bearer).status == HTTPStatus.OK
     assert error_of(ask("/api/v1/stacks/ask?owner=9&job=j1", "POST", bearer))[0] == 404
-    granted = ask(f"/api/v1/stacks/ask?{job}", "POST", bearer)
+    assert error_of(ask(f"/api/v1/stacks/ask?{job}&seconds=1e9", "POST", bearer))[0] == 400
+    assert not (rank_dir / ".ask").exists()
+    granted = ask(f"/api/v1/stacks/ask?{job}&ranks=0,9&samples=7&seconds=1.5", "POST", bearer)
     assert granted.status == HTTPStatus.OK, granted.body
     asked = json.loads(granted.body)
-    assert asked["ranks"] == [0] and list((rank_dir / ".ask").iterdir())
+    assert asked["ranks"] == [0] and [it["rank"] for it in asked["missing"]] == [9]
+    written = read_ask(str(rank_dir / ".ask"), frozenset({0, os.geteuid()}))
+    assert written is not None and [written.ident] == asked["idents"]
+    assert (written.job_id, written.ranks, written.samples, written.seconds) == ("j1", {0}, 7, 1.5)
     again = ask(f"/api/v1/stacks/ask?{job}", "POST", bearer)
     assert error_of(again)[0] == 429 and int(dict(again.headers)["Retry-After"]) == 10
+    pid = int(rank.path.name.partition("-")[0])
+    rank.path.with_suffix(".stacks").write_bytes(encode(sampled(0, 0.5, pid=pid, ask=written.ident)))
+    (found,) = json.loads(ask(f"/api/v1/stacks?{job}", authorization=bearer).body)["ranks"]
+    assert (found["rank"], found["ask"], found["frames"][0][0]) == (0, written.ident, "tokenize")
+    assert all(b"tokenize" not in ask(path).body for path in ("/metrics", "/api/v1/ranks", "/"))
+    unharmed = json.loads(ask("/api/v1/stacks?owner=0&job=../../etc", authorization=bearer).body)
+    assert unharmed["ranks"] == [] and unharmed["missing"] == []

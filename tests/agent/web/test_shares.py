@@ -10,12 +10,10 @@ from http import HTTPStatus
 
 import pytest
 
-from laggard.http import server as server_module
-from laggard.http import shares as module
-from laggard.http.listen import BACKLOG, bind
-from laggard.http.message import Request, Response
-from laggard.http.server import Server
-from laggard.http.shares import HALF_LIFE_SECONDS, Shares, client_of, is_of_own_machine
+from laggard.kit import http_server as server_module
+from laggard.kit.http_message import BACKLOG, Request, Response, bind
+from laggard.kit.http_server import Server
+from laggard.kit.shares import HALF_LIFE_SECONDS, Shares, client_of, is_of_own_machine
 
 PLACES = 4
 ELSEWHERE = ("127.0.0.1", "127.0.0.2")
@@ -131,7 +129,7 @@ def test_half_of_it_is_gone_after_a_while() -> None:
 
 
 def test_of_many_addresses_those_that_took_the_most_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_ADDRESSES", 8)
+    monkeypatch.setattr("laggard.kit.shares.MAX_ADDRESSES", 8)
     shares = Shares()
     shares.add("10.0.0.9", 5.0, 0.0)
     for number in range(100):

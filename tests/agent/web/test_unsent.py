@@ -9,8 +9,8 @@ from http import HTTPStatus
 
 import pytest
 
-from laggard.http.message import Response
-from laggard.http.server import Server
+from laggard.kit.http_message import Response
+from laggard.kit.http_server import Server
 
 MB = 1 << 20
 BODY = bytes(8 * MB)
@@ -53,7 +53,7 @@ def test_the_oldest_of_those_that_take_no_answer_make_room() -> None:
 
 MANY = """
 import threading, msgspec
-from laggard.daemon import give_memory_back
+from laggard.kit.daemon import give_memory_back
 give_memory_back()
 rows = [[number, 1e9 + number, 1.5e9 + number, [.1, .2, .3, .4, .5], .25] for number in range(60_000)]
 one_at_a_time, all_hold = threading.Lock(), threading.Barrier(24)

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from support.agents import put
 
-from laggard.collector.discovery.discovery import Discovery
-from laggard.collector.discovery.dns import DnsName
-from laggard.collector.discovery.source import Answer, Source, Unanswered
-from laggard.collector.discovery.target_file import MAX_FILE_BYTES, TargetFiles
-from laggard.collector.scrape.targets import Target, parse_targets
+from laggard.collector.discovery import MAX_FILE_BYTES, Answer, Discovery, DnsName, Source, TargetFiles, Unanswered
 from laggard.collector.settings import load_settings
-from laggard.errors import UsageError
+from laggard.collector.targets import Target, parse_targets
+from laggard.kit.errors import UsageError
 
 
 def urls(targets: Sequence[Target]) -> list[str]:
@@ -24,11 +21,7 @@ def urls(targets: Sequence[Target]) -> list[str]:
 
 
 def write(path: Path, groups: object) -> Path:
-    """As configuration management does: a new file in the old one's place."""
-    new = path.with_name("new")
-    new.write_text(groups if isinstance(groups, str) else json.dumps(groups))
-    os.replace(new, path)
-    return path
+    return put(path, groups if isinstance(groups, str) else json.dumps(groups))
 
 
 class Told:

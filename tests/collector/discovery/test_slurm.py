@@ -3,15 +3,14 @@ sinfo; tests/slurm has the real one."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support.waiting import wait_for
 
-from laggard.collector.discovery.slurm import SlurmPartition
-from laggard.collector.discovery.source import Source, Unanswered
-from laggard.errors import UsageError
+from laggard.collector.discovery import SlurmPartition, Source, Unanswered
+from laggard.kit.errors import UsageError
 
 Sinfo = Callable[[str], str]
 
@@ -128,7 +127,4 @@ def test_no_process_is_left(sinfo: Sinfo, tmp_path: Path) -> None:
     with pytest.raises(Unanswered):
         SlurmPartition("gpu", path, seconds=0.5).read()
     pid = (tmp_path / "pid").read_text().strip()
-    deadline = time.monotonic() + 60
-    while Path(f"/proc/{pid}").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_for(lambda: not Path(f"/proc/{pid}").exists())

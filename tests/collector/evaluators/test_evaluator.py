@@ -11,23 +11,20 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
-from msgspec import structs
-from support.postgres import Server, running
+from support.postgres import running
+from support.stores import location
 
-from laggard.collector.evaluators import evaluator as evaluator_module
-from laggard.collector.evaluators.evaluator import CATCH_UP_SECONDS, RETRY_SECONDS, Evaluator
-from laggard.collector.evaluators.exchange import Place
-from laggard.collector.evaluators.shares import LEASE_SECONDS, Members
-from laggard.collector.evaluators.standing import NOT_JUDGED
+from laggard.collector import evaluators as evaluator_module
+from laggard.collector.evaluators import CATCH_UP_SECONDS, RETRY_SECONDS, Evaluator
 from laggard.collector.incidents import postgres as postgres_module
-from laggard.collector.jobs.key import JobKey
 from laggard.collector.jobs.snapshot import JobSnapshot, unknown_location
 from laggard.collector.prometheus import queries
 from laggard.collector.prometheus.choice import Known
 from laggard.collector.prometheus.client import Prometheus
 from laggard.collector.prometheus.watch import MAX_JOBS, snapshot_of
-from laggard.errors import UsageError
-from laggard.model import Culprit, Verdict
+from laggard.collector.shared_verdicts import LEASE_SECONDS, NOT_JUDGED, Members, Place
+from laggard.kit.errors import UsageError
+from laggard.model import Culprit, JobKey
 
 ROUND = 60.0
 Make = Callable[[str], Evaluator]
@@ -58,9 +55,7 @@ class Cluster:
             return snapshot_of(
                 key, unknown_location("too_few_steps", "2 steps seen", key.job_id), alike[0].progressed_at
             )
-        verdict = Verdict.FAIL if culprits else Verdict.OK
-        location = structs.replace(unknown_location("", "", key.job_id), verdict=verdict, culprits=culprits, notes=())
-        return snapshot_of(key, location, alike[0].progressed_at)
+        return snapshot_of(key, location(key.job_id, *culprits), alike[0].progressed_at)
 
 
 @pytest.fixture
@@ -72,8 +67,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
 
 
 @pytest.fixture
-def make(postgres: Server) -> Iterator[Make]:
-    url = postgres.database()
+def make(url: str) -> Iterator[Make]:
     made: list[Evaluator] = []
 
     def start(name: str) -> Evaluator:
@@ -365,6 +359,31 @@ def test_clocks_an_hour_off_change_nothing_between_evaluators(
     assert {one.live, other.live} == {2} and own(one) | own(other) == set(cluster.jobs)
 
 
+async def test_a_verdict_that_changes_is_told_of_at_once(cluster: Cluster, make: Make) -> None:
+    """Whoever judged: the collector's next round of answers is not waited for."""
+    one = make("a")
+    news: list[str] = []
+    one.on_news = lambda: news.append(str(verdicts(one).get("train-0")))
+
+    async def until(count: int) -> None:
+        while len(news) < count:
+            await asyncio.sleep(0.01)
+
+    task = asyncio.create_task(one.run())
+    try:
+        await asyncio.wait_for(until(1), 60.0)
+        while "ok" not in news:
+            await asyncio.sleep(0.01)
+        heard = len(news)
+        cluster.slow.add("train-0")
+        await asyncio.to_thread(one.look)
+        await asyncio.wait_for(until(heard + 1), 60.0)
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    assert news[-1] == "fail" and news.count("fail") == 1
+
+
 @pytest.mark.slow
 def test_a_database_that_hangs_is_given_up_and_found_again(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """Stopped, it takes what is sent and answers nothing: to its clients as a network that drops packets."""
@@ -388,31 +407,3 @@ def test_a_database_that_hangs_is_given_up_and_found_again(cluster: Cluster, mon
         assert verdicts(one) == verdicts(other) == right(cluster) and not one.notes
         for each in (one, other):
             each.leave()
-
-
-def test_a_verdict_that_changes_is_told_of_at_once(cluster: Cluster, make: Make) -> None:
-    """Whoever judged: the collector's next round of answers is not waited for."""
-    one = make("a")
-    news: list[str] = []
-    one.on_news = lambda: news.append(str(verdicts(one).get("train-0")))
-
-    async def until(count: int) -> None:
-        while len(news) < count:
-            await asyncio.sleep(0.01)
-
-    async def watched() -> None:
-        task = asyncio.create_task(one.run())
-        try:
-            await asyncio.wait_for(until(1), 60.0)
-            while "ok" not in news:
-                await asyncio.sleep(0.01)
-            heard = len(news)
-            cluster.slow.add("train-0")
-            await asyncio.to_thread(one.look)
-            await asyncio.wait_for(until(heard + 1), 60.0)
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-
-    asyncio.run(watched())
-    assert news[-1] == "fail" and news.count("fail") == 1

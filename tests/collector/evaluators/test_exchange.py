@@ -6,24 +6,15 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from msgspec import structs
-from support.postgres import Server, running
+from support.postgres import Server
+from support.stores import location
 
-from laggard.collector.evaluators.exchange import Exchange, Place
-from laggard.collector.evaluators.standing import Judged
-from laggard.collector.incidents.engine import DatabaseError
-from laggard.collector.jobs.key import JobKey
-from laggard.collector.jobs.snapshot import unknown_location
 from laggard.collector.prometheus.watch import snapshot_of
-from laggard.model import Culprit, Verdict
+from laggard.collector.shared_verdicts import Exchange, Judged, Place
+from laggard.model import Culprit, JobKey, Verdict
 
 KEY = JobKey(1000, "train")
 Make = Callable[..., Exchange]
-
-
-@pytest.fixture
-def url(postgres: Server) -> str:
-    return postgres.database()
 
 
 @pytest.fixture
@@ -41,9 +32,7 @@ def make(url: str) -> Iterator[Make]:
 
 def judged(*ranks: int, key: JobKey = KEY, age: float = 1.0) -> Judged:
     culprits = tuple(Culprit("slow_compute", (rank,), node="n0") for rank in ranks)
-    verdict = Verdict.FAIL if ranks else Verdict.OK
-    location = structs.replace(unknown_location("", "", key.job_id), verdict=verdict, culprits=culprits, notes=())
-    return Judged(snapshot_of(key, location, 7.5), time.monotonic() - age, "")
+    return Judged(snapshot_of(key, location(key.job_id, *culprits), 7.5), time.monotonic() - age, "")
 
 
 def test_what_one_judged_the_other_reads_with_its_age(make: Make) -> None:
@@ -117,21 +106,3 @@ def test_a_row_that_cannot_be_read_costs_that_row(make: Make, postgres: Server) 
         connection.execute("UPDATE laggard.verdicts SET document = document || convert_to(repeat(' ', 200000), 'UTF8'),"
                            " judged_at = now()")  # fmt: skip
     assert not other.beat(True, [], ()).rows, "nor one that is larger than any of theirs"
-
-
-@pytest.mark.slow
-def test_after_the_server_crashed_verdicts_are_stored_again() -> None:
-    with running() as server:
-        one = Exchange(Place(server.database(), "fleet", "one"), 100)
-        assert one.beat(True, [judged(3)], ()).back_seconds == float("inf")
-        server.kill()
-        with pytest.raises(DatabaseError, match="cannot be used"):
-            one.beat(True, [], ())
-        server.start()
-        assert one.beat(True, [], ()).me == "one"
-        server.kill()
-        server.start()  # before it was seen to be away
-        found = one.beat(True, [], ())
-        assert found.me == "one" and not found.rows and found.back_seconds < 10.0
-        assert one.beat(True, [judged(3)], ()).rows.keys() == {KEY}
-        one.close()

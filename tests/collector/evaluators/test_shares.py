@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import shutil
-import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
 from support.scraping import prometheus
+from support.waiting import wait_for
 
-from laggard.collector.evaluators.shares import LEASE_SECONDS, Members, hashmod
-from laggard.collector.jobs.key import JobKey
+from laggard.collector.shared_verdicts import LEASE_SECONDS, Members, hashmod
+from laggard.model import JobKey
 
 KEYS = [JobKey(1000 + number % 3, f"train-{number}") for number in range(300)]
 NAMES = JobKey(0, 'ü; \\ " {}'), JobKey(4294967294, "x" * 128)
@@ -29,10 +29,8 @@ def test_the_hash_is_that_of_prometheus(tmp_path: Path) -> None:
     relabel = {"source_labels": ["user", "job_id"], "modulus": 97, "target_label": "shard", "action": "hashmod"}
     job = {"job_name": "laggard", "scrape_interval": "1h", "static_configs": targets, "relabel_configs": [relabel]}
     with prometheus(tmp_path, [job]) as asked:
-        deadline = time.monotonic() + 60.0
-        while len(found := asked("targets")["activeTargets"]) < len(keys):
-            assert time.monotonic() < deadline, found
-            time.sleep(0.1)
+        wait_for(lambda: len(asked("targets")["activeTargets"]) == len(keys), lambda: asked("targets"))
+        found = asked("targets")["activeTargets"]
     shards = {it["labels"]["instance"]: int(it["labels"]["shard"]) for it in found}
     assert shards == {f"127.0.0.1:{number + 1}": hashmod(key, 97) for number, key in enumerate(keys)}
 

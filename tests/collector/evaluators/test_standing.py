@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from msgspec import structs
+from support.stores import location as verdict_on
 
-from laggard.collector.evaluators.shares import Members
-from laggard.collector.evaluators.standing import (
+from laggard.collector.jobs.snapshot import JobSnapshot
+from laggard.collector.prometheus.watch import snapshot_of
+from laggard.collector.shared_verdicts import (
     MAX_VERDICT_BYTES,
     NOT_JUDGED,
     STALE_ROUNDS,
     Judged,
+    Members,
     Standing,
     bounded,
     not_looked_at,
 )
-from laggard.collector.jobs.key import JobKey
-from laggard.collector.jobs.snapshot import JobSnapshot, unknown_location
-from laggard.collector.prometheus.watch import snapshot_of
-from laggard.model import Culprit, Location, Note, Verdict
+from laggard.model import Culprit, JobKey, Location, Note, Verdict
 from laggard.wire import encode
 
 NOW, ROUND, MANY = 1000.0, 60.0, 100
@@ -28,11 +28,8 @@ THEIRS = next(key for key in KEYS if not MEMBERS.is_mine(key))
 
 
 def location(key: JobKey, *ranks: int) -> Location:
-    culprits = tuple(Culprit("slow_compute", (rank,), node="n0") for rank in ranks)
-    verdict = Verdict.FAIL if ranks else Verdict.OK
-    return structs.replace(
-        unknown_location("", "", key.job_id, 8, 8), verdict=verdict, culprits=culprits, notes=(), owner=key.owner
-    )
+    culprits = (Culprit("slow_compute", (rank,), node="n0") for rank in ranks)
+    return verdict_on(key.job_id, *culprits, world_size=8, ranks_seen=8, owner=key.owner)
 
 
 def judged(key: JobKey, *ranks: int, age: float = 5.0, by: str = "b", progressed: float = 1.0) -> Judged:

@@ -8,8 +8,16 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laggard.collector.fleet.compared_facts import COMPARED_FACTS, value_of
-from laggard.collector.fleet.consensus import MANY_RATIO, MAX_NOTES, MIN_NODES, consensus
+from laggard.collector.outliers import (
+    COMPARED_FACTS,
+    MANY_RATIO,
+    MAX_NOTES,
+    MIN_NODES,
+    Consensus,
+    compared_node,
+    value_of,
+)
+from laggard.collector.outliers import consensus as consensus_of
 from laggard.model import Severity
 
 KERNEL, OTHER = "5.15.0-113-generic", "5.15.0-118-generic"
@@ -22,6 +30,10 @@ def facts(kernel: Any = KERNEL, product: str | None = "DGX H100", **more: Any) -
 
 def fleet(count: int, **changes: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {f"n{number:03}": facts() for number in range(count)} | changes
+
+
+def consensus(nodes: Mapping[str, Any]) -> Consensus:
+    return consensus_of({node: compared_node(facts) for node, facts in nodes.items()})
 
 
 def kinds(nodes: Mapping[str, Any]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from laggard.collector.fleet.drain_cap import drains_document
+from laggard.collector.fleet import drains_document
 from laggard.collector.jobs.snapshot import ClusterSnapshot
 from laggard.wire.nodes import NodeRow
 

@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 
-from laggard.collector.fleet.exclusions import Suspicion, exclusions_document, why_not_its_machine
+from laggard.collector.fleet import Suspicion, exclusions_document, why_not_its_machine
 from laggard.collector.jobs.snapshot import ClusterSnapshot
 from laggard.model import Culprit, Finding, Fix, RankEnd, Severity
 from laggard.wire.exclusion import Confirmation, ExclusionsDocument
-from laggard.wire.node_finding import NodeFinding
-from laggard.wire.nodes import NodeRow
+from laggard.wire.nodes import NodeFinding, NodeRow
 
 NOW = 1.79e9
 HOUR = 3600.0

@@ -6,18 +6,17 @@ from collections.abc import Iterable
 
 import pytest
 
-from laggard.collector.fleet.drain_cap import drains_document
-from laggard.collector.fleet.fleet_wide import (
+from laggard.collector.fleet import (
     FailingSince,
-    fleet_wide,
+    drains_document,
+    failing_since,
+    fleet_wide_codes,
     for_that_alone,
-    observed,
     waiting_seconds,
 )
 from laggard.collector.jobs.snapshot import ClusterSnapshot
 from laggard.model import Finding, Fix, Severity
-from laggard.wire.node_finding import NodeFinding
-from laggard.wire.nodes import NodeRow
+from laggard.wire.nodes import NodeFinding, NodeRow
 
 HOUR = 3600.0
 
@@ -29,9 +28,9 @@ def found(code: str, nodes: Iterable[int], severity: Severity = Severity.CRITICA
 
 def after(*rounds: tuple[float, list[NodeFinding]]) -> FailingSince:
     """A collector that had started long before, after these rounds."""
-    since = observed(FailingSince(), [], 0.0)
+    since = failing_since(FailingSince(), [], 0.0)
     for now, findings in rounds:
-        since = observed(since, findings, now)
+        since = failing_since(since, findings, now)
     return since
 
 
@@ -41,25 +40,27 @@ def after(*rounds: tuple[float, list[NodeFinding]]) -> FailingSince:
 )
 def test_what_many_get_within_an_hour_is_one_thing(nodes: int, answering: int, is_one: bool) -> None:
     since = after((1000.0, found("ACS_ENABLED", range(nodes))))
-    assert fleet_wide(since, answering, 0.01, 1.0) == ({"ACS_ENABLED": nodes} if is_one else {})
+    assert fleet_wide_codes(since, answering, 0.01, 1.0) == ({"ACS_ENABLED": nodes} if is_one else {})
 
 
 def test_what_comes_one_by_one_is_many_faults_until_they_are_more_than_the_cap() -> None:
     rounds = [(1000.0 + HOUR * it, found("GPU_LOST", range(it + 1))) for it in range(6)]
-    assert fleet_wide(after(*rounds), 100, 0.01, 0.1) == {}
-    assert fleet_wide(after(*rounds), 100, 0.01, 0.05) == {"GPU_LOST": 6}
+    assert fleet_wide_codes(after(*rounds), 100, 0.01, 0.1) == {}
+    assert fleet_wide_codes(after(*rounds), 100, 0.01, 0.05) == {"GPU_LOST": 6}
 
 
 def test_it_stays_one_thing_while_it_lasts() -> None:
     findings = found("ACS_ENABLED", range(30))
-    assert fleet_wide(after((1000.0, findings), (1000.0 + 9 * HOUR, findings)), 1000, 0.01, 0.05) == {"ACS_ENABLED": 30}
+    assert fleet_wide_codes(after((1000.0, findings), (1000.0 + 9 * HOUR, findings)), 1000, 0.01, 0.05) == {
+        "ACS_ENABLED": 30
+    }
 
 
 def test_warnings_and_what_was_there_at_the_start_make_nothing_fleet_wide() -> None:
-    assert fleet_wide(after((1000.0, found("CLOCK_SKEW", range(50), Severity.WARNING))), 100, 0.01, 0.05) == {}
-    at_start = observed(FailingSince(), found("GPU_LOST", range(20)), 0.0)
-    assert fleet_wide(at_start, 2000, 0.001, 0.05) == {}, "they may have failed for a month, one after the other"
-    assert fleet_wide(at_start, 100, 0.001, 0.05) == {"GPU_LOST": 20}
+    assert fleet_wide_codes(after((1000.0, found("CLOCK_SKEW", range(50), Severity.WARNING))), 100, 0.01, 0.05) == {}
+    at_start = failing_since(FailingSince(), found("GPU_LOST", range(20)), 0.0)
+    assert fleet_wide_codes(at_start, 2000, 0.001, 0.05) == {}, "they may have failed for a month, one after the other"
+    assert fleet_wide_codes(at_start, 100, 0.001, 0.05) == {"GPU_LOST": 20}
 
 
 def test_four_are_drained_within_an_hour_the_first_ones_first() -> None:
@@ -73,13 +74,13 @@ def test_four_are_drained_within_an_hour_the_first_ones_first() -> None:
 def test_who_was_repaired_within_the_hour_still_counts() -> None:
     since = after((1000.0, found("GPU_LOST", range(4))), (1100.0, found("GPU_LOST", [7])))
     assert waiting_seconds(since, (), 4, 1100.0) == {"n7": HOUR - 100}
-    later = observed(since, found("GPU_LOST", [7]), 1000.0 + HOUR)
+    later = failing_since(since, found("GPU_LOST", [7]), 1000.0 + HOUR)
     assert waiting_seconds(later, (), 4, 1000.0 + HOUR) == {}
 
 
 def test_a_fault_of_its_own_is_not_hidden_by_what_all_have() -> None:
     since = after((1000.0, [*found("ACS_ENABLED", range(50)), *found("GPU_LOST", [3])]))
-    codes = fleet_wide(since, 100, 0.01, 0.05)
+    codes = fleet_wide_codes(since, 100, 0.01, 0.05)
     alone = for_that_alone(since, codes)
     assert codes == {"ACS_ENABLED": 50} and "n3" not in alone and len(alone) == 49
     assert waiting_seconds(since, codes, 4, 1000.0) == {}

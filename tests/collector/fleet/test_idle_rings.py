@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
-import pytest
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
-from laggard.collector.fleet.idle_rings import CLOCK_SECONDS, Answer, IdleRings, IdleRingSettings
-from laggard.wire.idle_rings import RingAsk
+import pytest
+from msgspec import structs
+from starlette.applications import Starlette
+from starlette.testclient import TestClient
+from support.made_snapshot import Source
+
+from laggard.collector.incidents.incident import Incident
+from laggard.collector.jobs.snapshot import ClusterSnapshot
+from laggard.collector.settings import CollectorSettings
+from laggard.collector.web.app import all_routes
+from laggard.collector.web.rings import Answer, IdleRings, ring_suspects
+from laggard.model import Culprit
+from laggard.wire import decode, encode
+from laggard.wire.idle_rings import RingAsk, RingDue
 from laggard.wire.nodes import NodeRow
+from laggard.wire.signing import RING_AGENT, RING_COLLECTOR, signed, signer
 
 DAY = 86400.0
-SETTINGS = IdleRingSettings(DAY, 4, 30.0, 19403)
+SETTINGS = CollectorSettings(ring_period_seconds=DAY, ring_nodes=4, ring_ask_seconds=30.0)
 
 
 def row(number: int, age: float | None = None, verdict: str = "ok", ranks: int = 0, host: str = "10.0.0") -> NodeRow:
@@ -60,6 +76,23 @@ def test_a_suspect_of_a_slow_link_is_due_at_once_and_takes_others_along() -> Non
     assert task is not None and task.nodes[0] == "n2" and len(task.nodes) == 3
 
 
+def test_both_machines_of_a_slow_link_are_suspects_until_a_ring_has_measured_them() -> None:
+    link = Culprit("slow_link", (1, 3), nodes=("n0", "n1"))
+    incident = Incident(1, 1000, "j", "what", time.time() - 900.0, time.time() - 600.0, link, link)
+    asked_since: list[float] = []
+
+    def slow_links(since: float) -> list[Incident]:
+        asked_since.append(since)
+        return [incident]
+
+    nodes = (row(0, 3600.0), row(1, 60.0), row(2))
+    source: Any = SimpleNamespace(
+        snapshot=SimpleNamespace(nodes=nodes), incidents=SimpleNamespace(slow_links=slow_links)
+    )
+    assert ring_suspects(source, DAY) == {"n0"}, "a minute ago a ring measured n1"
+    assert asked_since == [pytest.approx(time.time() - DAY, abs=60.0)]
+
+
 def test_a_ring_that_came_to_nothing_is_not_repeated_at_once() -> None:
     rings, rows = IdleRings(SETTINGS), [row(number) for number in range(4)]
     ask_all(rings, rows, 0.0)
@@ -95,9 +128,21 @@ def test_where_the_first_node_is_the_collectors_own_it_goes_by_its_name(host: st
     assert task.host == ("127.0.0.1" if host == "127.0.0" else "n0")
 
 
-def test_a_question_counts_once_and_from_this_time_alone() -> None:
-    rings = IdleRings(SETTINGS)
-    ask = RingAsk("n0", 1000.0, "0123456789abcdef")
-    assert rings.refusal(ask, 1001.0) == "" and rings.refusal(ask, 1002.0) == "this was asked before"
-    assert "s apart" in rings.refusal(RingAsk("n0", 1000.0, "f" * 32), 1001.0 + CLOCK_SECONDS)
-    assert "s apart" in rings.refusal(RingAsk("n0", float("nan"), "e" * 32), 1000.0)
+def test_who_has_the_token_is_answered_with_it(tmp_path: Path) -> None:
+    """What is refused of a signed question, whatever it asks, is in web/test_stacks.py."""
+    token = tmp_path / "token"
+    token.touch(0o600)
+    token.write_text("right")
+
+    def post(settings: CollectorSettings, key: str) -> Any:
+        client = TestClient(Starlette(routes=all_routes(Source(ClusterSnapshot(nodes=())), settings)))
+        ask = RingAsk("n0", time.time(), "n" * 32)
+        return client.post("/api/v1/rings/due", content=encode(signed(key, RING_AGENT, ask)))
+
+    with_token = structs.replace(SETTINGS, ring_token_file=str(token))
+    due = decode(post(with_token, "right").content, RingDue)
+    assert due.ring is None and due.nonce == "n" * 32 and signer(["right"], RING_COLLECTOR, due)
+    assert not signer(["wrong"], RING_COLLECTOR, due) and not signer(["right"], RING_AGENT, due)
+    wrong, off = post(with_token, "wrong"), post(SETTINGS, "right")
+    assert (wrong.status_code, wrong.text) == (403, "another token than the collector's\n")
+    assert off.text == "no ring is ever due here: this collector has no ring_token_file\n"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from laggard.collector.fleet.nonces import Nonces
+from laggard.collector.web.signed_requests import Nonces
 
 NONCE = "0123456789abcdef"
 
@@ -19,6 +19,7 @@ def test_a_step_of_the_clock_there_and_back_makes_no_question_new() -> None:
     assert nonces.refusal(NONCE, 1000.0, 1001.0) == ""
     assert nonces.refusal("f" * 16, 4600.0, 4600.0) == ""
     assert nonces.refusal(NONCE, 1000.0, 1002.0) == "this was asked before"
+    assert "s apart" in nonces.refusal("e" * 16, float("nan"), 1000.0)
 
 
 def test_what_was_asked_before_the_start_counts_for_nothing() -> None:

@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from laggard.collector.fleet import outliers
-from laggard.collector.fleet.compared_facts import ComparedNode, compared_node
-from laggard.collector.fleet.outliers import NodeComparison, compare_nodes
+from laggard.collector import outliers
+from laggard.collector.outliers import ComparedNode, NodeComparison, compared_node
 from laggard.collector.scrape.agent_state import AgentState
-from laggard.collector.scrape.targets import parse_target
+from laggard.collector.targets import parse_target
 from laggard.model import Report, Verdict
 
 
@@ -41,7 +40,7 @@ def test_a_report_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
         assert [found.node for found in comparison.of(agents).findings] == ["n3"]
     assert len(read) == 4
     agents[3].report = _report("n3", "6.1")
-    assert comparison.of(agents) == compare_nodes(agents) and not comparison.of(agents).findings
+    assert comparison.of(agents) == NodeComparison().of(agents) and not comparison.of(agents).findings
     assert len(read) == 4 + 1 + 4, "the one that is new, and all by who compares for the first time"
 
 

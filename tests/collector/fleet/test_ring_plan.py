@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from laggard.collector.fleet.ring_plan import MIN_RING_NODES, plan_rings
+from laggard.collector.web.rings import MIN_RING_NODES, plan_rings
 from laggard.wire.nodes import NodeRow
 
 DAY = 86400.0

@@ -34,23 +34,22 @@ def shown(beginning: str) -> str:
     return line
 
 
+def ids(collector: Any) -> list[str]:
+    """Of the incidents that it tells of."""
+    return [it["id"] for it in collector.get("/api/v1/incidents").json()["incidents"]]
+
+
 @pytest.mark.parametrize("command", ["sqlite3 ", "/opt/laggard/bin/python3 -c"])
 def test_a_copy_of_a_live_database_is_a_whole_one(
-    command: str, start_collector: Callable[..., Any], fake_agent: Callable[..., Any], tmp_path: Path
+    command: str, watching: Callable[..., Any], fake_agent: Callable[..., Any], tmp_path: Path
 ) -> None:
     if command == "sqlite3 " and not shutil.which("sqlite3"):
         pytest.skip("needs sqlite3")
     live, kept = tmp_path / "live.sqlite", tmp_path / "kept.sqlite"
     document = Documents.node("n0", [0, 1, 2, 3], slow=2)
     agent = fake_agent(document, Documents.report("n0"))
-    (tmp_path / "collector.yaml").write_text(f"incidents_database: {live}\n")
-    flags = ("--target", agent.address, "--interval", "0.3", "--config", str(tmp_path / "collector.yaml"))
-
-    def incidents(collector: Any) -> list[str]:
-        return [it["id"] for it in collector.get("/api/v1/incidents").json()["incidents"]]
-
-    first = start_collector(*flags)
-    first.wait_until(lambda: bool(incidents(first)) and read_incidents(str(live), IncidentQuery())[1] == 1)
+    first = watching(agent, incidents_database=str(live))
+    first.wait_until(lambda: bool(ids(first)) and read_incidents(str(live), IncidentQuery())[1] == 1)
     text = (
         shown(command)
         .replace(LIVE, str(live))
@@ -60,21 +59,20 @@ def test_a_copy_of_a_live_database_is_a_whole_one(
     subprocess.run(["sh", "-c", f"umask 077; {text}"], check=True, timeout=300)
     assert kept.stat().st_mode & 0o777 == 0o600
     assert sqlite3.connect(kept).execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-    assert [it.id for it in read_incidents(str(kept), IncidentQuery())[0].incidents] == incidents(first)
-    known = incidents(first)
+    assert [it.id for it in read_incidents(str(kept), IncidentQuery())[0].incidents] == ids(first)
+    known = ids(first)
     assert first.get("/metrics").text.count("laggard_incidents_history_up 1.0") == 1, "the collector goes on writing"
     first.stop(signal.SIGKILL)
     assert Path(f"{live}-wal").exists(), "as after a crash"
     _restore(live, kept)
-    second = start_collector(*flags)
-    second.wait_ready()
-    second.wait_until(lambda: incidents(second) == known)
+    second = watching(agent, incidents_database=str(live))
+    second.wait_until(lambda: ids(second) == known)
     assert "laggard_incidents_history_up 1.0" in second.get("/metrics").text
     assert second.stop() == 0
 
 
 def test_a_dump_is_restored_into_a_fresh_postgresql(
-    postgres: Server, start_collector: Callable[..., Any], fake_agent: Callable[..., Any], tmp_path: Path
+    postgres: Server, watching: Callable[..., Any], fake_agent: Callable[..., Any], tmp_path: Path
 ) -> None:
     """By the page's commands, while the collector runs; another one then begins with what was restored."""
     if not (shutil.which("pg_dump") and shutil.which("psql")):
@@ -83,15 +81,10 @@ def test_a_dump_is_restored_into_a_fresh_postgresql(
     dump = tmp_path / "laggard.sql"
 
     def collector_of(url: str) -> Any:
-        (tmp_path / "collector.yaml").write_text(f"incidents_database: {url}\nincidents_writer: one\n")
-        flags = ("--target", agent.address, "--interval", "0.3", "--config", str(tmp_path / "collector.yaml"))
-        found = start_collector(*flags)
+        found = watching(agent, incidents_database=url, incidents_writer="one")
         found.wait_until(lambda: "laggard_incidents_history_up 1.0" in found.get("/metrics").text)
         found.wait_until(lambda: len(ids(found)) == 1)
         return found
-
-    def ids(collector: Any) -> list[str]:
-        return [it["id"] for it in collector.get("/api/v1/incidents").json()["incidents"]]
 
     def run(beginning: str, url: str) -> None:
         words = shlex.split(shown(beginning).replace("/backup/laggard.sql", str(dump)))

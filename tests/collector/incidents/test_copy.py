@@ -12,46 +12,24 @@ from typing import Any
 
 import pytest
 from msgspec import structs
-from support.postgres import Server
-from support.stores import open_store
-from support.timings import job as timings_of
+from support.stores import WALL, incident, kept_digest, open_store
 
-from laggard.acknowledge.kept_file import read_kept, write_kept
 from laggard.cli import main
-from laggard.collector.fleet.acknowledgements import Acknowledgements
-from laggard.collector.incidents.copying import copy_database
+from laggard.collector.copying import copy_database
 from laggard.collector.incidents.database import read_incidents, reading
-from laggard.collector.incidents.fault import Fault, NodeName
-from laggard.collector.incidents.incident import Incident, IncidentQuery
-from laggard.collector.incidents.kept_digest import LAST, KeptDigest, of_incident
-from laggard.collector.incidents.node_rows import NodeRows
-from laggard.collector.incidents.notice import OPENED, Notice, NoticeChanges, Told
-from laggard.collector.incidents.run import Run
-from laggard.locate.against.digest import Described, digest_of
-from laggard.model import Culprit, Severity
-from laggard.wire.acknowledgement import Acknowledgement
+from laggard.collector.incidents.incident import LAST, Fault, IncidentQuery, KeptDigest, NodeName, of_incident
+from laggard.collector.incidents.tables import NodeRows
+from laggard.model import Severity
 from laggard.wire.exclusion import Confirmation
 
-WALL = 1.79e9
 TABLES = {
     "incidents": "id, owner, job_id, closed_at, document",
     "incident_nodes": "node, id",
-    "losses": "id, owner, until, document",
     "faults": "id, machine, node, closed_at, document",
     "names": "node, machine, seen_at, document",
-    "runs": "owner, job_id, began_at, seen_at, ended_at, document",
     "digests": "owner, job_id, started_at, run, script, world_size, made_at, document",
-    "advice": "owner, job_id, started_at, script, world_size, made_at, document",
     "confirmations": "node, at, document",
-    "notices": "id, made_at, document",
-    "told": "incident, document",
 }
-
-
-def incident(number: int, job: str = "train", **changes: Any) -> Incident:
-    culprit = Culprit("slow_compute", (2,), node="n1", phase="forward", advice="look there", evidence=("e" * 200,))
-    values: dict[str, Any] = dict(what="slow", opened_at=WALL + number, seen_at=WALL + number + 1)
-    return Incident(number, 1000, job, opened_as=culprit, culprit=culprit, **{**values, **changes})
 
 
 def fill(place: str, incidents: int = 40) -> None:
@@ -59,18 +37,13 @@ def fill(place: str, incidents: int = 40) -> None:
     one place within seconds, as where a job dies again and again."""
     database = open_store(place, max_bytes=64 << 20)
     names = ["a\0b\\" if n < 40 else f"job-{n}" for n in range(incidents)]
-    closed = [incident(n, it, closed_at=WALL + n + 0.5, closed_because="job_ended") for n, it in enumerate(names)]
-    opened = incident(10_000, "open")
-    told = {10_000: Told("g", WALL)}
-    database.write([*closed, opened], WALL, NoticeChanges((Notice("msg_1", OPENED, WALL, opened),), told=told))
+    closed = [incident(n, job=it, closed_at=WALL + n + 0.5, closed_because="job_ended") for n, it in enumerate(names)]
+    opened = incident(10_000, job="open")
+    database.write([*closed, opened], WALL)
     fault = Fault(5, "n1", "GPU-a", "GPU_XID", "GPU 0", Severity.CRITICAL, "", "gpu_xid", WALL, WALL)
     gone = structs.replace(fault, id=4, opened_at=WALL - 90, seen_at=WALL - 80, closed_at=WALL - 80)
-    runs = tuple(Run(1000, "train", WALL + n, WALL + n + 1, ended_at=WALL + n + 1) for n in range(5))
-    database.keep_nodes(NodeRows((fault, gone), (NodeName("n1", "GPU-a", WALL, WALL + 9, ("GPU-a",)),), runs), WALL)
-    described = Described(script="t.py", started_at=5.0, made_at=WALL, healthy=True)
-    made = digest_of(timings_of(ranks=4, steps=20), described)
-    assert made is not None
-    kept = [KeptDigest(1000, "open", run, made) for run in (LAST, of_incident(10_000))]
+    database.keep_nodes(NodeRows((fault, gone), (NodeName("n1", "GPU-a", WALL, WALL + 9, ("GPU-a",)),)), WALL)
+    kept = [KeptDigest(1000, "open", run, kept_digest()) for run in (LAST, of_incident(10_000))]
     database.keep_digests(kept, WALL)
     database.keep_confirmations([Confirmation("n1", "confirmed", WALL + 9, "ada", "slow", ("n2",))], WALL)
     database.close()
@@ -83,11 +56,6 @@ def contents(place: str) -> dict[str, list[tuple[Any, ...]]]:
 
 
 @pytest.fixture
-def url(postgres: Server) -> str:
-    return postgres.database()
-
-
-@pytest.fixture
 def file(tmp_path: Path) -> str:
     return str(tmp_path / "incidents.sqlite")
 
@@ -97,7 +65,7 @@ def test_there_and_back_nothing_is_other(
 ) -> None:
     fill(file)
     before = contents(file)
-    assert all(before[table] for table in TABLES if table != "advice")
+    assert all(before[table] for table in TABLES)
     assert main(["incidents", "--database", file, "--copy-to", url, "--writer", "west"]) == 0
     text = capsys.readouterr().out
     assert text.startswith(f"{file} is in {url.partition('?')[0]} now.\n  41 incidents, 41 new\n  2 findings, 2 new\n")
@@ -118,8 +86,8 @@ def test_there_and_back_nothing_is_other(
 def test_incidents_of_other_collectors_stay_and_make_no_clash(url: str, file: str) -> None:
     fill(file)
     here = open_store(url)
-    same = structs.replace(incident(9_999, "open"), seen_at=WALL + 20_000, gaps=7)
-    here.write([incident(3, "another"), same], WALL)
+    same = structs.replace(incident(9_999, job="open"), seen_at=WALL + 20_000, gaps=7)
+    here.write([incident(3, job="another"), same], WALL)
     copied = copy_database(file, url, "west")
     assert (copied["incidents"], copied["incidents new"]) == (41, 40), "one was seen by both"
     found = read_incidents(url, IncidentQuery(limit=1000))[0].incidents
@@ -127,7 +95,6 @@ def test_incidents_of_other_collectors_stay_and_make_no_clash(url: str, file: st
     (both,) = (it for it in found if it.job_id == "open")
     assert (both.id, both.gaps, both.seen_at) == (9_999, 7, WALL + 20_000), "what the target knows better stays"
     with reading(url) as engine:
-        assert engine.run("SELECT incident FROM told") == [(9_999,)]
         assert engine.run("SELECT run FROM digests WHERE run != 'last'") == [("incident:9999",)]
     again = copy_database(file, url, "west")
     assert [again[f"{table} new"] for table in TABLES] == [0] * len(TABLES)
@@ -165,21 +132,6 @@ def _count(place: str) -> int:
         return 0
 
 
-def test_acknowledgements_go_along(url: str, file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    fill(file, 1)
-    now = time.time()
-    mine = Acknowledgement("a1", "*", ("n1",), "ada", "known", now, now + 3600)
-    path = str(tmp_path / "acknowledged.json")
-    write_kept(path, [mine])
-    words = ["incidents", "--database", file, "--copy-to", url, "--acknowledged", path]
-    assert main(words) == 0 and main(words) == 0
-    assert "  1 acknowledgement\n" in capsys.readouterr().out
-    assert Acknowledgements(url).holding(now) == (mine,)
-    other, back = str(tmp_path / "other.json"), str(tmp_path / "back.sqlite")
-    assert main(["incidents", "--database", url, "--copy-to", back, "--acknowledged", other]) == 0
-    assert read_kept(other) == (mine,)
-
-
 def test_a_row_that_cannot_be_read_stays_behind_and_is_told(
     url: str, file: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -203,12 +155,8 @@ def test_what_cannot_be_copied_is_said_in_a_line(
         (["--database", file, "--copy-to", file], "would be copied onto itself"),
         (["--database", file, "--copy-to", url, "--open"], "give that, and nothing that selects"),
         (["--copy-to", url], "--copy-to copies all of --database FILE or URL"),
-        (
-            ["--database", file, "--copy-to", f"{file}x", "--acknowledged", "f"],
-            "one of the two must be a file",
-        ),
         (["--database", url, "--copy-to", str(tmp_path / "x")], "has no incidents of laggard"),
-        (["--writer", "x"], "belong to --copy-to"),
+        (["--writer", "x"], "belongs to --copy-to"),
     ):
         assert main(["incidents", *words]) == 64
         error = capsys.readouterr().err

@@ -1,5 +1,5 @@
 """Digests of runs beside the incidents: kept over restarts, found by script and size, bounded, and brought into files
-of the first release."""
+of another version."""
 
 from __future__ import annotations
 
@@ -12,42 +12,18 @@ from typing import Any
 import pytest
 from msgspec import structs
 from support.collectors import Make, report
-from support.stores import open_store
-from support.timings import job
+from support.stores import WALL, kept_digest, open_store
 
 from laggard.cli import main
-from laggard.collector.incidents.database import (
-    VERSION,
-    DatabaseError,
-    IncidentDatabase,
-    read_digest,
-    read_incidents,
-    reading,
-)
-from laggard.collector.incidents.incident import IncidentQuery
-from laggard.collector.incidents.kept_digest import FIRST, LAST, AskedDigest, KeptDigest, of_incident
-from laggard.locate.against.digest import Described, digest_of
+from laggard.collector.incidents.database import IncidentDatabase, read_digest, reading
+from laggard.collector.incidents.incident import FIRST, LAST, AskedDigest, KeptDigest, of_incident
+from laggard.collector.incidents.tables import VERSION, DatabaseError
 from laggard.wire import decode
-from laggard.wire.comparison import Comparison
-from laggard.wire.digest import Digest, Estimate
-
-NOW = 1.79e9
-FIRST_RELEASE = """
-CREATE TABLE incidents (
-    id INTEGER PRIMARY KEY, owner INTEGER NOT NULL, job_id TEXT NOT NULL, closed_at REAL, document BLOB NOT NULL
-) STRICT;
-CREATE INDEX of_job ON incidents (job_id, id);
-CREATE INDEX by_end ON incidents (closed_at);
-PRAGMA application_id = 1818322791;
-PRAGMA user_version = 1;
-"""
-"""What a release before digests makes, with version 1."""
+from laggard.wire.digest import Comparison, Digest, Estimate
 
 
 def digest(**changes: Any) -> Digest:
-    found = digest_of(job(ranks=4, steps=20), Described(script="train.py", started_at=5.0, made_at=NOW, healthy=True))
-    assert found is not None
-    return structs.replace(found, **changes)
+    return kept_digest(**{"script": "train.py", **changes})
 
 
 def asked(run: str = LAST, owner: int = 1000, name: str = "now", **changes: Any) -> AskedDigest:
@@ -63,7 +39,7 @@ def path(tmp_path: Path) -> str:
     return str(tmp_path / "incidents.sqlite")
 
 
-def store(path: str, *digests: KeptDigest, now: float = NOW, max_bytes: int = 8 << 20) -> None:
+def store(path: str, *digests: KeptDigest, now: float = WALL, max_bytes: int = 8 << 20) -> None:
     database = open_store(path, max_bytes, 1000.0)
     database.keep_digests(digests, now)
     database.close()
@@ -73,13 +49,13 @@ def test_the_last_healthy_run_of_this_script_and_size_is_found(place: str) -> No
     path = place
     store(
         path,
-        kept("old", made_at=NOW - 50, first_step=1),
-        kept("new", made_at=NOW - 10, first_step=2),
-        kept("other", made_at=NOW, script="eval.py"),
-        kept("larger", made_at=NOW, world_size=8),
-        kept("another's", owner=1001, made_at=NOW),
-        kept("now", started_at=9.0, made_at=NOW),
-        kept("incident", run=of_incident(7), made_at=NOW, first_step=3),
+        kept("old", made_at=WALL - 50, first_step=1),
+        kept("new", made_at=WALL - 10, first_step=2),
+        kept("other", made_at=WALL, script="eval.py"),
+        kept("larger", made_at=WALL, world_size=8),
+        kept("another's", owner=1001, made_at=WALL),
+        kept("now", started_at=9.0, made_at=WALL),
+        kept("incident", run=of_incident(7), made_at=WALL, first_step=3),
     )
     found = read_digest(path, asked())
     assert found is not None and found.first_step == 2
@@ -93,7 +69,7 @@ def test_the_last_healthy_run_of_this_script_and_size_is_found(place: str) -> No
 
 def test_a_run_has_one_digest_of_each_kind(place: str) -> None:
     store(place, kept(first_step=1))
-    store(place, kept(first_step=2, made_at=NOW + 60), kept(run=FIRST))
+    store(place, kept(first_step=2, made_at=WALL + 60), kept(run=FIRST))
     with reading(place) as engine:
         assert engine.run("SELECT run FROM digests ORDER BY run") == [("first",), ("last",)]
     found = read_digest(place, asked())
@@ -101,8 +77,8 @@ def test_a_run_has_one_digest_of_each_kind(place: str) -> None:
 
 
 def test_old_ones_and_too_many_are_dropped_of_the_user_who_has_the_most(place: str) -> None:
-    store(place, kept("too old", made_at=NOW - 2000.0))
-    flood = [kept(f"job-{number}", owner=1001, made_at=NOW - 500 + number) for number in range(40)]
+    store(place, kept("too old", made_at=WALL - 2000.0))
+    flood = [kept(f"job-{number}", owner=1001, made_at=WALL - 500 + number) for number in range(40)]
     store(place, *flood, kept(), max_bytes=1 << 20)  # of which a quarter has room for sixteen
     with reading(place) as engine:
         rows = engine.run("SELECT owner, job_id FROM digests ORDER BY made_at")
@@ -110,22 +86,14 @@ def test_old_ones_and_too_many_are_dropped_of_the_user_who_has_the_most(place: s
     assert (1001, "job-39") in rows and (1001, "job-0") not in rows and (1000, "too old") not in rows
 
 
-def test_a_file_of_the_first_release_is_brought_up_to_this_one(path: str) -> None:
-    with contextlib.closing(sqlite3.connect(path)) as connection:
-        connection.executescript(FIRST_RELEASE)
-        connection.execute("INSERT INTO incidents VALUES (5, 1000, 'j', 1.0, x'7b7d')")
-        connection.commit()
-    assert read_digest(path, asked()) is None, "it is only read, and has no such table yet"
+@pytest.mark.parametrize("version", [1, VERSION - 1, VERSION + 7])
+def test_a_file_of_another_version_is_refused_in_one_line(path: str, version: int) -> None:
     store(path, kept())
-    assert read_digest(path, asked()) is not None
     with contextlib.closing(sqlite3.connect(path)) as connection:
-        assert connection.execute("PRAGMA user_version").fetchone() == (VERSION,)
-        assert connection.execute("SELECT count(*) FROM incidents").fetchone() == (1,)
-    assert read_incidents(path, IncidentQuery())[0].damaged == 1
-    with contextlib.closing(sqlite3.connect(path)) as connection:
-        connection.execute(f"PRAGMA user_version = {VERSION + 7}")
-    with pytest.raises(DatabaseError, match=f"no database of incidents of version {VERSION}"):
-        IncidentDatabase.open(path, 1 << 20, 1.0)
+        connection.execute(f"PRAGMA user_version = {version}")
+    for refused in (lambda: IncidentDatabase.open(path, 1 << 20, 1.0), lambda: read_digest(path, asked())):
+        with pytest.raises(DatabaseError, match=f"no database of incidents of version {VERSION}; move it away"):
+            refused()
 
 
 def test_a_damaged_digest_is_none(path: str) -> None:
@@ -138,14 +106,12 @@ def test_a_damaged_digest_is_none(path: str) -> None:
 
 @pytest.mark.slow  # a collector
 def test_a_collector_is_asked_for_what_a_job_was_like(
-    start_collector: Any, fake_agent: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str], path: str
+    watching: Any, fake_agent: Any, capfd: pytest.CaptureFixture[str], path: str
 ) -> None:
     """An earlier run of the script, in the database, was faster in its backward pass, and had another torch."""
     facts = {"script": "train.py", "started": 1000.0, "environment": {"torch": "2.9"}}
     agent = fake_agent(Make.node("n0", [0, 1, 2, 3], facts=facts), report("n0"))
-    config = tmp_path / "collector.yaml"
-    config.write_text(f"incidents_database: {path}\n")
-    collector = start_collector("--target", agent.address, "--interval", "0.3", "--config", str(config))
+    collector = watching(agent, incidents_database=path)
     collector.wait_until(lambda: collector.get("/api/v1/digest", run="first").status_code == 200)
     now = decode(collector.get("/api/v1/digest", job="1000:job-1").content, Digest)
     assert now.script == "train.py" and now.healthy and now.environment == {"torch": "2.9"}
@@ -165,11 +131,11 @@ def test_a_collector_is_asked_for_what_a_job_was_like(
         for row in now.rows
     )
     earlier = structs.replace(
-        now, job_id="before", started_at=1.0, made_at=NOW + 1e6, rows=rows, step=Estimate(0.22, 0.001),
+        now, job_id="before", started_at=1.0, made_at=WALL + 1e6, rows=rows, step=Estimate(0.22, 0.001),
         environment={"torch": "2.8"},
     )  # fmt: skip
-    store(path, KeptDigest(1000, "before", LAST, earlier), now=NOW + 1e6)
-    collector = start_collector("--target", agent.address, "--interval", "0.3", "--config", str(config))
+    store(path, KeptDigest(1000, "before", LAST, earlier), now=WALL + 1e6)
+    collector = watching(agent, incidents_database=path)
     collector.wait_until(lambda: collector.get("/api/v1/digest", run="last").status_code == 200)
     assert main(["locate", "--collector", collector.url, "--against", "last", "--format", "json"]) == 1
     found = decode(capfd.readouterr().out.encode(), Comparison)

@@ -8,11 +8,9 @@ import pytest
 from support.stores import open_store
 
 from laggard.collector.incidents.database import read_faults, read_machine
-from laggard.collector.incidents.fault import Fault, NodeName, NodeSight, SeenFinding
-from laggard.collector.incidents.fault_tracker import FaultTracker
-from laggard.collector.incidents.moment import Moment
-from laggard.collector.incidents.node_rows import NodeRows
-from laggard.collector.incidents.sights import node_sight
+from laggard.collector.incidents.fault_tracker import FaultTracker, node_sight
+from laggard.collector.incidents.incident import Fault, Moment, NodeName, NodeSight, SeenFinding
+from laggard.collector.incidents.tables import NodeRows
 from laggard.collector.node_history import failures, offenders
 from laggard.model import Finding, Fix, ProbeResult, Report, Severity, Verdict
 
@@ -205,7 +203,7 @@ def test_faults_outlive_the_collector(place: str, watch: Watch) -> None:
     )
 
 
-def test_the_database_bounds_faults_and_runs(place: str) -> None:
+def test_the_database_bounds_faults(place: str) -> None:
     database = open_store(place)
     faults = tuple(
         Fault(n, "n1", "m", "GPU_XID", "GPU 0", Severity.CRITICAL, "", "p", WALL, WALL, closed_at=WALL)

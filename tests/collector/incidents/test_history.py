@@ -6,74 +6,54 @@ import contextlib
 import dataclasses
 import json
 import os
-import signal
 import sqlite3
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from msgspec import structs
-from support.stores import WALL, Clock, open_store
+from support.stores import WALL, Clock, incident, location, open_store
 
+from laggard.catalogue.exposition import exposition
 from laggard.cli import main
-from laggard.collector.incidents.database import DatabaseError, IncidentDatabase, read_incidents
-from laggard.collector.incidents.history import HistorySettings, IncidentHistory
-from laggard.collector.incidents.incident import Incident, IncidentQuery, IncidentsDocument, query_for
-from laggard.collector.incidents.sqlite_file import SqliteFile
+from laggard.collector.incidents.database import IncidentDatabase, SqliteFile, read_incidents
+from laggard.collector.incidents.history import LATELY_SECONDS, MAX_CLOSED_LATELY, IncidentHistory
+from laggard.collector.incidents.incident import IncidentQuery, IncidentsDocument, query_for
+from laggard.collector.incidents.tables import DatabaseError
 from laggard.collector.jobs.job import JobKey
-from laggard.collector.jobs.snapshot import ClusterSnapshot, JobSnapshot, unknown_location
+from laggard.collector.jobs.snapshot import ClusterSnapshot, JobSnapshot
 from laggard.collector.settings import CollectorSettings, incidents_path
-from laggard.collector.web.metrics import collector_metrics
+from laggard.collector.web.metrics import CollectorMetrics
+from laggard.collector.web.tenants import TenantIncidents
 from laggard.locate.job_timings import build_timings
-from laggard.model import Culprit, Verdict
+from laggard.model import Culprit
 from laggard.wire import decode, encode
 
 HOSTILE = "<script>alert(1)</script>\x1b[2J\n\u202e"
 Make = Callable[..., IncidentHistory]
 
 
-def incident(number: int, owner: int = 1000, job: str = "train", **changes: Any) -> Incident:
-    culprit = Culprit("slow_compute", (2,), node="n1", phase="forward", advice="look there", evidence=("e" * 200,) * 5)
-    values: dict[str, Any] = dict(what="rank 2 on n1 is slow", opened_at=WALL + number, seen_at=WALL + number + 1)
-    return Incident(number, owner, job, opened_as=culprit, culprit=culprit, **{**values, **changes})
-
-
-def job(*ranks: int, name: str = "train", owner: int = 1000, running: bool = True, **changes: Any) -> JobSnapshot:
+def job(*ranks: int, name: str = "train", owner: int = 1000, running: bool = True) -> JobSnapshot:
     """A job in which these ranks are slow."""
     culprits = tuple(
         Culprit("slow_compute", (rank,), node="n1", phase="forward", advice="look there") for rank in ranks
     )
-    location = structs.replace(
-        unknown_location("", "", name), verdict=Verdict.FAIL if ranks else Verdict.OK, culprits=culprits, notes=()
-    )
     timings = build_timings(name, 4, {}, {}, {})
-    return JobSnapshot(JobKey(owner, name), running, timings, location, **{"progressed_at": WALL, **changes})
+    return JobSnapshot(JobKey(owner, name), running, timings, location(name, *culprits), progressed_at=WALL)
 
 
 @pytest.fixture
-def make(tmp_path: Path, clock: Clock) -> Any:
-    yield from _making(str(tmp_path / "incidents.sqlite"), clock)
+def make(tmp_path: Path, start_history: Make) -> Make:
+    return partial(start_history, place=tmp_path / "incidents.sqlite")
 
 
 @pytest.fixture
-def make_at(place: str, clock: Clock) -> Any:
+def make_at(place: str, start_history: Make) -> Make:
     """As `make`, in a file and in PostgreSQL."""
-    yield from _making(place, clock)
-
-
-def _making(place: str, clock: Clock) -> Any:
-    made: list[IncidentHistory] = []
-
-    def start(path: Path | str = place, **changes: Any) -> IncidentHistory:
-        values: dict[str, Any] = dict(max_bytes=1 << 20, keep_seconds=1000.0, quiet_seconds=300.0)
-        made.append(IncidentHistory(HistorySettings(str(path), **{**values, **changes}), clock))
-        made[-1].start()
-        return made[-1]
-
-    yield start
-    for history in made:
-        history.close()
+    return partial(start_history, place=place)
 
 
 def observe(history: IncidentHistory, clock: Clock, *jobs: JobSnapshot, rounds: int = 2) -> None:
@@ -110,6 +90,52 @@ def test_an_incident_goes_on_after_a_restart(make_at: Make, clock: Clock) -> Non
     assert [it.closed_because for it in rows.incidents] == ["job_ended"] and opened == 0
 
 
+def scraped(incidents: IncidentHistory) -> str:
+    """What a scrape has of a collector without agents."""
+    source: Any = SimpleNamespace(snapshot=ClusterSnapshot(nodes=()), incidents=incidents)
+    return exposition(CollectorMetrics(source, 0.05).families(), "")[0].decode()
+
+
+def told(incidents: IncidentHistory) -> list[str]:
+    """What a scrape sees of incidents."""
+    text = scraped(incidents)
+    return [
+        line
+        for line in text.splitlines()
+        if line.startswith(("laggard_job_incident{", "laggard_incidents_closed_total{"))
+    ]
+
+
+def test_what_opens_and_closes_between_two_scrapes_is_told_for_minutes(make: Make, clock: Clock) -> None:
+    history = make()
+    what = 'kind="slow_compute",user="1000",what="rank 2 on n1 is slow in forward"}'
+    open_one = f'laggard_job_incident{{hostname="n1",job_id="train",{what} '
+    assert told(history) == []
+    observe(history, clock, job(2))
+    assert told(history) == told(TenantIncidents(history, 1000)) == [f"{open_one}1.0"]
+    assert told(TenantIncidents(history, 1001)) == [], "it is another user's"
+    observe(history, clock, job(2, running=False), rounds=1)
+    closed = 'laggard_incidents_closed_total{kind="slow_compute"} 1.0'
+    assert told(history) == [f"{open_one}0.0", closed]
+    clock.at += LATELY_SECONDS - 1
+    assert told(history) == [f"{open_one}0.0", closed]
+    clock.at += 2
+    assert told(history) == [closed]
+
+
+def test_the_closed_that_are_told_of_are_bounded_and_so_are_their_words(make: Make, clock: Clock) -> None:
+    history = make()
+    long = job(2, name="j" * 100)
+    culprit = Culprit("slow_compute", (2,), node="n" * 500, phase="forward")
+    long = dataclasses.replace(long, location=structs.replace(long.location, culprits=(culprit,)))
+    observe(history, clock, long)
+    assert [len(line.partition('what="')[2].partition('"')[0]) for line in told(history)] == [128]
+    for number in range(2):
+        some = [job(2, name=f"{number}-{n}", running=False) for n in range(1000)]
+        observe(history, clock, *some)
+    assert len(history.closed_lately) == MAX_CLOSED_LATELY
+
+
 def _text(path: Path) -> None:
     path.write_text("it is not a database " * 1000)
 
@@ -144,7 +170,7 @@ def _linked(*ranks: int, running: bool = True) -> JobSnapshot:
 @pytest.mark.parametrize("kept", [True, False])
 def test_slow_links_of_jobs_that_have_ended_are_known(make_at: Make, clock: Clock, kept: bool) -> None:
     """For the rings that may measure their machines; without a database until the collector ends."""
-    history = make_at() if kept else make_at("")
+    history = make_at() if kept else make_at(place="")
     for snapshot in (_linked(2), _linked(2), _linked(2, running=False), job(3), job(3)):
         clock.at += 10
         history.observe([snapshot])
@@ -180,9 +206,9 @@ def test_a_file_belongs_to_one_collector(make: Make) -> None:
 
 def test_the_default_folder_has_to_be_made(make: Make, tmp_path: Path) -> None:
     for path, words in ((tmp_path / "not" / "there", "make it, or set incidents_database"), ("", "is empty")):
-        state = make(path, optional=True).state
+        state = make(place=path, optional=True).state
         assert state.state == "off" and words in state.reason
-    assert make(tmp_path / "not" / "there").state.state == "failed", "a file that was named is missed"
+    assert make(place=tmp_path / "not" / "there").state.state == "failed", "a file that was named is missed"
 
 
 def test_the_default_file_gives_way_to_a_state_folder_and_one_that_was_named_does_not() -> None:
@@ -195,12 +221,12 @@ def test_the_default_file_gives_way_to_a_state_folder_and_one_that_was_named_doe
 
 def test_a_collector_without_a_database_has_none_that_fails(make: Make, tmp_path: Path) -> None:
     def told(history: IncidentHistory) -> list[str]:
-        text = collector_metrics(ClusterSnapshot(nodes=()), history, 0.05, "")[0].decode()
+        text = scraped(history)
         return [line for line in text.splitlines() if line.startswith("laggard_incidents_history_up")]
 
     assert told(make()) == ["laggard_incidents_history_up 1.0"]
-    assert told(make(tmp_path / "not" / "there")) == ["laggard_incidents_history_up 0.0"]
-    assert told(make("", optional=True)) == [], "unknown is absent, and no alert fires"
+    assert told(make(place=tmp_path / "not" / "there")) == ["laggard_incidents_history_up 0.0"]
+    assert told(make(place="", optional=True)) == [], "unknown is absent, and no alert fires"
 
 
 @pytest.mark.slow
@@ -214,7 +240,7 @@ def test_a_disk_that_fails_loses_nothing_that_goes_on(make: Make, clock: Clock, 
     with history._changed:
         assert history._changed.wait_for(lambda: history.state.state == "failed", 60.0)
     assert len(history.document(IncidentQuery()).incidents) == 1
-    assert history._write(history._waiting.take(())) is not None, "and the next try opens it anew"
+    assert history._write(history._waiting.take()), "and the next try opens it anew"
     assert len(read_incidents(str(tmp_path / "incidents.sqlite"), IncidentQuery())[0].incidents) == 1
 
 
@@ -224,8 +250,8 @@ def test_the_database_is_bounded_and_a_user_who_floods_loses_their_own(place: st
     database.write([incident(100, owner=666)], WALL)
     for batch in range(20):
         many = [incident(1000 + 100 * batch + n, owner=666, job="flood", closed_at=WALL) for n in range(100)]
-        written = database.write(many, WALL)
-        assert database.engine.used() <= 1.0 and (written.bytes <= 1 << 20 or place.startswith("postgresql"))
+        size = database.write(many, WALL)
+        assert database.engine.used() <= 1.0 and (size <= 1 << 20 or place.startswith("postgresql"))
     database.close()
     rows, opened = read_incidents(place, IncidentQuery(limit=10_000))
     assert sum(it.owner == 1000 for it in rows.incidents) == 20 and opened == 1
@@ -245,12 +271,10 @@ def test_what_is_too_old_goes(place: str) -> None:
 
 def test_answers_are_paged_and_selected(make_at: Make, place: str, clock: Clock) -> None:
     database = open_store(place)
-    jobs = [("a", 1), ("b", 1), ("a", 2)]
-    database.write(
-        [incident(n, jobs[n % 3][1], jobs[n % 3][0], closed_at=None if n == 29 else WALL + n) for n in range(30)], WALL
-    )
+    jobs: list[dict[str, Any]] = [{"job": "a", "owner": 1}, {"job": "b", "owner": 1}, {"job": "a", "owner": 2}]
+    database.write([incident(n, closed_at=None if n == 29 else WALL + n, **jobs[n % 3]) for n in range(30)], WALL)
     database.close()
-    history = make_at(keep_seconds=1e9)
+    history = make_at()
     seen, before = [], None
     while True:
         document = history.document(IncidentQuery(before=before, limit=7))
@@ -376,44 +400,3 @@ def test_a_new_file_is_its_owners_alone_and_an_old_one_keeps_its_readers(
         assert (path.parent / f"{path.name}-wal").stat().st_mode & 0o777 == 0o644
     finally:
         os.umask(before)
-
-
-@pytest.mark.spine
-@pytest.mark.slow  # collectors
-def test_a_collector_that_is_killed_goes_on_where_it_was(
-    start_collector: Any, fake_agent: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from support.collectors import Make as Documents
-
-    document = Documents.node("n0", [0, 1, 2, 3], slow=2)
-    agent = fake_agent(document, Documents.report("n0", ["GPU_THROTTLED"]))
-    config = tmp_path / "collector.yaml"
-    path = tmp_path / "kept.sqlite"
-    config.write_text(f"incidents_database: {path}\n")
-    flags = ("--target", agent.address, "--interval", "0.3", "--config", str(config))
-    first = start_collector(*flags)
-
-    def incidents(collector: Any) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = collector.get("/api/v1/incidents").json()["incidents"]
-        return found
-
-    first.wait_until(lambda: bool(incidents(first)) and read_incidents(str(path), IncidentQuery())[1] == 1)
-    assert main(["incidents", "--collector", first.url, "--job", "1000:job-1"]) == 1
-    assert "rank 2 on n0 is slow in forward" in capsys.readouterr().out
-    (incidents_at_first,) = incidents(first)
-    first.stop(signal.SIGKILL)
-    second = start_collector(*flags)
-    second.wait_ready()
-    second.wait_until(lambda: incidents(second)[0]["seen_at"] > incidents_at_first["seen_at"])
-    assert [it["id"] for it in incidents(second)] == [incidents_at_first["id"]]
-    metrics = second.get("/metrics").text
-    assert 'laggard_job_incidents_open{job_id="job-1",user="1000"} 1.0' in metrics
-    assert "laggard_incidents_history_up 1.0" in metrics and "laggard_incidents_opened_total{" not in metrics
-    for words in ("limit=0", "limit=501", "before=x", "since=-1", "limit=9e9"):
-        assert second.client.get(f"/api/v1/incidents?{words}").status_code == 400
-    second.stop(signal.SIGKILL)
-    over = [structs.replace(rank, state="finished", pid=0) for rank in document.ranks]
-    agent.ranks = structs.replace(document, ranks=tuple(over))
-    third = start_collector(*flags)
-    third.wait_until(lambda: [it["closed_because"] for it in incidents(third)] == ["ended_while_down"])
-    assert third.stop() == 0

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from laggard.collector.incidents.fault import NodeName, NodeSight
-from laggard.collector.incidents.machine_names import MAX_NAMES_OF_GPU, MachineNames
+from laggard.collector.incidents.identity import MAX_NAMES_OF_GPU, MachineNames
+from laggard.collector.incidents.incident import NodeName, NodeSight
 
 
 def _sight(node: str, *gpus: str) -> NodeSight:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import signal
 import subprocess
 import tempfile
 import time
@@ -15,15 +14,15 @@ from typing import Any
 
 import pytest
 import trustme
-from support.collectors import Make as Documents
 from support.ports import free_port
 from support.postgres import Server, running, user, why_none
-from support.stores import open_store
+from support.stores import WALL, incident, open_store
 
 from laggard.cli import main
 from laggard.collector.incidents import postgres as postgres_module
-from laggard.collector.incidents.database import DatabaseError, read_incidents
+from laggard.collector.incidents.database import read_incidents
 from laggard.collector.incidents.incident import IncidentQuery
+from laggard.collector.incidents.tables import DatabaseError
 
 pytestmark = pytest.mark.slow
 
@@ -91,35 +90,15 @@ def over_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[OverTl
         yield made[0]
 
 
-def ids(collector: Any) -> list[int]:
-    return [it["id"] for it in collector.get("/api/v1/incidents").json()["incidents"]]
-
-
-def collector_of(
-    start_collector: Callable[..., Any], folder: Path, agent: Any, url: str, name: str, **changes: Any
-) -> Any:
-    path = folder / f"{name}.yaml"
-    own = {"incidents_database": url, "incidents_writer": name, **changes}
-    path.write_text("".join(f"{key}: {value}\n" for key, value in own.items()))
-    return start_collector("--target", agent.address, "--interval", "0.3", "--config", str(path))
-
-
-def is_kept(collector: Any) -> bool:
-    return "laggard_incidents_history_up 1.0" in collector.get("/metrics").text
-
-
-def test_a_collector_keeps_its_incidents_over_tls_with_the_certificate_checked(
-    over_tls: OverTls, start_collector: Any, fake_agent: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_incidents_are_kept_over_tls_with_the_certificate_checked(
+    over_tls: OverTls, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    agent = fake_agent(Documents.node("n0", [0, 1, 2, 3], slow=2), Documents.report("n0"))
-    collector = collector_of(start_collector, tmp_path, agent, over_tls.url(), "one")
-    collector.wait_until(lambda: is_kept(collector) and len(ids(collector)) == 1)
+    open_store(over_tls.url()).write([incident(1)], WALL)
     with over_tls.server.connect() as connection:
         text = "SELECT DISTINCT ssl, application_name FROM pg_stat_ssl JOIN pg_stat_activity USING (pid)"
         assert connection.execute(f"{text} WHERE client_addr IS NOT NULL").fetchall() == [(True, "laggard")]
     assert main(["incidents", "--database", over_tls.url()]) == 1
-    assert "rank 2 on n0 is slow in forward" in capsys.readouterr().out
-    assert collector.stop() == 0
+    assert "rank 2 on n1 is slow" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -214,36 +193,24 @@ def bouncer(postgres: Server) -> Iterator[Callable[..., PgBouncer]]:
             each.close()
 
 
-def test_collectors_share_a_database_behind_pgbouncer_in_session_mode(
-    bouncer: Any, start_collector: Any, fake_agent: Any, tmp_path: Path
-) -> None:
-    """One incident, known to both, as without it (test_postgres.py)."""
+def test_collectors_share_a_database_behind_pgbouncer_in_session_mode(bouncer: Any) -> None:
+    """One incident, as without it (test_postgres.py)."""
     url = bouncer("session").url
-    agent = fake_agent(Documents.node("n0", [0, 1, 2, 3], slow=2), Documents.report("n0"))
-    one, other = (collector_of(start_collector, tmp_path, agent, url, name) for name in ("one", "other"))
-    for collector in (one, other):
-        collector.wait_until(lambda it=collector: is_kept(it) and len(ids(it)) == 1)
-    one.wait_until(lambda: ids(one) == ids(other))
-    known = ids(one)
-    one.stop(signal.SIGKILL)
-    again = collector_of(start_collector, tmp_path, agent, url, "one")
-    again.wait_until(lambda: is_kept(again) and ids(again) == known)
-    assert again.stop() == 0 and other.stop() == 0
-    assert [it.id for it in read_incidents(url, IncidentQuery())[0].incidents] == known
+    one, other = open_store(url, writer="one"), open_store(url, writer="other")
+    one.write([incident(1)], WALL)
+    other.write([incident(2)], WALL)
+    one.close()
+    other.close()
+    assert [it.id for it in open_store(url, writer="other").open_incidents(10)] == [1], "who told of it last goes on"
+    assert [it.id for it in read_incidents(url, IncidentQuery())[0].incidents] == [1]
 
 
-def test_transaction_mode_is_told_in_one_line_and_nothing_is_made(
-    bouncer: Any, postgres: Server, start_collector: Any, fake_agent: Any, tmp_path: Path
-) -> None:
-    url = bouncer("transaction").url
-    agent = fake_agent(Documents.node("n0", [0, 1, 2, 3], slow=2), Documents.report("n0"))
-    collector = collector_of(start_collector, tmp_path, agent, url, "one")
-    collector.wait_until(lambda: "laggard_incidents_history_up 0.0" in collector.get("/metrics").text)
-    reason = collector.get("/api/v1/incidents").json()["history"]["reason"]
+def test_transaction_mode_is_told_in_one_line_and_nothing_is_made(bouncer: Any, postgres: Server) -> None:
+    with pytest.raises(DatabaseError) as error:
+        open_store(bouncer("transaction").url)
+    reason = str(error.value)
     assert "a pooler that lends a connection for a transaction" in reason and "set pool_mode to session" in reason
     assert "\n" not in reason
-    collector.wait_until(lambda: len(ids(collector)) == 1)  # the verdict and the open incidents go on
-    assert collector.stop() == 0
     with postgres.connect("tests") as connection:
         assert not connection.execute("SELECT 1 FROM pg_namespace WHERE nspname = 'laggard'").fetchall()
 

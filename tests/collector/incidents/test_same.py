@@ -7,17 +7,8 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from laggard.collector.incidents.fault import Fault
-from laggard.collector.incidents.incident import Incident
-from laggard.collector.incidents.run import Run
-from laggard.collector.incidents.same import (
-    merged_fault,
-    merged_incident,
-    merged_run,
-    same_fault,
-    same_incident,
-    same_run,
-)
+from laggard.collector.incidents.identity import merged_fault, merged_incident, same_fault, same_incident
+from laggard.collector.incidents.incident import Fault, Incident
 from laggard.model import Culprit, Severity
 
 WALL = 1.79e9
@@ -25,7 +16,7 @@ WALL = 1.79e9
 
 def incident(number: int = 1, ranks: tuple[int, ...] = (2,), at: float = 0.0, **changes: Any) -> Incident:
     culprit = Culprit("slow_compute", ranks, node="n1", phase="forward", advice="look there")
-    values: dict[str, Any] = dict(what="slow", opened_at=WALL + at, seen_at=WALL + at + 10, lost_seconds=1.0)
+    values: dict[str, Any] = dict(what="slow", opened_at=WALL + at, seen_at=WALL + at + 10, lost_gpu_hours=1.0)
     return Incident(number, 1000, "train", opened_as=culprit, culprit=culprit, **{**values, **changes})
 
 
@@ -33,11 +24,6 @@ def fault(number: int = 1, **changes: Any) -> Fault:
     values: dict[str, Any] = dict(opened_at=WALL, seen_at=WALL + 10)
     it = Fault(number, "n1", "GPU-a", "GPU_XID", "GPU 0", Severity.WARNING, "there", "gpu_xid", **values)
     return structs.replace(it, **changes)
-
-
-def run(began: float, seen: float, **changes: Any) -> Run:
-    values: dict[str, Any] = dict(first_step=1, last_step=10, step_seconds=5.0)
-    return Run(1000, "train", WALL + began, WALL + seen, **{**values, **changes})
 
 
 @pytest.mark.parametrize(
@@ -62,14 +48,14 @@ def test_an_incident_that_moved_is_found_by_where_it_began() -> None:
 
 
 def test_what_both_know_is_kept() -> None:
-    early = incident(1, at=0, findings=("A",), gaps=2, lost_seconds=4.0, most_recoverable_ratio=0.5)
-    late = incident(9, ranks=(2, 3), at=6, findings=("B",), lost_seconds=3.0, world_size=8)
+    early = incident(1, at=0, findings=("A",), gaps=2, lost_gpu_hours=4.0, most_recoverable_ratio=0.5)
+    late = incident(9, ranks=(2, 3), at=6, findings=("B",), lost_gpu_hours=3.0)
     for one, other, number in ((early, late, 1), (late, early, 9)):
         both = merged_incident(one, other)
         assert (both.id, both.opened_at, both.seen_at) == (number, early.opened_at, late.seen_at)
         assert both.culprit == late.culprit and both.opened_as == early.opened_as
-        assert set(both.findings) == {"A", "B"} and (both.gaps, both.world_size) == (2, 8)
-        assert (both.lost_seconds, both.most_recoverable_ratio) == (4.0, 0.5), "both counted the same seconds"
+        assert set(both.findings) == {"A", "B"} and both.gaps == 2
+        assert (both.lost_gpu_hours, both.most_recoverable_ratio) == (4.0, 0.5), "both counted the same seconds"
 
 
 def test_what_one_has_closed_goes_on_where_another_saw_it_later() -> None:
@@ -85,7 +71,7 @@ def test_what_one_has_closed_goes_on_where_another_saw_it_later() -> None:
 def test_merging_again_changes_nothing() -> None:
     both = merged_incident(incident(1), incident(2, at=6, closed_at=WALL + 20, closed_because="recovered"))
     assert merged_incident(both, both) == both
-    assert merged_fault(fault(), fault()) == fault() and merged_run(run(0, 9), run(0, 9)) == run(0, 9)
+    assert merged_fault(fault(), fault()) == fault()
 
 
 def test_a_finding_of_a_machine_is_one_fault_under_any_name() -> None:
@@ -94,13 +80,3 @@ def test_a_finding_of_a_machine_is_one_fault_under_any_name() -> None:
     assert not same_fault(fault(), fault(2, detail="79")) and not same_fault(fault(), fault(2, device="GPU 1"))
     both = merged_fault(fault(), fault(2, severity=Severity.CRITICAL, opened_at=WALL - 5))
     assert (both.id, both.severity, both.opened_at) == (1, Severity.CRITICAL, WALL - 5)
-
-
-def test_a_start_of_a_job_is_one_run() -> None:
-    assert same_run(run(0, 50, started_at=WALL), run(20, 60, started_at=WALL + 1))
-    assert not same_run(run(0, 50, started_at=WALL), run(20, 60, started_at=WALL + 30)), "it was started anew"
-    assert same_run(run(0, 50), run(20, 60)) and not same_run(run(0, 50, ended_at=WALL + 50), run(51, 60))
-    both = merged_run(run(0, 50, checkpoint_step=5), run(20, 60, last_step=30, first_step=4, ended_at=WALL + 60))
-    assert (both.began_at, both.first_step, both.last_step, both.checkpoint_step) == (WALL, 1, 30, 5)
-    assert both.ended_at == WALL + 60
-    assert merged_run(run(0, 50, ended_at=WALL + 50), run(0, 60)).ended_at is None, "it was seen after that"

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from laggard.collector.incidents.incident import Incident, IncidentQuery
 from laggard.collector.incidents.tracker import MAX_CULPRITS, MAX_OPEN_OF_OWNER, IncidentTracker, Moment, Observation
 from laggard.collector.jobs.job import JobKey
@@ -140,12 +144,12 @@ def test_a_job_of_which_nobody_tells_that_it_runs_is_named_as_it_was_and_not_see
     (was,) = rounds.tracker.open
     lost = dict(rounds.tracker.lost)
     (held,) = rounds.see(culprit(2, findings=("GPU_XID",)), told=False, rounds=100).tracker.open
-    assert (held.id, held.seen_at, held.lost_seconds) == (was.id, was.seen_at, was.lost_seconds)
+    assert (held.id, held.seen_at, held.lost_gpu_hours) == (was.id, was.seen_at, was.lost_gpu_hours)
     assert held.findings == ("GPU_XID",) and rounds.tracker.lost == lost, "what is known later stands in it"
     rounds.see(told=False, rounds=100)
     assert len(rounds.tracker.open) == 1, "nor is it over"
     (again,) = rounds.see(culprit(2)).tracker.open
-    assert again.seen_at == rounds.moment.wall and again.doubtful_seconds >= 200 * 5.0 * 0.2
+    assert again.seen_at == rounds.moment.wall
     rounds.see(culprit(2), told=False, rounds=10).see_all(rounds=62)
     (gone,) = rounds.incidents
     assert (gone.closed_because, gone.closed_at) == ("job_gone", again.seen_at)
@@ -180,6 +184,28 @@ def test_a_job_that_ended_while_the_collector_was_down() -> None:
     forgotten = Rounds(IncidentTracker(QUIET, reported.moment, [was]), at).see_all(rounds=70)
     (told,) = forgotten.incidents
     assert (told.closed_because, told.closed_at) == ("ended_while_down", was.seen_at)
+
+
+def test_what_it_took_is_its_share_of_every_rank() -> None:
+    (one,) = Rounds().see(culprit(2), rounds=73, world_size=8).tracker.open
+    assert one.lost_gpu_hours == pytest.approx(0.2 * 8 * 0.1), "a fifth of six minutes"
+
+
+@given(st.data())
+@settings(deadline=None, max_examples=60)
+def test_verdicts_give_no_second_of_a_job_away_twice(data: st.DataObject) -> None:
+    rounds = Rounds()
+    began = rounds.at
+    for _ in range(data.draw(st.integers(2, 20))):
+        rounds.at += data.draw(st.sampled_from((0.0, 25.0, 395.0)))
+        kinds = st.sampled_from(("slow_compute", "hung"))
+        named = data.draw(st.lists(st.tuples(st.integers(0, 5), kinds, st.floats(0, 1)), max_size=5))
+        culprits = (culprit(rank, kind=kind, node=f"n{rank}", recoverable_ratio=share) for rank, kind, share in named)
+        rounds.see(*culprits, world_size=8, slowdown_ratio=data.draw(st.none() | st.floats(1, 9)))
+    every = {it.id: it for it in (*rounds.incidents, *rounds.tracker.open)}
+    hours = sum(it.lost_gpu_hours for it in every.values())
+    assert hours <= 8 * (rounds.at - began) / 3600 + 1e-9
+    assert sum(rounds.tracker.lost.values()) == pytest.approx(3600 * hours)
 
 
 def test_jobs_of_one_name_are_told_apart_by_their_users() -> None:

@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from support.collectors import ingest
 
-from laggard.collector.jobs.calm import CALM_RATIO, CalmJobs
+from laggard.collector.jobs.held_verdicts import CALM_RATIO, CalmJobs
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import ClusterSnapshot, JobSnapshot, build_snapshot
 from laggard.collector.jobs.window import JobWindows
 from laggard.locate.job_timings import JobTimings
 from laggard.locate.verdict import locate
 from laggard.model import Location, Verdict
-from laggard.wire.collectives import RankCollectives
 from laggard.wire.nodes import NodeRow
-from laggard.wire.ranks import BeatRow, InFlight
+from laggard.wire.ranks import BeatRow, InFlight, RankCollectives
 
 STEPS_A_ROUND = 10
 STEP_SECONDS = 0.25
@@ -53,7 +53,7 @@ class Rounds:
         now = float(self._step)
         for node in (0, 1):
             answer = self._make.ranks_document(f"n{node}", rows[2 * node : 2 * node + 2])
-            self._windows.ingest(f"http://n{node}", answer, now)
+            ingest(self._windows, f"http://n{node}", answer, now)
         self._calm.begin_round(judges_all=asked)
         seen: list[JobTimings] = []
 

@@ -10,10 +10,9 @@ import pytest
 from msgspec import structs
 from support.timings import job as timings_of
 
-from laggard.collector.jobs.held_culprits import HOLD_PAST_SECONDS, HOLD_SECONDS, HeldCulprits
+from laggard.collector.jobs.held_verdicts import HOLD_PAST_SECONDS, HOLD_SECONDS, OTHER_KIND_SECONDS, HeldCulprits
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import JobSnapshot, unknown_location
-from laggard.collector.jobs.steady_kinds import OTHER_KIND_SECONDS
 from laggard.locate.describe import sentence
 from laggard.locate.slow.host_facts import NOT_KNOWN
 from laggard.locate.verdict import locate

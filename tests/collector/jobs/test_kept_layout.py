@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from laggard.collector.jobs.kept_layout import KeptLayout
+from laggard.collector.jobs.job import KeptLayout
 from laggard.locate.live_positions import LiveLayout
-from laggard.rankfile.fact_names import GROUPS
-from laggard.rankfile.members import member_runs
+from laggard.rankfile.fact_names import GROUPS, member_runs
 from laggard.wire.ranks import RankRow
 
 

@@ -7,12 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.steps import StepRow, step_rows, step_table
 
-from laggard.collector.jobs.step_window import StepWindow
-from laggard.constants import PHASES
+from laggard.collector.jobs.job import StepWindow
+from laggard.kit.constants import PHASES
 from laggard.locate.job_timings import WINDOW_SECONDS, WINDOW_STEPS
-from laggard.locate.step_tables import step_rows, step_table
-from laggard.wire.ranks import StepRow
 
 Batch = Sequence[StepRow]
 LENGTHS = (0.01, 0.1, 0.3)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from msgspec import structs
-from support.collectors import rank_row, ranks_document, step_row
+from support.collectors import ingest, rank_row, ranks_document, step_row
 
 from laggard.collector.jobs.snapshot import ClusterSnapshot, build_snapshot
 from laggard.collector.jobs.unseen import UnseenOn
@@ -33,11 +33,10 @@ def cluster(*found: UnseenOn, **states: str) -> ClusterSnapshot:
     for job_id, state in states.items():
         rows = [step_row(step) for step in range(30)]
         ranks = [rank_row(rank, 2, rows, job_id=job_id, node="n0") for rank in range(2)]
-        windows.ingest("u", ranks_document("n0", ranks), 1.0)
+        ingest(windows, "u", ranks_document("n0", ranks), 1.0)
         if state != "running":
-            windows.ingest(
-                "u", ranks_document("n0", [rank_row(r, 2, (), job_id=job_id, state=state) for r in (0, 1)]), 2.0
-            )
+            ended = [rank_row(rank, 2, (), job_id=job_id, state=state) for rank in (0, 1)]
+            ingest(windows, "u", ranks_document("n0", ended), 2.0)
     return build_snapshot(windows, ClusterSnapshot(nodes=(UP,), unseen=found), locate)
 
 

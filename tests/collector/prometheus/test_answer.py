@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from laggard.collector.prometheus.answer import MAX_SERIES_BYTES, Answer, AnswerError
+from laggard.collector.prometheus.client import MAX_SERIES_BYTES, Answer, AnswerError
 
 
 def body(series: list[dict[str, Any]], kind: str = "matrix", **more: Any) -> bytes:

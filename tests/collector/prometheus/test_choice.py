@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from laggard.collector.prometheus import queries
-from laggard.collector.prometheus.answer import Labels, Series
 from laggard.collector.prometheus.choice import MAX_WIDER, Few, few_ranks
+from laggard.collector.prometheus.client import Labels, Series
 from laggard.collector.prometheus.counters import INTERVALS
 
 NOW = 1_000_000.0

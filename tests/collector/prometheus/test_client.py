@@ -8,8 +8,8 @@ from urllib.parse import parse_qs
 
 from support.fronts import served_by
 
+from laggard.collector.prometheus.choice import failing_nodes
 from laggard.collector.prometheus.client import Prometheus
-from laggard.collector.prometheus.findings import failing_nodes
 
 
 def test_the_nodes_that_fail_are_asked_for_once_a_moment() -> None:

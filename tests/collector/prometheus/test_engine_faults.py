@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from support.alerting import wait_for
 from support.engines import ENGINES, count, need
 from support.fronts import asked_for, forwarded, served_by
 from support.prometheus_series import Job, make_blocks, prometheus, write_openmetrics
+from support.waiting import wait_for
 
 from laggard.cli import main
 from laggard.collector.prometheus import client
@@ -52,13 +52,13 @@ class Served(NamedTuple):
     end: float
 
 
-@pytest.fixture(scope="module", params=["Prometheus", "VictoriaMetrics", "VictoriaMetrics' cluster"])
+@pytest.fixture(scope="module", params=["Prometheus", "VictoriaMetrics"])
 def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """The last samples are an hour old."""
     name, folder, end = request.param, tmp_path_factory.mktemp("engine"), round(time.time() - 3600.0)
     need(name)
     if name == "Prometheus":
-        with prometheus(make_blocks(JOBS, end, folder)) as (url, _):
+        with prometheus(make_blocks(JOBS, end, folder)) as url:
             yield Served(url, end)
         return
     with ENGINES[name](folder) as engine:
@@ -111,7 +111,7 @@ def behind_a_front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]
     need("Prometheus")
     folder, end = tmp_path_factory.mktemp("behind"), round(time.time() - 3600.0)
     now = Job(8, slow=(6,), job_id="now", samples=150, interval=60.0, later=4200.0)
-    with prometheus(make_blocks([*JOBS[:2], *WITHHELD_FROM, now], end, folder)) as (url, _):
+    with prometheus(make_blocks([*JOBS[:2], *WITHHELD_FROM, now], end, folder)) as url:
         yield Served(url, end)
 
 
@@ -288,6 +288,16 @@ def test_a_server_is_there_where_it_answers_the_least_of_questions() -> None:
         free.set()
         assert not asked.answers(30.0) and said == ["vector(1)"] * 3
     assert not asked.answers(30.0), "nobody listens"
+
+
+def test_a_server_that_is_late_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(client, "QUERY_SECONDS", 1.0)
+    free = threading.Event()
+    with served_by(lambda *_: (200 if free.wait(60.0) else 503, b"{}")) as url:
+        assert main(["locate", "--prometheus", url]) == 64
+        said = capsys.readouterr().err
+        free.set()
+    assert "did not answer within 1 s: it is overloaded, or far away" in said and said.count("\n") == 1
 
 
 def test_an_answer_that_trickles_has_an_end(

@@ -4,20 +4,99 @@ write into it as they scrape, with an external label `cluster`; their jobs, user
 from __future__ import annotations
 
 import contextlib
+import math
 import re
-import signal
+import subprocess
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import pytest
-from support.alerting import PATIENCE_SECONDS, wait_for
-from support.engines import ENGINES, Engine, answers, count, need, running, scraper
-from support.live_ranks import LiveNodes, Training
+from prometheus_client import Metric
+from support.engines import ENGINES, count, need, running, scraper
+from support.fronts import served_by
+from support.waiting import PATIENCE_SECONDS, wait_for
 
+from laggard.catalogue.exposition import exposition, metric_family
+from laggard.catalogue.rank_metrics import CollectiveSum, RankStats, families
 from laggard.cli import main
-from laggard.collector.prometheus import client
+from laggard.kit.constants import PHASES
+
+STEP = 0.1
+MEANS = {"input": 0.004, "forward": 0.03, "backward": 0.04, "optimizer": 0.004}
+RANKS_OF_NODE = 4
+UNEVEN = 0.003
+"""The share by which the ranks' times differ, as those of equal machines do."""
+
+
+class Training(NamedTuple):
+    """`slow`: the rank that takes `excess` more seconds a step in `phase`; -1: none. `findings`: by node, each a code
+    with its severity and device. `clock_ahead`: by how many seconds the nodes' clocks are ahead."""
+
+    job_id: str = "train"
+    user: int = 1000
+    nodes: int = 2
+    slow: int = -1
+    phase: str = "forward"
+    excess: float = 0.012
+    findings: Mapping[str, Sequence[tuple[str, str, str]]] = {}
+    clock_ahead: float = 0.0
+
+
+def _rank(training: Training, number: int, seconds: float) -> RankStats:
+    steps = int(seconds / STEP)
+    means = {
+        name: mean * (1 + UNEVEN * math.sin(7 * number + place)) for place, (name, mean) in enumerate(MEANS.items())
+    }
+    if number == training.slow:
+        means[training.phase] += training.excess
+    busy, now = sum(means.values()), time.time() + training.clock_ahead
+    waited = CollectiveSum("all_reduce", "dp", steps, steps * max(0.0, STEP - busy), steps << 20)
+    return RankStats(
+        job_id=training.job_id,
+        owner=training.user,
+        rank=number,
+        node=f"n{number // RANKS_OF_NODE}",
+        local_rank=number % RANKS_OF_NODE,
+        gpu=None,
+        world_size=training.nodes * RANKS_OF_NODE,
+        attempt=0,
+        up=True,
+        steps=steps,
+        step_seconds=steps * STEP,
+        own_seconds=steps * (busy - means["input"]),
+        phase_seconds=tuple(steps * means.get(name, 0.0) for name in PHASES),
+        last_progress=now,
+        last_beat=now,
+        in_flight_seconds=0.0,
+        collectives=(waited,),
+        lost=0,
+    )
+
+
+def _metrics(training: Training, node: int, seconds: float) -> Iterator[Metric]:
+    ranks = [_rank(training, node * RANKS_OF_NODE + local, seconds) for local in range(RANKS_OF_NODE)]
+    for described, samples in families(ranks):
+        yield metric_family(described.name, samples)
+    found = training.findings.get(f"n{node}", ())
+    yield metric_family("laggard_finding", [((code, severity, device), 1.0) for code, severity, device in found])
+    yield metric_family("laggard_agent_probe_round_seconds", [((), 1.0)])
+
+
+@contextlib.contextmanager
+def live_nodes(training: Training) -> Iterator[dict[str, str]]:
+    """The agents of a training that goes on, as HTTP servers whose counters grow by the clock: HOST:PORT by node."""
+    began = time.monotonic() - 600.0  # it has trained for ten minutes
+
+    def told(node: int, headers: Mapping[str, str]) -> tuple[Any, ...]:
+        body, kind = exposition(_metrics(training, node, time.monotonic() - began), headers.get("Accept", ""))
+        return 200, body, ("Content-Type", kind)
+
+    with contextlib.ExitStack() as stack:
+        agents = [served_by(lambda _, __, headers, node=node: told(node, headers)) for node in range(training.nodes)]
+        urls = map(stack.enter_context, agents)
+        yield {f"n{node}": url.removeprefix("http://") for node, url in enumerate(urls)}
+
 
 pytestmark = pytest.mark.slow  # real servers, and some 20 s of samples
 
@@ -32,42 +111,33 @@ MS = re.compile(r"([0-9.]+) ms")
 Locate = Callable[..., tuple[int, dict[str, Any]]]
 
 
-class Store:
-    """An engine with the clusters a, which has two equal Prometheus, and b; c has one whose job is healthy."""
+class Store(NamedTuple):
+    """`words`: the flags with which it is asked; `scrapers`: the Prometheus that write into it."""
 
-    def __init__(self, engine: Engine, scrapers: dict[str, Any], folder: Path) -> None:
-        self.engine, self.scrapers = engine, scrapers
-        self.words = ["--prometheus", engine.query]
-        if engine.headers:
-            headers = folder / "headers"
-            headers.write_text("".join(f"{name}: {value}\n" for name, value in engine.headers.items()))
-            self.words += ["--headers-file", str(headers)]
-
-
-@contextlib.contextmanager
-def filled(name: str, folder: Path, **options: int) -> Iterator[Store]:
-    need(name)
-    need("Prometheus")
-    trainings = {"a": A, "b": B, "c": Training(job_id="healthy")}
-    with contextlib.ExitStack() as stack:
-        engine = stack.enter_context(ENGINES[name](folder, **options))
-        commands = {}
-        for cluster, training in trainings.items():
-            nodes = stack.enter_context(LiveNodes(training))
-            for replica in ("r0", "r1") if cluster == "a" else ("r0",):
-                labels = {"cluster": cluster, "replica": replica}
-                name = f"{cluster}-{replica}"
-                commands[name] = scraper(name, nodes.addresses, labels, engine, folder)
-        scrapers = stack.enter_context(running(folder, commands))
-        query = 'min(count_over_time(laggard_rank_steps_total{rank="0"}[10m]))'
-        wait_for(lambda: count(engine, query) >= SAMPLES, lambda: f"{count(engine, query)} samples")
-        yield Store(engine, scrapers, folder)
+    words: list[str]
+    scrapers: Mapping[str, subprocess.Popen[bytes]]
 
 
 @pytest.fixture(scope="module", params=ENGINES)
 def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    with filled(request.param, tmp_path_factory.mktemp("engine")) as found:
-        yield found
+    """An engine with the clusters a, which has two equal Prometheus, and b; c has one whose job is healthy."""
+    need(request.param)
+    need("Prometheus")
+    folder = tmp_path_factory.mktemp("engine")
+    trainings = {"a": A, "b": B, "c": Training(job_id="healthy")}
+    with contextlib.ExitStack() as stack:
+        engine = stack.enter_context(ENGINES[request.param](folder))
+        commands = {}
+        for cluster, training in trainings.items():
+            nodes = stack.enter_context(live_nodes(training))
+            for replica in ("r0", "r1") if cluster == "a" else ("r0",):
+                labels = {"cluster": cluster, "replica": replica}
+                name = f"{cluster}-{replica}"
+                commands[name] = scraper(name, nodes, labels, engine, folder)
+        scrapers = stack.enter_context(running(folder, commands))
+        query = 'min(count_over_time(laggard_rank_steps_total{rank="0"}[10m]))'
+        wait_for(lambda: count(engine, query) >= SAMPLES, lambda: f"{count(engine, query)} samples")
+        yield Store(["--prometheus", engine.query], scrapers)
 
 
 def kinds(document: dict[str, Any]) -> list[str]:
@@ -123,42 +193,15 @@ def test_two_clusters_in_one_store_are_not_mixed_up(
         assert said == f"laggard: 2 clusters have a job {job}; choose with --cluster: a, b\n", said
 
 
-def test_a_collector_watches_the_jobs_of_its_cluster(store: Store, start_collector: Any, tmp_path: Path) -> None:
-    settings = f"targets: []\nprometheus: {store.engine.query}\nprometheus_interval_seconds: 1\n"
-    settings += f"incidents_database: {tmp_path}/incidents.sqlite\n"
-    if store.engine.headers:
-        (tmp_path / "headers").write_text(Path(store.words[-1]).read_text())
-        settings += f"prometheus_headers_file: {tmp_path}/headers\n"
-    config = tmp_path / "collector.yaml"
-    config.write_text(settings + "prometheus_cluster: b\n")
-    collector = start_collector("--config", str(config), "--interval", "0.5")
+def test_a_collector_watches_the_jobs_of_its_cluster(store: Store, start_collector: Any) -> None:
+    of_store = {"prometheus": store.words[-1], "prometheus_interval_seconds": 1, "prometheus_cluster": "b"}
+    collector = start_collector("--interval", "0.5", targets=[], incidents_database="", **of_store)
 
-    def location() -> Any:
-        return collector.get("/api/v1/location", job="1000:train").json()
+    def culprits() -> Any:
+        return collector.get("/api/v1/location", job="1000:train").json()["culprits"]
 
-    collector.wait_until(lambda: bool(location()["culprits"]))
-    assert [(it["ranks"], it["findings"]) for it in location()["culprits"]] == [([2], ["DISK_FULL"])]
-    collector.stop()
-    config.write_text(settings)
-    collector = start_collector("--config", str(config), "--interval", "0.5")
-    collector.wait_until(lambda: "several_clusters" in kinds(location()))
-    assert "one of a, b" in location()["notes"][0]["text"] and not location()["culprits"]
-
-
-def test_an_engine_that_is_late_is_one_line(
-    store: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(client, "QUERY_SECONDS", 1.0)
-    process = list(store.engine.processes.values())[-1]
-    process.send_signal(signal.SIGSTOP)
-    try:
-        asked = answers(f"{store.engine.query}/api/v1/query?query=1", store.engine.headers, seconds=1.0)
-        wait_for(lambda: not asked())
-        assert main(["locate", *store.words, "--cluster", "a"]) == 64
-    finally:
-        process.send_signal(signal.SIGCONT)
-    said = capsys.readouterr().err
-    assert "did not answer within 1 s: it is overloaded, or far away" in said and said.count("\n") == 1
+    collector.wait_until(culprits)
+    assert [(it["ranks"], it["findings"]) for it in culprits()] == [([2], ["DISK_FULL"])]
 
 
 def test_the_other_replica_goes_on_where_one_has_died(store: Store, locate: Locate) -> None:
@@ -167,23 +210,3 @@ def test_the_other_replica_goes_on_where_one_has_died(store: Store, locate: Loca
     time.sleep(SAMPLES)
     status, document = accusing(locate, [[5]], *store.words, "--job", "train", "--cluster", "a")
     assert status == 1, document
-
-
-def test_half_of_a_store_is_never_ok(tmp_path: Path, locate: Locate, capsys: pytest.CaptureFixture[str]) -> None:
-    """One of two vmstorage is away. VictoriaMetrics gives no samples as they came then, but for partial answers."""
-    with filled("VictoriaMetrics' cluster", tmp_path) as store:
-        words = (*store.words, "--job", "healthy", "--cluster", "c")
-        accusing(locate, [], *words)
-        store.engine.processes["vmstorage1"].kill()
-        status, document = locate(*store.words, "--job", "none such")
-        assert kinds(document)[0] == "partial_answer" and "isPartial" in document["notes"][0]["text"], document
-        assert main(["locate", *words]) == 64
-        assert "is overloaded or away (503)" in capsys.readouterr().err
-
-
-def test_a_store_with_two_copies_of_all_answers_from_one(tmp_path: Path, locate: Locate) -> None:
-    with filled("VictoriaMetrics' cluster", tmp_path, copies=2) as store:
-        store.engine.processes["vmstorage1"].kill()
-        for cluster, job, ranks in (("a", "train", [[5]]), ("c", "healthy", [])):
-            status, document = accusing(locate, ranks, *store.words, "--job", job, "--cluster", cluster)
-            assert "partial_answer" not in kinds(document), document

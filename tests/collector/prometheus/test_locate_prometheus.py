@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 import shutil
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,10 @@ from support.prometheus_series import Job, make_blocks, prometheus
 from laggard.cli import main
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.prometheus import queries, verdict
-from laggard.collector.prometheus.answer import Labels
+from laggard.collector.prometheus.client import Labels
 from laggard.collector.prometheus.queries import quoted
 from laggard.collector.prometheus.second_look import with_agents
-from laggard.locate.node_findings import NodeFindings
+from laggard.locate.job_timings import NodeFindings
 from laggard.model import Culprit
 
 RANKS = 64
@@ -58,7 +58,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         pytest.skip("NO PROMETHEUS: locate --prometheus is NOT tested against one; apt-get install prometheus")
     folder, end = tmp_path_factory.mktemp("prometheus"), round(time.time() - 3600.0)
     data = make_blocks(JOBS, end, folder)
-    with prometheus(data) as (url, _):
+    with prometheus(data) as url:
         yield Served(url, end)
 
 
@@ -68,10 +68,9 @@ def kinds(document: dict[str, Any]) -> list[str]:
 
 @pytest.mark.slow  # a Prometheus and a collector
 def test_a_collector_judges_the_jobs_of_a_prometheus(served: Served, start_collector: Any, tmp_path: Path) -> None:
-    config = tmp_path / "collector.yaml"
-    own = f"incidents_database: {tmp_path}/incidents.sqlite\n"  # not this machine's, which other runs have filled
-    config.write_text(f"targets: []\nprometheus: {served.url}\nprometheus_interval_seconds: 1\n{own}")
-    collector = start_collector("--config", str(config), "--interval", "0.5")
+    start = partial(start_collector, "--interval", "0.5", targets=[])
+    database = f"{tmp_path}/incidents.sqlite"  # not this machine's, which other runs have filled
+    collector = start(prometheus=served.url, prometheus_interval_seconds=1, incidents_database=database)
 
     def location() -> Any:
         return collector.get("/api/v1/location", job="1000:fresh").json()
@@ -83,8 +82,7 @@ def test_a_collector_judges_the_jobs_of_a_prometheus(served: Served, start_colle
     assert collector.get("/api/v1/incidents").json()["incidents"][0]["what"] == "rank 6 on n0 is slow in forward"
     assert collector.get("/api/v1/ranks", job="1000:fresh").status_code == 200
     collector.stop()
-    config.write_text("targets: []\nprometheus: http://127.0.0.1:9\n")
-    collector = start_collector("--config", str(config), "--interval", "0.5")
+    collector = start(prometheus="http://127.0.0.1:9")
     collector.wait_until(lambda: any("no Prometheus answers" in line for line in summary(collector)["fleet"]))
 
 
@@ -147,7 +145,6 @@ def test_verdicts_from_a_real_prometheus(
     assert locate("--prometheus", served.url, *words)[0] == 1
     page = (tmp_path / "job.html").read_text(encoding="utf-8")
     assert "<h1" in page and "Rank 37 on n4 is slow in forward" in page and f"From Prometheus at {served.url}" in page
-    _through_others(served, locate, tmp_path)
 
 
 @pytest.mark.slow  # a Prometheus
@@ -163,30 +160,6 @@ def test_one_look_at_a_small_job_says_what_two_say(
     at_once = verdicts()
     monkeypatch.setattr(verdict, "MAX_UNSCREENED_RANKS", 0)
     assert verdicts() == at_once and {status for status, _ in at_once} == {0, 1, 2}
-
-
-def _through_others(served: Served, locate: Locate, folder: Path) -> None:
-    """A proxy that wants a login, and a Thanos that could not ask all of its stores."""
-    token = folder / "token"
-    token.write_text("secret\n")
-
-    def forward(path: str, form: bytes, headers: Any) -> tuple[int, bytes]:
-        if headers.get("Authorization") != "Bearer secret":
-            return 401, b"no"
-        with urllib.request.urlopen(served.url + path, data=form, timeout=300) as answer:
-            return 200, answer.read()
-
-    def partly(path: str, form: bytes, headers: Any) -> tuple[int, bytes]:
-        with urllib.request.urlopen(served.url + path, data=form, timeout=300) as answer:
-            return 200, answer.read().rstrip()[:-1] + b',"warnings":["store n7 is away"]}'
-
-    at = ("--at", str(served.end))
-    with served_by(forward) as url:
-        words = ("--prometheus", url, *at, "--job", "slow", "--bearer-token-file", str(token))
-        assert locate(*words)[1]["culprits"][0]["ranks"] == [37]
-    with served_by(partly) as url:
-        status, document = locate("--prometheus", url, *at, "--job", "healthy")
-        assert (status, kinds(document)[0]) == (2, "partial_answer") and "n7" in document["notes"][0]["text"]
 
 
 MANY = b'{"status":"error","errorType":"execution","error":"query processing would load too many samples into memory"}'
@@ -231,7 +204,10 @@ def test_no_series_at_all(locate: Locate) -> None:
         ),
         (["--prometheus", "http://n1", "--at", "noon"], "--at noon is no time"),
         (["--prometheus", "http://n1", "--basic-auth-file", "/etc/hostname"], "/etc/hostname has no USER:PASSWORD"),
-        (["--prometheus", "http://n1", "--bearer-token-file", "/nowhere"], "cannot read /nowhere: No such file"),
+        (
+            ["--prometheus", "http://n1", "--bearer-token-file", "/nowhere"],
+            "the login for Prometheus in /nowhere cannot be read: No such file",
+        ),
         (
             ["--at", "2026-01-01"],
             "--at, --cluster, --bearer-token-file, --basic-auth-file and --headers-file go with --prometheus URL",

@@ -3,32 +3,13 @@
 from __future__ import annotations
 
 import base64
-import contextlib
-import json
-import os
-import shutil
-import subprocess
-import time
-import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.certificates import Start
-from support.ports import free_port
+from support.agents import put
 
-from laggard.collector.prometheus.client import Prometheus
-from laggard.collector.prometheus.login import Login
-from laggard.errors import UsageError
-
-
-def put(path: Path, text: str) -> Path:
-    """The file as a whole, by a rename."""
-    fresh = path.with_suffix(".new")
-    fresh.touch(0o600)
-    fresh.write_text(text)
-    os.replace(fresh, path)
-    return path
+from laggard.collector.prometheus.client import Login
+from laggard.kit.errors import UsageError
 
 
 def basic(pair: str) -> dict[str, str]:
@@ -71,90 +52,16 @@ def test_half_a_file_of_headers_leaves_the_former_ones(tmp_path: Path, caplog: p
     assert all("the former --headers-file stays in use: " in it for it in caplog.messages)
 
 
-PASSWORDS = {
-    "old-password": "$2b$04$py5oB77E685ksUiGKB/ANeAnD02bCD.6VW9YmGWUk0QqfhKf8jWtm",
-    "new-password": "$2b$04$mdidxkauEGOQ2felH6cHf.H48pUunuhc/1WE/qdRXZUQ/XEEOqpLO",
-}
-"""With what Prometheus' web configuration wants of them, bcrypt's hashes."""
-
-
-class Guarded:
-    """A real Prometheus that wants a login, and reads who may log in at each request (its documentation, "HTTPS and
-    authentication")."""
-
-    def __init__(self, folder: Path) -> None:
-        self._config, self.url = folder / "web.yml", f"http://127.0.0.1:{free_port()}"
-        (folder / "prometheus.yml").write_text("global: {}\n")
-        self.accept("old-password")
-        command = ["prometheus", f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data"]
-        command += [f"--web.config.file={self._config}", f"--web.listen-address={self.url[7:]}", "--log.level=error"]
-        self._process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-
-    def accept(self, password: str) -> None:
-        put(self._config, f"basic_auth_users: {{ada: '{PASSWORDS[password]}'}}\n")
-
-    def wait_ready(self) -> None:
-        request = urllib.request.Request(f"{self.url}/-/ready", headers=basic("ada:old-password"))
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline:
-            with contextlib.suppress(OSError), urllib.request.urlopen(request, timeout=5):
-                return
-            time.sleep(0.1)
-        raise AssertionError("Prometheus does not start")
-
-    def end(self) -> None:
-        self._process.terminate()
-        self._process.wait()
-
-
-@pytest.fixture
-def guarded(tmp_path: Path) -> Iterator[Guarded]:
-    if not shutil.which("prometheus"):
-        pytest.skip("prometheus is missing")
-    server = Guarded(tmp_path)
-    try:
-        server.wait_ready()
-        yield server
-    finally:
-        server.end()
-
-
-@pytest.mark.slow
-def test_a_real_prometheus_and_a_password_that_is_replaced(guarded: Guarded, tmp_path: Path) -> None:
-    path = put(tmp_path / "login", "ada:old-password")
-    prometheus = Prometheus(guarded.url, Login(None, str(path)))
-    try:
-        assert not list(prometheus.at("up", None))
-        guarded.accept("new-password")
-        with pytest.raises(UsageError, match=r"refuses \(401\)"):
-            list(prometheus.at("up", None))
-        put(path, "ada:new-password\n")
-        assert not list(prometheus.at("up", None))
-    finally:
-        prometheus.close()
-
-
-@pytest.mark.slow
-def test_a_collector_takes_the_new_password_without_a_restart(guarded: Guarded, start: Start, tmp_path: Path) -> None:
-    path = put(tmp_path / "login", "ada:old-password")
-    (tmp_path / "collector.yaml").write_text(
-        f"targets: []\nprometheus: {guarded.url}\nprometheus_basic_auth_file: {path}\n"
-        "prometheus_interval_seconds: 0.2\nincidents_database: ''\n"
-    )
-    collector = start("collector", "--config", str(tmp_path / "collector.yaml"))
-
-    def up() -> bool:
-        """Whether Prometheus answers the collector: else a note says why not."""
-        with urllib.request.urlopen(f"{collector.url}/api/v1/findings", timeout=60) as answer:
-            return not any(note["kind"] == "prometheus" for note in json.load(answer)["notes"])
-
-    collector.wait_until(up)
-    path.unlink()
-    collector.wait_until(lambda: "the former login for Prometheus stays in use: cannot read" in collector.said())
-    assert up()
-    guarded.accept("new-password")
-    collector.wait_until(lambda: not up())
-    put(path, "ada:new-password")
-    collector.wait_until(up)
-    assert collector.said().count("the former login") == collector.said().count("is read anew from") == 1
-    assert "password" not in collector.said().replace(str(path), "")
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [(None, "cannot be read"), ("lovelace\n", "lines of the form NAME: VALUE"), ("Host: lovelace\n", "laggard sets")],
+)
+def test_a_file_of_headers_that_is_none_is_one_line_without_what_is_in_it(
+    tmp_path: Path, text: str | None, told: str
+) -> None:
+    path = tmp_path / "headers"
+    if text is not None:
+        put(path, text)
+    with pytest.raises(UsageError, match=told) as raised:
+        Login(headers_file=str(path))
+    assert "lovelace" not in str(raised.value) and str(path) in str(raised.value)

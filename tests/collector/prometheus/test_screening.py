@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from laggard.collector.prometheus.counters import Counters
-from laggard.collector.prometheus.screening import MAX_CANDIDATES, MAX_UNSCREENED_RANKS, PEER_RANKS, screened
+from laggard.collector.prometheus.suspects import MAX_CANDIDATES, MAX_UNSCREENED_RANKS, PEER_RANKS, screened
 
 RANKS = 16_384
 STEP = 0.2

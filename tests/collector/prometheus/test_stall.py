@@ -8,7 +8,7 @@ import numpy as np
 
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import unknown_location
-from laggard.collector.prometheus.stall import Ranks, stalled_by
+from laggard.collector.prometheus.suspects import Ranks, stalled_by
 from laggard.collector.prometheus.watch import snapshot_of
 
 

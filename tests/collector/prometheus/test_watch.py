@@ -13,7 +13,7 @@ from laggard.collector.prometheus import queries, watch
 from laggard.collector.prometheus.choice import Known
 from laggard.collector.prometheus.client import Prometheus
 from laggard.collector.prometheus.watch import MAX_JOBS, PrometheusWatch, snapshot_of
-from laggard.errors import UsageError
+from laggard.kit.errors import UsageError
 
 
 class Store:
@@ -79,3 +79,10 @@ def test_where_it_does_not_answer_no_job_is_known(monkeypatch: pytest.MonkeyPatc
     store.jobs = []
     store.watch.look()
     assert not store.watch.jobs and not store.watch.up and "away" in store.watch.notes[0].text
+
+
+def test_a_job_that_several_clusters_have_is_unknown_until_one_is_chosen() -> None:
+    alike = [Known(queries.Job("train", "1000", cluster), 1.0, 0.0) for cluster in ("a", "b")]
+    location = watch.judged(Prometheus("http://127.0.0.1:9"), JobKey(1000, "train"), alike).location
+    assert [note.kind for note in location.notes] == ["several_clusters"] and not location.culprits
+    assert "one of a, b" in location.notes[0].text

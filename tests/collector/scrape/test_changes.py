@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from laggard.collector.scrape.changes import LINE_SECONDS, StateChanges
+from laggard.collector.scrape.agent_state import LINE_SECONDS, StateChanges
 
 
 def test_a_thousand_agents_that_go_down_are_one_line() -> None:

@@ -11,6 +11,8 @@ from urllib.parse import parse_qs, urlsplit
 import numpy as np
 import pytest
 from msgspec import structs
+from support.collectors import ingest
+from support.steps import StepRow
 from support.timings import job
 
 from laggard.collector.jobs.job import COLLECTIVES_SECONDS, JobKey
@@ -24,11 +26,10 @@ from laggard.collector.scrape.collective_rounds import (
     Wanted,
     is_in_network,
 )
-from laggard.collector.scrape.collectives_validation import MAX_ROWS, validate_collectives
+from laggard.collector.scrape.validation import validate_collectives
 from laggard.model import Culprit, Note
 from laggard.wire import WireError, encode
-from laggard.wire.collectives import CollectiveLane, CollectiveRow, CollectivesDocument, RankCollectives
-from laggard.wire.ranks import StepRow
+from laggard.wire.ranks import MAX_ROWS, CollectiveLane, CollectiveRow, CollectivesDocument, RankCollectives
 
 KEY = JobKey(1000, "job-1")
 LANES = (CollectiveLane("all_reduce", "dp", "dp:0-3", -1),)
@@ -85,7 +86,7 @@ def _windows(make: Any, url: str, waits: bool = True) -> JobWindows:
             for at, number in enumerate(made.steps)
         ]
         rows.append(make.rank_row(rank, 4, steps))
-    windows.ingest(url, make.ranks_document("n0", rows), 100.0)
+    ingest(windows, url, make.ranks_document("n0", rows), 100.0)
     return windows
 
 

@@ -14,11 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.ports import free_port
 
-from laggard.collector.scrape.answer_reader import AnswerReader
-from laggard.collector.scrape.fetch import FetchFailure, fetch
-from laggard.http.client import SPEAKS_TLS
+from laggard.collector.scrape.fetch import AnswerReader, FetchFailure, fetch
+from laggard.kit.http_client import SPEAKS_TLS
 
-LONGEST_SECONDS = 120.0
 MAX_BYTES = 1000
 BODY = b'{"a":1}'
 AGENTS = (
@@ -154,18 +152,16 @@ async def _served(answer: Callable[[bytes, asyncio.StreamWriter], Awaitable[None
         await asyncio.gather(*under_way)
 
 
-def _asked(answer: Callable[[bytes, asyncio.StreamWriter], Awaitable[None]], *, name: str = "127.0.0.1") -> object:
+async def _asked(
+    answer: Callable[[bytes, asyncio.StreamWriter], Awaitable[None]], *, name: str = "127.0.0.1"
+) -> bytes | FetchFailure:
     """What comes of asking who answers so, under that name."""
-
-    async def run() -> object:
-        async with _served(answer) as url:
-            return await fetch(url.replace("127.0.0.1", name) + "/api?x=1", 60.0, MAX_BYTES)
-
-    return asyncio.run(asyncio.wait_for(run(), LONGEST_SECONDS))
+    async with _served(answer) as url:
+        return await fetch(url.replace("127.0.0.1", name) + "/api?x=1", 60.0, MAX_BYTES)
 
 
 @pytest.mark.parametrize("name", ["127.0.0.1", "localhost"])
-def test_what_is_asked_and_answered_over_a_socket(name: str) -> None:
+async def test_what_is_asked_and_answered_over_a_socket(name: str) -> None:
     heads: list[bytes] = []
 
     async def in_pieces(head: bytes, writer: asyncio.StreamWriter) -> None:
@@ -184,83 +180,72 @@ def test_what_is_asked_and_answered_over_a_socket(name: str) -> None:
     async def reset(_: bytes, writer: asyncio.StreamWriter) -> None:
         writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
-    assert _asked(in_pieces, name=name) == BODY
+    assert await _asked(in_pieces, name=name) == BODY
     assert heads[0].startswith(b"GET /api?x=1 HTTP/1.1\r\nHost: " + name.encode() + b":")
     assert b"Accept-Encoding: identity\r\n" in heads[0] and b"Authorization" not in heads[0]
-    cut_off = _asked(half, name=name)
+    cut_off = await _asked(half, name=name)
     assert isinstance(cut_off, FetchFailure) and cut_off.state == "garbage" and "without sending" in cut_off.reason
-    assert _asked(nothing, name=name) == FetchFailure("down", "it closed the connection")
-    assert _asked(reset, name=name) == FetchFailure("down", "the connection broke: connection reset by peer")
+    assert await _asked(nothing, name=name) == FetchFailure("down", "it closed the connection")
+    assert await _asked(reset, name=name) == FetchFailure("down", "the connection broke: connection reset by peer")
 
 
-def test_a_large_answer_comes_whole() -> None:
+async def test_a_large_answer_comes_whole() -> None:
     body = bytes(range(256)) * 20_000
 
     async def large(_: bytes, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
         await writer.drain()
 
-    async def run() -> None:
-        async with _served(large) as url:
-            assert await fetch(url, 60.0, len(body)) == body
-
-    asyncio.run(asyncio.wait_for(run(), LONGEST_SECONDS))
+    async with _served(large) as url:
+        assert await fetch(url, 60.0, len(body)) == body
 
 
-def test_who_is_not_there() -> None:
-    async def run() -> None:
-        refused = FetchFailure("down", "no connection: connection refused")
-        port = free_port()
-        assert await fetch(f"http://127.0.0.1:{port}/", 60.0, MAX_BYTES) == refused
-        assert await fetch(f"http://localhost:{port}/", 60.0, MAX_BYTES) == refused
-        with socket.socket() as listening:  # its queue is full: Linux answers no SYN, as a host that is off
-            listening.bind(("127.0.0.1", 0))
-            listening.listen(0)
-            url = f"http://127.0.0.1:{listening.getsockname()[1]}/"
-            with contextlib.ExitStack() as stack:
-                for _ in range(2):
-                    asks = stack.enter_context(socket.socket())
-                    asks.setblocking(False)
-                    asks.connect_ex(listening.getsockname())
-                found = await fetch(url, 0.3, MAX_BYTES)
-        assert found == FetchFailure("down", "no connection: the host does not answer")
-
-    asyncio.run(asyncio.wait_for(run(), LONGEST_SECONDS))
+async def test_who_is_not_there() -> None:
+    refused = FetchFailure("down", "no connection: connection refused")
+    port = free_port()
+    assert await fetch(f"http://127.0.0.1:{port}/", 60.0, MAX_BYTES) == refused
+    assert await fetch(f"http://localhost:{port}/", 60.0, MAX_BYTES) == refused
+    with socket.socket() as listening:  # its queue is full: Linux answers no SYN, as a host that is off
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(0)
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}/"
+        with contextlib.ExitStack() as stack:
+            for _ in range(2):
+                asks = stack.enter_context(socket.socket())
+                asks.setblocking(False)
+                asks.connect_ex(listening.getsockname())
+            found = await fetch(url, 0.3, MAX_BYTES)
+    assert found == FetchFailure("down", "no connection: the host does not answer")
 
 
-def test_a_token_goes_along_and_no_line_of_another() -> None:
+async def test_a_token_goes_along_and_no_line_of_another() -> None:
     heads: list[bytes] = []
 
     async def answers(head: bytes, writer: asyncio.StreamWriter) -> None:
         heads.append(head)
         writer.write(AGENTS)
 
-    async def run() -> None:
-        async with _served(answers) as url:
-            assert await fetch(url, 60.0, MAX_BYTES, method="POST", token="two words") == BODY
-            for wrong in ({"token": "secret\r\nX: y"}, {"token": "\xe4"}):
-                found = await fetch(url, 60.0, MAX_BYTES, **wrong)
-                assert isinstance(found, FetchFailure) and found.state == "down"
-            found = await fetch(f"{url}/a b", 60.0, MAX_BYTES)
+    async with _served(answers) as url:
+        assert await fetch(url, 60.0, MAX_BYTES, method="POST", token="two words") == BODY
+        for wrong in ({"token": "secret\r\nX: y"}, {"token": "\xe4"}):
+            found = await fetch(url, 60.0, MAX_BYTES, **wrong)
             assert isinstance(found, FetchFailure) and found.state == "down"
-
-    asyncio.run(asyncio.wait_for(run(), LONGEST_SECONDS))
+        found = await fetch(f"{url}/a b", 60.0, MAX_BYTES)
+        assert isinstance(found, FetchFailure) and found.state == "down"
     assert len(heads) == 1 and heads[0].startswith(b"POST / HTTP/1.1\r\n")
     assert b"\r\nAuthorization: Bearer two words\r\nContent-Length: 0\r\n\r\n" in heads[0]
 
 
-def test_ipv6() -> None:
-    async def run() -> None:
-        async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await reader.readuntil(b"\r\n\r\n")
-            writer.write(AGENTS)
-            writer.close()
-
-        server = await asyncio.start_server(handle, "::1", 0)
-        port = server.sockets[0].getsockname()[1]
-        assert await fetch(f"http://[::1]:{port}/", 60.0, MAX_BYTES) == BODY
-        server.close()
-
+async def test_ipv6() -> None:
     if not socket.has_ipv6:
         pytest.skip("no IPv6 here")
-    asyncio.run(asyncio.wait_for(run(), LONGEST_SECONDS))
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(AGENTS)
+        writer.close()
+
+    server = await asyncio.start_server(handle, "::1", 0)
+    port = server.sockets[0].getsockname()[1]
+    assert await fetch(f"http://[::1]:{port}/", 60.0, MAX_BYTES) == BODY
+    server.close()

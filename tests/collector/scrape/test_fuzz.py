@@ -13,26 +13,26 @@ import httpx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.collectors import answer_of
 from support.mutated import mutated
 
-from laggard.collector.fleet.outliers import compare_nodes
 from laggard.collector.incidents.history import HistorySettings, IncidentHistory
 from laggard.collector.jobs.job import JobKey
-from laggard.collector.jobs.launched_jobs import RasAnswer, launched_jobs
 from laggard.collector.jobs.snapshot import ClusterSnapshot, build_snapshot
+from laggard.collector.jobs.unseen import RasAnswer, launched_jobs
 from laggard.collector.jobs.window import JobWindows
+from laggard.collector.outliers import NodeComparison
 from laggard.collector.scrape.agent_state import AgentState
-from laggard.collector.scrape.collectives_validation import validate_collectives
-from laggard.collector.scrape.looked_ranks import LookedRank
-from laggard.collector.scrape.targets import parse_target
-from laggard.collector.scrape.validation import RanksAnswer, validate_ranks, validate_report
+from laggard.collector.scrape.collective_rounds import LookedRank
+from laggard.collector.scrape.validation import validate_collectives, validate_ranks_answer, validate_report
 from laggard.collector.settings import CollectorSettings
+from laggard.collector.targets import parse_target
 from laggard.collector.web.app import make_app
 from laggard.locate.verdict import locate
 from laggard.recording.writer import JobRecording
 from laggard.wire import WireError, encode
 from laggard.wire.digest import Digest
-from laggard.wire.node_finding import NodeFinding
+from laggard.wire.nodes import NodeFinding
 
 PATHS = ("/", "/metrics") + tuple(
     f"/api/v1/{name}"
@@ -82,10 +82,10 @@ TRAFFIC = {
 
 def ranks_tree(make: Any) -> Any:
     """Two of four ranks of a job, all fields in use: one runs, the other died; and a job of which NCCL RAS tells."""
-    tree = json.loads(encode(make.node("n0", [0, 1], slow=0)))
+    tree = json.loads(encode(make.packed_node("n0", [0, 1], slow=0)))
     running, died = tree["ranks"]
-    running |= {"in_flight": FLIGHT, "beat": BEAT, "facts": FACTS, "cpu_wait": CPU_WAIT, "rows": running["rows"][-3:]}
-    died |= {"state": "died", "end": END, "facts": FACTS, "rows": died["rows"][-3:]}
+    running |= {"in_flight": FLIGHT, "beat": BEAT, "facts": FACTS, "cpu_wait": CPU_WAIT}
+    died |= {"state": "died", "end": END, "facts": FACTS}
     findings = json.loads(encode(make.report("n0", ["TCP_FALLBACK"])))["findings"]
     ras = {"state": "asked", "jobs": [RAS_JOB]}
     return tree | {"findings": findings, "ras": ras, "traffic": [TRAFFIC], "now": 1.7e9}
@@ -132,16 +132,16 @@ class Round:
         self.agents = [AgentState(parse_target(name)) for name in ("n0", "n1")]
         ours = make.node("n1", [2, 3], slow=0)
         others = make.node("n1", range(4), slow=2, job_id="job-2", owner=1001)
-        self.sound = make.ranks_document("n1", [*ours.ranks, *others.ranks])
+        self.sound = answer_of(make.ranks_document("n1", [*ours.ranks, *others.ranks]))
         self.sound_report = make.report("n1")
         self.incidents = IncidentHistory(HistorySettings("", 0, 0.0, 0.0, True))
 
     def snapshot(self, ranks: Any, report: Any, now: float) -> ClusterSnapshot:
         for agent, answer, checked in zip(self.agents, (ranks, self.sound), (report, self.sound_report), strict=True):
             if answer is not None:
-                agent.update_ranks(RanksAnswer.of(answer), self.windows, now, now)
+                agent.update_ranks(answer, self.windows, now, now)
             agent.update_report(checked, now, 600.0)
-        compared = compare_nodes(self.agents)
+        compared = NodeComparison().of(self.agents)
         findings = tuple(
             NodeFinding(agent.url, agent.name, finding)
             for agent in self.agents
@@ -176,8 +176,8 @@ async def _ask_everything(snapshot: ClusterSnapshot, incidents: IncidentHistory)
 @given(st.data())
 def test_what_is_nearly_right_is_refused_or_judged_and_shown(make: Any, data: st.DataObject) -> None:
     round_ = Round(make)
-    before = round_.snapshot(validate_ranks(json.dumps(ranks_tree(make)).encode()), None, 1.0)
-    ranks = accepted(validate_ranks, data.draw(mutated(ranks_tree(make)), "ranks"))
+    before = round_.snapshot(validate_ranks_answer(json.dumps(ranks_tree(make)).encode()), None, 1.0)
+    ranks = accepted(validate_ranks_answer, data.draw(mutated(ranks_tree(make)), "ranks"))
     report = accepted(validate_report, data.draw(mutated(report_tree(make)), "report"))
     after = round_.snapshot(ranks, report, 2.0)
     assert not [job.location for job in after.jobs if any(note.kind == "defect" for note in job.location.notes)]

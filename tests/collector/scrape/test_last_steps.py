@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from laggard.collector.scrape.last_steps import last_steps_since
+from laggard.collector.scrape.agent_state import last_steps_since
 from laggard.locate.job_timings import WINDOW_SECONDS, WINDOW_STEPS
 
 NOW = 1.7e9

@@ -6,13 +6,13 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from support.collectors import ingest
 
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.window import JobWindows
-from laggard.collector.scrape.collective_rounds import Wanted
-from laggard.collector.scrape.looked_ranks import LOOK_SECONDS, MAX_RANKS, LookedRanks
+from laggard.collector.scrape.collective_rounds import MAX_LOOKED_RANKS, READER_SECONDS, LookedRanks, Wanted
 from laggard.wire import encode
-from laggard.wire.collectives import CollectiveLane, CollectiveRow, CollectivesDocument, RankCollectives
+from laggard.wire.ranks import CollectiveLane, CollectiveRow, CollectivesDocument, RankCollectives
 
 KEY = JobKey(1000, "job-1")
 AGENT = "http://a:19400"
@@ -20,7 +20,7 @@ AGENT = "http://a:19400"
 
 def _windows(make: Any, ranks: int = 4, **changes: Any) -> JobWindows:
     windows = JobWindows()
-    windows.ingest(AGENT, make.node("n0", range(ranks), world_size=ranks, **changes), 1.0)
+    ingest(windows, AGENT, make.node("n0", range(ranks), world_size=ranks, **changes), 1.0)
     return windows
 
 
@@ -41,8 +41,8 @@ def test_ranks_are_asked_for_while_somebody_looks(make: Any) -> None:
     looked.keep(KEY, [_collectives(1)])
     (known,) = looked.look(KEY, [1], 25.0).values()
     assert known.collectives == _collectives(1) and len(known.steps) == 60
-    assert looked.wanted([AGENT], 10.0 + LOOK_SECONDS) == [Wanted(KEY, {AGENT: (1,)})], "nobody looks at rank 3 now"
-    assert looked.wanted([AGENT], 25.0 + LOOK_SECONDS) == []
+    assert looked.wanted([AGENT], 10.0 + READER_SECONDS) == [Wanted(KEY, {AGENT: (1,)})], "nobody looks at rank 3 now"
+    assert looked.wanted([AGENT], 25.0 + READER_SECONDS) == []
     assert looked.look(KEY, [1], 50.0) == {}, "what nobody looked at is not kept"
 
 
@@ -51,14 +51,14 @@ def test_many_readers_are_bounded_and_a_job_that_is_over_is_not_asked(make: Any)
     for rank in range(128):
         looked.look(KEY, [rank], 10.0)
     (wanted,) = looked.wanted([AGENT], 11.0)
-    assert wanted.ranks == {AGENT: tuple(range(128 - MAX_RANKS, 128))}, "those that were looked at last"
+    assert wanted.ranks == {AGENT: tuple(range(128 - MAX_LOOKED_RANKS, 128))}, "those that were looked at last"
     over = LookedRanks(_windows(make, state="finished"))
     over.look(KEY, [0], 10.0)
     assert over.wanted([AGENT], 11.0) == []
 
 
 @pytest.mark.slow
-def test_a_collector_asks_for_what_a_timeline_shows(start_collector: Any, fake_agent: Any, make: Any) -> None:
+def test_a_collector_asks_for_what_a_timeline_shows(watching: Any, fake_agent: Any, make: Any) -> None:
     class Agent:
         asked: list[list[str]] = []
 
@@ -72,7 +72,7 @@ def test_a_collector_asks_for_what_a_timeline_shows(start_collector: Any, fake_a
         return encode(CollectivesDocument("n0", 1000, "job-1", tuple(_collectives(int(it)) for it in Agent.asked[-1])))
 
     agent.answer = with_collectives
-    collector = start_collector("--target", agent.address, "--interval", "0.2")
+    collector = watching(agent)
     collector.wait_until(lambda: collector.get("/api/v1/location").json()["verdict"] == "fail")
     before = collector.get("/api/v1/location").json()
     assert Agent.asked == [], "nobody looks"

@@ -6,13 +6,11 @@ import time
 from typing import Any
 
 import pytest
-from support.collectors import Make
+from support.collectors import Make, answer_of
 
 from laggard.collector.jobs.window import JobWindows
-from laggard.collector.scrape.agent_state import AgentState
-from laggard.collector.scrape.node_clock import NodeClock
-from laggard.collector.scrape.targets import Target
-from laggard.collector.scrape.validation import RanksAnswer
+from laggard.collector.scrape.agent_state import AgentState, NodeClock
+from laggard.collector.targets import Target
 from laggard.locate.hang.deaths import dead_ranks
 from laggard.model import RankEnd
 from laggard.wire.ranks import RanksDocument
@@ -34,7 +32,7 @@ def accused(*documents: RanksDocument) -> list[tuple[int, ...]]:
     for number, document in enumerate(documents):
         asked = time.monotonic()
         agent = AgentState(Target("http", f"n{number}:1"))
-        agent.update_ranks(RanksAnswer.of(document), windows, asked + 0.01, asked)
+        agent.update_ranks(answer_of(document), windows, asked + 0.01, asked)
     ((key, job),) = windows.jobs.items()
     verdict = dead_ranks(job.timings(key.job_id, {"http://n0:1", "http://n1:1"}, {}))
     return [culprit.ranks for culprit in verdict.culprits]

@@ -1,4 +1,4 @@
-"""Steps that come as columns: the same tables as rows make, and whatever an agent may lie is refused."""
+"""Steps come as columns, and whatever an agent may lie is refused."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from hypothesis import strategies as st
 from msgspec import structs
 from support.collectors import Make
 from support.mutated import mutated
+from support.steps import StepRow, step_table
 
-from laggard.agent.ranks.packed_steps import pack
-from laggard.agent.ranks.row import step_row
-from laggard.agent.ranks.validation import MAX_COUNT, MAX_STEP_NS
-from laggard.collector.scrape.packed_steps import MAX_STEPS
-from laggard.collector.scrape.validation import MAX_ROWS, validate_ranks_answer
-from laggard.constants import PHASES
-from laggard.locate.step_tables import STEP_COLUMNS, step_table
+from laggard.agent.ranks.reader import pack
+from laggard.agent.ranks.row import MAX_STEP_NS, is_valid_step
+from laggard.collector.scrape import validation
+from laggard.collector.scrape.validation import MAX_STEPS_OF_ANSWER, validate_ranks_answer
+from laggard.kit.constants import PHASES
+from laggard.kit.limits import MAX_COUNT
+from laggard.locate.step_tables import STEP_COLUMNS
 from laggard.rankfile import Step
 from laggard.wire import WireError, decode, encode
 from laggard.wire.ranks import PackedSteps, RanksDocument
@@ -50,13 +51,15 @@ def _steps() -> st.SearchStrategy[list[list[Step]]]:
 
 @settings(max_examples=150, deadline=None)
 @given(_steps())
-def test_columns_make_the_tables_that_rows_make_to_the_bit(steps: list[list[Step]]) -> None:
-    packed = validate_ranks_answer(encode(_document(Make, pack(steps))))
-    rows = [Make.rank_row(rank, rows=tuple(step_row(*each) for each in its)) for rank, its in enumerate(steps)]
-    told = validate_ranks_answer(encode(Make.ranks_document("n0", rows)))
-    for one, other, its in zip(packed.steps, told.steps, steps, strict=True):
-        assert one.tobytes() == other.tobytes() == step_table([step_row(*each) for each in its]).tobytes()
-        assert not one.flags.writeable and one.shape == (len(its), STEP_COLUMNS)
+def test_columns_make_tables_in_seconds_to_the_bit(steps: list[list[Step]]) -> None:
+    found = validate_ranks_answer(encode(_document(Make, pack(steps)))).steps
+    for table, its in zip(found, steps, strict=True):
+        assert table.tobytes() == step_table(map(_in_seconds, its)).tobytes()
+        assert not table.flags.writeable and table.shape == (len(its), STEP_COLUMNS)
+
+
+def _in_seconds(it: Step) -> StepRow:
+    return StepRow(it.step, it.start / 1e9, it.end / 1e9, tuple(ns / 1e9 for ns in it.phases), it.waited / 1e9, it.work)
 
 
 def test_columns_of_noughts_take_no_room_and_those_of_short_times_half(make: Any) -> None:
@@ -77,7 +80,7 @@ GOOD = pack([[SOUND], [SOUND, SOUND._replace(step=8)], []])
         ({"counts": (1, 2)}, "not of as many ranks"),
         ({"counts": (1, 2, 0, 0)}, "not of as many ranks"),
         ({"counts": (1, 3, -1)}, "more than 8192 steps of a rank"),
-        ({"counts": (1, MAX_ROWS + 1, 0)}, "more than 8192 steps of a rank"),
+        ({"counts": (1, validation.MAX_STEPS + 1, 0)}, "more than 8192 steps of a rank"),
         ({"counts": (1, 1, 0)}, "cut off, or too long"),
         ({"columns": GOOD.columns[:-1]}, "cut off, or too long"),
         ({"columns": GOOD.columns + b"\0"}, "cut off, or too long"),
@@ -96,9 +99,9 @@ def test_columns_that_are_not_what_they_say_are_refused(make: Any, changes: dict
 
 
 def test_a_few_bytes_do_not_become_a_large_table(make: Any) -> None:
-    ranks = MAX_STEPS // MAX_ROWS + 1
-    bomb = PackedSteps((MAX_ROWS,) * ranks, (0,) * STEP_COLUMNS, b"")
-    with pytest.raises(WireError, match=f"more than {MAX_STEPS} steps"):
+    ranks = MAX_STEPS_OF_ANSWER // validation.MAX_STEPS + 1
+    bomb = PackedSteps((validation.MAX_STEPS,) * ranks, (0,) * STEP_COLUMNS, b"")
+    with pytest.raises(WireError, match=f"more than {MAX_STEPS_OF_ANSWER} steps"):
         validate_ranks_answer(encode(_document(make, bomb, ranks)))
 
 
@@ -110,14 +113,15 @@ def test_a_number_that_no_step_has_is_refused_and_its_rank_named(make: Any, colu
     columns = [[7, 7], [100, 100], [1, 1], [1, 1], [3, 3], *[[1, 1]] * len(PHASES)]
     columns[column] = [columns[column][0], number]
     packed = PackedSteps((1, 1, 0), (8,) * STEP_COLUMNS, b"".join(struct.pack("<2Q", *each) for each in columns))
-    with pytest.raises(WireError, match="rank 1: a number of a packed step is out of range"):
+    with pytest.raises(WireError, match="rank 1: a number of a step is out of range"):
         validate_ranks_answer(encode(_document(make, packed)))
 
 
-def test_an_agent_tells_of_steps_in_one_way(make: Any) -> None:
-    rows = [make.rank_row(rank, rows=[step_row(*SOUND)]) for rank in range(3)]
-    with pytest.raises(WireError, match="steps in rows and packed"):
-        validate_ranks_answer(encode(structs.replace(make.ranks_document("n0", rows), steps=GOOD)))
+def test_a_step_at_the_agents_limits_is_taken(make: Any) -> None:
+    """Else one user's rank file would cost the node's whole answer."""
+    last = Step(MAX_COUNT, (1 << 62) - SHORTEST, 1 << 62, (SHORTEST,) * len(PHASES), SHORTEST, MAX_COUNT)
+    assert is_valid_step(last)
+    assert len(validate_ranks_answer(encode(_document(make, pack([[last], [], []])))).steps[0]) == 1
 
 
 def test_columns_are_read_without_laggard(make: Any) -> None:

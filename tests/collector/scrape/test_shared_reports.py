@@ -6,8 +6,8 @@ from typing import Any
 
 from msgspec import structs
 
-from laggard.collector.scrape import shared_reports
-from laggard.collector.scrape.shared_reports import SharedReports
+from laggard.collector.scrape import agent_state as shared_reports
+from laggard.collector.scrape.agent_state import SharedReports
 from laggard.model import ProbeResult, Report, Verdict
 
 

@@ -8,12 +8,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from laggard.collector.scrape import slots
+from laggard.collector.scrape import connections as slots
+from laggard.collector.scrape.connections import Slots
 from laggard.collector.scrape.fetch import FetchFailure, fetch
-from laggard.collector.scrape.slots import Slots
-
-LONGEST_SECONDS = 120.0
-"""Of a test: a place that is not given back is waited for without end."""
 
 BODY = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 
@@ -39,110 +36,95 @@ async def _served(answer: Callable[[asyncio.StreamWriter], Awaitable[None]]) -> 
         await asyncio.sleep(0.01)  # so that they are closed, too
 
 
-def test_silent_agents_do_not_hold_up_the_others() -> None:
+async def test_silent_agents_do_not_hold_up_the_others() -> None:
     """Of two slots ten agents say nothing for as long as they may: one that answers is asked meanwhile."""
+    ended = asyncio.Event()
 
-    async def run() -> None:
-        ended = asyncio.Event()
+    async def silent(_: asyncio.StreamWriter) -> None:
+        await ended.wait()
 
-        async def silent(_: asyncio.StreamWriter) -> None:
-            await ended.wait()
+    async def answers(writer: asyncio.StreamWriter) -> None:
+        writer.write(BODY)
 
-        async def answers(writer: asyncio.StreamWriter) -> None:
-            writer.write(BODY)
+    places = Slots(2)
 
-        places = Slots(2)
+    async def ask(url: str) -> bytes | FetchFailure:
+        async with places.one() as slot:
+            return await fetch(url, 600.0, 100, slot=slot)
 
-        async def ask(url: str) -> bytes | FetchFailure:
-            async with places.one() as slot:
-                return await fetch(url, 600.0, 100, slot=slot)
-
-        async with _served(silent) as quiet, _served(answers) as quick:
-            waiting = [asyncio.create_task(ask(quiet)) for _ in range(10)]
-            assert await ask(quick) == b"{}"
-            assert not any(task.done() for task in waiting)
-            ended.set()
-            assert set(await asyncio.gather(*waiting)) == {FetchFailure("down", "it closed the connection")}
-            assert await ask(quick) == b"{}", "all places are free again"
-
-    asyncio.run(asyncio.wait_for(run(), LONGEST_SECONDS))
+    async with _served(silent) as quiet, _served(answers) as quick:
+        waiting = [asyncio.create_task(ask(quiet)) for _ in range(10)]
+        assert await ask(quick) == b"{}"
+        assert not any(task.done() for task in waiting)
+        ended.set()
+        assert set(await asyncio.gather(*waiting)) == {FetchFailure("down", "it closed the connection")}
+        assert await ask(quick) == b"{}", "all places are free again"
 
 
-def test_late_answers_are_read_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_late_answers_are_read_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """All that were silent answer at once: each is read, however long it waited for its turn."""
     monkeypatch.setattr(slots, "PATIENCE_SECONDS", 0.0)
+    go_on = asyncio.Event()
+    asked = 0
 
-    async def run() -> None:
-        go_on = asyncio.Event()
-        asked = 0
+    async def late(writer: asyncio.StreamWriter) -> None:
+        nonlocal asked
+        asked += 1
+        await go_on.wait()
+        writer.write(BODY[:-1])
+        await asyncio.sleep(0.02)
+        writer.write(BODY[-1:])
 
-        async def late(writer: asyncio.StreamWriter) -> None:
-            nonlocal asked
-            asked += 1
-            await go_on.wait()
-            writer.write(BODY[:-1])
-            await asyncio.sleep(0.02)
-            writer.write(BODY[-1:])
+    places = Slots(1)
 
-        places = Slots(1)
+    async def ask(url: str) -> tuple[bytes | FetchFailure, ...]:
+        async with places.one() as slot:
+            return tuple([await fetch(url, 600.0, 100, slot=slot) for _ in range(3)])
 
-        async def ask(url: str) -> tuple[bytes | FetchFailure, ...]:
-            async with places.one() as slot:
-                return tuple([await fetch(url, 600.0, 100, slot=slot) for _ in range(3)])
-
-        async with _served(late) as url:
-            for _ in range(2):  # what was taken was given back
-                tasks = [asyncio.create_task(ask(url)) for _ in range(20)]
-                while asked < 20:
-                    await asyncio.sleep(0.01)
-                go_on.set()
-                assert set(await asyncio.gather(*tasks)) == {(b"{}",) * 3}
-                go_on.clear()
-                asked = 0
-
-    asyncio.run(asyncio.wait_for(run(), LONGEST_SECONDS))
+    async with _served(late) as url:
+        for _ in range(2):  # what was taken was given back
+            tasks = [asyncio.create_task(ask(url)) for _ in range(20)]
+            while asked < 20:
+                await asyncio.sleep(0.01)
+            go_on.set()
+            assert set(await asyncio.gather(*tasks)) == {(b"{}",) * 3}
+            go_on.clear()
+            asked = 0
 
 
-def test_there_is_a_most_of_silent_agents(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_there_is_a_most_of_silent_agents(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slots, "PATIENCE_SECONDS", 0.0)
     monkeypatch.setattr(slots, "MAX_SILENT", 3)
+    ended = asyncio.Event()
+    asked = 0
 
-    async def run() -> None:
-        ended = asyncio.Event()
-        asked = 0
+    async def silent(_: asyncio.StreamWriter) -> None:
+        nonlocal asked
+        asked += 1
+        await ended.wait()
 
-        async def silent(_: asyncio.StreamWriter) -> None:
-            nonlocal asked
-            asked += 1
-            await ended.wait()
+    places = Slots(2)
 
-        places = Slots(2)
+    async def ask(url: str) -> bytes | FetchFailure:
+        async with places.one() as slot:
+            return await fetch(url, 600.0, 100, slot=slot)
 
-        async def ask(url: str) -> bytes | FetchFailure:
-            async with places.one() as slot:
-                return await fetch(url, 600.0, 100, slot=slot)
-
-        async with _served(silent) as url:
-            tasks = [asyncio.create_task(ask(url)) for _ in range(20)]
-            while asked < 5:
-                await asyncio.sleep(0.01)
-            await asyncio.sleep(0.1)
-            assert asked == 5, "two that are asked, and three that are waited for beside them"
-            ended.set()
-            await asyncio.gather(*tasks)
-            assert asked == 20
-
-    asyncio.run(asyncio.wait_for(run(), LONGEST_SECONDS))
+    async with _served(silent) as url:
+        tasks = [asyncio.create_task(ask(url)) for _ in range(20)]
+        while asked < 5:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)
+        assert asked == 5, "two that are asked, and three that are waited for beside them"
+        ended.set()
+        await asyncio.gather(*tasks)
+        assert asked == 20
 
 
-def test_the_time_that_an_agent_has_is_bounded() -> None:
-    async def run() -> None:
-        async def half(writer: asyncio.StreamWriter) -> None:
-            writer.write(BODY[:-1])
-            await asyncio.sleep(30)
+async def test_the_time_that_an_agent_has_is_bounded() -> None:
+    async def half(writer: asyncio.StreamWriter) -> None:
+        writer.write(BODY[:-1])
+        await asyncio.sleep(30)
 
-        async with _served(half) as url, Slots(1).one() as slot:
-            found = await fetch(url, 0.3, 100, slot=slot)
-        assert found == FetchFailure("slow", "no complete answer within 0.3 s")
-
-    asyncio.run(asyncio.wait_for(run(), LONGEST_SECONDS))
+    async with _served(half) as url, Slots(1).one() as slot:
+        found = await fetch(url, 0.3, 100, slot=slot)
+    assert found == FetchFailure("slow", "no complete answer within 0.3 s")

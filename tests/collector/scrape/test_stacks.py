@@ -9,19 +9,17 @@ from typing import Any
 
 import pytest
 from msgspec import structs
+from support.collectors import ingest
 from support.stack_documents import sampled
 
-from laggard.collector.jobs.held_stacks import HeldStacks
-from laggard.collector.jobs.job import Job, JobKey
+from laggard.collector.jobs.job import HeldStacks, Job, JobKey
 from laggard.collector.jobs.window import JobWindows
 from laggard.collector.scrape import stack_rounds
-from laggard.collector.scrape.stack_choice import ASK_SECONDS, LOOK_SECONDS, StackChoice
-from laggard.collector.scrape.stack_rounds import StackRounds, drop_beyond
-from laggard.collector.scrape.stacks_validation import validate_asked, validate_stacks
+from laggard.collector.scrape.stack_rounds import ASK_SECONDS, LOOK_SECONDS, StackChoice, StackRounds, drop_beyond
+from laggard.collector.scrape.validation import validate_asked, validate_stacks
 from laggard.collector.web.stacks import MAX_ANSWER_BYTES, stacks_document
 from laggard.model import Culprit, Location, Note, Verdict, Window
-from laggard.stacks.frames import Frame
-from laggard.stacks.sampled import STALLED, Counted, Thread
+from laggard.stacks.sampled import STALLED, Counted, Frame, Thread
 from laggard.wire import WireError, encode
 from laggard.wire.stacks import MissingStacks, StacksAsked, StacksDocument, rank_stacks
 
@@ -43,7 +41,7 @@ def location(*culprits: Culprit, notes: tuple[Note, ...] = ()) -> Location:
 def job_of(make: Any, agents: dict[str, range], world_size: int) -> tuple[JobWindows, Job]:
     windows = JobWindows()
     for url, ranks in agents.items():
-        windows.ingest(url, make.node(url, ranks, world_size=world_size), 0.0)
+        ingest(windows, url, make.node(url, ranks, world_size=world_size), 0.0)
     return windows, windows.jobs[KEY]
 
 
@@ -154,7 +152,7 @@ def test_ranks_are_asked_with_the_token_and_their_answers_are_held(
     )
     assert asked == [("POST", "0,1"), ("GET", "0,1"), ("GET", "1")]
     assert sorted(job.stacks) == [0, 1] and job.stacks[1].ask == IDENT
-    windows.ingest("http://gone", make.node("n9", range(2, 4), world_size=4), 1e6)  # took these ranks over, and is gone
+    ingest(windows, "http://gone", make.node("n9", range(2, 4), world_size=4), 1e6)  # took them over, and is gone
     told = {it.rank: it.reason for it in asyncio.run(run(TOKEN)).missing}
     assert told == dict.fromkeys((2, 3), "its agent does not answer")
     answer = asyncio.run(run("wrong"))
@@ -162,7 +160,7 @@ def test_ranks_are_asked_with_the_token_and_their_answers_are_held(
 
 
 @pytest.mark.slow
-def test_four_thousand_ranks_that_stand_still_are_read_and_held_within_bounds(
+async def test_four_thousand_ranks_that_stand_still_are_read_and_held_within_bounds(
     make: Any, fake_agent: Callable[..., Any]
 ) -> None:
     frames = tuple(Frame(f"function_{number}", f"/home/u/package/module_{number}.py", number) for number in range(40))
@@ -178,13 +176,9 @@ def test_four_thousand_ranks_that_stand_still_are_read_and_held_within_bounds(
         agent.stacks = stacks
     split = {agent.url: range(place * 1024, (place + 1) * 1024) for place, agent in enumerate(agents)}
     windows, job = job_of(make, split, 4096)
-
-    async def run() -> None:
-        rounds = StackRounds(windows, lambda: TOKEN, 300.0)
-        rounds.look({KEY: location(Culprit("hung", (7,)))}, set(split), 0.0)
-        await asyncio.gather(*rounds._tasks.values())
-
-    asyncio.run(run())
+    rounds = StackRounds(windows, lambda: TOKEN, 300.0)
+    rounds.look({KEY: location(Culprit("hung", (7,)))}, set(split), 0.0)
+    await asyncio.gather(*rounds._tasks.values())
     assert len(job.stacks) == 4096
     assert all(len(path) < 1024 for agent in agents for path in agent.requests)
     assert sum(len(agent.requests) for agent in agents) == 4096 / 64
@@ -197,7 +191,7 @@ def test_four_thousand_ranks_that_stand_still_are_read_and_held_within_bounds(
 
 
 def _held(job: Job) -> Any:
-    from laggard.collector.jobs.held_stacks import JobStacks
+    from laggard.collector.jobs.job import JobStacks
 
     return JobStacks(job.stacks, job.held_stacks.missing, tuple(sorted(job.ranks)))
 

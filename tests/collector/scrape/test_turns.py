@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from laggard.collector.scrape.turns import EARLY_SHARE, in_turn
+from laggard.collector.scrape.connections import EARLY_SHARE, in_turn
 
 
 @pytest.mark.parametrize(("failed", "others"), [(0, 0), (0, 9), (9, 0), (1, 5), (30, 4000), (2000, 2000), (9, 4)])

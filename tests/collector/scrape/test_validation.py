@@ -9,15 +9,17 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from support.collectors import packed
 
-from laggard.collector.scrape.validation import MAX_RANKS, validate_ranks, validate_report
+from laggard.collector.scrape.validation import validate_ranks, validate_report
 from laggard.wire import WireError, encode
+from laggard.wire.ranks import MAX_RANKS
 
 Change = Callable[[dict[str, Any]], None]
 
 
 def test_an_agents_documents_are_accepted(make: Any) -> None:
-    document, report = make.node("n0", [0, 1]), make.report("n0", ["GPU_LOST"])
+    document, report = packed(make.node("n0", [0, 1])), make.report("n0", ["GPU_LOST"])
     assert validate_ranks(encode(document)) == document
     assert validate_report(encode(report)) == report
 
@@ -33,7 +35,6 @@ def _set(*path: Any, value: Any) -> Change:
 
 
 RANK = ("ranks", 0)
-STEP = (*RANK, "rows", 0)
 LANE = {"op": "all_reduce", "group": "dp", "entered": 2, "done": 1}
 FLIGHT = {"op": "recv", "group": "pp:0-1", "seq": 3, "seconds": 1.0}
 GROUP = {"name": "#0", "enqueued": 2, "started": -1, "completed": 1, "seconds": 1.0}
@@ -44,60 +45,50 @@ BEAT = {"age_seconds": 0.5, "interval_seconds": 1.0, "flight_recorder": "on", "l
     ("change", "complaint"),
     [
         (_set("schema", value="laggard.ranks/2"), "schema"),
-        (_set("node", value=""), "node is empty"),
-        (_set("node", value="n" * 300), "longer than"),
+        (_set("node", value=""), r"length >= 1 - at `\$.node`"),
+        (_set("node", value="n" * 300), r"length <= 256 - at `\$.node`"),
         (_set("next", value=-1), "next"),
         (_set("next", value="soon"), "Expected `float`"),
-        (_set(*RANK, "rank", value=-1), "not a rank"),
+        (_set(*RANK, "rank", value=-1), r"at `\$.ranks\[0\].rank`"),
         (_set(*RANK, "rank", value=4), "not a rank of 4"),
-        (_set(*RANK, "rank", value=10**400), "not a rank"),
-        (_set(*RANK, "rank", value=10**30), "not a rank"),
+        (_set(*RANK, "rank", value=10**400), r"at `\$.ranks\[0\].rank`"),
+        (_set(*RANK, "rank", value=10**30), r"at `\$.ranks\[0\].rank`"),
         (_set(*RANK, "world_size", value=10**9), "world_size"),
-        (_set(*RANK, "job_id", value=""), "job_id is empty"),
-        (_set(*RANK, "job_id", value="j" * 300), "longer than"),
+        (_set(*RANK, "job_id", value=""), "job_id"),
+        (_set(*RANK, "job_id", value="j" * 300), "job_id"),
         (_set(*RANK, "state", value="zombie"), "state"),
         (_set(*RANK, "owner", value=-5), "owner"),
-        (_set(*RANK, "step_seconds", value=1e300), "a time is out of range"),
-        (_set("now", value=-1.0), "now is no time"),
-        (_set(*RANK, "rows", value=[[0, 0.0, 1.0]]), "Expected `array`"),
-        (_set(*RANK, "beat", value=BEAT | {"age_seconds": -1.0}), "a time of the beat"),
-        (_set(*RANK, "beat", value=BEAT | {"lanes": [LANE] * 300}), "more than 256 lanes"),
-        (_set(*RANK, "beat", value=BEAT | {"lanes": [LANE | {"entered": 1 << 60}]}), "a lane's count"),
-        (_set(*RANK, "beat", value=BEAT | {"lanes": [LANE | {"group": "g" * 300}]}), "longer than"),
-        (_set(*RANK, "beat", value=BEAT | {"groups": [GROUP | {"enqueued": -2}]}), "a group's count"),
-        (_set(*RANK, "beat", value=BEAT | {"groups": [GROUP | {"seconds": 1e300}]}), "a time of the beat"),
-        (_set(*RANK, "beat", value=BEAT | {"groups_age_seconds": -1.0}), "a time of the beat"),
-        (_set(*RANK, "beat", value=BEAT | {"lanes": [LANE | {"peer": -2}]}), "a lane's peer is no rank"),
-        (_set(*RANK, "in_flight", value=FLIGHT | {"peer": 1 << 40}), "in_flight.peer is no rank"),
-        (_set(*RANK, "in_flight", value=FLIGHT | {"seq": -1}), "in_flight.seq is out of range"),
+        (_set(*RANK, "step_seconds", value=1e300), "step_seconds"),
+        (_set("now", value=-1.0), r"at `\$.now`"),
+        (_set("steps", "counts", value=[60, "x"]), "Expected `int`"),
+        (_set(*RANK, "beat", value=BEAT | {"age_seconds": -1.0}), "beat.age_seconds"),
+        (_set(*RANK, "beat", value=BEAT | {"lanes": [LANE] * 300}), r"length <= 256 - at `\$.ranks\[0\].beat.lanes`"),
+        (_set(*RANK, "beat", value=BEAT | {"lanes": [LANE | {"entered": 1 << 60}]}), "lanes.*entered"),
+        (_set(*RANK, "beat", value=BEAT | {"lanes": [LANE | {"group": "g" * 300}]}), "lanes.*group"),
+        (_set(*RANK, "beat", value=BEAT | {"groups": [GROUP | {"enqueued": -2}]}), "groups.*enqueued"),
+        (_set(*RANK, "beat", value=BEAT | {"groups": [GROUP | {"seconds": 1e300}]}), "groups.*seconds"),
+        (_set(*RANK, "beat", value=BEAT | {"groups_age_seconds": -1.0}), "groups_age_seconds"),
+        (_set(*RANK, "beat", value=BEAT | {"lanes": [LANE | {"peer": -2}]}), "lanes.*peer"),
+        (_set(*RANK, "in_flight", value=FLIGHT | {"peer": 1 << 40}), "in_flight.peer"),
+        (_set(*RANK, "in_flight", value=FLIGHT | {"seq": -1}), "in_flight.seq"),
         (_set(*RANK, "facts", value={"x": "y" * 70_000}), "the facts are more than"),
-        (_set(*RANK, "last_beat_timestamp_seconds", value=1e300), "a time is out of range"),
-        (_set(*STEP, 0, value=-1), "step number"),
-        (_set(*STEP, 0, value=1 << 60), "step number"),
-        (_set(*STEP, 1, value=9e11), "ends before"),
-        (_set(*STEP, 2, value=1e30), "ends before"),
-        (_set(*STEP, 2, value=9e11), "a time is out of range"),
-        (_set(*STEP, 3, value=[0.1]), "phases"),
-        (_set(*STEP, 3, value=[0.1, -0.1, *[0] * 7]), "a time is out of range"),
-        (_set(*STEP, 4, value=-0.1), "a time is out of range"),
-        (_set(*STEP, 4, value=None), "Expected `float`"),
+        (_set(*RANK, "last_beat_timestamp_seconds", value=1e300), "last_beat_timestamp_seconds"),
     ],
 )
 def test_absurd_documents_are_refused_with_a_reason(make: Any, change: Change, complaint: str) -> None:
-    tree = json.loads(encode(make.node("n0", [0, 1])))
+    tree = json.loads(encode(make.packed_node("n0", [0, 1])))
     change(tree)
     with pytest.raises(WireError, match=complaint):
         validate_ranks(json.dumps(tree).encode())
 
 
-def test_an_agent_that_does_not_report_peers_is_accepted(make: Any) -> None:
-    """Agents from before `peer` was added do not."""
-    tree = json.loads(encode(make.node("n0", [0, 1])))
+def test_where_there_is_no_peer_none_is_sent(make: Any) -> None:
+    tree = json.loads(encode(make.packed_node("n0", [0, 1])))
     tree["ranks"][0] |= {"in_flight": FLIGHT, "beat": BEAT | {"lanes": [LANE, LANE | {"op": "recv", "peer": 1}]}}
     rank = validate_ranks(json.dumps(tree).encode()).ranks[0]
     assert rank.in_flight is not None and rank.in_flight.peer == -1
     assert rank.beat is not None and [lane.peer for lane in rank.beat.lanes] == [-1, 1]
-    assert json.loads(encode(rank))["in_flight"] == FLIGHT, "where there is no peer, none is sent"
+    assert json.loads(encode(rank))["in_flight"] == FLIGHT
 
 
 @pytest.mark.parametrize(
@@ -111,7 +102,7 @@ def test_bodies_that_are_no_document_are_refused(body: bytes) -> None:
 
 
 def test_nan_and_deep_nesting_are_refused(make: Any) -> None:
-    text = encode(make.node("n0", [0])).replace(b'"next":0.0', b'"next":NaN')
+    text = encode(make.packed_node("n0", [0])).replace(b'"next":0.0', b'"next":NaN')
     with pytest.raises(WireError, match="malformed"):
         validate_ranks(text)
     deep = encode(make.report("n0")).replace(b'"facts":{}', b'"facts":{"a":' + b"[" * 9999 + b"]" * 9999 + b"}")
@@ -121,7 +112,7 @@ def test_nan_and_deep_nesting_are_refused(make: Any) -> None:
 
 def test_too_many_ranks_are_refused(make: Any) -> None:
     many = make.ranks_document("n0", [make.rank_row(rank, 5000) for rank in range(MAX_RANKS + 1)])
-    with pytest.raises(WireError, match="more than"):
+    with pytest.raises(WireError, match="length <= 1024"):
         validate_ranks(encode(many))
 
 
@@ -152,7 +143,7 @@ print(died)
 @pytest.mark.slow
 def test_many_agents_may_answer_first_at_once(make: Any) -> None:
     """msgspec learns a type at its first use, and another thread that uses it meanwhile ends the process."""
-    command, body = [sys.executable, "-c", FIRST_USE], encode(make.node("n0", [0, 1]))
+    command, body = [sys.executable, "-c", FIRST_USE], encode(make.packed_node("n0", [0, 1]))
     done = subprocess.run(command, input=body, capture_output=True, timeout=300)
     assert (done.returncode, done.stdout) == (0, b"0\n"), f"{done.stdout!r} of 60 died: {done.stderr[-2000:]!r}"
 
@@ -182,25 +173,25 @@ OF_RAS_COMMUNICATOR = ("jobs", 0, "communicators", 0)
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        (_set("state", value="asleep"), "state is none of"),
-        (_set("reason", value="r" * 2000), "longer than"),
-        (_set("jobs", value=[RAS_JOB] * 65), "more than 64 jobs"),
-        (_set("jobs", 0, "job_id", value=""), "job_id is empty"),
+        (_set("state", value="asleep"), r"ras.state"),
+        (_set("reason", value="r" * 2000), "ras.reason"),
+        (_set("jobs", value=[RAS_JOB] * 65), "length <= 64"),
+        (_set("jobs", 0, "job_id", value=""), "job_id"),
         (_set("jobs", 0, "owner", value=-1), "owner"),
         (_set("jobs", 0, "age_seconds", value=-1.0), "age_seconds"),
-        (_set("jobs", 0, "local_hosts", value=["h" * 300]), "longer than"),
-        (_set(*OF_RAS_COMMUNICATOR, "size", value=0), "size is out of range"),
+        (_set("jobs", 0, "local_hosts", value=["h" * 300]), "local_hosts"),
+        (_set(*OF_RAS_COMMUNICATOR, "size", value=0), "size"),
         (_set(*OF_RAS_COMMUNICATOR, "answered", value=5), "more ranks than"),
-        (_set(*OF_RAS_COMMUNICATOR, "launches", value={"AllReduce": -1}), "a count is out of range"),
-        (_set(*OF_RAS_COMMUNICATOR, "launches", value={f"op{n}": 1 for n in range(40)}), "operations"),
+        (_set(*OF_RAS_COMMUNICATOR, "launches", value={"AllReduce": -1}), "launches"),
+        (_set(*OF_RAS_COMMUNICATOR, "launches", value={f"op{n}": 1 for n in range(40)}), "length <= 32"),
         (_set(*OF_RAS_COMMUNICATOR, "ranks", value=[RAS_RANK] * 2), "stands twice"),
         (_set(*OF_RAS_COMMUNICATOR, "ranks", 0, "rank", value=4), "none of its communicator"),
-        (_set(*OF_RAS_COMMUNICATOR, "ranks", 0, "process", value="undead"), "state of a process"),
-        (_set(*OF_RAS_COMMUNICATOR, "ranks", 0, "launches", value={"AllReduce": 2**60}), "a count is out of range"),
+        (_set(*OF_RAS_COMMUNICATOR, "ranks", 0, "process", value="undead"), "process"),
+        (_set(*OF_RAS_COMMUNICATOR, "ranks", 0, "launches", value={"AllReduce": 2**60}), "launches"),
     ],
 )
 def test_an_absurd_word_of_nccl_ras_is_refused_with_a_reason(make: Any, change: Change, complaint: str) -> None:
-    tree = json.loads(encode(make.node("n0", [0, 1])))
+    tree = json.loads(encode(make.packed_node("n0", [0, 1])))
     tree["ras"] = json.loads(json.dumps({"state": "asked", "jobs": [RAS_JOB]}))
     assert validate_ranks(json.dumps(tree).encode()).ras is not None
     change(tree["ras"])

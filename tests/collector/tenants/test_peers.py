@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from laggard.collector.tenants.peers import PeerList, peer_of
+from laggard.collector.tenants import PeerList, peer_of
 
 ALLOWED = PeerList.parse(["certificate:*.nodes.example.org", "certificate:prom.example.org"], "trusted_proxies")
 

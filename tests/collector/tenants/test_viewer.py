@@ -8,10 +8,8 @@ import pytest
 from starlette.datastructures import Headers
 
 from laggard.collector.settings import CollectorSettings
-from laggard.collector.tenants.peers import Peer, peer_of
-from laggard.collector.tenants.users import NotLookedUp
-from laggard.collector.tenants.viewer import Admission, NotAdmitted, Viewer
-from laggard.errors import UsageError
+from laggard.collector.tenants import Admission, NotAdmitted, NotLookedUp, Peer, Viewer, peer_of
+from laggard.kit.errors import UsageError
 
 SETTINGS: dict[str, Any] = {
     "tenant_header": "X-Remote-User",

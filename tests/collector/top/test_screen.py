@@ -8,9 +8,9 @@ from typing import Any
 
 from rich.console import Console
 
-from laggard.collector.top.screen import STEPS, rank_means, screen
+from laggard.collector.top_screen import STEPS, rank_means, screen
 from laggard.collector.web.documents import HeatDocument, HeatRow, JobCounts, JobLine, SummaryDocument
-from laggard.constants import PHASES
+from laggard.kit.constants import PHASES
 from laggard.model import Culprit, Location, Verdict, Window
 from laggard.wire.nodes import NodeRow, NodesDocument
 

@@ -12,8 +12,8 @@ import pytest
 
 from laggard.collector.web import acceptor as module
 from laggard.collector.web.acceptor import Acceptor
-from laggard.collector.web.request_lengths import LengthsOnly
-from laggard.http.shares import is_of_own_machine
+from laggard.collector.web.connections import LengthsOnly
+from laggard.kit.shares import is_of_own_machine
 
 MAX_PENDING = 64
 

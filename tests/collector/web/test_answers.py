@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from laggard.collector.web.answers import MAX_ANSWERS, SnapshotAnswers
+from laggard.collector.web.api import MAX_ANSWERS, SnapshotAnswers
 
 
 def test_an_answer_is_made_once_a_snapshot() -> None:

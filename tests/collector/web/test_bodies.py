@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 
-from laggard.collector.web.bodies import SMALL_BYTES, LargeBodies
+from laggard.collector.web.signed_requests import SMALL_BYTES, LargeBodies
 from laggard.wire import WireError
 
 LARGE = 4 * SMALL_BYTES
@@ -34,41 +33,30 @@ class Sender:
             await self.reading
 
 
-def with_room_for(count: int, test: Callable[[LargeBodies], Awaitable[None]]) -> None:
-    async def run() -> None:
-        await test(LargeBodies(count * LARGE))
-
-    asyncio.run(run())
-
-
-def test_large_bodies_that_never_end_leave_room_for_small_ones() -> None:
-    async def test(bodies: LargeBodies) -> None:
-        slow = [Sender(bodies) for _ in range(2)]
-        for each in slow:
-            await each.send(SMALL_BYTES + 1)
-        late, small = Sender(bodies), Sender(bodies)
-        await late.send(SMALL_BYTES + 1)
-        with pytest.raises(HTTPException) as refused:
-            await late.reading
-        assert refused.value.status_code == 503 and refused.value.headers == {"Retry-After": "5"}
-        await small.send(SMALL_BYTES, more=False)
-        assert len(await small.reading) == SMALL_BYTES
-        await slow[0].leave()
-        again = Sender(bodies)
-        await again.send(LARGE - 1)
-        await again.send(1, more=False)
-        assert len(await again.reading) == LARGE
-        await slow[1].leave()
-
-    with_room_for(2, test)
+async def test_large_bodies_that_never_end_leave_room_for_small_ones() -> None:
+    bodies = LargeBodies(2 * LARGE)
+    slow = [Sender(bodies) for _ in range(2)]
+    for each in slow:
+        await each.send(SMALL_BYTES + 1)
+    late, small = Sender(bodies), Sender(bodies)
+    await late.send(SMALL_BYTES + 1)
+    with pytest.raises(HTTPException) as refused:
+        await late.reading
+    assert refused.value.status_code == 503 and refused.value.headers == {"Retry-After": "5"}
+    await small.send(SMALL_BYTES, more=False)
+    assert len(await small.reading) == SMALL_BYTES
+    await slow[0].leave()
+    again = Sender(bodies)
+    await again.send(LARGE - 1)
+    await again.send(1, more=False)
+    assert len(await again.reading) == LARGE
+    await slow[1].leave()
 
 
-def test_a_body_that_is_too_long_gives_its_room_back() -> None:
-    async def test(bodies: LargeBodies) -> None:
-        for _ in range(3):
-            sender = Sender(bodies)
-            await sender.send(LARGE + 1)
-            with pytest.raises(WireError):
-                await sender.reading
-
-    with_room_for(1, test)
+async def test_a_body_that_is_too_long_gives_its_room_back() -> None:
+    bodies = LargeBodies(LARGE)
+    for _ in range(3):
+        sender = Sender(bodies)
+        await sender.send(LARGE + 1)
+        with pytest.raises(WireError):
+            await sender.reading

@@ -11,8 +11,7 @@ import pytest
 from msgspec import structs
 from support.large_cluster import OUTSIDE, made_snapshot, served, with_findings, with_jobs
 
-from laggard.collector.web.chosen_nodes import MAX_SKIPPED_LINES, NodesAsked, nodes_document
-from laggard.collector.web.tiles import tiles_document
+from laggard.collector.web.nodes import MAX_SKIPPED_LINES, NodesAsked, nodes_document, tiles_document
 from laggard.wire import encode
 from laggard.wire.nodes import NodeRow, RingPairs
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from laggard.collector.web.connection_table import MAX_WAITING, ConnectionTable, kept_places, network_of
+from laggard.collector.web.connections import MAX_WAITING, ConnectionTable, kept_places, network_of
 
 
 @dataclasses.dataclass(eq=False)

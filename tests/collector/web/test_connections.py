@@ -6,20 +6,18 @@ import asyncio
 import contextlib
 import re
 import socket
-import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
+from support.steps import step_table
 
 from laggard.collector.jobs.snapshot import ClusterSnapshot
 from laggard.collector.settings import CollectorSettings
 from laggard.collector.web.api import MAX_RECORDINGS
-from laggard.collector.web.app import make_app
+from laggard.collector.web.app import is_own_name, make_app
 from laggard.collector.web.connections import HEAD_SECONDS
-from laggard.collector.web.hosts import is_own_name
 from laggard.recording.writer import JobRecording
 from laggard.wire import encode
 
@@ -46,66 +44,9 @@ def test_slow_clients_hold_neither_the_collector_nor_its_files(start_collector: 
         assert collector.get("/api/v1/drains").status_code == 200
         told = re.search(r"^laggard_connections_turned_away_total (\S+)", collector.get("/metrics").text, re.MULTILINE)
         assert told and float(told[1]) > 0, "those that made room are counted"
-    collector.process.terminate()
-    said = collector.process.communicate(timeout=300)[1]
+    collector.stop()
+    said = collector.said()
     assert said.count("\n") < 12 and "Traceback" not in said, said
-
-
-@pytest.mark.slow
-def test_a_client_that_is_slow_after_an_answer_is_closed_too(start_collector: Callable[..., Any]) -> None:
-    collector = start_collector("--target", "127.0.0.1:9")
-    with socket.create_connection(("127.0.0.1", int(collector.url.rpartition(":")[2])), 120) as client:
-        client.sendall(b"GET /-/healthy HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        answer = b""
-        while not answer.endswith(b"healthy\n"):
-            answer += client.recv(4096)
-        client.settimeout(1)
-        deadline = time.monotonic() + HEAD_SECONDS + 120
-        with contextlib.suppress(ConnectionError):
-            while time.monotonic() < deadline:
-                client.sendall(b"G")  # a byte now and then
-                with contextlib.suppress(TimeoutError):
-                    assert client.recv(1) == b""
-                    return
-            pytest.fail("a byte now and then keeps the connection")
-
-
-def _ask(port: int, address: str) -> str:
-    """The status line of an answer to a gate's question on a new connection; empty: it was refused."""
-    with contextlib.suppress(ConnectionError), socket.create_connection(("127.0.0.1", port), 120, (address, 0)) as gate:
-        gate.sendall(b"GET /api/v1/drains HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        return gate.recv(4096).partition(b"\r\n")[0].decode()
-    return ""
-
-
-@pytest.mark.slow
-def test_clients_that_never_stop_to_ask_hold_no_place(start_collector: Callable[..., Any], tmp_path: Path) -> None:
-    """More clients than there are places ask what gates ask, again and again on connections that they keep."""
-    config = tmp_path / "collector.yaml"
-    config.write_text("max_connections: 8\nmax_connections_per_address: 8\n")
-    collector = start_collector("--config", str(config), "--target", "127.0.0.1:9")
-    port = int(collector.url.rpartition(":")[2])
-    over = threading.Event()
-
-    def never_stop(address: str) -> None:
-        question = b"GET /api/v1/drains HTTP/1.1\r\nHost: localhost\r\n\r\n"
-        while not over.is_set():
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 60, (address, 0)) as kept:
-                while not over.is_set():
-                    kept.sendall(question)
-                    if not kept.recv(1 << 16):
-                        break
-
-    crowd = [threading.Thread(target=never_stop, args=(f"127.0.2.{1 + number % 6}",)) for number in range(24)]
-    for each in crowd:
-        each.start()
-    try:
-        answers = [_ask(port, "127.0.3.1") for _ in range(20)]
-    finally:
-        over.set()
-        for each in crowd:
-            each.join()
-    assert answers == ["HTTP/1.1 200 OK"] * 20
 
 
 @pytest.mark.slow
@@ -148,7 +89,7 @@ class Source:
 
     def __init__(self, make: Any) -> None:
         rows = {rank: make.rank_row(rank, 64) for rank in range(64)}
-        steps = {rank: [make.step_row(step) for step in range(128)] for rank in rows}
+        steps = {rank: step_table(make.step_row(step) for step in range(128)) for rank in rows}
         self.held = JobRecording("job-1", rows, steps, {}, {}, 1000)
 
     async def refresh(self) -> bool:
@@ -173,49 +114,45 @@ async def _get(app: Any, path: str, send: Callable[[Any], Any], host: bytes = b"
     await app(scope, receive, send)
 
 
-def test_a_recording_is_sent_in_parts_and_few_at_a_time(make: Any) -> None:
+async def test_a_recording_is_sent_in_parts_and_few_at_a_time(make: Any) -> None:
     source = Source(make)
     app = make_app(source, CollectorSettings())
     statuses: list[int] = []
     parts: list[bytes] = []
+    going_on = asyncio.Event()
 
-    async def run() -> None:
-        going_on = asyncio.Event()
+    async def hold(message: Any) -> None:
+        if message["type"] == "http.response.start":
+            statuses.append(message["status"])
+        elif message["body"]:
+            parts.append(message["body"])
+            await going_on.wait()
 
-        async def hold(message: Any) -> None:
-            if message["type"] == "http.response.start":
-                statuses.append(message["status"])
-            elif message["body"]:
-                parts.append(message["body"])
-                await going_on.wait()
-
-        held = [asyncio.create_task(_get(app, "/api/v1/recording", hold)) for _ in range(MAX_RECORDINGS)]
-        while len(parts) < MAX_RECORDINGS:
-            await asyncio.sleep(0.01)
-        assert sum(map(len, parts)) < 1 << 20, "a client that does not read holds one part, not the recording"
-        going_on.set()
-        await _get(app, "/api/v1/recording", hold)
-        await asyncio.gather(*held)
-        first = parts[:]
-        parts.clear()
-        await _get(app, "/api/v1/recording", hold)
-        assert first and b"".join(parts) == b"".join(encode(line) + b"\n" for line in source.held.lines())
-
-    asyncio.run(run())
+    held = [asyncio.create_task(_get(app, "/api/v1/recording", hold)) for _ in range(MAX_RECORDINGS)]
+    while len(parts) < MAX_RECORDINGS:
+        await asyncio.sleep(0.01)
+    assert sum(map(len, parts)) < 1 << 20, "a client that does not read holds one part, not the recording"
+    going_on.set()
+    await _get(app, "/api/v1/recording", hold)
+    await asyncio.gather(*held)
+    first = parts[:]
+    parts.clear()
+    await _get(app, "/api/v1/recording", hold)
+    assert first and b"".join(parts) == b"".join(encode(line) + b"\n" for line in source.held.lines())
     assert statuses == [200] * MAX_RECORDINGS + [503, 200]
 
 
-def test_an_answer_that_is_not_as_fresh_as_asked_for_says_so(make: Any) -> None:
+async def test_an_answer_that_is_not_as_fresh_as_asked_for_says_so(make: Any) -> None:
     body: list[bytes] = []
 
     async def collect(message: Any) -> None:
         body.append(message.get("body", b""))
 
-    asyncio.run(_get(make_app(Source(make), CollectorSettings()), "/api/v1/location", collect))
+    await _get(make_app(Source(make), CollectorSettings()), "/api/v1/location", collect)
     assert b'"kind":"stale"' in b"".join(body)
 
 
-def test_a_request_under_a_foreign_name_is_refused(make: Any) -> None:
+async def test_a_request_under_a_foreign_name_is_refused(make: Any) -> None:
     statuses: list[int] = []
 
     async def collect(message: Any) -> None:
@@ -223,5 +160,24 @@ def test_a_request_under_a_foreign_name_is_refused(make: Any) -> None:
 
     app = make_app(Source(make), CollectorSettings())
     for host in (b"evil.example", b"127.0.0.1"):
-        asyncio.run(_get(app, "/api/v1/nodes", collect, host))
+        await _get(app, "/api/v1/nodes", collect, host)
     assert [status for status in statuses if status] == [421, 200]
+
+
+@pytest.mark.slow
+def test_a_client_that_is_slow_after_an_answer_is_closed_too(start_collector: Callable[..., Any]) -> None:
+    collector = start_collector("--target", "127.0.0.1:9")
+    with socket.create_connection(("127.0.0.1", int(collector.url.rpartition(":")[2])), 120) as client:
+        client.sendall(b"GET /-/healthy HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        answer = b""
+        while not answer.endswith(b"healthy\n"):
+            answer += client.recv(4096)
+        client.settimeout(1)
+        deadline = time.monotonic() + HEAD_SECONDS + 120
+        with contextlib.suppress(ConnectionError):
+            while time.monotonic() < deadline:
+                client.sendall(b"G")  # a byte now and then
+                with contextlib.suppress(TimeoutError):
+                    assert client.recv(1) == b""
+                    return
+            pytest.fail("a byte now and then keeps the connection")

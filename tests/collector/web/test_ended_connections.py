@@ -19,9 +19,9 @@ import uvicorn
 from support.certificates import Files, client
 from uvicorn.server import ServerState
 
+from laggard.collector.web.acceptor import after_handshake
 from laggard.collector.web.connections import BoundedProtocol, bounded
-from laggard.collector.web.tls_connections import after_handshake
-from laggard.http.tls import ServerTls, ServerTlsSettings
+from laggard.kit.tls import ServerTls, ServerTlsSettings
 
 COUNT = 20
 SECONDS = 120.0
@@ -67,7 +67,7 @@ def no_circles_found() -> Iterator[None]:
 @pytest.mark.usefixtures("no_circles_found")
 @pytest.mark.parametrize("way", [leaves, resets, begins_to_ask, asks, takes_no_answer])
 @pytest.mark.parametrize("over", ["plain", "tls"])
-def test_nothing_is_left_of_a_connection(
+async def test_nothing_is_left_of_a_connection(
     over: str, way: Callable[[socket.socket], None], files: Files, caplog: pytest.LogCaptureFixture
 ) -> None:
     made: list[weakref.ref[BoundedProtocol]] = []
@@ -83,19 +83,15 @@ def test_nothing_is_left_of_a_connection(
     config = uvicorn.Config(answer, log_config=None, lifespan="off")
     config.load()
     context = client(files) if over == "tls" else None
-
-    async def serve() -> None:
-        loop, state = asyncio.get_running_loop(), ServerState()
-        protocol: Callable[[], asyncio.Protocol] = lambda: make(config=config, server_state=state, app_state={})  # noqa: E731
-        server = await loop.create_server(protocol, "127.0.0.1", 0)
-        await loop.run_in_executor(None, visit, server.sockets[0].getsockname()[1], way, context)
-        deadline = time.monotonic() + SECONDS
-        while len(made) < COUNT or any(each() is not None for each in made):
-            assert time.monotonic() < deadline, f"{sum(each() is not None for each in made)} of {len(made)} are left"
-            await asyncio.sleep(0.05)
-        server.close()
-
-    asyncio.run(serve())
+    loop, state = asyncio.get_running_loop(), ServerState()
+    protocol: Callable[[], asyncio.Protocol] = lambda: make(config=config, server_state=state, app_state={})  # noqa: E731
+    server = await loop.create_server(protocol, "127.0.0.1", 0)
+    await loop.run_in_executor(None, visit, server.sockets[0].getsockname()[1], way, context)
+    deadline = time.monotonic() + SECONDS
+    while len(made) < COUNT or any(each() is not None for each in made):
+        assert time.monotonic() < deadline, f"{sum(each() is not None for each in made)} of {len(made)} are left"
+        await asyncio.sleep(0.05)
+    server.close()
     assert not [each for each in caplog.messages if "Exception" in each]
 
 

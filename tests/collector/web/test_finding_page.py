@@ -11,9 +11,8 @@ import pytest
 from support.browsing import Browsed, needs_chromium
 from support.large_cluster import made_snapshot, served
 
-from laggard.catalogue.command import read_page
-from laggard.catalogue.findings import FINDINGS
-from laggard.collector.web.markdown import html_of
+from laggard.catalogue.findings import FINDINGS, read_page
+from laggard.collector.web.finding_page import html_of
 
 HTML = {"Accept": "text/html,application/xhtml+xml"}
 

@@ -19,19 +19,18 @@ def test_all_routes_are_described() -> None:
 
 @pytest.mark.slow
 def test_each_answer_is_as_described_and_none_a_defect(
-    start_collector: Any, fake_agent: Any, make: Any, tmp_path: Path
+    watching: Any, fake_agent: Any, make: Any, tmp_path: Path
 ) -> None:
     agent = fake_agent(make.node("n0", [0, 1, 2, 3], slow=2), make.report("n0", ["GPU_THROTTLED"]))
     token = tmp_path / "token"
     token.write_text("0123456789abcdef0123456789abcdef\n")
     token.chmod(0o600)
-    config = tmp_path / "collector.yaml"
-    config.write_text(f"incidents_database: {tmp_path / 'incidents.sqlite'}\nring_token_file: {token}\n")
-    collector = start_collector("--target", agent.address, "--interval", "0.5", "--config", str(config))
+    database = str(tmp_path / "incidents.sqlite")
+    collector = watching(agent, incidents_database=database, ring_token_file=str(token))
     collector.wait_until(lambda: collector.get("/api/v1/location").json()["verdict"] == "fail")
     expect_as_described("collector", collector.url, tmp_path)
     expect_no_defect(collector.url, (*described_paths("collector"), "/findings/DISK_FULL", "/nothing"), examples=250)
     assert collector.get("/api/v1/location").json()["verdict"] == "fail"
-    collector.process.terminate()
-    log = collector.process.communicate(timeout=300)[1]
+    collector.stop()
+    log = collector.said()
     assert "Traceback" not in log and "a defect in laggard" not in log

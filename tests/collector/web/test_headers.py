@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import httpx
 import pytest
+from support.made_snapshot import Source
 
-from laggard.collector.fleet.acknowledgements import Acknowledgements
-from laggard.collector.incidents.history import HistorySettings, IncidentHistory
 from laggard.collector.jobs.snapshot import ClusterSnapshot
 from laggard.collector.settings import CollectorSettings
 from laggard.collector.web.app import all_routes, make_app
@@ -16,51 +16,18 @@ from laggard.collector.web.app import all_routes, make_app
 ROUTES = all_routes(None, CollectorSettings())  # type: ignore[arg-type]
 
 
-class Source:
-    snapshot = ClusterSnapshot(nodes=())
-    why_not_ready = ""
-    incidents = IncidentHistory(HistorySettings("", 1, 1.0, 1.0))
-    acknowledgements = Acknowledgements("")
+def asked(app: Any, path: str, method: str = "GET", host: str = "localhost") -> httpx.Response:
+    """Also where a handler has a defect."""
 
-    async def refresh(self) -> bool:
-        return True
+    async def run() -> httpx.Response:
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url=f"http://{host}") as client:
+            return await client.request(method, path)
 
-    def looked_at(self, key: Any, ranks: Any) -> dict[int, Any]:
-        return {}
-
-    def recording(self, name: str | None) -> None:
-        return None
-
-    async def digest(self, name: str | None, run: str) -> None:
-        return None
+    return asyncio.run(run())
 
 
-def asked(app: Any, path: str, method: str = "GET", host: bytes = b"localhost") -> tuple[int, dict[str, str]]:
-    """Status and headers."""
-    sent: list[Any] = []
-    scope = {
-        "type": "http", "method": method, "path": path, "raw_path": path.encode(), "query_string": b"",
-        "headers": [(b"host", host)], "root_path": "", "scheme": "http", "http_version": "1.1",
-    }  # fmt: skip
-
-    async def receive() -> Any:
-        return {"type": "http.request", "body": b"", "more_body": False}
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    async def run() -> None:
-        try:
-            await app(scope, receive, send)
-        except ZeroDivisionError:  # a defect of a handler's, after its answer
-            assert sent
-
-    asyncio.run(run())
-    start = sent[0]
-    return start["status"], {name.decode(): value.decode() for name, value in start["headers"]}
-
-
-def expect_headers(headers: dict[str, str], where: object) -> None:
+def expect_headers(headers: httpx.Headers, where: object) -> None:
     wanted = {
         "x-content-type-options": "nosniff",
         "referrer-policy": "no-referrer",
@@ -78,13 +45,16 @@ def expect_headers(headers: dict[str, str], where: object) -> None:
 def test_each_route(route: str, settings: CollectorSettings) -> None:
     path = route.replace("{name}", "page.js").replace("{code}", "DISK_FULL")
     for method in ("GET", "HEAD", "POST"):
-        status, headers = asked(make_app(Source(), settings), path, method)
-        expect_headers(headers, (method, path, status))
-        kept = "no-cache" if route == "/page/{name}" and status == 200 else "no-store"
-        assert headers["cache-control"] == kept, (method, path, status)
+        answer = asked(make_app(Source(ClusterSnapshot(nodes=())), settings), path, method)
+        where = (method, path, answer.status_code)
+        expect_headers(answer.headers, where)
+        kept = "no-cache" if route == "/page/{name}" and answer.status_code == 200 else "no-store"
+        assert answer.headers["cache-control"] == kept, where
 
 
 class Broken(Source):
+    def __init__(self) -> None: ...
+
     @property
     def snapshot(self) -> ClusterSnapshot:  # type: ignore[override]
         raise ZeroDivisionError
@@ -92,9 +62,9 @@ class Broken(Source):
 
 @pytest.mark.parametrize(
     ("path", "host", "status"),
-    [("/nothing", b"localhost", 404), ("/", b"evil.example", 421), ("/api/v1/nodes", b"localhost", 500)],
+    [("/nothing", "localhost", 404), ("/", "evil.example", 421), ("/api/v1/nodes", "localhost", 500)],
 )
-def test_each_error(path: str, host: bytes, status: int) -> None:
-    found, headers = asked(make_app(Broken(), CollectorSettings()), path, "GET", host)
-    assert found == status
-    expect_headers(headers, path)
+def test_each_error(path: str, host: str, status: int) -> None:
+    answer = asked(make_app(Broken(), CollectorSettings()), path, "GET", host)
+    assert answer.status_code == status
+    expect_headers(answer.headers, path)

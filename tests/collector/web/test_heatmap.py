@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.collectors import ingest
 
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.window import JobWindows
 from laggard.collector.web.documents import HeatDocument
 from laggard.collector.web.heatmap import MEASURES, ORDERS, MapView, heatmap_document, map_medians
-from laggard.constants import PHASES
+from laggard.kit.constants import PHASES
 from laggard.locate.job_timings import JobTimings
 from laggard.wire import decode, encode
 
@@ -22,7 +23,7 @@ def _timings(make: Any, count: int, slow: int) -> JobTimings:
     windows = JobWindows()
     for first in range(0, count, 8):
         ranks = range(first, min(first + 8, count))
-        windows.ingest(f"a{first}", make.node(f"n{first // 8}", ranks, slow, world_size=count), 1.0)
+        ingest(windows, f"a{first}", make.node(f"n{first // 8}", ranks, slow, world_size=count), 1.0)
     return windows.jobs[JobKey(1000, "job-1")].timings("job-1", set(), {})
 
 
@@ -79,7 +80,7 @@ def test_a_missing_step_is_null_in_json(make: Any) -> None:
     windows = JobWindows()
     for rank, steps in ((0, (0, 1)), (1, (1, 2))):
         row = make.rank_row(rank, rows=[make.step_row(step) for step in steps])
-        windows.ingest("a", make.ranks_document("n0", [row]), 1.0)
+        ingest(windows, "a", make.ranks_document("n0", [row]), 1.0)
     heat = heatmap_document("j", windows.jobs[JobKey(1000, "job-1")].timings("job-1", set(), {}))
     assert b"NaN" not in encode(heat) and np.isnan(np.array(heat.seconds["waited"])[0, 2])
     assert decode(encode(heat), HeatDocument).seconds["waited"][0][2] is None
@@ -87,7 +88,7 @@ def test_a_missing_step_is_null_in_json(make: Any) -> None:
 
 def test_a_job_without_steps_is_an_empty_map(make: Any) -> None:
     windows = JobWindows()
-    windows.ingest("a", make.ranks_document("n0", [make.rank_row(0)]), 1.0)
+    ingest(windows, "a", make.ranks_document("n0", [make.rank_row(0)]), 1.0)
     heat = heatmap_document("j", windows.jobs[JobKey(1000, "job-1")].timings("job-1", set(), {}))
     assert heat.steps == [] and len(heat.rows) == 1
 

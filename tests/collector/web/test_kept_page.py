@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.browsing import Browsed, needs_chromium
+from support.daemons import laggard
 from support.flight_recorder import dump, entry, write_dumps
 from support.kineto import document, gpu_rank
 from support.kineto import write as write_trace
 from support.recordings import lines, write
 
-from laggard.collector.web.bundle import bundle
+from laggard.collector.web.page_html import bundle
 
 NUMBERS = ("03323151-ff7e-41d6-958e-23a6d3593d8b", "job-d2a29fed3bf2")
 HOSTILE = "</script><script>document.title='taken'</script><img src=x onerror=alert(1)>"
@@ -30,11 +29,6 @@ def _recording(tmp_path: Path, ranks: int = 4, slow: int | None = 2) -> Path:
     return write(tmp_path / "job.jsonl", records)
 
 
-def _locate(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "laggard", "locate", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300)
-
-
 def _opened(browser: Any, file: Path, **context: Any) -> Browsed:
     browsed = Browsed(browser, file.as_uri(), ready="#timeline > *", **context)
     assert browsed.requests == [file.as_uri()], "the page asked for something beside itself"
@@ -45,7 +39,7 @@ def _opened(browser: Any, file: Path, **context: Any) -> Browsed:
 @needs_chromium
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_recording_becomes_one_page_with_the_answer_first(browser: Any, tmp_path: Path, scheme: str) -> None:
-    found = _locate("--trace", _recording(tmp_path), "--html", tmp_path / "job.html")
+    found = laggard("locate", "--trace", _recording(tmp_path), "--html", tmp_path / "job.html")
     assert found.returncode == 1 and found.stderr == ""
     browsed = _opened(browser, tmp_path / "job.html", color_scheme=scheme)
     page = browsed.page
@@ -68,7 +62,7 @@ def test_a_recording_becomes_one_page_with_the_answer_first(browser: Any, tmp_pa
 @pytest.mark.slow
 @needs_chromium
 def test_without_scripts_the_answer_is_there(browser: Any, tmp_path: Path) -> None:
-    _locate("--trace", _recording(tmp_path), "--html", tmp_path / "job.html")
+    laggard("locate", "--trace", _recording(tmp_path), "--html", tmp_path / "job.html")
     page = browser.new_context(java_script_enabled=False).new_page()
     page.goto((tmp_path / "job.html").as_uri())
     assert page.inner_text("h1").startswith("Rank 2 on n2 is slow in forward")
@@ -78,7 +72,7 @@ def test_without_scripts_the_answer_is_there(browser: Any, tmp_path: Path) -> No
 @pytest.mark.slow
 @needs_chromium
 def test_a_collectors_job_brings_findings_and_what_to_change(
-    browser: Any, tmp_path: Path, start_collector: Callable[..., Any], fake_agent: Callable[..., Any], make: Any
+    browser: Any, tmp_path: Path, watching: Callable[..., Any], fake_agent: Callable[..., Any], make: Any
 ) -> None:
     agents = [
         fake_agent(make.node("n0", [0, 1], slow=2, job_id=HOSTILE), make.report("n0", ["GPU_TOO_HOT"])),
@@ -88,10 +82,8 @@ def test_a_collectors_job_brings_findings_and_what_to_change(
     agents += [
         fake_agent(make.node(f"m{at}", [0], job_id=name, world_size=1, facts=facts)) for at, name in enumerate(NUMBERS)
     ]
-    flags = [word for agent in agents for word in ("--target", agent.address)]
-    collector = start_collector(*flags, "--interval", "0.5")
-    collector.wait_ready()
-    found = _locate("--collector", collector.url, "--job", HOSTILE, "--html", tmp_path / "job.html")
+    collector = watching(*agents)
+    found = laggard("locate", "--collector", collector.url, "--job", HOSTILE, "--html", tmp_path / "job.html")
     assert found.returncode == 1, found.stderr
     browsed = _opened(browser, tmp_path / "job.html")
     page = browsed.page
@@ -126,7 +118,7 @@ def test_a_long_healthy_jobs_page_has_numbers_of_steps_and_no_empty_card(browser
     for record in records:
         if "step" in record:
             record["step"] += 331
-    found = _locate("--trace", write(tmp_path / "job.jsonl", records), "--html", tmp_path / "job.html")
+    found = laggard("locate", "--trace", write(tmp_path / "job.jsonl", records), "--html", tmp_path / "job.html")
     assert found.returncode == 0, found.stdout + found.stderr
     page = browser.new_context(viewport={"width": 1280, "height": 800}).new_page()
     page.add_init_script(AXIS)
@@ -146,7 +138,7 @@ def test_a_hang_from_dumps_has_a_page_without_steps(browser: Any, tmp_path: Path
         1: dump([group], [entry(("0", "default_pg"), "all_reduce", 6)], {0: (6, 6)}),
     }
     folder = write_dumps(tmp_path / "dumps", dumps)
-    found = _locate("--trace", folder, "--html", tmp_path / "hang.html")
+    found = laggard("locate", "--trace", folder, "--html", tmp_path / "hang.html")
     assert found.returncode in (1, 2), found.stderr
     browsed = _opened(browser, tmp_path / "hang.html")
     assert "ank 1" in browsed.page.inner_text("h1") and "×" not in browsed.page.inner_text("#answer")
@@ -156,37 +148,23 @@ def test_a_hang_from_dumps_has_a_page_without_steps(browser: Any, tmp_path: Path
     assert browsed.errors == []
 
 
-@pytest.mark.slow
-@needs_chromium
-def test_profiler_traces_become_a_page(browser: Any, tmp_path: Path) -> None:
-    for rank in range(4):
-        events = gpu_rank(rank, 0.08 if rank == 1 else 0.06, 0.08, group=range(4))
-        write_trace(tmp_path / f"{rank}.json.gz", document(rank, 4, events))
-    found = _locate("--trace", *sorted(tmp_path.glob("*.json.gz")), "--html", tmp_path / "traces.html")
-    assert found.returncode == 1, found.stderr
-    browsed = _opened(browser, tmp_path / "traces.html")
-    assert "Rank 1 is slow" in browsed.page.inner_text("h1")
-    assert browsed.page.locator(".timeline .asked").text_content() == "Rank 1"
-    assert browsed.page.locator(".job").text_content() == "", "traces say nothing of a job"
-    assert browsed.errors == []
-
-
 def test_what_cannot_be_written_leaves_the_old_page(tmp_path: Path) -> None:
     recording = _recording(tmp_path)
     page = tmp_path / "job.html"
     page.mkdir()
     (page / "kept").touch()
-    found = _locate("--trace", recording, "--html", page)
+    found = laggard("locate", "--trace", recording, "--html", page)
     assert found.returncode == 64 and found.stderr.count("\n") == 1 and "cannot write" in found.stderr
     gone = tmp_path / "no" / "job.html"
-    assert "No such file or directory" in _locate("--trace", recording, "--html", gone).stderr
+    assert "No such file or directory" in laggard("locate", "--trace", recording, "--html", gone).stderr
     assert sorted(os.listdir(tmp_path)) == ["job.html", "job.jsonl"], "a half-written file was left"
 
 
 def test_json_stays_one_document_beside_the_page(tmp_path: Path) -> None:
-    found = _locate("--trace", _recording(tmp_path, slow=None), "--html", tmp_path / "job.html", "--format", "json")
+    recording, page = _recording(tmp_path, slow=None), tmp_path / "job.html"
+    found = laggard("locate", "--trace", recording, "--html", page, "--format", "json")
     assert found.returncode == 0 and found.stdout.count("\n") == 1 and found.stdout.startswith("{")
-    assert "No rank is slow" in (tmp_path / "job.html").read_text()
+    assert "No rank is slow" in page.read_text()
 
 
 def test_modules_are_bundled_in_the_order_of_their_imports() -> None:
@@ -200,3 +178,18 @@ def test_modules_are_bundled_in_the_order_of_their_imports() -> None:
     assert "import" not in script and "export" not in script
     with pytest.raises(ValueError, match="cannot be bundled"):
         bundle("a.js", {"a.js": 'import * as all from "./b.js";\n'})
+
+
+@pytest.mark.slow
+@needs_chromium
+def test_profiler_traces_become_a_page(browser: Any, tmp_path: Path) -> None:
+    for rank in range(4):
+        events = gpu_rank(rank, 0.08 if rank == 1 else 0.06, 0.08, group=range(4))
+        write_trace(tmp_path / f"{rank}.json.gz", document(rank, 4, events))
+    found = laggard("locate", "--trace", *sorted(tmp_path.glob("*.json.gz")), "--html", tmp_path / "traces.html")
+    assert found.returncode == 1, found.stderr
+    browsed = _opened(browser, tmp_path / "traces.html")
+    assert "Rank 1 is slow" in browsed.page.inner_text("h1")
+    assert browsed.page.locator(".timeline .asked").text_content() == "Rank 1"
+    assert browsed.page.locator(".job").text_content() == "", "traces say nothing of a job"
+    assert browsed.errors == []

@@ -35,20 +35,13 @@ def row_colours(page: Any, rows: int) -> list[list[list[int]]]:
     )
 
 
-def _collector(start_collector: Start, *targets: str) -> Any:
-    flags = [word for target in targets for word in ("--target", target)]
-    collector = start_collector(*flags, "--interval", "0.5")
-    collector.wait_ready()
-    return collector
-
-
 @pytest.fixture
-def slow_job(start_collector: Start, fake_agent: Start, make: Any) -> Any:
+def slow_job(watching: Start, fake_agent: Start, make: Any) -> Any:
     agents = [
         fake_agent(make.node("n0", [0, 1], slow=2), make.report("n0")),
         fake_agent(make.node("n1", [2, 3], slow=2), make.report("n1", ["GPU_THROTTLED", "PCIE_LINK_DEGRADED"])),
     ]
-    return _collector(start_collector, *(agent.address for agent in agents), "127.0.0.1:9")
+    return watching(*agents, "127.0.0.1:9")
 
 
 def _distance(one: list[int], other: list[int]) -> int:
@@ -106,13 +99,6 @@ def test_pointer_keys_table_and_measures(browser: Any, slow_job: Any) -> None:
     assert browsed.errors == []
 
 
-def test_on_a_phone_nothing_is_cut_off(browser: Any, slow_job: Any) -> None:
-    browsed = Browsed(browser, slow_job.url, viewport={"width": 390, "height": 844}, device_scale_factor=2)
-    assert browsed.page.evaluate("document.documentElement.scrollWidth") <= 390
-    browsed.screenshot("page-phone")
-    assert browsed.errors == []
-
-
 def test_without_scripts_the_answer_is_there(browser: Any, slow_job: Any) -> None:
     page = browser.new_context(java_script_enabled=False).new_page()
     page.goto(slow_job.url)
@@ -120,23 +106,8 @@ def test_without_scripts_the_answer_is_there(browser: Any, slow_job: Any) -> Non
     assert "/api/v1/nodes" in page.inner_text("#heat-empty")
 
 
-def test_a_thousand_ranks_fold_into_rows(browser: Any, start_collector: Start, fake_agent: Start, make: Any) -> None:
-    agents = [
-        fake_agent(make.node(f"gpu-{index:03d}", range(index * 64, index * 64 + 64), 421, 1024), make.report("n"))
-        for index in range(16)
-    ]
-    collector = _collector(start_collector, *(agent.address for agent in agents))
-    browsed = Browsed(browser, collector.url)
-    browsed.page.wait_for_selector("#heat-canvas")
-    assert browsed.page.text_content("h1").startswith("Rank 421 on gpu-006 is slow")
-    assert "1024 ranks; each row folds 5 of them" in browsed.page.text_content("#heat-explain")
-    assert browsed.page.evaluate("document.getElementById('heat-canvas').clientHeight") < 600
-    browsed.screenshot("page-1024-ranks")
-    assert browsed.errors == []
-
-
-def test_no_agent_no_rank_and_a_collector_that_dies(browser: Any, start_collector: Start) -> None:
-    collector = _collector(start_collector, "127.0.0.1:9", "127.0.0.1:10")
+def test_no_agent_no_rank_and_a_collector_that_dies(browser: Any, watching: Start) -> None:
+    collector = watching("127.0.0.1:9", "127.0.0.1:10")
     browsed = Browsed(browser, collector.url)
     page = browsed.page
     assert page.text_content("h1") == "Cannot tell: no agent answers (2 of 2 down)."
@@ -149,11 +120,11 @@ def test_no_agent_no_rank_and_a_collector_that_dies(browser: Any, start_collecto
     browsed.screenshot("page-collector-lost")
 
 
-def test_hostile_text_is_text(browser: Any, start_collector: Start, fake_agent: Start, make: Any) -> None:
+def test_hostile_text_is_text(browser: Any, watching: Start, fake_agent: Start, make: Any) -> None:
     documents = make.node(HOSTILE, [0, 1], slow=1, world_size=2, job_id=HOSTILE)
     agent = fake_agent(documents, make.report(HOSTILE, [HOSTILE]))
     other = fake_agent(make.node("n1", [0, 1], world_size=2, job_id="other"), make.report("n1"))
-    collector = _collector(start_collector, agent.address, other.address)
+    collector = watching(agent, other)
     browsed = Browsed(browser, f"{collector.url}/?job=1000:{HOSTILE}")
     page = browsed.page
     page.wait_for_selector("#heat-canvas")
@@ -166,9 +137,7 @@ def test_hostile_text_is_text(browser: Any, start_collector: Start, fake_agent: 
     assert browsed.errors == []
 
 
-def test_an_outlier_is_listed_under_the_nodes(
-    browser: Any, start_collector: Start, fake_agent: Start, make: Any
-) -> None:
+def test_an_outlier_is_listed_under_the_nodes(browser: Any, watching: Start, fake_agent: Start, make: Any) -> None:
     agents = []
     for number in range(5):
         identity = {"product": "DGX H100", "gpu_models": ["NVIDIA H100 80GB HBM3"]}
@@ -177,7 +146,7 @@ def test_an_outlier_is_listed_under_the_nodes(
         agents.append(fake_agent(make.node(f"n{number}", [number], slow=3, world_size=5), report))
     lone = structs.replace(make.report("a100"), facts={"identity": {"product": "DGXA100"}})
     agents.append(fake_agent(make.ranks_document("a100", []), lone))
-    collector = _collector(start_collector, *(agent.address for agent in agents))
+    collector = watching(*agents)
     browsed = Browsed(browser, f"{collector.url}/#view=fleet", "#fleet li")
     lines = browsed.page.locator("#fleet li").all_inner_texts()
     assert lines[0].startswith("n3: kernel release is <script>") and "4 of 5 nodes of the same hardware" in lines[0]

@@ -9,7 +9,7 @@ import pytest
 from msgspec import structs
 from support.browsing import Browsed, needs_chromium
 
-from laggard.model import Fix, RankEnd
+from laggard.model import Fix
 
 pytestmark = [pytest.mark.slow, needs_chromium]
 
@@ -17,16 +17,13 @@ Start = Callable[..., Any]
 
 
 @pytest.fixture
-def large_job(start_collector: Start, fake_agent: Start, make: Any) -> Any:
+def large_job(watching: Start, fake_agent: Start, make: Any) -> Any:
     """512 ranks, folded into rows of 3; rank 421 is slow."""
     agents = [
         fake_agent(make.node(f"gpu-{index:03d}", range(index * 64, index * 64 + 64), 421, 512), make.report("n"))
         for index in range(8)
     ]
-    flags = [word for agent in agents for word in ("--target", agent.address)]
-    collector = start_collector(*flags, "--interval", "0.5")
-    collector.wait_ready()
-    return collector
+    return watching(*agents)
 
 
 def test_a_click_opens_a_row_and_shows_its_rank(browser: Any, large_job: Any) -> None:
@@ -80,9 +77,7 @@ def test_a_link_with_nonsense_shows_all(browser: Any, large_job: Any) -> None:
     assert browsed.errors == []
 
 
-def test_findings_have_fixes_to_copy_and_a_page(
-    browser: Any, start_collector: Start, fake_agent: Start, make: Any
-) -> None:
+def test_findings_have_fixes_to_copy_and_a_page(browser: Any, watching: Start, fake_agent: Start, make: Any) -> None:
     hostile = "<img src=x onerror=alert(1)>"
     report = make.report("n1", ["GPU_THROTTLED", "ACS_ENABLED", "TCP_FALLBACK"])
     acs = structs.replace(
@@ -97,9 +92,7 @@ def test_findings_have_fixes_to_copy_and_a_page(
             structs.replace(report, findings=(report.findings[0], acs, report.findings[2])),
         ),
     ]
-    flags = [word for agent in agents for word in ("--target", agent.address)]
-    collector = start_collector(*flags, "--interval", "0.5")
-    collector.wait_ready()
+    collector = watching(*agents)
     browsed = Browsed(browser, collector.url, ready="#findings article", permissions=["clipboard-read"])
     page = browsed.page
     throttled = page.locator("#findings article", has_text="GPU_THROTTLED")
@@ -123,20 +116,3 @@ def test_findings_have_fixes_to_copy_and_a_page(
     page.wait_for_url("**/findings/ACS_ENABLED")
     assert page.inner_text("h1").startswith("ACS_ENABLED")
     assert collector.get("/findings/%2e%2e%2fpyproject").status_code == 404
-
-
-def test_a_job_that_died_has_no_ratio(browser: Any, start_collector: Start, fake_agent: Start, make: Any) -> None:
-    steps = [make.step_row(step) for step in range(20)]
-    ended = RankEnd(1.0, exit_code=1, exception="ValueError")
-    ranks = [make.rank_row(0, 2, steps), make.rank_row(1, 2, steps, state="died", phase="forward", end=ended)]
-    agent = fake_agent(make.ranks_document("n0", ranks), make.report("n0"))
-    collector = start_collector("--target", agent.address, "--interval", "0.5")
-    collector.wait_ready()
-    browsed = Browsed(browser, collector.url)
-    page = browsed.page
-    page.locator("#badge", has_text="Died first").wait_for()
-    assert "Rank 1 on n0 died first" in page.inner_text("h1")
-    assert "stands still" in page.inner_text("#figures") and "×" not in page.inner_text("#figures")
-    assert browsed.barriers() == []
-    browsed.screenshot("page-died")
-    assert browsed.errors == []

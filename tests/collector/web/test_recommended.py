@@ -9,8 +9,8 @@ import pytest
 
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import ClusterSnapshot, JobSnapshot
-from laggard.collector.web import recommended
-from laggard.collector.web.recommended import AGAIN_SECONDS, MAX_JOBS, Recommended
+from laggard.collector.web import metrics as recommended
+from laggard.collector.web.metrics import AGAIN_SECONDS, MAX_JOBS, Recommended
 from laggard.locate.job_timings import build_timings
 from laggard.model import Culprit, Location, Verdict, Window
 
@@ -74,6 +74,6 @@ def test_a_recommendation_that_fails_costs_no_other_metric(
     def broken(*_: object) -> None:
         raise RuntimeError("a defect")
 
-    monkeypatch.setattr(recommended, "recommend", broken)
+    monkeypatch.setattr(recommended, "recommend_watched", broken)
     assert Recommended().look(a_snapshot(a_job("a"))) == {}
     assert "no recommendation for job 1000:a" in caplog.text

@@ -9,6 +9,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,6 @@ from support.materialise import materialise
 from laggard.cli import main
 from laggard.model import Verdict
 
-SETTINGS = "max_connections: 48\nmax_connections_per_address: 8\n"
 ADDRESSES = tuple(f"127.0.2.{number}" for number in range(1, 9))
 
 
@@ -60,18 +60,13 @@ def ended(url: str) -> dict[str, float]:
 
 
 @pytest.fixture
-def crowded(start_collector: Callable[..., Any], tmp_path: Path) -> Callable[..., Any]:
-    def start(target: str) -> Any:
-        path = tmp_path / "collector.yaml"
-        path.write_text(SETTINGS)
-        return start_collector("--config", str(path), "--target", target, "--interval", "1")
-
-    return start
+def crowded(start_collector: Callable[..., Any]) -> Callable[..., Any]:
+    return partial(start_collector, "--interval", "1", max_connections=48, max_connections_per_address=8)
 
 
 @pytest.mark.slow
 def test_clients_that_take_no_answer_make_room(crowded: Callable[..., Any]) -> None:
-    collector = crowded("127.0.0.1:9")
+    collector = crowded("--target", "127.0.0.1:9")
     port = int(collector.url.rpartition(":")[2])
     with (
         flood(port, "/page/page.css", 300, 5),
@@ -89,47 +84,10 @@ def test_clients_that_take_no_answer_make_room(crowded: Callable[..., Any]) -> N
                 assert client.get("/-/healthy").status_code == 200
                 assert client.get("/api/v1/drains").status_code == 200
         collector.wait_until(lambda: status_of(f"{collector.url}/api/v1/nodes") == 200)  # not only what gates ask
-    collector.process.terminate()
-    said = collector.process.communicate(timeout=300)[1]
+    collector.stop()
+    said = collector.said()
     assert "a connection of 127.0.2.0/24 was closed to make room: it had not taken its answer" in said
     assert said.count("\n") < 12 and "Traceback" not in said, said
-
-
-@pytest.mark.slow
-def test_where_all_are_being_answered_gates_and_supervisors_have_places(
-    crowded: Callable[..., Any], make: Any, fake_agent: Callable[..., Any]
-) -> None:
-    """An agent that hangs: each question for something fresh waits for it."""
-    agent = fake_agent(make.ranks_document("n1", []), make.report("n1"))
-    collector = crowded(agent.address)
-    collector.wait_ready()
-    port = int(collector.url.rpartition(":")[2])
-    collector.client.close()  # else it has a place
-    agent.delay = 60.0
-    time.sleep(2.0)  # from now on nothing is fresh
-    with flood(port, "/api/v1/location?fresh=1", 300):
-        time.sleep(1.0)  # each waits for its answer
-        with httpx.Client(base_url=collector.url, timeout=60, trust_env=False) as client:
-            for path in ("/-/healthy", "/-/ready", "/api/v1/drains?node=n1"):
-                assert client.get(path).status_code == 200, path
-            refused = client.get("/api/v1/nodes")
-            assert refused.status_code == 503 and refused.headers["retry-after"] == "5"
-            assert "too many clients" in refused.text
-    agent.delay = 0.0
-
-
-@pytest.mark.slow
-def test_a_body_that_never_comes_holds_no_place(crowded: Callable[..., Any]) -> None:
-    collector = crowded("127.0.0.1:9")
-    port = int(collector.url.rpartition(":")[2])
-    head = b"POST /api/v1/rings/due HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100\r\n\r\n"
-    with contextlib.ExitStack() as stack:
-        for _ in range(8):
-            for address in ADDRESSES:
-                client = stack.enter_context(socket.create_connection(("127.0.0.1", port), 120, (address, 0)))
-                with contextlib.suppress(OSError):
-                    client.sendall(head)
-        assert httpx.get(f"{collector.url}/api/v1/nodes", timeout=60, trust_env=False).status_code == 200
 
 
 @pytest.mark.slow
@@ -150,7 +108,7 @@ def test_a_node_rejected_before_is_rejected_while_the_collector_is_busy(
     node = re.search(r'"node":"([^"]+)"', capsys.readouterr().out)
     assert node
     agent = fake_agent(make.ranks_document(node[1], []), make.report(node[1], ["DISK_FULL"], Verdict.FAIL))
-    collector = crowded(agent.address)
+    collector = crowded(watches=[agent])
     collector.wait_until(lambda: collector.get("/api/v1/drains", node=node[1]).json()["asker_fails"])
     words += ["--gate", "enforce", "--collector", collector.url]
 
@@ -177,3 +135,26 @@ def test_a_node_rejected_before_is_rejected_while_the_collector_is_busy(
     assert verdict == "gate: reject" and "the collector gives no answer" in told and "ago holds" in told
     monkeypatch.setenv("LAGGARD_STATE_DIR", str(tmp_path / "another"))
     assert gate()[0].startswith("gate: pass, not drained: no answer"), "it had not let this node be drained"
+
+
+@pytest.mark.slow
+def test_where_all_are_being_answered_gates_and_supervisors_have_places(
+    crowded: Callable[..., Any], make: Any, fake_agent: Callable[..., Any]
+) -> None:
+    """An agent that hangs: each question for something fresh waits for it."""
+    agent = fake_agent(make.ranks_document("n1", []), make.report("n1"))
+    collector = crowded(watches=[agent])
+    collector.wait_ready()
+    port = int(collector.url.rpartition(":")[2])
+    collector.client.close()  # else it has a place
+    agent.delay = 60.0
+    time.sleep(2.0)  # from now on nothing is fresh
+    with flood(port, "/api/v1/location?fresh=1", 300):
+        time.sleep(1.0)  # each waits for its answer
+        with httpx.Client(base_url=collector.url, timeout=60, trust_env=False) as client:
+            for path in ("/-/healthy", "/-/ready", "/api/v1/drains?node=n1"):
+                assert client.get(path).status_code == 200, path
+            refused = client.get("/api/v1/nodes")
+            assert refused.status_code == 503 and refused.headers["retry-after"] == "5"
+            assert "too many clients" in refused.text
+    agent.delay = 0.0

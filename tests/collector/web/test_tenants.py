@@ -13,12 +13,11 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from support.made_snapshot import made_snapshot
 
+from laggard.collector import tenants as users
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import ClusterSnapshot
 from laggard.collector.settings import CollectorSettings
-from laggard.collector.tenants import users
-from laggard.collector.tenants.peers import Peer
-from laggard.collector.tenants.viewer import Viewer
+from laggard.collector.tenants import Peer, Viewer
 from laggard.collector.web import tenants
 from laggard.collector.web.app import make_app
 from laggard.collector.web.connections import PEER
@@ -52,7 +51,7 @@ async def asked(app: Any, user: str, path: str = "/api/v1/nodes") -> tuple[int, 
     return sent[0]["status"], sent[1]["body"].decode()
 
 
-def test_a_user_database_that_hangs_keeps_nobody_else_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_user_database_that_hangs_keeps_nobody_else_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     answers, hung = threading.Event(), threading.Event()
     real = users.pwd.getpwnam
 
@@ -64,35 +63,27 @@ def test_a_user_database_that_hangs_keeps_nobody_else_waiting(monkeypatch: pytes
 
     monkeypatch.setattr(users.pwd, "getpwnam", getpwnam)
     monkeypatch.setattr(tenants, "_LOOKUP_SECONDS", 0.2)
-
-    async def run() -> None:
-        app = make_app(Source(), SETTINGS)  # type: ignore[arg-type]
-        assert (await asked(app, "ada"))[0] == 200
-        refused = await asyncio.gather(*(asked(app, f"slow{number}") for number in range(20)))
-        assert set(refused) == {(503, "the user database does not answer: ask again later\n")} and hung.is_set()
-        assert (await asked(app, "ada"))[0] == 200, "a name that is known"
-        assert await asyncio.wait_for(asyncio.to_thread(lambda: True), 60), "the collector's own work goes on"
-        answers.set()
-        monkeypatch.setattr(tenants, "_LOOKUP_SECONDS", 60.0)
-        assert (await asked(app, "slow1"))[0] == 200
-
-    asyncio.run(run())
+    app = make_app(Source(), SETTINGS)  # type: ignore[arg-type]
+    assert (await asked(app, "ada"))[0] == 200
+    refused = await asyncio.gather(*(asked(app, f"slow{number}") for number in range(20)))
+    assert set(refused) == {(503, "the user database does not answer: ask again later\n")} and hung.is_set()
+    assert (await asked(app, "ada"))[0] == 200, "a name that is known"
+    assert await asyncio.wait_for(asyncio.to_thread(lambda: True), 60), "the collector's own work goes on"
+    answers.set()
+    monkeypatch.setattr(tenants, "_LOOKUP_SECONDS", 60.0)
+    assert (await asked(app, "slow1"))[0] == 200
 
 
-def test_a_route_that_is_in_no_list_is_refused_to_everybody() -> None:
+async def test_a_route_that_is_in_no_list_is_refused_to_everybody() -> None:
     def routes(source: Any, settings: CollectorSettings) -> list[Route]:
         return [Route(path, lambda _: PlainTextResponse("everything")) for path in ("/api/v1/new", "/api/v1/nodes")]
 
     app = tenants.TenantApp(Source(), structs.replace(SETTINGS, operators=("ops",), tenant_users={"ada": 1}), routes)
-
-    async def run() -> None:
-        for user in ("ada", "ops"):
-            assert await asked(app, user) == (200, "everything")
-            status, text = await asked(app, user, "/api/v1/new")
-            assert status == 403 and text.startswith("/api/v1/new is ") and text.count("\n") == 1, text
-            assert (await asked(app, user, "/api/v1/new/"))[0] in (307, 404)
-
-    asyncio.run(run())
+    for user in ("ada", "ops"):
+        assert await asked(app, user) == (200, "everything")
+        status, text = await asked(app, user, "/api/v1/new")
+        assert status == 403 and text.startswith("/api/v1/new is ") and text.count("\n") == 1, text
+        assert (await asked(app, user, "/api/v1/new/"))[0] in (307, 404)
 
 
 def test_a_user_looks_at_own_ranks_and_sees_own_tiles_alone() -> None:

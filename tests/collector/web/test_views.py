@@ -1,15 +1,8 @@
 """Every view of the page at three sizes, light and dark: nothing is cut off, nothing bars a reader, the browser has no
-complaint. A picture of each is kept. The documentation's are made by
-
-    LAGGARD_SCREENSHOTS=docs .venv/bin/pytest -n 0 tests/collector/web/test_views.py -k size_and_scheme
-"""
+complaint. A picture of each is kept."""
 
 from __future__ import annotations
 
-import base64
-import os
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,11 +13,12 @@ import pytest
 from msgspec import structs
 from support.browsing import OUT, Browsed, needs_chromium
 from support.collectors import CollectorProcess, FakeAgent
+from support.daemons import laggard
+from support.steps import StepRow
 
 from laggard.model import Finding, Fix, RankEnd, Report, Severity, Verdict
 from laggard.wire import encode
-from laggard.wire.collectives import CollectiveLane, CollectiveRow, CollectivesDocument, RankCollectives
-from laggard.wire.ranks import StepRow
+from laggard.wire.ranks import CollectiveLane, CollectiveRow, CollectivesDocument, RankCollectives
 
 pytestmark = [pytest.mark.slow, needs_chromium]
 
@@ -146,7 +140,9 @@ def cluster(make: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any
     targets = [word for agent in agents for word in ("--target", agent.address)]
     config = tmp_path_factory.mktemp("collector") / "collector.yaml"
     config.write_text(f"incidents_database: {config.parent / 'incidents.sqlite'}\n")
-    collector = CollectorProcess([*targets, "--target", "127.0.0.1:9", "--interval", "1", "--config", str(config)])
+    collector = CollectorProcess(
+        config.parent / "log", [*targets, "--target", "127.0.0.1:9", "--interval", "1", "--config", str(config)]
+    )
     collector.wait_ready()
     collector.wait_until(lambda: len(collector.get("/api/v1/findings").json()["findings"]) >= 4)
     collector.wait_until(lambda: len(collector.get("/api/v1/incidents").json()["incidents"]) == 2)
@@ -191,8 +187,7 @@ def _address(cluster: Any, view: str, folder: Path) -> str:
     if view != "report":
         return str(cluster.url) + VIEWS[view][0]
     job, page = "2001:pretrain-70b", folder / "pretrain-70b.html"
-    words = ["locate", "--collector", cluster.url, "--job", job, "--html", str(page)]
-    done = subprocess.run([sys.executable, "-m", "laggard", *words], capture_output=True, text=True, timeout=300)
+    done = laggard("locate", "--collector", cluster.url, "--job", job, "--html", page)
     assert done.returncode == 1, done.stderr
     return page.as_uri()
 
@@ -218,38 +213,11 @@ def test_every_size_and_scheme(browser: Any, cluster: Any, view: str, tmp_path: 
 
 
 def keep(page: Any, name: str) -> None:
-    if docs := os.environ.get("LAGGARD_SCREENSHOTS"):
-        _keep_for_docs(page, Path(docs), name)
-        return
+    """In out/; of the job also README's picture, which is docs/page.png."""
     OUT.mkdir(parents=True, exist_ok=True)
     page.screenshot(path=OUT / f"{name}.jpg", type="jpeg", quality=60, full_page=True)
-
-
-SMALLER = """async ([data, width, height]) => {
-    const image = new Image();
-    image.src = `data:image/png;base64,${data}`;
-    await image.decode();
-    const scale = Math.min(1, width / image.width);
-    const canvas = new OffscreenCanvas(image.width * scale, Math.min(height, image.height * scale));
-    const pen = canvas.getContext("2d");
-    pen.imageSmoothingQuality = "high";
-    pen.drawImage(image, 0, 0, image.width * scale, image.height * scale);
-    const reader = new FileReader();
-    const read = new Promise((resolve) => (reader.onload = () => resolve(reader.result)));
-    reader.readAsDataURL(await canvas.convertToBlob({ type: "image/webp", quality: 0.7 }));
-    return (await read).split(",")[1];
-}"""
-
-
-def _keep_for_docs(page: Any, docs: Path, name: str) -> None:
-    """Smaller, as WebP, and without the ends of long pages; of the first view also the README's picture."""
     if name == "job-wide-light":
-        page.screenshot(path=docs / "page.png", full_page=True, clip={"x": 120, "y": 0, "width": 1200, "height": 1330})
-    shot = base64.b64encode(page.screenshot(full_page=True)).decode()
-    blank = page.context.browser.new_page()
-    made = blank.evaluate(SMALLER, [shot, {"wide": 1000, "tablet": 640, "phone": 390}[name.split("-")[-2]], 2900])
-    blank.close()
-    (docs / "screenshots" / f"{name}.webp").write_bytes(base64.b64decode(made))
+        page.screenshot(path=OUT / "page.png", full_page=True, clip={"x": 120, "y": 0, "width": 1200, "height": 1330})
 
 
 def test_a_link_opens_an_incident_with_its_job_by_name(browser: Any, cluster: Any) -> None:

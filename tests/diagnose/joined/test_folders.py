@@ -11,9 +11,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.job_folders import files_of, folder_expectations
+from support.diagnosed import answer, answer_in_words
+from support.paths import DATA
 
-from laggard.cli import main
+JOB_FOLDERS = DATA / "job_folders"
+"""Folders of what real jobs left: four ranks under torchrun with gloo, on one host or on two network namespaces, each
+with a fault that was planted. `files/` is the folder, `expect.json` what is to be answered."""
+
+
+def folder_expectations() -> dict[str, dict[str, Any]]:
+    return {path.parent.name: json.loads(path.read_text()) for path in sorted(JOB_FOLDERS.glob("*/expect.json"))}
+
+
+def files_of(name: str) -> Path:
+    return JOB_FOLDERS / name / "files"
+
 
 GLOO = (
     "RuntimeError: [gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 8000ms for recv operation to complete\n"
@@ -45,16 +57,6 @@ def put(folder: Path, files: dict[str, str]) -> Path:
     return folder
 
 
-def answer(capsys: pytest.CaptureFixture[str], *paths: Path) -> tuple[int, dict[str, Any]]:
-    status = main(["diagnose", "--format", "json", *map(str, paths)])
-    return status, json.loads(capsys.readouterr().out)
-
-
-def text_of(capsys: pytest.CaptureFixture[str], *paths: Path) -> str:
-    main(["diagnose", *map(str, paths)])
-    return " ".join(capsys.readouterr().out.split())
-
-
 @pytest.mark.parametrize("name", folder_expectations())
 def test_what_a_real_job_left_is_judged_as_expected(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     expected = folder_expectations()[name]
@@ -69,7 +71,9 @@ def test_without_a_tools_word_the_network_between_the_hosts_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shutil.copytree(files_of("link_lost"), tmp_path / "job", ignore=shutil.ignore_patterns("ip_link.txt"))
-    assert text_of(capsys, tmp_path / "job").startswith("The network between host-a and host-b carried nothing")
+    assert answer_in_words(capsys, tmp_path / "job")[1].startswith(
+        "The network between host-a and host-b carried nothing"
+    )
 
 
 def test_ranks_of_many_large_files_are_told_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -86,7 +90,7 @@ def test_ranks_of_many_large_files_are_told_apart(tmp_path: Path, capsys: pytest
 
 def test_a_rank_without_a_word_is_the_one_that_hung(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     put(tmp_path, {f"rank{rank}.log": STEPS + (TRACEBACK + GLOO if rank != 2 else "") for rank in range(4)})
-    text = text_of(capsys, tmp_path)
+    _, text = answer_in_words(capsys, tmp_path)
     assert text.startswith("Rank 2 hung or was lost: its log ends without an error, while ranks 0-1 and 3 waited")
     assert "rank2.log:8 (rank 2): step 7 loss 0.7" in text
 
@@ -111,7 +115,7 @@ def test_the_kernels_kill_explains_the_death_of_a_rank(tmp_path: Path, capsys: p
             "n2/dmesg.txt": KILLED,
         },
     )
-    text = text_of(capsys, tmp_path)
+    _, text = answer_in_words(capsys, tmp_path)
     assert text.startswith("Rank 2 on n2 was killed by the kernel: its host was out of memory (python)")
     assert "n2/dmesg.txt:2" in text and text.index("n2/dmesg.txt:2") < text.index("n1/rank0.log")
 
@@ -121,7 +125,7 @@ def test_the_kill_that_a_shell_reports_is_that_of_the_rank_without_a_word(
 ) -> None:
     put(tmp_path, {f"rank{rank}.log": STEPS + (TRACEBACK + CLOSED if rank != 2 else "") for rank in range(4)})
     put(tmp_path, {"out.txt": "run.sh: line 7: 15518 Killed                  RANK=$r python train.py > rank$r.log\n"})
-    text = text_of(capsys, tmp_path)
+    _, text = answer_in_words(capsys, tmp_path)
     assert text.startswith("Rank 2 failed first: a process was killed (SIGKILL)") and "out.txt:1" in text
 
 
@@ -130,7 +134,7 @@ def test_the_kernels_kill_is_that_of_the_rank_without_a_word(
 ) -> None:
     put(tmp_path, {f"rank{rank}.log": STEPS + (TRACEBACK + CLOSED if rank != 2 else "") for rank in range(4)})
     put(tmp_path, {"dmesg.txt": KILLED})
-    text = text_of(capsys, tmp_path)
+    _, text = answer_in_words(capsys, tmp_path)
     assert text.startswith("Rank 2 was killed by the kernel: its host was out of memory (python)")
 
 
@@ -177,7 +181,7 @@ def test_the_last_attempt_of_a_launcher_counts(tmp_path: Path, capsys: pytest.Ca
             "logs/attempt_1/1/stderr.log": TRACEBACK + "KeyError: 'the second time'\n",
         },
     )
-    assert text_of(capsys, tmp_path).startswith("Rank 1 failed first: KeyError: 'the second time'")
+    assert answer_in_words(capsys, tmp_path)[1].startswith("Rank 1 failed first: KeyError: 'the second time'")
 
 
 def test_an_archive_is_joined_like_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -226,7 +230,7 @@ def test_ten_thousand_files_are_read_within_bounds(tmp_path: Path, capsys: pytes
     for number in range(10_000):
         (tmp_path / f"note{number}-x").write_text(f"{number}\n")
     put(tmp_path, {"rank0.log": TRACEBACK + "ValueError: among many\n"})
-    text = text_of(capsys, tmp_path)
+    _, text = answer_in_words(capsys, tmp_path)
     assert text.startswith("Rank 0 failed first: ValueError: among many")
     assert "Of no known format: 10000 files" in text
 
@@ -238,7 +242,7 @@ def test_a_folder_without_a_failure(tmp_path: Path, capsys: pytest.CaptureFixtur
     tmp_path.mkdir()
     status, document = answer(capsys, tmp_path)
     assert (status, document["files"], document["joined"]) == (2, [], None)
-    assert "holds no file" in text_of(capsys, tmp_path)
+    assert "holds no file" in answer_in_words(capsys, tmp_path)[1]
 
 
 def test_stacks_in_the_logs_tell_who_is_in_no_collective(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -248,7 +252,7 @@ def test_stacks_in_the_logs_tell_who_is_in_no_collective(tmp_path: Path, capsys:
         head = f"rank {rank}/4 pid={100 + rank} host=gpu-0{rank}\nstep 1 loss 0.3\n"
         dump = "Timeout (0:05:00)!\nThread 0x00007f1 (most recent call first):\n"
         put(tmp_path, {f"worker-{rank}.log": head + dump + (reads if rank == 2 else collective)})
-    text = text_of(capsys, tmp_path)
+    _, text = answer_in_words(capsys, tmp_path)
     assert text.startswith("Rank 2 on gpu-02 hung in fetch (/home/u/store.py:9): it is in no collective")
     assert 'worker-2.log:6 (rank 2, gpu-02): File "/home/u/store.py", line 9 in fetch' in text
 

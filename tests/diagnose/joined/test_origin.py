@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from laggard.diagnose.joined.origin import Origin, origins
+from laggard.diagnose.joined.exhibit import Origin, origins
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,10 @@ from support.recordings import lines, write
 
 from laggard.cli import main
 from laggard.locate.against.compare import compare
-from laggard.locate.against.describe import details, sentence
-from laggard.locate.against.in_the_code import places_of_changes
+from laggard.locate.against.describe import details, places_of_changes, sentence
 from laggard.model import Verdict
-from laggard.stacks.frames import Frame
-from laggard.stacks.sampled import ASKED, Counted, Sampled, Thread
-from laggard.wire.comparison import Change, Comparison, Difference
-from laggard.wire.digest import Digest, Estimate
+from laggard.stacks.sampled import ASKED, Counted, Frame, Sampled, Thread
+from laggard.wire.digest import Change, Comparison, Difference, Digest, Estimate
 
 MODULE = Frame("<module>", "/home/u/train.py", 9)
 TOKENIZE, MODEL = Frame("tokenize", "/home/u/data.py", 88), Frame("attend", "/home/u/model.py", 5)

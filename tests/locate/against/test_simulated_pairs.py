@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
-from simulator.programme import BACKWARD, FORWARD, INPUT, OPTIMIZER
-from support.compared import Plant, checkpoints, phase, record, transfers
+from simulator.case import Case, Simulated, durations, healthy_job, programme_of, truth_document
+from simulator.engine import run
+from simulator.noise import Healthy
+from simulator.programme import BACKWARD, FORWARD, INPUT, OPTIMIZER, Programme
+from simulator.recording import write
 
 from laggard.locate.against.compare import compare
 from laggard.locate.against.describe import sentence
@@ -14,8 +21,60 @@ from laggard.locate.against.digest import Described, digest_of
 from laggard.model import Verdict
 from laggard.recording.reader import read_recording
 from laggard.wire import decode, encode
-from laggard.wire.comparison import Change, Comparison
-from laggard.wire.digest import Digest
+from laggard.wire.digest import Change, Comparison, Digest
+
+Plant = Callable[[Programme, Healthy], None]
+
+
+def phase(number: int, factor: float, ranks: Any = None, one_layer: bool = False) -> Plant:
+    """A phase that takes `factor` times as long, of `ranks` alone where they are given, and in one layer of many."""
+
+    def plant(programme: Programme, base: Healthy) -> None:
+        hit = (programme.phase == number) & programme.computes
+        if ranks is not None:
+            hit &= np.isin(programme.rank, ranks)
+        if one_layer:
+            for rank in range(programme.layout.world_size):
+                own = np.flatnonzero(hit & (programme.rank == rank))
+                hit[np.delete(own, np.s_[:: programme.layout.blocks])] = False
+        base.items[:, hit] *= factor
+
+    return plant
+
+
+def transfers(op: str, factor: float) -> Plant:
+    """All transfers of an operation that take `factor` times as long."""
+
+    def plant(programme: Programme, base: Healthy) -> None:
+        base.joints[:, np.array([joint.op == op for joint in programme.joints])] *= factor
+
+    return plant
+
+
+def checkpoints(seconds: float) -> Plant:
+    """Each tenth step, all ranks write a checkpoint."""
+
+    def plant(programme: Programme, base: Healthy) -> None:
+        due = np.arange(len(base.items)) % 10 == 9
+        base.items[np.ix_(due, programme.block == "checkpoint")] += seconds
+
+    return plant
+
+
+def record(
+    folder: Path, layout: str, seed: int, *plants: Plant, steps: int = 60, form: str = "host", noise: str = ""
+) -> Path:
+    """Writes a run, and returns the folder of its recording. `noise`: `calm` or `loud`; else a draw for each seed."""
+    case = Case(layout, form, seed=seed, steps=steps, innocents=(noise,) if noise else ())
+    plan = programme_of(layout)
+    base = healthy_job(case, plan)
+    for plant in plants:
+        plant(plan, base)
+    times = run(plan, durations(base, []))
+    truth = truth_document(case, plan, [], times.left.max(axis=1))
+    write(Simulated(replace(case, seed=0), plan, times, truth, {}, frozenset(), "complete"), folder)
+    return folder / "trace"
+
 
 DP, DDP, TENSOR = "dp8", "ddp16", "dp=4,tp=2,blocks=2"
 SHARDED = "dp=8,zero=3,blocks=2"

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from laggard.cli import main
-from laggard.stacks.frames import Frame
-from laggard.stacks.sampled import STALLED, Counted, Sampled, Thread, encode
+from laggard.stacks.sampled import STALLED, Counted, Frame, Sampled, Thread, encode
 
 HEAD = '{"laggard_recording": 1, "job_id": "j", "ends": true, "beats": true}'
 

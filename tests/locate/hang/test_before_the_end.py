@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laggard.locate.hang.before_the_end import hung_before_the_end
-from laggard.locate.hang.deaths import dead_ranks
+from laggard.locate.hang.deaths import dead_ranks, hung_before_the_end
 from laggard.locate.job_timings import JobTimings, LastBeat, RankInfo, RankState, build_timings
 from laggard.locate.partial_verdict import NOTHING_FOUND, PartialVerdict
 from laggard.wire.ranks import BeatRow, GroupProgress, InFlight, LaneProgress

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.steps import StepRow, step_table
 
-from laggard.constants import PHASES
+from laggard.kit.constants import PHASES
 from laggard.locate.hang.deaths import dead_ranks
 from laggard.locate.job_timings import JobTimings, LastBeat, RankInfo, RankState, build_timings
 from laggard.locate.partial_verdict import PartialVerdict
-from laggard.locate.step_tables import step_table
 from laggard.model import RankEnd
-from laggard.wire.ranks import BeatRow, InFlight, LaneProgress, StepRow
+from laggard.wire.ranks import BeatRow, InFlight, LaneProgress
 
 NOW = 1_800_000_000.0
 RUNNING = RankState("running", 7, "backward", InFlight("all_reduce", "dp:0-3", 9, 1.0))

@@ -11,15 +11,14 @@ import pytest
 from support.fake_ras import FakeCommunicator, FakeRank, FakeRas
 
 from laggard.agent.ras.asker import SETTLE_SECONDS, SPREAD_SECONDS, RasAsker
-from laggard.collector.jobs.launched_jobs import RasAnswer, launched_jobs
+from laggard.collector.jobs.unseen import RasAnswer, launched_jobs
 from laggard.collector.scrape.validation import validate_ranks
 from laggard.locate.describe import sentence
 from laggard.locate.hang.launches import HUNG_SECONDS, STANDSTILL_SECONDS, locate_launches
-from laggard.locate.node_findings import NodeFindings
+from laggard.locate.job_timings import NodeFindings
 from laggard.model import Location, Verdict
 from laggard.wire import encode
-from laggard.wire.ranks import RanksDocument
-from laggard.wire.ras import RasSource
+from laggard.wire.ranks import RanksDocument, RasSource
 
 HOSTS = ("127.0.0.1", "203.0.113.1")
 Job = Sequence[FakeCommunicator]

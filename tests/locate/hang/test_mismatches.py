@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 
-import numpy as np
 import pytest
+from support.collective_rows import Row, collectives
 from support.timings import job
 
-from laggard.constants import OPS
-from laggard.locate.collectives import Collectives, ProcessGroup
+from laggard.locate.collectives import ProcessGroup
 from laggard.locate.hang.hangs import HUNG_LATE_SECONDS, hung_ranks
 from laggard.locate.job_timings import JobTimings, RankInfo, RankState, build_timings
 from laggard.locate.partial_verdict import PartialVerdict
@@ -125,24 +125,13 @@ def recorded(last: Sequence[Sequence[tuple[str, int]]], dead: Sequence[int] = ()
         for op, size in calls:
             rows.append((column, 22, op, numbers.get(op, 0), size, False))
             numbers[op] = numbers.get(op, 0) + 1
-    start = np.array([10.0 * row[1] + 0.1 * place for place, row in enumerate(rows)])
-    count = len(rows)
-    collectives = Collectives(
-        column=np.array([row[0] for row in rows], np.int32),
-        step=np.array([row[1] for row in rows]),
-        group=np.zeros(count, np.int32),
-        op=np.array([OPS.index(row[2]) for row in rows], np.int8),
-        seq=np.array([row[3] for row in rows]),
-        size=np.array([row[4] for row in rows]),
-        peer=np.full(count, -1, np.int32),
-        start=start,
-        end=np.where([row[5] for row in rows], start + 0.02, np.nan),
-        waited=np.full(count, np.nan),
-        groups=(group,),
-    )
+    made = []
+    for place, (column, step, op, seq, size, finished) in enumerate(rows):
+        start = 10.0 * step + 0.1 * place
+        made.append(Row(column, step, 0, op, seq, start, start + 0.02 if finished else math.nan, size=size))
     aborted = RankEnd(NOW, 0.0, signal="SIGABRT")
     states = tuple(RankState("died", 21, None, None, end=aborted if each in dead else FAILED) for each in range(3))
-    return job(3, 20, collectives=collectives, states=states, per_node=3)
+    return job(3, 20, collectives=collectives(made, [group]), states=states, per_node=3)
 
 
 GRADIENTS = ("all_reduce", 4096)

@@ -8,19 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.flight_recorder import Group, dump, entry, write_dumps
+from support.flight_recorder import DATA, TENSOR, WORLD, Group, dump, entry, groups_of, write_dumps
 
 from laggard.locate.verdict import locate
 from laggard.model import Location, Verdict
 from laggard.recording.reader import read_recording
-
-WORLD: Group = ("0", "default_pg", [0, 1, 2, 3])
-TENSOR: list[Group] = [("1", "tp", [0, 1]), ("2", "tp", [2, 3])]
-DATA: list[Group] = [("3", "dp", [0, 2]), ("4", "dp", [1, 3])]
-
-
-def groups_of(rank: int) -> list[Group]:
-    return [group for group in (WORLD, *TENSOR, *DATA) if rank in group[2]]
 
 
 def judged(folder: Path, dumps: dict[int, Any], seconds_after: float | None = None) -> Location:
@@ -69,7 +61,8 @@ def test_how_far_hosts_have_launched_ahead_accuses_nobody(tmp_path: Path) -> Non
     }
     location = judged(tmp_path / "d", dumps)
     assert location.verdict is Verdict.UNKNOWN and not location.culprits
-    assert note(location, "unfinished").ranks == (0, 1, 2, 3)
+    unfinished = note(location, "unfinished")
+    assert unfinished.ranks == (0, 1, 2, 3) and "to which all came" in unfinished.text
 
 
 def test_of_two_operations_that_do_not_end_the_rank_that_is_in_both(tmp_path: Path) -> None:

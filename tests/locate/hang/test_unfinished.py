@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 import pytest
+from support.collective_rows import Row, changed, collectives, of
 from support.timings import job
 
-from laggard.constants import OPS
-from laggard.locate.collectives import Collectives, ProcessGroup
+from laggard.locate.collectives import ProcessGroup
 from laggard.locate.job_timings import JobTimings, RankState
 from laggard.locate.verdict import locate
 from laggard.model import Location, Verdict
@@ -28,21 +27,18 @@ Entry = tuple[int, int, str, int, int, bool]  # rank, group, op, seq, peer, fini
 
 def recorded(last: Iterable[Entry]) -> JobTimings:
     """Twenty steps in which all went well, on clocks far apart, and what was entered in the one after them."""
-    rows: list[tuple[Any, ...]] = []
+    offset = np.random.default_rng(0).uniform(-1000, 1000, RANKS)
+
+    def row(step: int, rank: int, group: int, op: str, seq: int, peer: int, finished: bool) -> Row:
+        start = 10.0 * step + group + offset[rank]
+        return Row(rank, step, group, op, seq, start, start + 0.02 if finished else np.nan, peer=peer)
+
+    rows = []
     for step in range(STEPS):
         for number, group in enumerate(GROUPS):
-            rows += [(rank, step + 2, number, "all_reduce", step, -1, True) for rank in group.ranks]
-    rows += [(rank, LAST, group, op, seq, peer, finished) for rank, group, op, seq, peer, finished in last]
-    offset = np.random.default_rng(0).uniform(-1000, 1000, RANKS)
-    start = np.array([10.0 * row[1] + row[2] + offset[row[0]] for row in rows])
-    ends = np.where([row[6] for row in rows], start + 0.02, np.nan)
-    collectives = Collectives(
-        np.array([row[0] for row in rows], np.int32), np.array([row[1] for row in rows]),
-        np.array([row[2] for row in rows], np.int32), np.array([OPS.index(row[3]) for row in rows], np.int8),
-        np.array([row[4] for row in rows]), np.full(len(rows), 1000), np.array([row[5] for row in rows], np.int32),
-        start, ends, np.full(len(rows), np.nan), GROUPS,
-    )  # fmt: skip
-    return job(RANKS, STEPS, per_node=PER_NODE, collectives=collectives)
+            rows += [row(step + 2, rank, number, "all_reduce", step, -1, True) for rank in group.ranks]
+    rows += [row(LAST, *entry) for entry in last]
+    return job(RANKS, STEPS, per_node=PER_NODE, collectives=collectives(rows, GROUPS))
 
 
 def entered(ranks: Iterable[int], group: int, finished: bool = False) -> list[Entry]:
@@ -67,12 +63,9 @@ def test_a_hang_is_found_where_no_collective_tells_its_step() -> None:
     """What rank 0 began in the first step and never waited for is no hang."""
     others = (rank for rank in range(RANKS) if rank != 6)
     timings = recorded(entered(others, 0))
-    collectives = timings.collectives
-    assert collectives is not None
-    end = collectives.end.copy()
+    end = of(timings).end.copy()
     end[0] = np.nan
-    stepless = dataclasses.replace(collectives, step=np.full(len(collectives.step), -1), end=end)
-    assert hung(locate(dataclasses.replace(timings, collectives=stepless))) == [(6,)]
+    assert hung(locate(changed(timings, step=np.full(len(end), -1), end=end))) == [(6,)]
 
 
 def test_what_nobody_waits_for_is_no_hang_where_later_ones_were_finished() -> None:
@@ -147,12 +140,9 @@ def test_ranks_that_wait_for_each_other_are_a_deadlock() -> None:
 @pytest.mark.parametrize("step", [3, STEPS + 1])
 def test_what_a_rank_left_unfinished_and_went_on_from_is_no_hang(step: int) -> None:
     timings = recorded([])
-    collectives = timings.collectives
-    assert collectives is not None
-    alone = (collectives.step == step) & (collectives.group == 0) & (collectives.column == 5)
-    ends = np.where(alone, np.nan, collectives.end)
-    later = Collectives(**{**vars(collectives), "end": ends})
-    assert locate(JobTimings(**{**vars(timings), "collectives": later})).culprits == ()
+    whole = of(timings)
+    alone = (whole.step == step) & (whole.group == 0) & (whole.column == 5)
+    assert locate(changed(timings, end=np.where(alone, np.nan, whole.end))).culprits == ()
 
 
 def test_who_left_is_named_and_not_those_that_were_ended_while_they_waited_for_it() -> None:

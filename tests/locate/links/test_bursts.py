@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
+from support.collective_rows import Row, collectives
 from support.timings import job
 
-from laggard.constants import OPS
-from laggard.locate.collectives import Collectives, ProcessGroup
+from laggard.locate.collectives import ProcessGroup
 from laggard.locate.job_timings import JobTimings
 from laggard.locate.verdict import locate
 from laggard.model import Culprit, Verdict
@@ -25,7 +23,7 @@ def pipeline(limited: frozenset[tuple[int, int]] = frozenset(), apart: float = 0
     From the first to the second of each of `limited` there is a token bucket."""
     generator = np.random.default_rng(0)
     offset = generator.uniform(-1000, 1000, 2 * PAIRS)
-    rows: list[tuple[Any, ...]] = []
+    rows: list[Row] = []
     for step, pair, back in np.ndindex(STEPS, PAIRS, 2):
         source, target = (2 * pair + back, 2 * pair + 1 - back)
         over = 0.0
@@ -38,14 +36,9 @@ def pipeline(limited: frozenset[tuple[int, int]] = frozenset(), apart: float = 0
                 (source, target, "send", sent, over - sent),
                 (target, source, "recv", posted, over - posted),
             ):
-                row = (rank, step + 2, OPS.index(op), MESSAGES * step + number, peer)
-                rows.append((*row, begin + offset[rank], over + offset[rank], waited))
-    column, steps, op, seq, peer, start, end, waited = (np.array(each) for each in zip(*rows, strict=True))
-    collectives = Collectives(
-        column.astype(np.int32), steps, np.zeros(len(rows), np.int32), op.astype(np.int8), seq,
-        np.full(len(rows), 1000), peer.astype(np.int32), start, end, waited, (ProcessGroup("pp", "pp", ()),),
-    )  # fmt: skip
-    return job(2 * PAIRS, STEPS, per_node=1, collectives=collectives)
+                times = begin + offset[rank], over + offset[rank], waited
+                rows.append(Row(rank, step + 2, 0, op, MESSAGES * step + number, *times, peer=peer))
+    return job(2 * PAIRS, STEPS, per_node=1, collectives=collectives(rows, [ProcessGroup("pp", "pp", ())]))
 
 
 def culprits(timings: JobTimings) -> list[Culprit]:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 import pytest
+from support.collective_rows import Row, collectives, of, only
 from support.timings import job
 from support.trained_groups import ACROSS, PER_NODE, RANKS, STEPS
 
-from laggard.constants import OPS, PHASES
-from laggard.locate.collectives import Collectives, ProcessGroup
+from laggard.kit.constants import PHASES
+from laggard.locate.collectives import ProcessGroup
 from laggard.locate.job_timings import JobTimings
 from laggard.locate.verdict import locate
 from laggard.model import Culprit
@@ -42,7 +42,7 @@ def exchanging(
     longest = max(one_by_one.values(), default=SLOW * bool(held_up))
     timings.step_seconds[:] += A_STEP * (lag.max() + longest)
     timings.waited_seconds[:] += A_STEP * longest
-    rows: list[tuple[Any, ...]] = []
+    rows: list[Row] = []
     for step in timings.steps.tolist():
         for turn in range(A_STEP):
             for number, members in enumerate(ACROSS):
@@ -50,14 +50,9 @@ def exchanging(
                 for place, rank in enumerate(members):
                     over = arrival.max() + FAST + SLOW * (rank // PER_NODE in held_up) + one_by_one.get(rank, 0.0)
                     times = arrival[place] + offset[rank], over + offset[rank]
-                    rows.append((rank, step, number, A_STEP * step + turn, 1000, *times))
-    column, steps, group, seq, sizes, start, end = (np.array(each) for each in zip(*rows, strict=True))
-    collectives = Collectives(
-        column.astype(np.int32), steps, group.astype(np.int32), np.full(len(rows), OPS.index("all_to_all"), np.int8),
-        seq, sizes, np.full(len(rows), -1, np.int32), start, end, np.full(len(rows), np.nan),
-        tuple(ProcessGroup(f"ep:{number}", "ep", members) for number, members in enumerate(ACROSS)),
-    )  # fmt: skip
-    return dataclasses.replace(timings, collectives=collectives)
+                    rows.append(Row(rank, step, number, "all_to_all", A_STEP * step + turn, *times))
+    groups = [ProcessGroup(f"ep:{number}", "ep", members) for number, members in enumerate(ACROSS)]
+    return dataclasses.replace(timings, collectives=collectives(rows, groups))
 
 
 def links(timings: JobTimings) -> list[Culprit]:
@@ -109,10 +104,4 @@ def test_a_slow_ring_stays_whole_where_exchanges_do_not_tell(timings: JobTimings
 
 def test_few_exchanges_tell_nothing() -> None:
     timings = exchanging(frozenset((1, 3)))
-    short = timings.steps[:20]
-    whole = timings.collectives
-    assert whole is not None
-    kept = np.isin(whole.step, short)
-    names = ("column", "step", "group", "op", "seq", "size", "peer", "start", "end", "waited")
-    some = dataclasses.replace(whole, **{name: getattr(whole, name)[kept] for name in names})
-    assert not links(dataclasses.replace(timings, collectives=some))
+    assert not links(only(timings, np.isin(of(timings).step, timings.steps[:20])))

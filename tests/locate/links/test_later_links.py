@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.collective_rows import of, only
 from support.trained_groups import ACROSS, ALL, BEGIN, PER_NODE, RANKS, RING, trained
 
-from laggard.constants import PHASES
+from laggard.kit.constants import PHASES
 from laggard.locate.links.channels import Channel
+from laggard.locate.links.later_links import risen_place
 from laggard.locate.links.own_past import change_point
-from laggard.locate.links.risen_places import risen_place
 from laggard.locate.verdict import locate
 from laggard.model import Location, Verdict
 
@@ -39,12 +40,8 @@ def test_one_group_that_became_slow_lies_between_any_of_its_machines() -> None:
 def test_a_few_lost_records_of_a_large_group_hide_no_transfer(lost: float, named: bool) -> None:
     """Where many are lost, whoever came last may be among them."""
     timings = trained([ALL], since_begin)
-    whole = timings.collectives
-    assert whole is not None
-    kept = np.random.default_rng(3).random(len(whole.column)) >= lost
-    arrays = ("column", "step", "group", "op", "seq", "size", "peer", "start", "end", "waited")
-    some = dataclasses.replace(whole, **{name: getattr(whole, name)[kept] for name in arrays})
-    location = locate(dataclasses.replace(timings, collectives=some))
+    kept = np.random.default_rng(3).random(len(of(timings).column)) >= lost
+    location = locate(only(timings, kept))
     assert [culprit.kind for culprit in location.culprits] == ["slow_link"] * named
     assert location.verdict is not Verdict.OK
 
@@ -172,13 +169,6 @@ def test_a_rank_that_became_slow_is_accused_and_no_link() -> None:
     timings.phase_seconds[BEGIN - 2 :, 5, PHASES.index("forward")] += 0.05
     timings.step_seconds[BEGIN - 2 :] += 0.05
     assert [(each.kind, each.ranks) for each in locate(timings).culprits] == [("slow_compute", (5,))]
-
-
-@given(seed=st.integers(0, 9999))
-@settings(max_examples=20, deadline=None)
-def test_noise_alone_accuses_nothing(seed: int) -> None:
-    location = locate(trained([ALL, *RING], lambda *_: 0.0, seed))
-    assert location.verdict is Verdict.OK and not location.notes
 
 
 @given(seed=st.integers(0, 9999), begin=st.integers(12, 52))

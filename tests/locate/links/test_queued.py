@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from laggard.locate.links.queued import without_queued
+from laggard.locate.links.bursts import without_queued
 from laggard.model import Culprit
 
 

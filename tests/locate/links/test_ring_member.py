@@ -5,10 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from laggard.locate.links.channels import Channel
-from laggard.locate.links.pairs import PAIR_ROLE
-from laggard.locate.links.ring_member import slow_beside_others
-from laggard.locate.links.transfers import Category, Ways
+from laggard.locate.links.channels import PAIR_ROLE, Category, Channel, Ways
+from laggard.locate.links.link_culprits import slow_beside_others
 
 PER_NODE, STAGE_NODES, STEPS = 4, 3, 10
 FIRST_STAGE = PER_NODE * STAGE_NODES

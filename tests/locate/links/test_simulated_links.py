@@ -1,58 +1,37 @@
-"""Slow links in simulated jobs: small ones in rows of transfers, those that show in other pairs, one group of two."""
+"""Slow links in simulated jobs: small ones in rows of transfers, those that show in other pairs, ways between machines,
+and ways that only differ from their equals."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
-from simulator.case import Case, simulate
 from simulator.faults import Fault
-from simulator.recording import write
+from support.simulated import located
 
-from laggard.locate.verdict import locate
-from laggard.recording.reader import read_recording
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("layout", "fault", "seed"),
-    [
-        pytest.param("dp16_pp4_interleaved", Fault("slow_link", 0.1), 795223019, id="shows in other pairs"),
-        pytest.param(
-            "dp4_tp8_pp4", Fault("slow_rail", 0.05), 1458646455, id="a part of the step in each of many transfers"
-        ),
-        pytest.param("moe32_across", Fault("slow_link", 0.2), 1291225388, id="in one of two groups"),
-    ],
-)
-def test_a_slow_link_is_named_with_what_it_costs(tmp_path: Path, layout: str, fault: Fault, seed: int) -> None:
-    simulated = simulate(Case(layout, "device", seed=seed, faults=(fault,), steps=20))
-    write(simulated, tmp_path)
-    (truth,) = simulated.truth["culprits"]
-    (culprit,) = locate(read_recording([tmp_path / "trace"]).timings).culprits
-    assert culprit.kind == "slow_link" and set(truth["ranks"]) <= set(culprit.ranks) <= set(truth["within"])
-    assert culprit.recoverable_ratio == pytest.approx(truth["recoverable_ratio"], abs=0.04)
+from laggard.locate.describe import sentence
+from laggard.model import Culprit, Verdict
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("fault", "seed"), [(Fault("slow_link", 0.1), 1351581465), (Fault("slow_nic", 0.1), 98917168)])
-def test_where_sends_are_copied_round_trips_show_the_slow_link(tmp_path: Path, fault: Fault, seed: int) -> None:
-    """The clocks of the simulated machines are seconds apart."""
-    simulated = simulate(Case("dp16_pp4_interleaved", "sparse", seed=seed, faults=(fault,), steps=16))
-    write(simulated, tmp_path)
-    (truth,) = simulated.truth["culprits"]
-    (culprit,) = locate(read_recording([tmp_path / "trace"]).timings).culprits
-    assert (culprit.kind, culprit.ranks) == ("slow_link", tuple(truth["ranks"]))
-    assert culprit.recoverable_ratio is None
+def true_culprit(folder: Path) -> dict[str, Any]:
+    (truth,) = json.loads((folder / "truth.json").read_text())["culprits"]
+    return dict(truth)
+
+
+def slow_link(folder: Path, layout: str, form: str, seed: int, steps: int, fault: Fault) -> Culprit:
+    """The culprit that is found: one, and a link."""
+    (culprit,) = located(folder, layout, form, seed, steps, fault).culprits
+    assert culprit.kind == "slow_link"
+    return culprit
 
 
 def test_a_slow_rail_is_named_though_all_groups_go_through_it(tmp_path: Path) -> None:
     """The groups are slow together, so that none is slower than the others: the pairs show it."""
     layout = "dp=16,pp=3,schedule=interleaved,micro=3,chunks=2,blocks=1"
-    simulated = simulate(Case(layout, "host", seed=4, faults=(Fault("slow_rail", 0.1),), steps=14))
-    write(simulated, tmp_path)
-    (truth,) = simulated.truth["culprits"]
-    (culprit,) = locate(read_recording([tmp_path / "trace"]).timings).culprits
-    assert (culprit.kind, culprit.ranks) == ("slow_link", tuple(truth["ranks"]))
+    culprit = slow_link(tmp_path, layout, "host", 4, 14, Fault("slow_rail", 0.1))
+    assert culprit.ranks == tuple(true_culprit(tmp_path)["ranks"])
 
 
 @pytest.mark.parametrize(
@@ -60,12 +39,9 @@ def test_a_slow_rail_is_named_though_all_groups_go_through_it(tmp_path: Path) ->
 )
 def test_an_adapter_that_two_ranks_share_is_told_by_both_of_their_rings(tmp_path: Path, layout: str) -> None:
     """The job waits for either ring, so that neither saves anything by itself."""
-    simulated = simulate(Case(layout, "device", seed=1, faults=(Fault("slow_nic", 0.15, rank=9),), steps=16))
-    write(simulated, tmp_path)
-    (truth,) = simulated.truth["culprits"]
-    (culprit,) = locate(read_recording([tmp_path / "trace"]).timings).culprits
-    assert culprit.kind == "slow_link" and {8, 9} <= set(culprit.ranks) and culprit.confidence <= 0.5
-    assert culprit.recoverable_ratio == pytest.approx(truth["recoverable_ratio"], abs=0.02)
+    culprit = slow_link(tmp_path, layout, "device", 1, 16, Fault("slow_nic", 0.15, rank=9))
+    assert {8, 9} <= set(culprit.ranks) and culprit.confidence <= 0.5
+    assert culprit.recoverable_ratio == pytest.approx(true_culprit(tmp_path)["recoverable_ratio"], abs=0.02)
     assert any("an adapter that several of a machine share" in line for line in culprit.evidence)
 
 
@@ -73,24 +49,69 @@ def test_an_adapter_that_two_ranks_share_is_told_by_both_of_their_rings(tmp_path
 def test_with_one_rank_a_machine_the_whole_network_is_no_rail(tmp_path: Path, seed: int) -> None:
     """A rail would hold all channels, and fit whichever is slow."""
     layout = "dp=4,pp=4,schedule=1f1b,micro=8,gpus_per_node=1"
-    simulated = simulate(Case(layout, "host", seed=seed, faults=(Fault("slow_link", 0.1),), steps=14))
-    write(simulated, tmp_path)
-    (truth,) = simulated.truth["culprits"]
-    (culprit,) = locate(read_recording([tmp_path / "trace"]).timings).culprits
-    assert culprit.kind == "slow_link" and set(truth["ranks"]) <= set(culprit.ranks) and len(culprit.ranks) == 4
+    culprit = slow_link(tmp_path, layout, "host", seed, 14, Fault("slow_link", 0.1))
+    assert set(true_culprit(tmp_path)["ranks"]) <= set(culprit.ranks) and len(culprit.ranks) == 4
 
 
 @pytest.mark.parametrize("sends", ["together", "later"])
 def test_an_adapter_that_slows_most_pairs_of_a_pipeline_is_named(tmp_path: Path, sends: str) -> None:
     """Rank 1 is an end of four of the six pairs: their median is slow."""
     layout = f"pp=4,schedule=gpipe,micro=6,blocks=2,gpus_per_node=1,sends={sends}"
-    simulated = simulate(Case(layout, "host", seed=3, faults=(Fault("slow_nic", 0.1, rank=1),), steps=14))
-    write(simulated, tmp_path)
-    (culprit,) = locate(read_recording([tmp_path / "trace"]).timings).culprits
-    assert (culprit.kind, culprit.ranks) == ("slow_link", (1,))
+    assert slow_link(tmp_path, layout, "host", 3, 14, Fault("slow_nic", 0.1, rank=1)).ranks == (1,)
 
 
-def test_a_loaded_network_accuses_no_pair_of_a_pipeline(tmp_path: Path) -> None:
-    simulated = simulate(Case("dp16_pp4_interleaved", "host", seed=0, innocents=("congestion",), steps=14))
-    write(simulated, tmp_path)
-    assert not locate(read_recording([tmp_path / "trace"]).timings).culprits
+MACHINES = "dp=2,tp=4,pp=4,gpus_per_node=4,nics_per_node=1,micro=4"
+"""Each machine has a tensor group, and one adapter for all of it."""
+
+
+@pytest.mark.parametrize(("schedule", "seed", "size"), [("1f1b", 1, 0.1), ("gpipe", 2, 0.1), ("1f1b", 2, 0.5)])
+def test_the_way_between_two_machines_is_one_culprit(tmp_path: Path, schedule: str, seed: int, size: float) -> None:
+    """The pairs or groups of several ranks go through it, and the machines' other ways are no culprits."""
+    location = located(tmp_path, f"{MACHINES},schedule={schedule}", "host", seed, 30, Fault("slow_link", size))
+    first, last = sorted(end["node"] for end in true_culprit(tmp_path)["link"])
+    (culprit,) = location.culprits
+    assert culprit.kind == "slow_link" and culprit.link == ({"node": first}, {"node": last})
+    assert culprit.recoverable_ratio == pytest.approx(size / (1 + size), abs=0.02)
+    assert f"The link {first} to {last} is slow: " in sentence(location)
+
+
+GRID = "dp=2,tp=2,gpus_per_node=1"
+"""Two groups of each kind, each between two machines."""
+PIPELINE = "dp=1,pp=4,schedule=gpipe,micro=8,gpus_per_node=1"
+
+
+@pytest.mark.parametrize(
+    ("layout", "seed", "fault"), [(f"{MACHINES},schedule=1f1b", 3, ()), (GRID, 2, (Fault("slow_nic", 0.01),))]
+)
+def test_even_ways_and_what_costs_the_job_nothing_are_healthy(
+    tmp_path: Path, layout: str, seed: int, fault: tuple[Fault, ...]
+) -> None:
+    location = located(tmp_path, layout, "host", seed, 30, *fault)
+    assert (location.verdict, location.culprits) == (Verdict.OK, ()) and not (fault and location.notes)
+
+
+@pytest.mark.parametrize(
+    ("layout", "seed", "size", "rank", "words"),
+    [
+        *((GRID, seed, size, rank, "group ") for seed, rank in ((2, 1), (3, 2)) for size in (0.05, 0.1)),
+        *((PIPELINE, seed, 0.05, 1, "the fastest third of its equals") for seed in (1, 2)),
+    ],
+)
+def test_an_adapter_whose_ways_take_longer_than_few_equals_is_told_and_not_accused(
+    tmp_path: Path, layout: str, seed: int, size: float, rank: int, words: str
+) -> None:
+    """Of two groups, and of the pairs of a pipeline, most of which go through it."""
+    location = located(tmp_path, layout, "host", seed, 30, Fault("slow_nic", size))
+    assert (location.verdict, location.culprits) == (Verdict.UNKNOWN, ())
+    (note,) = location.notes
+    assert (note.kind, note.ranks) == ("slow_transfers", (rank,))
+    assert f"times as long as those of {words}" in note.text
+    if layout == GRID:
+        assert ", its only equal" in note.text
+        assert sentence(location).startswith("Cannot tell: group ") and "a longer way by design" in sentence(location)
+
+
+def test_twice_as_long_as_its_only_equal_is_a_slow_link(tmp_path: Path) -> None:
+    location = located(tmp_path, GRID, "host", 2, 30, Fault("slow_nic", 0.3))
+    assert [(it.kind, it.ranks) for it in location.culprits] == [("slow_link", (1,))]
+    assert not location.notes

@@ -9,15 +9,16 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.collective_rows import Row, changed, collectives, of, only
 from support.timings import job
 
-from laggard.constants import OPS, PHASES
-from laggard.locate.collectives import Collectives, ProcessGroup
+from laggard.kit.constants import PHASES
+from laggard.locate.collectives import ProcessGroup
 from laggard.locate.describe import culprit_text
 from laggard.locate.job_timings import JobTimings
 from laggard.locate.links import link_culprits, slow_links
 from laggard.locate.links.channels import Channel
-from laggard.locate.links.places import Explanation, Place
+from laggard.locate.links.slow_channels import Explanation, Place
 from laggard.locate.verdict import locate
 from laggard.model import Culprit, Verdict
 
@@ -62,7 +63,7 @@ def recorded(
     generator = np.random.default_rng(seed)
     offset = generator.uniform(-1000, 1000, RANKS)
     known = groups()
-    rows: list[tuple[Any, ...]] = []
+    rows: list[Row] = []
     for step in range(STEPS):
         for number, group in enumerate(known):
             by = factor(group.ranks, slow or {})
@@ -74,17 +75,10 @@ def recorded(
                 op, peer = "all_reduce", -1
                 if group.role == "pp":
                     op, peer = ("send", "recv")[place], group.ranks[1 - place]
-                begin, end = arrival[place] + offset[rank], arrival.max() + seconds + offset[rank]
-                rows.append((rank, step + 2, number, OPS.index(op), step, 1000, peer, begin, end))
-    column, step_numbers, group_numbers, op_numbers, seq, size, peers, start, end_times = map(
-        np.array, zip(*rows, strict=True)
-    )
-    collectives = Collectives(
-        column.astype(np.int32), step_numbers, group_numbers.astype(np.int32), op_numbers.astype(np.int8), seq, size,
-        peers.astype(np.int32), start, end_times, np.full(len(start), np.nan), tuple(known),
-    )  # fmt: skip
+                times = arrival[place] + offset[rank], arrival.max() + seconds + offset[rank]
+                rows.append(Row(rank, step + 2, number, op, step, *times, peer=peer))
     positions = (np.arange(RANKS) // PER_NODE % 2).astype(np.int32)
-    return job(RANKS, STEPS, per_node=PER_NODE, positions=positions, collectives=collectives, **options)
+    return job(RANKS, STEPS, per_node=PER_NODE, positions=positions, collectives=collectives(rows, known), **options)
 
 
 def culprits(timings: JobTimings) -> tuple[Culprit, ...]:
@@ -121,12 +115,10 @@ def test_ranks_of_one_machine_without_gpus_have_no_links() -> None:
 
 def test_where_one_group_alone_is_slow_any_of_its_members_may_be_the_place() -> None:
     timings = recorded()
-    collectives = timings.collectives
-    assert collectives is not None
-    slow = (collectives.group == NODES + 1) & (collectives.peer < 0)
-    later = dataclasses.replace(collectives, end=np.where(slow, collectives.end + 0.05, collectives.end))
-    (culprit,) = culprits(dataclasses.replace(timings, collectives=later))
-    assert culprit.ranks == collectives.groups[NODES + 1].ranks and culprit.group == "dp:1"
+    whole = of(timings)
+    slow = (whole.group == NODES + 1) & (whole.peer < 0)
+    (culprit,) = culprits(changed(timings, end=np.where(slow, whole.end + 0.05, whole.end)))
+    assert culprit.ranks == whole.groups[NODES + 1].ranks and culprit.group == "dp:1"
     assert culprit.node is None and culprit.confidence <= 0.5
     assert culprit.nodes == tuple(f"n{rank // PER_NODE}" for rank in culprit.ranks)
 
@@ -166,27 +158,17 @@ def test_a_slow_adapter_that_holds_nobody_up_is_no_culprit(
 
 def test_congestion_that_all_share_accuses_nothing() -> None:
     timings = recorded()
-    collectives = timings.collectives
-    assert collectives is not None
-    congested = np.where(collectives.step % 3 == 0, 0.02, 0.0)
-    later = dataclasses.replace(collectives, end=collectives.end + congested)
-    assert culprits(dataclasses.replace(timings, collectives=later)) == ()
+    congested = np.where(of(timings).step % 3 == 0, 0.02, 0.0)
+    assert culprits(changed(timings, end=of(timings).end + congested)) == ()
 
 
 def test_a_collective_of_which_a_member_is_not_seen_is_no_transfer() -> None:
     """The one that is not seen may have come last: then all others waited, and none of them shows the transfer."""
     timings = recorded()
-    collectives = timings.collectives
-    assert collectives is not None
-    late = (collectives.group == NODES) & (collectives.column == collectives.groups[NODES].ranks[-1])
-    waited = np.where((collectives.group == NODES) & ~late, 0.5, 0.0)
-    kept = {
-        field.name: getattr(collectives, field.name)[~late]
-        for field in dataclasses.fields(collectives)
-        if field.name not in ("groups", "end", "numbered_by_group", "begun")
-    }
-    without = Collectives(**kept, end=(collectives.end + waited)[~late], groups=collectives.groups)
-    assert culprits(dataclasses.replace(timings, collectives=without)) == ()
+    whole = of(timings)
+    late = (whole.group == NODES) & (whole.column == whole.groups[NODES].ranks[-1])
+    waited = np.where((whole.group == NODES) & ~late, 0.5, 0.0)
+    assert culprits(only(changed(timings, end=whole.end + waited), ~late)) == ()
 
 
 def pipeline(late: float = 0.0, busy: float = 0.0, slow: tuple[int, int] = (-1, -1), seed: int = 0) -> JobTimings:
@@ -196,7 +178,7 @@ def pipeline(late: float = 0.0, busy: float = 0.0, slow: tuple[int, int] = (-1, 
     long."""
     generator = np.random.default_rng(seed)
     offset = generator.uniform(-1000, 1000, 2 * 8)
-    rows: list[tuple[Any, ...]] = []
+    rows: list[Row] = []
     for step, pair, number in np.ndindex(STEPS, 8, 4):
         for source, target in ((2 * pair, 2 * pair + 1), (2 * pair + 1, 2 * pair)):
             seconds = 0.002 * (8.0 if {source, target} == set(slow) else 1.0) * generator.normal(1, 0.02)
@@ -211,16 +193,9 @@ def pipeline(late: float = 0.0, busy: float = 0.0, slow: tuple[int, int] = (-1, 
                 (source, target, "send", sent, learnt, blocked),
                 (target, source, "recv", posted, over, over - posted),
             ):
-                at = offset[rank]
-                row = (rank, step + 2, OPS.index(op), 4 * step + number, peer, begin + at, end + at, waited)
-                rows.append(row)
-    column, steps, op, seq, peer, start, end, waited = (np.array(each) for each in zip(*rows, strict=True))
-    group = np.zeros(len(rows), np.int32)
-    collectives = Collectives(
-        column.astype(np.int32), steps, group, op.astype(np.int8), seq, np.full(len(rows), 1000),
-        peer.astype(np.int32), start, end, waited, (ProcessGroup("pp", "pp", ()),),
-    )  # fmt: skip
-    return job(16, STEPS, per_node=1, collectives=collectives)
+                times = begin + offset[rank], end + offset[rank], waited
+                rows.append(Row(rank, step + 2, 0, op, 4 * step + number, *times, peer=peer))
+    return job(16, STEPS, per_node=1, collectives=collectives(rows, [ProcessGroup("pp", "pp", ())]))
 
 
 @pytest.mark.parametrize(("late", "busy"), [(0.0, 0.0), (0.04, 0.0), (0.0, 0.05), (0.04, 0.05)])
@@ -242,15 +217,14 @@ def beside_work(blocked: float, less_work: float = 0.0) -> JobTimings:
     for `blocked` of it, the others for 0.01 s, and they work for `less_work` seconds less."""
     timings = recorded()
     timings = dataclasses.replace(timings, gpus=tuple(f"GPU-{rank}" for rank in range(RANKS)))
-    collectives = timings.collectives
-    assert collectives is not None
-    within = np.array([group.role == "tp" for group in collectives.groups])[collectives.group]
-    there = within & (collectives.column // PER_NODE == 3)
+    whole = of(timings)
+    within = np.array([group.role == "tp" for group in whole.groups])[whole.group]
+    there = within & (whole.column // PER_NODE == 3)
     noise = np.random.default_rng(1).normal(1, 0.02, len(within))
     waited = np.where(within, np.where(there, blocked, 0.01) * noise, np.nan)
-    end = np.where(within, collectives.start + 0.4 * noise, collectives.end)
+    end = np.where(within, whole.start + 0.4 * noise, whole.end)
     timings.phase_seconds[:, 3 * PER_NODE : 4 * PER_NODE, FORWARD] -= less_work
-    return dataclasses.replace(timings, collectives=dataclasses.replace(collectives, waited=waited, end=end))
+    return changed(timings, waited=waited, end=end)
 
 
 def test_a_group_that_is_blocked_longer_by_transfers_beside_equal_work_has_slow_links() -> None:
@@ -261,13 +235,10 @@ def test_a_group_that_is_blocked_longer_by_transfers_beside_equal_work_has_slow_
 @pytest.mark.parametrize(("blocked", "named"), [(0.12, True), (0.03, False)])
 def test_of_two_groups_it_takes_more_to_tell(blocked: float, named: bool) -> None:
     timings = beside_work(blocked)
-    whole = timings.collectives
-    assert whole is not None
+    whole = of(timings)
     within = np.array([group.role == "tp" for group in whole.groups])[whole.group]
     kept = ~within | np.isin(whole.column // PER_NODE, (2, 3))
-    rows = ("column", "step", "group", "op", "seq", "size", "peer", "start", "end", "waited")
-    some = dataclasses.replace(whole, **{row: getattr(whole, row)[kept] for row in rows})
-    found = [it.ranks for it in culprits(dataclasses.replace(timings, collectives=some)) if it.kind == "slow_link"]
+    found = [it.ranks for it in culprits(only(timings, kept)) if it.kind == "slow_link"]
     assert found == [(12, 13, 14, 15)] * named
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from laggard.locate.links.channels import Category
 from laggard.locate.links.own_past import Change, risen_channels
-from laggard.locate.links.transfers import Category
 
 STEPS, BEGIN = 40, 20
 ACTIVE = np.arange(STEPS) >= BEGIN

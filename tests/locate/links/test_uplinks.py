@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from laggard.locate.links.uplinks import MAX_DESIGN_RATIO, MAX_OVERSUBSCRIPTION, behind_a_switch, is_beyond_design
+from laggard.locate.links.slow_links import MAX_DESIGN_RATIO, MAX_OVERSUBSCRIPTION, behind_a_switch, is_beyond_design
 
 STARS = ((8, 40), (40, 72), (9, 41), (41, 73))
 """The slow ways of a pipeline of which one stage's machines, 40 and 41, are behind a slow switch."""

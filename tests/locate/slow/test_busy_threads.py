@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.timings import job
 
-from laggard.locate.own_threads import OwnThreads, own_threads
+from laggard.locate.job_timings import OwnThreads, own_threads
 from laggard.locate.verdict import locate
 from laggard.rankfile.fact_names import OWN_THREADS
 

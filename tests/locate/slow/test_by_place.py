@@ -9,11 +9,9 @@ import numpy as np
 import pytest
 from support.timings import job
 
-from laggard.constants import PHASES
-from laggard.locate.group_places import GroupPlaces, group_places
-from laggard.locate.job_timings import JobTimings
-from laggard.locate.node_findings import NodeFindings
-from laggard.locate.positions import Membership
+from laggard.kit.constants import PHASES
+from laggard.locate.job_timings import JobTimings, NodeFindings
+from laggard.locate.live_positions import GroupPlaces, Membership, group_places
 from laggard.locate.verdict import locate
 from laggard.model import Location, Note, Verdict
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support.timings import job
+from support.timings import job, with_phases
 
-from laggard.constants import PHASES
-from laggard.locate.job_timings import JobTimings
-from laggard.locate.slow.by_turns import by_turns_notes, without_turns
+from laggard.kit.constants import PHASES
+from laggard.locate.slow.busy_threads import by_turns_notes, without_turns
 from laggard.locate.slow.ranks import Slow
 from laggard.locate.slow.steps import Steps
 from laggard.locate.verdict import locate
@@ -28,13 +27,6 @@ def kept(*slow: Slow, ranks: int = RANKS) -> list[int]:
     steps = Steps.usable(job(ranks, 40, per_node=ranks))
     assert steps is not None
     return [column for each in without_turns(steps, slow) for column in each.columns]
-
-
-def _as_long_as_the_slowest(made: JobTimings) -> JobTimings:
-    busy = made.phase_seconds.sum(axis=2)
-    made.step_seconds[:] = busy.max(axis=1, keepdims=True) + 0.03
-    made.waited_seconds[:] = made.step_seconds - busy
-    return made
 
 
 def test_of_two_that_are_slow_by_turns_none_is_accused_and_that_is_told() -> None:
@@ -60,7 +52,7 @@ def test_time_in_no_phase_that_the_others_wait_for_is_told(rank: int, verdict: V
     """As of a script that reads its next batch between forward and backward. Rank 0 may write its log there."""
     made = job(RANKS, 60, per_node=RANKS)
     made.phase_seconds[:, rank, OTHER] += 0.15
-    location = locate(_as_long_as_the_slowest(made))
+    location = locate(with_phases(made))
     assert not location.culprits and location.verdict is verdict
     (note,) = [note for note in location.notes if note.kind == "unnamed_time"]
     assert note.ranks == (rank,) and "phase() of laggard.trainer_hooks" in note.text
@@ -71,7 +63,7 @@ def test_time_in_no_phase_that_nobody_waits_for_is_not_told() -> None:
     made = job(RANKS, 60, per_node=RANKS)
     made.phase_seconds[:, 1, OTHER] += 0.15
     waited = made.waited_seconds.copy()
-    _as_long_as_the_slowest(made)
+    made = with_phases(made)
     made.waited_seconds[:] = np.minimum(waited, 0.03)
     location = locate(made)
     assert location.verdict is Verdict.OK and not [note for note in location.notes if note.kind == "unnamed_time"]

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laggard.locate.slow import medians, peers
-from laggard.locate.slow.medians import last_axis_median, median_over_steps, others_median
-from laggard.locate.slow.peers import Peers
+from laggard.locate import medians
+from laggard.locate.medians import last_axis_median, median_over_steps, others_median
+from laggard.locate.slow import steps as peers
+from laggard.locate.slow.steps import Peers
 
 
 def table(seed: int, steps: int, ranks: int, missing: float, ties: bool) -> np.ndarray:

@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from support.timings import job
+from support.timings import job, with_phases
 
 from laggard.locate.job_timings import JobTimings
 from laggard.locate.slow.significance import STANDARD_ERRORS, slowdown, student
@@ -23,11 +23,7 @@ def live(steps: int, held_up: list[tuple[int, int]], ranks: int = 2, seed: int =
     phases = timings.phase_seconds * scale
     for first, last in held_up:
         phases[first:last, 0, 2] += 0.4 * STEP
-    busy = phases.sum(axis=2)
-    duration = np.repeat(busy.max(axis=1, keepdims=True) + 0.002, ranks, axis=1)
-    return dataclasses.replace(
-        timings, step_seconds=duration, phase_seconds=phases, waited_seconds=duration - busy, live=True
-    )
+    return dataclasses.replace(with_phases(timings, phases, 0.002), live=True)
 
 
 def test_a_live_rank_that_is_held_up_for_three_seconds_is_noted_and_not_accused() -> None:
@@ -105,9 +101,7 @@ def moved(steps: int, seconds: float) -> JobTimings:
     phases = timings.phase_seconds * scale
     phases[: steps // 2, 0, 2] += 0.2 * seconds
     phases[steps // 2 :, 1, 2] += 0.2 * seconds
-    busy = phases.sum(axis=2)
-    duration = np.repeat(busy.max(axis=1, keepdims=True) + 0.002, 8, axis=1)
-    return dataclasses.replace(timings, step_seconds=duration, phase_seconds=phases, waited_seconds=duration - busy)
+    return with_phases(timings, phases, 0.002)
 
 
 def test_a_fault_that_moved_to_another_rank_is_that_ranks_now() -> None:

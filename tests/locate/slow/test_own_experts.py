@@ -7,15 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from simulator.case import Case, simulate
 from simulator.faults import Fault
-from simulator.recording import write
-from support.timings import job
+from support.simulated import located
+from support.timings import job, with_phases
 
-from laggard.constants import PHASES
+from laggard.kit.constants import PHASES
 from laggard.locate.verdict import locate
 from laggard.model import Location, Verdict
-from laggard.recording.reader import read_recording
 
 FORWARD, BACKWARD, OPTIMIZER = (PHASES.index(name) for name in ("forward", "backward", "optimizer"))
 RANKS = 8
@@ -26,11 +24,8 @@ def judged(passes: float, update: float, rank: int = 5, ranks: int = RANKS) -> L
     made = job(ranks, 60, per_node=ranks)
     for phase, times in ((FORWARD, passes), (BACKWARD, passes), (OPTIMIZER, update)):
         made.phase_seconds[:, rank, phase] *= times
-    busy = made.phase_seconds.sum(axis=2)
-    made.step_seconds[:] = busy.max(axis=1, keepdims=True) + 0.03
-    made.waited_seconds[:] = made.step_seconds - busy
     own = np.arange(ranks, dtype=np.int32)
-    return locate(dataclasses.replace(made, positions=own, stages=np.zeros(ranks, np.int32)))
+    return locate(dataclasses.replace(with_phases(made), positions=own, stages=np.zeros(ranks, np.int32)))
 
 
 @pytest.mark.parametrize("slower", [1.1, 1.5])
@@ -51,7 +46,6 @@ def test_beside_a_few_ranks_nobody_is_accused() -> None:
 @pytest.mark.parametrize(("faults", "named"), [((Fault("slow_gpu", 0.1, rank=3),), [(3,)]), ((), [])])
 def test_a_simulated_job_of_experts(tmp_path: Path, faults: tuple[Fault, ...], named: list[tuple[int, ...]]) -> None:
     layout = "dp=8,ep=8,gpus_per_node=8,nics_per_node=1,micro=2"
-    write(simulate(Case(layout, "host", seed=1, faults=faults, steps=40)), tmp_path)
-    location = locate(read_recording([tmp_path / "trace"]).timings)
+    location = located(tmp_path, layout, "host", 1, 40, *faults)
     assert [culprit.ranks for culprit in location.culprits] == named
     assert (location.verdict is Verdict.OK) == (not named)

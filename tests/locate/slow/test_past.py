@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.timings import job
+from support.timings import job, with_phases
 
 from laggard.locate.job_timings import FIRST_STEPS, JobTimings
-from laggard.locate.slow.past import BACKWARD, FORWARD
+from laggard.locate.slow.steps import BACKWARD, FORWARD
 from laggard.locate.verdict import locate
 from laggard.model import Verdict
 
@@ -126,13 +126,5 @@ def test_stages_of_other_proportions_by_design_accuse_nobody(stages: dict[int, t
     for stage, factors in stages.items():
         for phase, factor in zip((FORWARD, BACKWARD), factors, strict=True):
             phases[:, stage, phase] *= factor
-    busy = phases.sum(axis=2)
-    duration = np.repeat(busy.max(axis=1, keepdims=True) + 0.03, STAGES, axis=1)
-    timings = dataclasses.replace(
-        timings,
-        phase_seconds=phases,
-        first_phases=phases[: len(first)],
-        step_seconds=duration,
-        waited_seconds=duration - busy,
-    )
+    timings = dataclasses.replace(with_phases(timings, phases), first_phases=phases[: len(first)])
     assert not locate(timings).culprits

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from support.collective_rows import Row, collectives
 from support.timings import job
 
-from laggard.constants import OPS
-from laggard.locate.collectives import Collectives, ProcessGroup
+from laggard.locate.collectives import ProcessGroup
 from laggard.locate.job_timings import JobTimings
 from laggard.locate.verdict import locate
 
@@ -24,7 +24,13 @@ def two_stages(slow: dict[int, tuple[float, float]], overlapped: bool = False, l
     for rank, more in slow.items():
         work[:, rank] += more
     offset = generator.uniform(-1000, 1000, RANKS)
-    now, rows = np.zeros(RANKS), []
+    now = np.zeros(RANKS)
+    rows: list[Row] = []
+
+    def a_row(rank: int, step: int, seq: int, start: float, end: float, waited: float) -> Row:
+        times = start + offset[rank], end + offset[rank], waited
+        return Row(rank, step + 2, 0, "all_reduce", seq, *times, size=8)
+
     waited = np.zeros((STEPS, RANKS))
     for step in range(STEPS):
         begin = now.copy()
@@ -34,24 +40,18 @@ def two_stages(slow: dict[int, tuple[float, float]], overlapped: bool = False, l
         for rank in range(RANKS):
             need = second[rank] if overlapped else arrivals[rank]
             end = max(over, need)
-            rows.append((rank, step, 2 * step, arrivals[rank], end, end - need))
+            rows.append(a_row(rank, step, 2 * step, arrivals[rank], end, end - need))
             waited[step, rank] += end - need
         ready = np.maximum(second, over) if overlapped else second
         last = ready.max() + TRANSFER
         now = np.full(RANKS, last)
         now[4 + step % 4] += late
         for rank in range(RANKS):
-            rows.append((rank, step, 2 * step + 1, ready[rank], now[rank], now[rank] - ready[rank]))
+            rows.append(a_row(rank, step, 2 * step + 1, ready[rank], now[rank], now[rank] - ready[rank]))
             waited[step, rank] += now[rank] - ready[rank]
         assert (begin <= now).all()
-    column, steps, seq, start, end, blocked = map(np.array, zip(*rows, strict=True))
-    count = len(rows)
-    collectives = Collectives(
-        column.astype(np.int32), steps + 2, np.zeros(count, np.int32), np.full(count, OPS.index("all_reduce"), np.int8),
-        seq, np.full(count, 8), np.full(count, -1, np.int32), start + offset[column], end + offset[column],
-        blocked.astype(float), (ProcessGroup("world", "world", tuple(range(RANKS))),),
-    )  # fmt: skip
-    timings = job(RANKS, STEPS, per_node=2, positions=(np.arange(RANKS) // 4).astype(np.int32), collectives=collectives)
+    made = collectives(rows, [ProcessGroup("world", "world", tuple(range(RANKS)))])
+    timings = job(RANKS, STEPS, per_node=2, positions=(np.arange(RANKS) // 4).astype(np.int32), collectives=made)
     timings.phase_seconds[:] = 0.0
     timings.phase_seconds[:, :, 1:3] = work
     timings.waited_seconds[:] = waited
@@ -126,7 +126,6 @@ def test_a_stall_of_one_step_does_not_drown_what_a_slow_rank_costs(stalled: str)
 def test_a_stall_of_the_newest_step_leaves_no_step_to_replay_and_the_verdict_stands() -> None:
     """A live job is looked at in just the round in which all of it went on after minutes."""
     timings = two_stages({1: (0.6, 0.6)})
-    assert timings.collectives is not None
     timings.phase_seconds[-1, 1, 1] += 150.0
     timings.waited_seconds[-1] += np.where(np.arange(8) == 1, 0.0, 150.0)
     timings.step_seconds[-1] += 150.0

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.timings import job
+from support.timings import job, scaled
 
-from laggard.constants import PHASES
+from laggard.kit.constants import PHASES
 from laggard.locate.job_timings import JobTimings
 from laggard.locate.verdict import locate
-from laggard.model import Verdict
 
 
 def named(timings: JobTimings) -> list[tuple[str, tuple[int, ...]]]:
@@ -24,13 +25,6 @@ def test_a_slowdown_of_six_percent_is_found_within_twenty_steps(seed: int, rank:
     assert named(job(seed=seed, slow=[([rank], share)])) == [("slow_compute", (rank,))]
 
 
-@given(seed=st.integers(0, 10_000), ranks=st.sampled_from((4, 8, 16, 64)))
-@settings(max_examples=60, deadline=None)
-def test_noise_accuses_nobody(seed: int, ranks: int) -> None:
-    location = locate(job(ranks, seed=seed))
-    assert location.verdict is Verdict.OK and location.culprits == ()
-
-
 def test_the_surer_the_larger_the_slowdown() -> None:
     sure = [locate(job(slow=[([9], share)])).culprits[0].confidence for share in (0.05, 0.1, 0.3)]
     assert sure[0] < sure[1] < sure[2] <= 0.99
@@ -38,12 +32,6 @@ def test_the_surer_the_larger_the_slowdown() -> None:
 
 STAGES = np.arange(64) // 16
 PIPELINE = dict(load=np.array([1.0, 1.15, 1.0, 1.4])[STAGES], positions=STAGES.astype(np.int32))
-
-
-@given(seed=st.integers(0, 10_000))
-@settings(max_examples=20, deadline=None)
-def test_a_stage_that_has_more_to_do_accuses_nobody(seed: int) -> None:
-    assert named(job(seed=seed, **PIPELINE)) == []
 
 
 @given(seed=st.integers(0, 10_000), rank=st.integers(0, 63))
@@ -96,10 +84,6 @@ def test_a_rank_that_is_a_little_slower_is_not_accused_of_noise_besides() -> Non
     assert len(accused) <= 2, accused
 
 
-def test_the_slower_half_of_a_job_on_two_machines_is_the_culprit() -> None:
-    assert named(job(16, slow=[(tuple(range(8, 16)), 0.1)])) == [("slow_host", tuple(range(8, 16)))]
-
-
 def test_one_rank_that_is_very_slow_does_not_accuse_its_machine() -> None:
     assert named(job(8, per_node=2, slow=[([3], 0.5)])) == [("slow_compute", (3,))]
 
@@ -149,20 +133,11 @@ def test_a_machine_whose_ranks_lose_time_outside_of_their_phases_is_named() -> N
     assert named(job(32, slow=[(n3[:5], 0.2)], phase="other")) == [], "not most of its ranks"
 
 
-def test_several_evaluations_and_a_warm_up_accuse_nobody() -> None:
-    timings = job(steps=40)
-    timings.phase_seconds[::10, :, 1] *= 5
-    timings.phase_seconds[:6, 3, 1] *= 4  # rank 3 compiles for longer
-    assert named(timings) == []
-
-
 @given(seed=st.integers(0, 10_000), factor=st.sampled_from((0.3, 7.0, 1000.0)))
 @settings(max_examples=20, deadline=None)
 def test_the_unit_of_time_changes_no_verdict(seed: int, factor: float) -> None:
     timings = job(seed=seed, steps=128, slow=[([11], 0.07)])
-    times = ("step_seconds", "phase_seconds", "waited_seconds")
-    scaled = JobTimings(**{**vars(timings), **{name: getattr(timings, name) * factor for name in times}})
-    before, after = locate(timings), locate(scaled)
+    before, after = locate(timings), locate(scaled(timings, factor))
     assert [(each.ranks, each.since_step, each.phase) for each in after.culprits] == [
         (each.ranks, each.since_step, each.phase) for each in before.culprits
     ]
@@ -174,15 +149,14 @@ def test_the_unit_of_time_changes_no_verdict(seed: int, factor: float) -> None:
 def test_the_ranks_numbers_change_no_verdict(seed: int) -> None:
     order = np.random.default_rng(seed).permutation(64)
     timings = job(seed=seed, slow=[([17], 0.1)], **PIPELINE)
-    moved = JobTimings(
-        **{
-            **vars(timings),
-            "step_seconds": timings.step_seconds[:, order],
-            "phase_seconds": timings.phase_seconds[:, order],
-            "waited_seconds": timings.waited_seconds[:, order],
-            "positions": None if timings.positions is None else timings.positions[order],
-            "nodes": tuple(timings.nodes[place] for place in order),
-        }
+    assert timings.positions is not None
+    moved = dataclasses.replace(
+        timings,
+        step_seconds=timings.step_seconds[:, order],
+        phase_seconds=timings.phase_seconds[:, order],
+        waited_seconds=timings.waited_seconds[:, order],
+        positions=timings.positions[order],
+        nodes=tuple(timings.nodes[place] for place in order),
     )
     assert named(moved) == [("slow_compute", (int(np.flatnonzero(order == 17)[0]),))]
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from support.timings import job
 
-from laggard.constants import PHASES
+from laggard.kit.constants import PHASES
 from laggard.locate.describe import sentence
 from laggard.locate.job_timings import JobTimings
 from laggard.locate.verdict import locate

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
 import pytest
-from support.timings import job
+from support.timings import job, with_phases
 
-from laggard.constants import PHASES
+from laggard.kit.constants import PHASES
 from laggard.locate.job_timings import JobTimings
 from laggard.locate.verdict import locate
 from laggard.model import Verdict
@@ -25,14 +26,7 @@ def timings(slow: int = 1, passes: float = 2.0, update: float = 1.0, **options: 
     made = job(RANKS, ROWS, **options)
     for phase, times in ((FORWARD, passes), (BACKWARD, passes), (OPTIMIZER, update)):
         made.phase_seconds[:, slow, phase] *= times
-    return _as_long_as_the_slowest(made)
-
-
-def _as_long_as_the_slowest(made: JobTimings) -> JobTimings:
-    busy = made.phase_seconds.sum(axis=2)
-    made.step_seconds[:] = busy.max(axis=1, keepdims=True) + 0.03
-    made.waited_seconds[:] = made.step_seconds - busy
-    return made
+    return with_phases(made)
 
 
 def work(slow: int, more: float, tokens: float = 4096.0) -> np.ndarray[Any, Any]:
@@ -61,7 +55,7 @@ def test_more_tokens_explain_time_between_the_steps_too(longer: float, more: flo
     made = job(RANKS, ROWS, work=work(1, more))
     made.phase_seconds[:, :, BETWEEN] = 0.1
     made.phase_seconds[:, 1, BETWEEN] *= longer
-    (culprit,) = locate(_as_long_as_the_slowest(made)).culprits
+    (culprit,) = locate(with_phases(made)).culprits
     assert (culprit.kind, culprit.ranks, culprit.phase) == (kind, (1,), "between_steps")
 
 
@@ -75,7 +69,7 @@ def mixed(slow: int, more: float, gpu: float, spread: float = 0.2) -> JobTimings
     for phase in (FORWARD, BACKWARD):
         made.phase_seconds[:, :, phase] *= tokens / 4096.0
         made.phase_seconds[:, slow, phase] *= gpu
-    return _as_long_as_the_slowest(made)
+    return with_phases(made)
 
 
 @pytest.mark.parametrize(("more", "gpu"), [(1.04, 1.3), (1.1, 1.3), (1.05, 1.15)])
@@ -127,7 +121,7 @@ def test_without_tokens_a_slow_machine_stays_one(slower: dict[str, Any]) -> None
 def test_one_pass_alone_is_no_more_work() -> None:
     made = job(RANKS, ROWS)
     made.phase_seconds[:, 1, FORWARD] *= 2.0
-    (culprit,) = locate(_as_long_as_the_slowest(made)).culprits
+    (culprit,) = locate(with_phases(made)).culprits
     assert (culprit.kind, culprit.phase) == ("slow_compute", "forward")
 
 
@@ -138,7 +132,7 @@ def test_longer_batches_by_turns_are_a_note() -> None:
     for step, rank in zip(range(0, 240, 3), turns, strict=True):
         made.phase_seconds[step, rank, [FORWARD, BACKWARD]] *= 1.6
         tokens[step, rank] *= 1.6
-    location = locate(JobTimings(**{**vars(_as_long_as_the_slowest(made)), "work": tokens}))
+    location = locate(dataclasses.replace(with_phases(made), work=tokens))
     assert location.culprits == () and location.verdict is Verdict.OK
 
 
@@ -147,7 +141,7 @@ def doing_more(rank: int, phase: int, seconds: float, every: int = 1, peers: flo
     made = job(RANKS, 240)
     made.phase_seconds[:, :, phase] += peers
     made.phase_seconds[::every, rank, phase] += seconds
-    return _as_long_as_the_slowest(made)
+    return with_phases(made)
 
 
 @pytest.mark.parametrize("phase", ["evaluation", "checkpoint", "logging"])

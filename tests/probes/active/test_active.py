@@ -27,8 +27,7 @@ from laggard.probes.active.measuring import devices as devices_module
 from laggard.probes.active.measuring.devices import ComputeDevice, measure_all
 from laggard.probes.active.measuring.rates import ActiveThresholds, Measurement, NotMeasured, judge, median
 from laggard.probes.active.memory import copy_in_memory
-from laggard.probes.active_registry import ACTIVE_PROBES
-from laggard.probes.choose import choose_probes
+from laggard.probes.choose import choose_probes, list_active_probes
 from laggard.probes.errors import NotApplicable, Unknown
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import Gpu, GpuProcess
@@ -45,7 +44,7 @@ def _one_thread() -> None:
     torch.set_num_threads(1)
 
 
-ACTIVE_NAMES = {probe.name for probe in ACTIVE_PROBES}
+ACTIVE_NAMES = {probe.name for probe in list_active_probes()}
 CPU = ComputeDevice("CPU run 0", "CPU", "cpu")
 RATE = 7e14
 

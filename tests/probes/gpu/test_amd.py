@@ -18,15 +18,13 @@ from laggard.model import ProbeResult, Report
 from laggard.probes.errors import Unknown
 from laggard.probes.gpu.count import CountThresholds
 from laggard.probes.gpu.driver import driver_hung
-from laggard.probes.gpu.model.amd_gpus import read_amd_gpus
-from laggard.probes.gpu.model.amdgpu_log import find_amdgpu_events
-from laggard.probes.gpu.model.amdgpu_messages import AMDGPU_MESSAGES, OTHER_MESSAGES, Kind
-from laggard.probes.gpu.model.gpu_metrics import MAX_BYTES, parse_gpu_metrics
+from laggard.probes.gpu.model.amd_gpus import MAX_BYTES, parse_gpu_metrics, read_amd_gpus
+from laggard.probes.gpu.model.amdgpu_log import AMDGPU_MESSAGES, OTHER_MESSAGES, Kind, find_amdgpu_events
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import Hang
+from laggard.probes.pci.link import PcieLink, find_slow_links
 from laggard.probes.pci.model.tree import LinkState, PciDevice
-from laggard.probes.pci.rules.slow_links import PcieLink, find_slow_links
-from laggard.probes.record.sweep import TREES
+from laggard.probes.record.journal import TREES
 from laggard.probes.registry import PROBES
 
 Machine = Callable[[], Path]
@@ -70,25 +68,24 @@ def table(minor: int, size: int, **values: tuple[str, int, int]) -> bytes:
     return bytes(data)
 
 
-def test_the_table_of_mi300_has_temperatures_residencies_and_links() -> None:
+def test_the_table_of_mi300_has_residencies_and_links() -> None:
     metrics = parse_gpu_metrics(gpu_metrics_1_7(66, 50, {"ppt": 7, "hbm_thm": 3}, (1, 1, 0, 1, 1, 1, 1, 0xFFFF), 99))
-    assert (metrics.version, metrics.hotspot_celsius, metrics.memory_celsius) == ("1.7", 66, 50)
-    assert metrics.accumulation_counter == 99
+    assert (metrics.version, metrics.accumulation_counter) == ("1.7", 99)
     assert metrics.residencies == {"prochot": 0, "ppt": 7, "socket_thm": 0, "vr_thm": 0, "hbm_thm": 3}
     assert metrics.xgmi_links == (1, 1, 0, 1, 1, 1, 1, None) and metrics.throttle_bits is None
 
 
 def test_each_version_has_its_places() -> None:
-    old = parse_gpu_metrics(table(3, 120, hotspot=("H", 6, 80), mem=("H", 8, 70), bits=("Q", 112, 1 << 36)))
-    assert (old.hotspot_celsius, old.memory_celsius, old.throttle_bits, old.residencies) == (80, 70, 1 << 36, {})
-    silent = parse_gpu_metrics(table(5, 360, hotspot=("H", 4, 61), status=("I", 104, 0)))
-    assert (silent.hotspot_celsius, silent.throttle_bits, silent.residencies) == (61, None, {})
+    old = parse_gpu_metrics(table(3, 120, bits=("Q", 112, 1 << 36)))
+    assert (old.accumulation_counter, old.throttle_bits, old.residencies) == (None, 1 << 36, {})
+    silent = parse_gpu_metrics(table(5, 360, status=("I", 104, 0)))
+    assert (silent.throttle_bits, silent.residencies, silent.xgmi_links) == (None, {}, ())
     newer = parse_gpu_metrics(table(6, 1664, cycles=("I", 32, 10), heat=("I", 44, 4)))
     assert newer.accumulation_counter == 10 and newer.residencies["socket_thm"] == 4 and newer.xgmi_links == ()
     newest = parse_gpu_metrics(table(8, 3872, cycles=("I", 40, 10), link=("H", 264, 1)))
     assert newest.accumulation_counter == 10 and newest.xgmi_links == (1, 0, 0, 0, 0, 0, 0, 0)
-    unknown = parse_gpu_metrics(table(7, 2208, cycles=("I", 40, 0xFFFFFFFF), hotspot=("H", 4, 0xFFFF)))
-    assert unknown.accumulation_counter is None and unknown.hotspot_celsius is None
+    unknown = parse_gpu_metrics(table(7, 2208, cycles=("I", 40, 0xFFFFFFFF), bits=("I", 44, 0xFFFFFFFF)))
+    assert unknown.accumulation_counter is None and "prochot" not in unknown.residencies
 
 
 @pytest.mark.parametrize(

@@ -14,17 +14,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.gpus import gpu, nvml
-from support.materialise import expectation, names
 
 from laggard import wire
 from laggard.cli import main
 from laggard.model import Finding, Severity, Verdict
 from laggard.probes.gpu import temperature as temperature_probe
 from laggard.probes.gpu.driver import driver_hung
-from laggard.probes.groups import GPU
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import Hang, Nvml, encode_nvml
-from laggard.probes.probe import Fact, Probe, ProbeGroup, Thresholds
+from laggard.probes.probe import GPU, Fact, Probe, ProbeGroup, Thresholds
 from laggard.probes.registry import PROBES
 from laggard.probes.runner.runner import Runner, run
 from laggard.probes.runner.worker import observe
@@ -228,7 +226,7 @@ def test_laggards_own_ring_may_use_a_gpu_in_a_prolog(
     root = _copy(machine("hgx_h100_gpus"), tmp_path / "node", environ={"SLURM_JOB_GPUS": "3"}, gpu_3=USED)
     (root / "proc/811").mkdir()
     (root / "proc/811/comm").write_text("python3\n")
-    (root / "proc/811/stat").write_text(f"811 (a name) with a)) S 805 805 {session} 0 -1 4194560\n")
+    (root / "proc/811/stat").write_text(f"811 (a name) with a)) S 805 805 {session} 0 -1 4194560{' 0' * 43}\n")
     (root / "run/laggard/rings").mkdir(parents=True)
     (root / "run/laggard/rings/running.json").write_text('{"session": 800}')
     report = check(root, "--only", "gpu_busy", "--profile", "prolog")
@@ -461,15 +459,3 @@ def test_a_margin_counts_where_something_else_shows_heat(
     assert [found.severity.value for found in seen.findings] == ([expected] if expected else [])
     assert ("margins_not_confirmed_by_a_temperature" in seen.facts) == (margin <= 0 and not believed)
     assert seen.verdict is Verdict.OK
-
-
-OWN_CODES = (
-    "GPU_DRIVER_HUNG GPU_MISSING GPU_LOST GPU_ECC_UNCORRECTED GPU_ROW_REMAP_PENDING GPU_ROW_REMAP_FAILED GPU_XID "
-    "GPU_THROTTLED GPU_TOO_HOT GPU_CLOCKS_LOW GPU_PERSISTENCE_OFF GPU_BUSY NVLINK_DOWN NVLINK_ERRORS "
-    "FABRIC_MANAGER_DOWN FABRIC_NOT_READY P2P_DISABLED"
-)
-
-
-@pytest.mark.parametrize("code", OWN_CODES.split(" "))
-def test_each_code_fires_on_some_recorded_machine(code: str) -> None:
-    assert [name for name in names() if any(code == found[0] for found in expectation(name)["findings"])]

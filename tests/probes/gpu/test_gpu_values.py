@@ -10,14 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.paths import SHARED
 
-from laggard.majority import majority
+from laggard.kit.majority import majority
 from laggard.model import Severity
 from laggard.probes.errors import Unknown
 from laggard.probes.gpu.model.driver_log import find_xids
-from laggard.probes.gpu.model.job_gpus import gpus_of_job
-from laggard.probes.gpu.rules.recovery_action import explain_recovery_action
-from laggard.probes.gpu.rules.xid_table import Action, explain_xid
-from laggard.probes.gpu.rules.xid_witnesses import Devices, find_witnesses
+from laggard.probes.gpu.model.services import gpus_of_job
+from laggard.probes.gpu.rules.xid_rules import Action, Devices, explain_recovery_action, explain_xid, find_witnesses
 from laggard.probes.gpu.xid import judge_xids
 from laggard.probes.host.kernel_log import parse_messages
 from laggard.probes.nvlink.fabric_state import judge_fabric

@@ -14,7 +14,7 @@ from support.users_text import kernel_records, mount_with_option, now
 from laggard.cli import main
 from laggard.probes.gpu.model.driver_log import find_xids
 from laggard.probes.host.host import Host
-from laggard.probes.host.log_memory import MAX_RECORDS, LogMemory, remember, with_memory
+from laggard.probes.host.kernel_log import MAX_RECORDS, LogMemory, remember, with_memory
 
 Machine = Callable[[str], Path]
 Check = Callable[..., dict[str, Any]]

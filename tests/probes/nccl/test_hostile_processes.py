@@ -203,8 +203,9 @@ def test_no_environment_makes_a_report_that_a_collector_refuses(
     environments: list[dict[str, str]], copy_of: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     root = machine_of(copy_of("hgx_h100"), environments)
-    (root / "conf").mkdir()
-    (root / "conf" / ("d" * 200)).write_text("NCCL_ALGO = Ring\n")
+    conf = root / "proc/5000/root/conf"
+    conf.mkdir(parents=True)
+    (conf / ("d" * 200)).write_text("NCCL_ALGO = Ring\n")
     body, report = report_of(root, capsys)
     assert validate_report(body).findings and report["probes"][0]["verdict"] == "ok"
     assert len(report["findings"]) <= 64

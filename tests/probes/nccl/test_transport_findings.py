@@ -9,7 +9,7 @@ from support.nccl_logs import LOG_CODES, NCCL_LOGS, log_expectations, log_text, 
 from support.paths import SHARED
 
 from laggard.nccl.log.reader import parse_nccl_log
-from laggard.probes.nccl.model.job import HardwareFacts, bus_id
+from laggard.probes.nccl.model.job import HardwareFacts
 from laggard.probes.nccl.rules.log_findings import LogJudgement, judge_nccl_log
 
 RECORDED = SHARED / "data" / "nccl_logs"
@@ -91,7 +91,6 @@ def test_sockets_are_a_fault_where_the_machines_have_rdma(name: str) -> None:
 def test_host_memory_is_right_for_gpus_that_cannot_do_better() -> None:
     for name in ("gdr_no_module", "gdr_one_rank", "gdr_too_far"):
         assert rows(judged(name, HardwareFacts(gpudirect=False))) == []
-    assert rows(judged("shm_p2p_refused", HardwareFacts(peer_to_peer=False))) == []
 
 
 @pytest.mark.parametrize(
@@ -106,16 +105,11 @@ def test_shared_memory_is_judged_by_the_topology_where_it_is_known(distance: str
         if not any(word in line for word in ("START", "version", "cudaDriver", "P2P"))
     )
     pairs = [("43000", "9d000"), ("df000", "1b000")]
-    links = {frozenset(pair): distance for pair in pairs if distance}
-    judgement = judge_nccl_log(parse_nccl_log(text), HardwareFacts(links=links))
+    links = tuple((*pair, distance) for pair in pairs if distance)
+    log = parse_nccl_log(text)
+    log = log._replace(processes=tuple(process._replace(links=links) for process in log.processes))
+    judgement = judge_nccl_log(log, HardwareFacts())
     assert [found.severity.value for found in judgement.findings] == expected
-
-
-@pytest.mark.parametrize(
-    ("address", "expected"), [("0000:2a:00.0", "2a000"), ("00000000:DF:1F.1", "df1f1"), ("0001:01:00.0", "101000")]
-)
-def test_a_pci_address_as_nccl_writes_it(address: str, expected: str) -> None:
-    assert bus_id(address) == expected
 
 
 def test_a_process_without_a_logged_rank_is_named_by_its_channels() -> None:

@@ -9,12 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from laggard.model import Severity
-from laggard.nccl.conf import parse_conf
-from laggard.nccl.values import parse_level, parse_number
 from laggard.nccl.variable_table import COMMON_MISTAKES, CURRENT, REPLACEMENTS, TABLE_VERSION, Category, Version
-from laggard.nccl.variables import parse_rows, parse_version, variables
-from laggard.probes.nccl.rules.variable_findings import closest_name, judge_environment
-from laggard.probes.nccl.rules.variable_rules import VariableContext, selected_devices
+from laggard.nccl.variables import parse_conf, parse_level, parse_number, parse_rows, parse_version, variables
+from laggard.probes.nccl.rules.variable_rules import VariableContext, closest_name, judge_environment, selected_devices
 
 ROCE = VariableContext((2, 27, 5), True, ("mlx5_0", "mlx5_1"), frozenset({"Ethernet"}), True)
 INFINIBAND = ROCE._replace(link_layers=frozenset({"InfiniBand"}))

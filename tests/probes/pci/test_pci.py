@@ -12,15 +12,14 @@ import pytest
 from support.paths import SHARED
 
 from laggard.cli import main
-from laggard.diagnose.lspci_findings import judge_pci_tree, unjudged_parts
+from laggard.diagnose.lspci import judge_pci_tree, unjudged_parts
 from laggard.model import Severity
 from laggard.probes.errors import Unknown
-from laggard.probes.pci.acs import judge
+from laggard.probes.pci.acs import PathType, find_acs_faults, judge, peer_paths
 from laggard.probes.pci.aer import parse_total
-from laggard.probes.pci.model.config_space import ROOT_PORT, Acs, ConfigSpace, PciExpress
+from laggard.probes.pci.model.config_space import ConfigSpace, PciExpress
 from laggard.probes.pci.model.lspci import parse_lspci
 from laggard.probes.pci.model.tree import LinkState, PciDevice, PciTree
-from laggard.probes.pci.rules.acs_faults import PathType, find_acs_faults, peer_paths
 
 pytestmark = pytest.mark.usefixtures("without_processes")
 
@@ -168,16 +167,15 @@ def test_the_profile_sets_the_expected_link(copy_of: Copy, tmp_path: Path, capsy
 
 
 def bridge(address: str, parent: str | None, control: int | None) -> PciDevice:
-    acs = None if control is None else Acs(0x5F, control)
-    return PciDevice(address, parent, 0x0604, 0x8086, 1, config=ConfigSpace(0x8086, 1, acs=acs))
+    return PciDevice(address, parent, 0x0604, 0x8086, 1, config=ConfigSpace(acs=control))
 
 
 def gpu(address: str, parent: str | None) -> PciDevice:
-    return PciDevice(address, parent, 0x0302, 0x10DE, 0x26B9, config=ConfigSpace(0x10DE, 1))
+    return PciDevice(address, parent, 0x0302, 0x10DE, 0x26B9, config=ConfigSpace())
 
 
 def nic(address: str, parent: str | None, ats: bool | None = None) -> PciDevice:
-    return PciDevice(address, parent, 0x0200, 0x15B3, 0x1021, config=ConfigSpace(0x15B3, 1, ats_enabled=ats))
+    return PciDevice(address, parent, 0x0200, 0x15B3, 0x1021, config=ConfigSpace(ats_enabled=ats))
 
 
 def tree(*devices: PciDevice) -> PciTree:
@@ -260,7 +258,7 @@ def data_direct(nic_port: int, gpu_port: int, root: int) -> PciTree:
         bridge("0009:01:00.0", "0009:00:00.0", None),
         bridge("0009:02:00.0", "0009:01:00.0", nic_port),
         bridge("0009:02:01.0", "0009:01:00.0", gpu_port),
-        PciDevice("0009:03:00.0", "0009:02:00.0", 0x0880, 0x15B3, 0x2100, config=ConfigSpace(0x15B3, 0x2100)),
+        PciDevice("0009:03:00.0", "0009:02:00.0", 0x0880, 0x15B3, 0x2100, config=ConfigSpace()),
         gpu("0009:06:00.0", "0009:02:01.0"),
         bridge("0000:00:00.0", None, 0x1D),
         nic("0000:03:00.0", "0000:00:00.0"),
@@ -351,8 +349,8 @@ def test_a_lone_gpu_below_a_port_that_is_set_too_slow() -> None:
     end = gpu("0000:10:00.0", "0000:00:00.0")._replace(link=LinkState(2.5, 16, 32.0, 16))
 
     def judged(target: float) -> list[str]:
-        express = PciExpress(ROOT_PORT, 2.5, 16, 32.0, 16, target, 256, 512)
-        config = port.config._replace(express=express) if port.config else None
+        express = PciExpress(2.5, 16, 32.0, 16, target, 256, 512)
+        config = port.config._replace(express=express)
         return [finding.summary for finding in judge_pci_tree(tree(port._replace(config=config), end), virtual=False)]
 
     assert judged(32.0) == []
@@ -362,10 +360,8 @@ def test_a_lone_gpu_below_a_port_that_is_set_too_slow() -> None:
 
 @pytest.mark.parametrize(("size", "codes"), [(128, ["warning"]), (256, ["warning"]), (512, []), (4096, [])])
 def test_a_read_request_size_without_peers(size: int, codes: list[str]) -> None:
-    express = PciExpress(0, 8.0, 16, 8.0, 16, 8.0, 256, size)
-    end = nic("0000:10:00.0", None)._replace(
-        config=ConfigSpace(0x15B3, 1, express=express), link=LinkState(8.0, 16, 8.0, 16)
-    )
+    express = PciExpress(8.0, 16, 8.0, 16, 8.0, 256, size)
+    end = nic("0000:10:00.0", None)._replace(config=ConfigSpace(express=express), link=LinkState(8.0, 16, 8.0, 16))
     assert [finding.severity.value for finding in judge_pci_tree(tree(end), virtual=False)] == codes
 
 
@@ -409,7 +405,7 @@ def test_a_real_hgx_h100_has_no_pci_problem() -> None:
     """Six of its bridges have ACS bits set, and none of them is between a GPU and a NIC."""
     text = gzip.decompress(shared("hgx-h100-lspci-vvv.txt.gz").read_bytes()).decode(errors="replace")
     machine = parse_lspci(text)
-    set_bits = [device for device in machine if device.config and device.config.acs and device.config.acs.control]
+    set_bits = [device for device in machine if device.config.acs]
     assert (len(machine.devices), len(set_bits), len(machine.endpoints())) == (517, 6, 20)
     assert ([*judge_pci_tree(machine)], [*unjudged_parts(machine)]) == ([], [])
     switched_on = text.replace("ReqRedir- CmpltRedir- UpstreamFwd- E", "ReqRedir+ CmpltRedir+ UpstreamFwd+ E")

@@ -9,7 +9,7 @@ import pytest
 from support.materialise import materialise
 
 from laggard.cli import main
-from laggard.probes.rdma.rules.nic_beside_gpu import by_root, holes
+from laggard.probes.rdma.rules.uniformity import by_root, holes
 
 SWITCHES = tuple(f"0000:{bus:02x}:00.0" for bus in range(0x10, 0x90, 0x10))
 

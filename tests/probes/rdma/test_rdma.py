@@ -12,35 +12,29 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.materialise import expectation, names
 
 from laggard.cli import main
 from laggard.model import Severity
-from laggard.probes.host.dcb import parse_answer, read_pfc, request
 from laggard.probes.host.kernel import Pfc
+from laggard.probes.host.live import parse_answer, read_pfc, request
 from laggard.probes.rdma.error_counters import parse_count
 from laggard.probes.rdma.model.gid_table import Gid, parse_gid, preferred_gid
 from laggard.probes.rdma.model.nccl_settings import parse_hca_selection
-from laggard.probes.rdma.model.netdev import roce_path_mtu
-from laggard.probes.rdma.model.node_ports import nearest_ports, node_ports
-from laggard.probes.rdma.model.port import ACTIVE, Port, PortKind, parse_rate, parse_state
+from laggard.probes.rdma.model.sysfs import (
+    ACTIVE,
+    Port,
+    PortKind,
+    nearest_ports,
+    node_ports,
+    parse_rate,
+    parse_state,
+    roce_path_mtu,
+)
 from laggard.probes.rdma.ports import severity_if_down
 
 pytestmark = pytest.mark.usefixtures("without_processes")
 
 PROBES = ("rdma_devices", "rdma_ports", "rdma_net", "rdma_errors", "roce_pfc", "roce_ecn")
-
-
-CODES = [
-    *(f"RDMA_{word}" for word in ("DEVICE_MISSING", "PORT_DOWN", "RATE_LOW", "LINK_FLAPPING", "ERRORS_RISING")),
-    *(f"RDMA_{word}" for word in ("MTU_LOW", "GID_WRONG", "FIRMWARE_MIXED", "NETDEV_DOWN", "RENAMED")),
-    *("PFC_OFF", "ECN_OFF", "NIC_MIXED"),
-]
-
-
-@pytest.mark.parametrize("code", CODES)
-def test_each_code_fires_on_a_machine(code: str) -> None:
-    assert any(code in str(expectation(name)["findings"]) for name in names())
 
 
 # Formats
@@ -155,8 +149,7 @@ def test_the_request_names_the_device() -> None:
 
 def test_the_live_kernel_answers() -> None:
     """The loopback device has no PFC; a device that does not exist is another error."""
-    with pytest.raises(OSError, match="not supported"):
-        read_pfc("lo")
+    assert read_pfc("lo") is None
     with pytest.raises(OSError, match="No such device"):
         read_pfc("laggard-none")
 

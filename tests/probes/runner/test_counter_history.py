@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laggard.environment import state_dir
+from laggard.kit.environment import state_dir
 from laggard.model import Finding, Report, Verdict
 from laggard.probes.errors import Unknown
 from laggard.probes.host.counter_history import (

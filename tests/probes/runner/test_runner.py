@@ -15,16 +15,16 @@ from typing import Any
 
 import pytest
 
+from laggard.kit.processes import read_stat
 from laggard.model import Finding, Report, Severity, Verdict
-from laggard.probes.errors import NotApplicable, Unknown
+from laggard.probes.errors import NotApplicable, Unknown, Unreadable
 from laggard.probes.host.host import Host
-from laggard.probes.host.proc_stat import read_proc_stat
 from laggard.probes.probe import Fact, Probe, Thresholds, finding
 from laggard.probes.runner.runner import Runner, run
 
 GENEROUS_SECONDS = 50.0  # beyond the deadline, on a machine that is busy; the probes that hang do so for 600 s
 
-Items = Iterator[Finding | Fact]
+Items = Iterator[Finding | Fact | Unreadable]
 
 
 def check_well(host: Host, thresholds: Thresholds) -> Items:
@@ -117,6 +117,11 @@ def fail_then_unknown(host: Host, thresholds: Thresholds) -> Items:
     raise Unknown("the rest is unreadable")
 
 
+def leave_parts_out(host: Host, thresholds: Thresholds) -> Items:
+    yield from (Unreadable(f"part {number}") for number in (1, 1, 2, 3, 4))
+    raise NotApplicable("the rest is not there")
+
+
 def probe(check: Callable[[Host, Any], Items], seconds: float = 60.0) -> Probe:
     return Probe(check.__name__, check, Thresholds(), seconds)
 
@@ -167,7 +172,7 @@ def test_hung_probes_and_their_children_leave_no_process_behind(tmp_path: Path) 
 
 def _runs(pid: int) -> bool:
     """A zombie that init has yet to reap does not run."""
-    stat = read_proc_stat(pid)
+    stat = read_stat(pid)
     return stat is not None and not stat.has_ended
 
 
@@ -218,6 +223,11 @@ def test_a_probe_holds_no_file_that_the_caller_has_open() -> None:
 def test_a_skipped_probe_has_the_reason() -> None:
     (result,) = run_probes(probe(raise_not_applicable)).probes
     assert (result.verdict, result.reason) == (Verdict.SKIPPED, "no such device on the bus")
+
+
+def test_what_was_not_read_is_unknown_with_the_first_reasons() -> None:
+    (result,) = run_probes(probe(leave_parts_out)).probes
+    assert (result.verdict, result.reason) == (Verdict.UNKNOWN, "part 1; part 2; part 3 (and 1 more)")
 
 
 def test_findings_before_an_unknown_count() -> None:

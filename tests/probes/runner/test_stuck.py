@@ -13,7 +13,7 @@ from laggard.model import Finding, Verdict
 from laggard.probes.host.host import Host
 from laggard.probes.probe import Fact, Probe, Thresholds
 from laggard.probes.runner.runner import run
-from laggard.probes.runner.stuck import FILE_NAME, StuckProcesses
+from laggard.probes.runner.state_file import STUCK_FILE, StuckProcesses
 
 
 @pytest.fixture
@@ -53,9 +53,9 @@ def test_another_run_starts_no_second_process(state: Path, stuck: subprocess.Pop
 
 def test_a_reused_process_number_does_not_count(state: Path, stuck: subprocess.Popen[bytes]) -> None:
     StuckProcesses().add({"gpu": (stuck.pid, None)}, save=True)
-    kept = json.loads((state / FILE_NAME).read_text())
+    kept = json.loads((state / STUCK_FILE).read_text())
     kept["processes"]["gpu"]["started"] -= 1
-    (state / FILE_NAME).write_text(json.dumps(kept))
+    (state / STUCK_FILE).write_text(json.dumps(kept))
     assert verdict() == (Verdict.OK, "")
 
 
@@ -63,13 +63,13 @@ def test_a_process_that_has_ended_is_not_saved(state: Path, stuck: subprocess.Po
     stuck.kill()
     stuck.wait()
     StuckProcesses().add({"gpu": (stuck.pid, None)}, save=True)
-    assert not (state / FILE_NAME).exists() and verdict()[0] is Verdict.OK
+    assert not (state / STUCK_FILE).exists() and verdict()[0] is Verdict.OK
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{", '{"processes": {"gpu": {"pid": "x"}}}', "\0\xff"])
 def test_a_damaged_file_counts_as_none(state: Path, content: str) -> None:
     state.mkdir(mode=0o700)
-    (state / FILE_NAME).write_text(content)
+    (state / STUCK_FILE).write_text(content)
     assert verdict() == (Verdict.OK, "")
 
 

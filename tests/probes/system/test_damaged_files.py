@@ -16,7 +16,7 @@ from support.damage import garble, remove
 
 from laggard.cli import main
 from laggard.probes.errors import Unknown
-from laggard.probes.host.cpu_list import format_cpu_list, parse_cpu_list
+from laggard.probes.host.virtualization import format_cpu_list, parse_cpu_list
 from laggard.probes.system.swap import parse_swaps
 
 pytestmark = pytest.mark.usefixtures("without_processes")

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from laggard.cli import main
-from laggard.collector.fleet.compared_facts import COMPARED_FACTS, hardware_of, value_of
-from laggard.collector.fleet.consensus import consensus
+from laggard.collector.outliers import COMPARED_FACTS, compared_node, consensus, hardware_of, value_of
 from laggard.probes.system.identity import colon_lines, cpu, distribution, driver
 
 pytestmark = pytest.mark.usefixtures("without_processes")
@@ -158,11 +157,11 @@ def test_the_collector_compares_the_facts_of_the_probes(
     """From files to a finding: four nodes of one kind, one of them with another BIOS."""
     root = with_software(copy_of("hgx_h100"))
     report = run_probes(root, capsys, "identity", "inventory", "limits", "clock")
-    alike = {f"n{number}": report["facts"] for number in range(3)}
+    alike = {f"n{number}": compared_node(report["facts"]) for number in range(3)}
     assert consensus(alike) == ({}, ())
     write_file(root, "/sys/class/dmi/id/bios_version", "1.01.07\n")
     odd = run_probes(root, capsys, "identity", "inventory", "limits", "clock")["facts"]
-    ((node, (finding,)),) = consensus({**alike, "n3": odd}).findings.items()
+    ((node, (finding,)),) = consensus({**alike, "n3": compared_node(odd)}).findings.items()
     assert (node, finding.device, finding.evidence["value"]) == ("n3", "BIOS version", "1.01.07")
     assert hardware_of(odd) == "NVIDIA DGXH100 with NVIDIA H100 80GB HBM3"
 

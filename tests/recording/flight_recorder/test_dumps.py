@@ -9,20 +9,12 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.flight_recorder import Group, dump, entry, write_dumps
+from support.flight_recorder import DATA, TENSOR, WORLD, Group, dump, entry, groups_of, write_dumps
 
-from laggard.errors import UsageError
+from laggard.kit.errors import UsageError
 from laggard.locate.verdict import locate
 from laggard.model import Location, Verdict
 from laggard.recording.reader import read_recording
-
-WORLD: Group = ("0", "default_pg", [0, 1, 2, 3])
-TENSOR: list[Group] = [("1", "tp", [0, 1]), ("2", "tp", [2, 3])]
-DATA: list[Group] = [("3", "dp", [0, 2]), ("4", "dp", [1, 3])]
-
-
-def groups_of(rank: int) -> list[Group]:
-    return [group for group in (WORLD, *TENSOR, *DATA) if rank in group[2]]
 
 
 def nested(hung: int | None = 1) -> dict[int, Any]:
@@ -128,14 +120,6 @@ def test_a_device_that_never_began_what_its_host_enqueued_is_named(tmp_path: Pat
     location, _ = judged(write_dumps(tmp_path / "d", dumps))
     (culprit,) = location.culprits
     assert culprit.ranks == (2,) and "which its device never began" in culprit.evidence[0]
-
-
-def test_where_nothing_tells_what_devices_began_nobody_is_named(tmp_path: Path) -> None:
-    last = entry(WORLD, "all_reduce", 2, "scheduled")
-    dumps = {rank: dump([WORLD], [entry(WORLD, "all_reduce", 1), last]) for rank in range(4)}
-    location, _ = judged(write_dumps(tmp_path / "d", dumps))
-    assert location.verdict is Verdict.UNKNOWN and not location.culprits
-    assert any(note.kind == "unfinished" and "to which all came" in note.text for note in location.notes)
 
 
 def test_a_receive_whose_sender_never_came_is_followed(tmp_path: Path) -> None:

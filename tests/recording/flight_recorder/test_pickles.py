@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laggard.recording.flight_recorder import pickles
-from laggard.recording.flight_recorder.pickles import PickleError, read_plain_pickle
+from laggard.recording import pickles
+from laggard.recording.pickles import PickleError, read_plain_pickle
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.floats(allow_nan=False) | st.text(max_size=20),

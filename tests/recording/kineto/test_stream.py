@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laggard.recording.kineto import stream
-from laggard.recording.kineto.stream import NoTrace, TraceStream
+from laggard.recording import kineto_stream as stream
+from laggard.recording.kineto_stream import NoTrace, TraceStream
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.floats(allow_nan=False) | st.text(max_size=12),

@@ -11,10 +11,10 @@ import pytest
 from support.kineto import document, event, gpu_rank, nccl, write
 from support.paths import SHARED
 
-from laggard.errors import UsageError
+from laggard.kit.errors import UsageError
 from laggard.locate.verdict import locate
 from laggard.model import Location, Verdict
-from laggard.recording.kineto.trace import read_trace
+from laggard.recording.kineto_trace import read_trace
 from laggard.recording.reader import read_recording
 
 REAL = SHARED / "data" / "kineto"

@@ -1,4 +1,4 @@
-"""A training loop on gloo with one all_reduce a step, which the hooks record, except with the argument `bare`.
+"""A training loop on gloo with one all_reduce a step, which the hooks record.
 
 It stands in for a trainer without the start-up of one. What is recorded, and how, is laggard's own.
 """
@@ -13,18 +13,15 @@ import torch
 import torch.distributed as dist
 
 from laggard.trainer_hooks.attach import session
-from laggard.trainer_hooks.record.recorder import BACKWARD, FORWARD, OPTIMIZER
-from laggard.trainer_hooks.session import Session
+from laggard.trainer_hooks.record.events import BACKWARD, FORWARD, OPTIMIZER
 
 
 def main() -> None:
-    steps, bare = int(sys.argv[1]), "bare" in sys.argv
+    steps = int(sys.argv[1])
     dist.init_process_group("gloo", rank=int(os.environ["RANK"]), world_size=int(os.environ["WORLD_SIZE"]))
-    current = Session() if bare else session()
+    current = session()
     current.open()
     recorder = current.recorder
-    if bare:
-        recorder.set_native_check(lambda: False)  # collectives that the hooks do not see are not searched for either
     current.groups.set_role_of_members("dp", tuple(range(dist.get_world_size())))
     tensor = torch.ones(1024)
     for step in range(steps):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from laggard.trainer_hooks.record.facts import Facts
+from laggard.trainer_hooks.record.ending import Facts
 
 
 def after_a_beat(seconds: float = 240.0) -> None:

@@ -26,12 +26,11 @@ from laggard.rankfile.fact_names import (
     UNNAMED_COLLECTIVES,
     UNNAMED_REASONS,
 )
-from laggard.trainer_hooks.collectives.flight_recorder import read_status
-from laggard.trainer_hooks.collectives.flight_recorder_entries import RecordedCollective, without_known
+from laggard.trainer_hooks.collectives.flight_recorder import RecordedCollective, read_status, without_known
 from laggard.trainer_hooks.collectives.groups import ProcessGroups
 from laggard.trainer_hooks.collectives.native import NativeCollectives
 from laggard.trainer_hooks.collectives.process_group import hook_calls
-from laggard.trainer_hooks.record.facts import Facts
+from laggard.trainer_hooks.record.ending import Facts
 from laggard.trainer_hooks.record.recorder import Recorder
 
 TRAINING_SCRIPT = """
@@ -225,6 +224,15 @@ def watched(group: Group) -> tuple[NativeCollectives, Recorder, ProcessGroups]:
     return native, recorder, groups
 
 
+@pytest.fixture
+def nccl(torch_binding: Any) -> tuple[Group, NativeCollectives, Recorder, ProcessGroups]:
+    """A group of NCCL alone, as torch 2.13 has it."""
+    backend = Backend("nccl")
+    torch_binding(backend, by_name=False)
+    group = Group(cuda=backend)
+    return group, *watched(group)
+
+
 def recorded(recorder: Recorder) -> dict[str, int]:
     recorder.drain()
     assert recorder.totals.lost == recorder.totals.errors == 0
@@ -248,12 +256,9 @@ def test_collectives_of_every_backend_are_found_whatever_the_script_calls_it(nam
 
 @pytest.mark.parametrize("floats", [2, 16])
 @pytest.mark.parametrize("records_batches", [False, True])
-def test_a_batch_does_not_hide_what_cpp_makes(floats: int, records_batches: bool, torch_binding: Any) -> None:
-    cuda = Backend("nccl")
-    torch_binding(cuda, by_name=False)
-    group = Group(cuda=cuda)
+def test_a_batch_does_not_hide_what_cpp_makes(floats: int, records_batches: bool, nccl: Any) -> None:
+    group, native, recorder, _ = nccl
     group.records_batches = records_batches
-    native, recorder, _ = watched(group)
     for _ in range(3):
         group._start_coalescing()
         for _ in range(4):
@@ -265,11 +270,8 @@ def test_a_batch_does_not_hide_what_cpp_makes(floats: int, records_batches: bool
     assert recorded(recorder) == {"all_reduce": 3 * 7}
 
 
-def test_a_batch_of_messages_is_no_collective(torch_binding: Any) -> None:
-    cuda = Backend("nccl")
-    torch_binding(cuda, by_name=False)
-    group = Group(cuda=cuda)
-    native, recorder, _ = watched(group)
+def test_a_batch_of_messages_is_no_collective(nccl: Any) -> None:
+    group, native, recorder, _ = nccl
     group._start_coalescing()
     group._end_coalescing()
     group.make("cuda", "all_reduce", 16)
@@ -290,16 +292,13 @@ def test_a_batch_of_messages_is_no_collective(torch_binding: Any) -> None:
     ],
 )
 def test_the_flight_recorder_is_not_asked_where_it_reads_events_that_may_be_freed(
-    version: str, cache: str | None, safe: bool, torch_binding: Any, monkeypatch: pytest.MonkeyPatch
+    version: str, cache: str | None, safe: bool, nccl: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before torch 2.15 it queries its CUDA events without its lock: then they must come from torch's cache."""
-    cuda = Backend("nccl")
-    torch_binding(cuda, by_name=False)
     _be_torch(monkeypatch, version)
     if cache is not None:
         monkeypatch.setenv("TORCH_NCCL_CUDA_EVENT_CACHE", cache)
-    group = Group(cuda=cuda)
-    native, recorder, _ = watched(group)
+    group, native, recorder, _ = nccl
     group.make("cuda", "all_reduce", 4)
     assert native.record_new(group) == safe and recorder.totals.lost == (not safe)
     assert native._facts.get(UNNAMED_COLLECTIVES) == (None if safe else RECORDER_UNSAFE)
@@ -332,16 +331,14 @@ def test_a_setting_is_offered_only_where_this_torch_has_one(
     assert ("BUFFER_SIZE" in UNNAMED_REASONS[reason][1]) == (reason == RECORDER_OFF)
 
 
-def test_a_group_of_a_name_that_ended_starts_anew(torch_binding: Any) -> None:
-    cuda = Backend("nccl")
-    torch_binding(cuda, by_name=False)
-    group = Group(cuda=cuda)
-    native, recorder, groups = watched(group)
+def test_a_group_of_a_name_that_ended_starts_anew(nccl: Any) -> None:
+    group, native, recorder, groups = nccl
     group.allreduce([Tensor()])
     group.make("cuda", "broadcast", 16)
     assert native.record_new(group) == 1
     groups.end(group)
     native.end(group)
+    cuda = group._backends["cuda"]
     cuda.count = 0
     again = Group(cuda=cuda)
     for _ in range(2):

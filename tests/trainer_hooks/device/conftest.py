@@ -11,7 +11,7 @@ from support.lazy_device import LazyDevice
 from support.lazy_torch import lazy_torch
 
 from laggard.rankfile.fact_names import GPU
-from laggard.trainer_hooks.record.facts import FACTS
+from laggard.trainer_hooks.record.ending import FACTS
 
 
 @pytest.fixture(params=[12, 11], ids=["CUDA 12", "guards go back at once"])

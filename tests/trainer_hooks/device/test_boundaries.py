@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from laggard.trainer_hooks.device.collectives import DeviceCollectives
-from laggard.trainer_hooks.record.recorder import BACKWARD, FORWARD, INPUT, OPTIMIZER, Recorder
+from laggard.trainer_hooks.record.events import BACKWARD, FORWARD, INPUT, OPTIMIZER
+from laggard.trainer_hooks.record.recorder import Recorder
 
 PHASES = (INPUT, FORWARD, BACKWARD, OPTIMIZER)
 

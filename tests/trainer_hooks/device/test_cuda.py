@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -13,9 +14,9 @@ import pytest
 from support.lazy_torch import LazyTensor
 from support.lazy_training import MS, KeepingSink, hooked, recorder_to, train, train_step, usual
 
-from laggard.environment import ENV_HOST_CLOCK
-from laggard.trainer_hooks.device.captures import GraphCaptures
-from laggard.trainer_hooks.record.recorder import FORWARD
+from laggard.kit.environment import ENV_HOST_CLOCK
+from laggard.trainer_hooks.device.gpu import GraphCaptures
+from laggard.trainer_hooks.record.events import FORWARD
 
 
 def test_events_time_the_device(torch: Any) -> None:
@@ -107,34 +108,6 @@ def test_a_training_that_another_thread_ends_makes_no_context_there(torch: Any) 
     assert len(kept.steps) == 2 and recorder.totals.errors == 0 and torch.lazy_cuda.contexts == {1}
 
 
-@pytest.mark.parametrize("how", WAYS_TO_WAIT)
-def test_each_way_to_wait_for_a_second_stream_is_seen(torch: Any, how: str) -> None:
-    """torch.cuda's own waits do what they did, and the part of them that was for a collective is waiting."""
-    kept, side = KeepingSink(), torch.lazy.new_stream()
-    recorder = recorder_to(kept)
-    reduce = hooked(torch, recorder, 16 * MS)
-
-    def backward() -> None:
-        other = torch.cuda.stream_of(side)
-        with torch.lazy.on(side):
-            reduce(LazyTensor(), "nccl")
-            event = torch.cuda.Event()
-            event.record(other)
-        torch.lazy.work(4 * MS)
-        {
-            "wait_stream": lambda: torch.cuda.current_stream(1).wait_stream(other),
-            "stream.synchronize": other.synchronize,
-            "event.synchronize": event.synchronize,
-            "synchronize": lambda: torch.cuda.synchronize(1),
-            "accelerator.synchronize": lambda: torch.accelerator.synchronize(1),
-        }[how]()
-
-    train(torch, recorder, backward)
-    assert recorder.totals.errors == recorder.totals.lost == 0 and len(kept.steps) == 6
-    # the second stream does not wait for the forward pass: half of the collective overlaps with it
-    assert median(step.waited for step in kept.steps[1:]) / 1e9 == pytest.approx(8 * MS, abs=6 * MS)
-
-
 def test_the_training_waits_by_synchronize_of_a_handle(torch: Any) -> None:
     """Work.synchronize() has the present stream wait for the collective, as wait() has."""
     kept = KeepingSink()
@@ -152,28 +125,31 @@ def test_the_training_waits_by_synchronize_of_a_handle(torch: Any) -> None:
     assert median(step.waited for step in kept.steps[1:]) / 1e9 == pytest.approx(12 * MS, abs=6 * MS)
 
 
+def on_thread(torch: Any, whose: str, act: Callable[[], object]) -> None:
+    """Acts on the thread that trains, on another, or on one of autograd's."""
+    if whose == "the training's":
+        act()
+        return
+
+    def run() -> None:
+        if whose == "autograd's":
+            torch.lazy_cuda.autograd = threading.get_ident()
+        act()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    torch.lazy_cuda.autograd = 0
+
+
 @pytest.mark.parametrize("how", WAYS_TO_WAIT)
-@pytest.mark.parametrize("whose", ["another thread", "autograd"])
-def test_other_threads_waits_are_not_the_trainings(torch: Any, how: str, whose: str) -> None:
-    """A thread that writes a checkpoint joins a stream on which a collective runs: the training does not wait for that.
-    Autograd's thread runs a part of the training's own backward pass."""
+@pytest.mark.parametrize("whose", ["the training's", "another", "autograd's"])
+def test_each_way_to_wait_for_a_second_stream_is_seen(torch: Any, how: str, whose: str) -> None:
+    """torch.cuda's own waits do what they did, and the part of them that was for a collective is waiting: not where
+    another thread waits, which writes a checkpoint. Autograd's thread runs a part of the backward pass."""
     kept, side = KeepingSink(), torch.lazy.new_stream()
     recorder = recorder_to(kept)
     reduce = hooked(torch, recorder, 16 * MS)
-
-    def join(event: Any, other: Any) -> None:
-        if whose == "autograd":
-            torch.lazy_cuda.autograd = threading.get_ident()
-        if how == "wait_stream":
-            torch.cuda.current_stream(1).wait_stream(other)
-        elif how == "stream.synchronize":
-            other.synchronize()
-        elif how == "event.synchronize":
-            event.synchronize()
-        elif how == "synchronize":
-            torch.cuda.synchronize(1)
-        else:
-            torch.accelerator.synchronize(1)
 
     def backward() -> None:
         other = torch.cuda.stream_of(side)
@@ -182,18 +158,23 @@ def test_other_threads_waits_are_not_the_trainings(torch: Any, how: str, whose: 
             event = torch.cuda.Event()
             event.record(other)
         torch.lazy.work(4 * MS)
-        thread = threading.Thread(target=join, args=(event, other))
-        thread.start()
-        thread.join()
-        torch.lazy_cuda.autograd = 0
+        ways = {
+            "wait_stream": lambda: torch.cuda.current_stream(1).wait_stream(other),
+            "stream.synchronize": other.synchronize,
+            "event.synchronize": event.synchronize,
+            "synchronize": lambda: torch.cuda.synchronize(1),
+            "accelerator.synchronize": lambda: torch.accelerator.synchronize(1),
+        }
+        on_thread(torch, whose, ways[how])
 
     train(torch, recorder, backward)
     assert recorder.totals.errors == recorder.totals.lost == 0 and len(kept.steps) == 6
-    waited = 0.0 if whose == "another thread" else 8 * MS
+    # the second stream does not wait for the forward pass: half of the collective overlaps with it
+    waited = 0.0 if whose == "another" else 8 * MS
     assert median(step.waited for step in kept.steps[1:]) / 1e9 == pytest.approx(waited, abs=6 * MS)
 
 
-@pytest.mark.parametrize("whose", ["another thread", "autograd"])
+@pytest.mark.parametrize("whose", ["another", "autograd's"])
 @pytest.mark.parametrize("async_op", [False, True])
 def test_other_threads_collectives_are_no_wait_of_the_training(torch: Any, whose: str, async_op: bool) -> None:
     """A checkpoint's thread makes collectives of its own while the training computes."""
@@ -202,24 +183,19 @@ def test_other_threads_collectives_are_no_wait_of_the_training(torch: Any, whose
     reduce = hooked(torch, recorder, 8 * MS)
 
     def communicate() -> None:
-        if whose == "autograd":
-            torch.lazy_cuda.autograd = threading.get_ident()
         handle = reduce(LazyTensor(), "nccl", async_op=async_op)
         if handle is not None:
             handle.wait()
 
     def backward() -> None:
-        thread = threading.Thread(target=communicate)
-        thread.start()
-        thread.join()
-        torch.lazy_cuda.autograd = 0
+        on_thread(torch, whose, communicate)
         torch.lazy.work(4 * MS)
 
     train(torch, recorder, backward)
     assert recorder.totals.errors == recorder.totals.lost == 0 and kept.collected == 6
-    waited = 0.0 if whose == "another thread" else 8 * MS
+    waited = 0.0 if whose == "another" else 8 * MS
     assert median(step.waited for step in kept.steps[1:]) / 1e9 == pytest.approx(waited, abs=6 * MS)
-    assert kept.on_device == (0 if whose == "another thread" else 6)
+    assert kept.on_device == (0 if whose == "another" else 6)
 
 
 @pytest.mark.parametrize("graph", ["CUDAGraph", "Graph"])

@@ -15,36 +15,24 @@ import pytest
 from support.lazy_cuda_device import INDEX, LazyCudaDevice
 from support.lazy_device import Collective, LazyDevice, Meeting, Network, as_torch, takes
 from support.lazy_torch import LazyTensor
+from support.lazy_training import StubGroups
 
-from laggard.rankfile import Lane, RankFileReader
+from laggard.rankfile import RankFileReader
 from laggard.rankfile.writer import RankFileWriter
-from laggard.trainer_hooks.collectives.group_counts import GroupCounts
 from laggard.trainer_hooks.collectives.process_group import CollectiveMethod, hook_waits, instrument
 from laggard.trainer_hooks.device import cuda
-from laggard.trainer_hooks.device.api import MARK_LIMIT
+from laggard.trainer_hooks.device.clock import MARK_LIMIT
 from laggard.trainer_hooks.device.collectives import DeviceCollectives
-from laggard.trainer_hooks.output.identity import Identity, header
 from laggard.trainer_hooks.output.rank_file import RankFileSink
 from laggard.trainer_hooks.output.recording import RecordingSink
-from laggard.trainer_hooks.record.recorder import BACKWARD, FORWARD, INPUT, OPTIMIZER, Recorder
+from laggard.trainer_hooks.output.recording_folder import Identity, header
+from laggard.trainer_hooks.record.events import BACKWARD, FORWARD, INPUT, OPTIMIZER
+from laggard.trainer_hooks.record.recorder import Recorder
 from laggard.trainer_hooks.session import device_finder
 
 CALL = CollectiveMethod("all_reduce", 0)
 TIMEOUT = 300
 MS = 0.0025  # a "millisecond" of these tests: long enough for a host that launches, to be ahead of its device
-
-
-class Groups:
-    """Stands in for torch's process groups: a group is its own name."""
-
-    def counts_of(self, name: str) -> GroupCounts:
-        return GroupCounts()
-
-    def lane_logs(self, op: str) -> dict[Any, Any]:
-        return {}
-
-    def lane_log(self, recorder: Recorder, op: str, group: Any) -> Any:
-        return recorder.lane(Lane(op, "dp", f"dp:{group}"), (0, 1, 2))
 
 
 class Rank:
@@ -71,7 +59,7 @@ class Rank:
 
     def hooked(self, method: Callable[..., Any]) -> Callable[..., Any]:
         """torch.distributed's function over a process group's method: of a group, tensors and options."""
-        return as_torch(instrument(method, CALL, self.recorder, Groups(), "allreduce"))  # type: ignore[arg-type]
+        return as_torch(instrument(method, CALL, self.recorder, StubGroups(), "allreduce"))  # type: ignore[arg-type]
 
     def phase(self, phase: int, seconds: float = 0.0, then: Callable[[], object] = lambda: None) -> None:
         self.recorder.enter(phase)
@@ -215,51 +203,6 @@ def test_a_collective_hidden_behind_computation_is_no_wait(rank: Rank) -> None:
     assert all(it["end"] - it["start"] > 19.9 * MS for it in seen.collectives)
 
 
-@pytest.mark.slow
-def test_the_exposed_part_of_a_half_hidden_collective_is_waited(tmp_path: Path) -> None:
-    rank = Rank(0, tmp_path, takes(30 * MS))
-
-    def half_hidden() -> None:
-        handle = rank.reduce(LazyTensor(), "a", async_op=True)
-        rank.device.work(10 * MS)
-        handle.wait()
-
-    for _ in range(6):
-        rank.phase(BACKWARD, 5 * MS, half_hidden)
-        rank.end_step()
-    seen = rank.finish()
-    assert usual(seen.steps, lambda step: step.waited) == about(20 * MS)
-    assert usual(seen.steps, lambda step: step.own) == about(15 * MS)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("computed", "waited"), [(30 * MS, 0.0), (5 * MS, 15 * MS)])
-def test_on_a_second_stream_only_what_the_main_stream_waits_for_is_waited(
-    tmp_path: Path, computed: float, waited: float
-) -> None:
-    """As DeepSpeed's overlap_comm and FSDP2 do: the collective on a stream of its own, joined before the optimizer."""
-    rank = Rank(0, tmp_path, takes(20 * MS))
-    second = rank.device.new_stream()
-
-    def overlapped() -> None:
-        with rank.device.on(second):
-            rank.device.wait_for(rank.device.main)
-            rank.reduce(LazyTensor(), "a")
-        rank.device.work(computed)
-        assert rank.calls is not None
-        rank.calls.time_stream_wait(rank.device.wait_for, second)
-
-    for _ in range(6):
-        rank.phase(BACKWARD, 5 * MS, overlapped)
-        rank.phase(OPTIMIZER, 2 * MS)
-        rank.end_step()
-    seen = rank.finish()
-    assert usual(seen.steps, lambda step: step.waited) == about(waited)
-    assert usual(seen.steps, lambda step: step.own) == about(7 * MS + computed)
-    assert median(it["waited"] for it in seen.collectives) == about(waited)
-    assert median(it["end"] - it["start"] for it in seen.collectives) == about(20 * MS)
-
-
 def test_a_host_that_waits_for_the_second_stream_waits_for_the_collective(tmp_path: Path) -> None:
     rank = Rank(0, tmp_path, takes(20 * MS))
     second = rank.device.new_stream()
@@ -347,19 +290,6 @@ def test_a_graphs_capture_is_left_alone_and_logged(rank: Rank, caplog: pytest.Lo
     assert len(seen.steps) == 4 and len(seen.collectives) == 6
     assert [record.message for record in caplog.records if "CUDA graphs" in record.message] != []
     assert 10 * MS <= seen.steps[2].own < 1
-
-
-@pytest.mark.slow
-def test_marks_are_used_again(rank: Rank) -> None:
-    for number in range(200):
-        rank.phase(BACKWARD, 0.0, lambda: rank.reduce(LazyTensor(), "a", async_op=True).wait())
-        rank.end_step()
-        if number % 10 == 9:
-            rank.device.synchronize()
-    made = rank.gpu.made
-    seen = rank.finish()
-    assert len(seen.steps) == 200 and len(seen.collectives) == 200
-    assert made < 10 * (2 + 3) + 20, f"{made} events for 200 steps of five, at most ten of them in flight"
 
 
 @pytest.mark.slow

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from laggard.trainer_hooks.device import digest_copy
-from laggard.trainer_hooks.device.captures import GraphCaptures
-from laggard.trainer_hooks.device.digest_copy import MAX_UNDER_WAY, DigestCopies
+from laggard.trainer_hooks.device import cuda as digest_copy
+from laggard.trainer_hooks.device.cuda import MAX_UNDER_WAY, DigestCopies
+from laggard.trainer_hooks.device.gpu import GraphCaptures
 
 
 class Slot:

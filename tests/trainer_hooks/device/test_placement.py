@@ -14,11 +14,12 @@ from support.lazy_training import MS, KeepingSink, hooked, recorder_to, train, u
 from support.paths import TESTS
 
 from laggard.rankfile.fact_names import GPU
-from laggard.trainer_hooks.device.placement import Placement, gpu_uuid
-from laggard.trainer_hooks.output.identity import Identity
+from laggard.trainer_hooks.device.gpu import Placement, gpu_uuid
 from laggard.trainer_hooks.output.recording import RecordingSink
-from laggard.trainer_hooks.record.facts import FACTS
-from laggard.trainer_hooks.record.recorder import BACKWARD, FORWARD, INPUT, Recorder
+from laggard.trainer_hooks.output.recording_folder import Identity
+from laggard.trainer_hooks.record.ending import FACTS
+from laggard.trainer_hooks.record.events import BACKWARD, FORWARD, INPUT
+from laggard.trainer_hooks.record.recorder import Recorder
 
 
 def communicating(torch: Any, recorder: Recorder, device: int) -> Any:

@@ -10,8 +10,8 @@ import pytest
 from support.lazy_torch import LazyTensor
 from support.lazy_training import MS, KeepingSink, hooked, recorder_to, train, usual
 
-from laggard.trainer_hooks.device.placement import Placement, gpu_uuid
-from laggard.trainer_hooks.record.recorder import BACKWARD
+from laggard.trainer_hooks.device.gpu import Placement, gpu_uuid
+from laggard.trainer_hooks.record.events import BACKWARD
 
 NVIDIA_ONLY = ("pynvml", "nvidia_smi", "cuda", "cupy")
 

@@ -10,14 +10,14 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 from support.lazy_device import launch
+from support.lazy_training import StubGroups
 
 from laggard.rankfile import Lane
-from laggard.trainer_hooks.collectives.group_counts import GroupCounts
 from laggard.trainer_hooks.collectives.process_group import hook_calls, hook_waits
-from laggard.trainer_hooks.device.clock_offset import DRIFT_PER_MILLION, OffsetBounds
+from laggard.trainer_hooks.device.clock import DRIFT_PER_MILLION, OffsetBounds
 from laggard.trainer_hooks.device.collectives import DeviceCollectives
-from laggard.trainer_hooks.record.recorder import BACKWARD, Recorder
-from laggard.trainer_hooks.record.records import StepRecord, Totals
+from laggard.trainer_hooks.record.events import BACKWARD, Sink, StepRecord, Totals
+from laggard.trainer_hooks.record.recorder import Recorder
 
 MAIN, SIDES = 0, (1, 2)
 
@@ -92,14 +92,12 @@ class TickDevice:
         return True
 
 
-class KeepingSink:
+class KeepingSink(Sink):
     """Keeps what a recorder hands on."""
 
     def __init__(self) -> None:
         self.steps: list[StepRecord] = []
         self.waited: list[int] = []
-
-    def add_lane(self, lane: Lane, members: Sequence[int]) -> None: ...
 
     def collectives(self, step: int, numbers: Sequence[int], launched: Mapping[int, int]) -> None:
         assert all(word in launched for word in numbers[::5])
@@ -107,24 +105,6 @@ class KeepingSink:
 
     def step(self, record: StepRecord, totals: Totals) -> None:
         self.steps.append(record)
-
-    def flush(self, totals: Totals) -> None: ...
-
-    def close(self) -> None: ...
-
-
-class Groups:
-    def __init__(self) -> None:
-        self._logs: dict[Any, Any] = {}
-
-    def counts_of(self, name: str) -> GroupCounts:
-        return GroupCounts()
-
-    def lane_logs(self, op: str) -> dict[Any, Any]:
-        return self._logs
-
-    def lane_log(self, recorder: Recorder, op: str, group: Any) -> Any:
-        return recorder.lane(Lane(op, "dp", "dp"), (0, 1))
 
 
 class Tensor:
@@ -145,7 +125,7 @@ class Program:
         self.recorder = Recorder([self.kept], find_device=self._find)
         self.handles: list[Any] = []
         group_class, work_class = torch_like(self.device)
-        hook_calls(group_class, self.recorder, Groups())  # type: ignore[arg-type]
+        hook_calls(group_class, self.recorder, StubGroups())  # type: ignore[arg-type]
         hook_waits(work_class, self.recorder)
         self.group = group_class()
 

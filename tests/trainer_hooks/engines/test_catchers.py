@@ -6,8 +6,6 @@ Ray itself is not among the tests' dependencies: a module of that name with the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -53,12 +51,6 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-@pytest.fixture(scope="module")
-def warm() -> Iterator[Warm]:
-    with closing(Warm("torch", "torch.distributed")) as server:
-        yield server
-
-
 @pytest.mark.parametrize(
     ("ends", "state", "exit_code", "exception"),
     [
@@ -68,7 +60,7 @@ def warm() -> Iterator[Warm]:
     ],
 )
 def test_what_the_framework_caught_is_how_the_rank_ended(
-    ends: str, state: str, exit_code: int, exception: str, tmp_path: Path, warm: Warm
+    ends: str, state: str, exit_code: int, exception: str, tmp_path: Path, warm_torch_alone: Warm
 ) -> None:
     (tmp_path / "script.py").write_text((TRAINING / "beats.py").read_text() + SCRIPT.replace("ENDS", ends))
     environment = {
@@ -76,7 +68,7 @@ def test_what_the_framework_caught_is_how_the_rank_ended(
         "LAGGARD_RECORD_DIR": str(tmp_path / "recording"),
         "LAGGARD_JOB_ID": "caught",
     }
-    done = warm.run([str(tmp_path / "script.py")], environment)
+    done = warm_torch_alone.run([str(tmp_path / "script.py")], environment)
     assert "KeyError" in done.stdout or "SystemExit" in done.stdout, done
     (row,) = RankFiles(str(tmp_path / "ranks"), "n0").read().ranks
     assert row.state == state and row.end is not None

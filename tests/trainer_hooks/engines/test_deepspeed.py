@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,10 +10,6 @@ import pytest
 from support.paths import DEMO_TRAINING
 
 from laggard.rankfile import RankFileReader
-
-
-def read(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 @pytest.mark.spine
@@ -86,37 +78,6 @@ def test_one_of_two_engines_ends_the_steps_which_contain_both(launch: Callable[.
             steps = file.steps()
             assert [step.step for step in steps] == list(range(6))
             assert all(step.phases[2] > 50_000_000 for step in steps[1:]), "the critic's backward pass is in each"
-
-
-@pytest.mark.slow
-def test_with_laggard_off_nothing_is_written(launch: Callable[..., Any], tmp_path: Path) -> None:
-    launch(DEMO_TRAINING, ["--steps", "2"], extra={"LAGGARD_OFF": "1"})
-    assert not (tmp_path / "ranks").exists()
-
-
-@pytest.mark.slow
-def test_without_a_rank_directory_the_training_goes_on(launch: Callable[..., Any], tmp_path: Path) -> None:
-    (tmp_path / "ranks").write_text("a file in place of the directory")
-    ranks = launch(DEMO_TRAINING, ["--steps", "2"])
-    assert all("no rank file in" in rank.stderr for rank in ranks)
-
-
-@pytest.mark.slow
-def test_under_torchrun_the_script_needs_no_change(tmp_path: Path) -> None:
-    bin_directory = Path(sys.executable).parent
-    command = [str(bin_directory / "torchrun"), "--nproc-per-node", "2", "--no-python", str(bin_directory / "laggard")]
-    done = subprocess.run(
-        [*command, "run", "--record", str(tmp_path / "recording"), str(DEMO_TRAINING), "--steps", "3"],
-        env={**os.environ, "LAGGARD_RANK_DIR": str(tmp_path / "ranks")},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    first_lines = [read(path)[0] for path in sorted((tmp_path / "recording").iterdir())]
-    processes = {line.pop("process")["pid"] for line in first_lines}
-    assert len(processes) == len(first_lines) == 2 and first_lines[0] == first_lines[1]
-    assert first_lines[0]["laggard_recording"] == 1
 
 
 @pytest.mark.slow

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from laggard.trainer_hooks.engines.known_loaders import ITERATORS, NEXT_METHODS, hook_known_loaders
-from laggard.trainer_hooks.pytorch import import_hook
-from laggard.trainer_hooks.record.recorder import EVALUATION, INPUT
+from laggard.trainer_hooks import wrapping
+from laggard.trainer_hooks.engines.known_calls import ITERATORS, NEXT_METHODS, hook_calls, loader_calls
+from laggard.trainer_hooks.record.events import EVALUATION, INPUT
 
 
 class Phases:
@@ -53,8 +53,8 @@ class Batches:
 @pytest.fixture
 def session(monkeypatch: pytest.MonkeyPatch) -> Phases:
     """The libraries are there, each with the class and the method that is looked for, and hooked by this test alone."""
-    monkeypatch.setattr(import_hook, "_acts", {})
-    monkeypatch.setattr(import_hook, "_unseen", set())
+    monkeypatch.setattr(wrapping, "_acts", {})
+    monkeypatch.setattr(wrapping, "_unseen", set())
     for name, path in (*((name, f"{owner}.__next__") for name, owner in NEXT_METHODS), *ITERATORS):
         owner, _, method = path.partition(".")
         module = sys.modules.get(name)
@@ -63,7 +63,7 @@ def session(monkeypatch: pytest.MonkeyPatch) -> Phases:
         kind = module.__dict__.setdefault(owner, type(owner, (), {}))
         setattr(kind, method, (lambda self: 5) if method == "__next__" else (lambda self, *_: Batches()))
     session = Phases()
-    hook_known_loaders(session)  # type: ignore[arg-type]
+    hook_calls(loader_calls(session))  # type: ignore[arg-type]
     return session
 
 
@@ -110,5 +110,5 @@ def test_other_threads_wait_for_nobody(session: Phases) -> None:
 
 
 def test_what_is_hooked_is_not_hooked_again(session: Phases) -> None:
-    hook_known_loaders(session)  # type: ignore[arg-type]
+    hook_calls(loader_calls(session))  # type: ignore[arg-type]
     assert next(made(*NEXT_METHODS[0])) == 5 and session.taken() == [INPUT, "left"]

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
+from laggard.kit.processes import MAX_THREADS, read_thread_times
 from laggard.recording.reader import read_recording
-from laggard.thread_times import MAX_THREADS, read_thread_times
-from laggard.trainer_hooks.output.cpu_wait import FIRST_LOOK_SECONDS, LOOK_SECONDS, CpuWaitLines
+from laggard.trainer_hooks.output.threads import CPU_WAIT_FIRST_LOOK_SECONDS, LOOK_SECONDS, CpuWaitLines
 
 SPIN = "import os; os.sched_setaffinity(0, {%d})\nwhile os.getppid() == %d: sum(range(9999))"
 
@@ -43,7 +43,7 @@ def test_the_time_in_the_run_queue_is_written(crowded: None) -> None:
         sum(range(99_999))
     (line,) = lines
     told = line["cpu_wait"]
-    assert line["kind"] == "cpu_wait" and told["seconds"] >= FIRST_LOOK_SECONDS
+    assert line["kind"] == "cpu_wait" and told["seconds"] >= CPU_WAIT_FIRST_LOOK_SECONDS
     assert told["running_seconds"] > 0 and told["queued_seconds"] > 0.2 * told["running_seconds"]
     assert told["throttled_seconds"] >= 0
 
@@ -70,7 +70,7 @@ def test_it_is_written_every_few_seconds_and_not_more_often(monkeypatch: pytest.
     for second in range(1, 33):
         now = float(second)
         watch.look()
-    assert [line["cpu_wait"]["seconds"] for line in lines] == [FIRST_LOOK_SECONDS, *[LOOK_SECONDS] * 5]
+    assert [line["cpu_wait"]["seconds"] for line in lines] == [CPU_WAIT_FIRST_LOOK_SECONDS, *[LOOK_SECONDS] * 5]
 
 
 def test_the_reader_has_the_newest_and_refuses_what_is_no_time(tmp_path: Path) -> None:

@@ -13,14 +13,14 @@ import pytest
 from support.agents import RankProcess
 from support.fake_ras import FakeCommunicator, FakeRank, FakeRas
 from support.stack_documents import sampled
+from support.waiting import wait_for
 
 from laggard.cli import main
 from laggard.rankfile import RankFileReader
 from laggard.stacks.fault_text import header
+from laggard.stacks.kernel_side import decode
 from laggard.stacks.sampled import STALLED
-from laggard.stacks.unanswered import decode
-from laggard.trainer_hooks.output.hang_folder import RAS_REPORT, HangFolder
-from laggard.trainer_hooks.output.ras_report import own_report
+from laggard.trainer_hooks.output.hang_folder import RAS_REPORT, HangFolder, own_report
 
 Ras = Callable[..., FakeRas]
 
@@ -50,17 +50,10 @@ def keep(base: Path, step: int = 7, rank_file: Path | None = None, stalled_secon
     return found
 
 
-def until_there(path: Path) -> None:
-    deadline = time.monotonic() + 120
-    while not path.exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def test_what_ras_tells_is_kept_and_read(tmp_path: Path, ras: Ras, capsys: pytest.CaptureFixture[str]) -> None:
     server = ras()
     folder = keep(tmp_path)
-    until_there(folder / RAS_REPORT)
+    wait_for((folder / RAS_REPORT).exists)
     assert (folder / RAS_REPORT).stat().st_mode & 0o077 == 0
     assert main(["diagnose", str(folder)]) == 1
     told = " ".join(capsys.readouterr().out.split())
@@ -116,12 +109,13 @@ def test_a_rank_that_is_stopped_is_seen_by_the_one_beside_it(
         rank.do("beat")
     ranks[2].process.send_signal(signal.SIGSTOP)
     own = rank_dir / "own.rank"
-    deadline = time.monotonic() + 60
-    files: set[str] = set()
-    while "rank-2.kernel" not in files:
-        assert time.monotonic() < deadline
-        folder = keep(tmp_path / "kept", rank_file=own, stalled_seconds=0.0)
-        files = {file.name for file in folder.glob("*.kernel")}
+
+    def kept() -> Path:
+        return keep(tmp_path / "kept", rank_file=own, stalled_seconds=0.0)
+
+    wait_for(lambda: (kept() / "rank-2.kernel").exists())
+    folder = kept()
+    files = {file.name for file in folder.glob("*.kernel")}
     assert files <= {"rank-1.kernel", "rank-2.kernel"}, "rank 1 may be late with its next beat; the others do not count"
     seen = decode((folder / "rank-2.kernel").read_bytes())
     assert (seen.rank, seen.pid, seen.side.state) == (2, ranks[2].process.pid, "T")
@@ -155,14 +149,15 @@ def test_the_lines_that_were_written_for_a_silent_rank_are_kept(
     dump = f"Timeout (0:00:04)!\nThread 0x0000000000000007 (most recent call first):\n{frames}"
     recorded.write_bytes(header("test", 1, "n0", rank.process.pid, 7) + dump.encode())
     os.utime(recorded, (1000.0, 1000.0))
-    deadline = time.monotonic() + 60
-    kept: set[str] = set()
-    while "rank-1.fault" not in kept:
-        assert time.monotonic() < deadline
+
+    def kept() -> Path:
         place = HangFolder(str(tmp_path / "kept"), 0, dict, str(rank_dir / "own.rank"), recorded_base)
         place.keep(sampled(0, why=STALLED, stalled_seconds=0.0))
         (folder,) = (tmp_path / "kept").glob("hang-*")
-        kept = {file.name for file in folder.iterdir()}
+        return folder
+
+    wait_for(lambda: (kept() / "rank-1.fault").exists())
+    folder = kept()
     beside = rank.path.with_suffix(".fault")
     for copy in (folder / "rank-1.fault", beside):
         assert copy.read_bytes() == recorded.read_bytes() and copy.stat().st_mtime == 1000.0

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.waiting import wait_for
 
 from laggard.agent.ranks.reader import RankFiles
 from laggard.rankfile import BeatRecord, GroupState, Lane, RankFileError, RankFileReader
@@ -27,9 +28,11 @@ from laggard.rankfile.layout import (
 )
 from laggard.rankfile.writer import RankFileWriter
 from laggard.trainer_hooks.collectives.flight_recorder import FlightRecorderStatus
-from laggard.trainer_hooks.output import heartbeat as heartbeat_module
-from laggard.trainer_hooks.output.heartbeat import Heartbeat
-from laggard.trainer_hooks.record.facts import Facts
+from laggard.trainer_hooks.output import rank_file as heartbeat_module
+from laggard.trainer_hooks.output.rank_file import Heartbeat
+from laggard.trainer_hooks.record.ending import Facts
+from laggard.trainer_hooks.record.event_log import HotPathState
+from laggard.trainer_hooks.record.events import PendingWork
 
 pytestmark = pytest.mark.apart  # processes that wait
 
@@ -40,7 +43,7 @@ import ctypes, os, signal, sys, time
 from laggard.rankfile import Lane
 from laggard.rankfile.writer import RankFileWriter
 from laggard.trainer_hooks.session import Session
-from laggard.trainer_hooks.record.facts import FACTS
+from laggard.trainer_hooks.record.ending import FACTS
 session = Session(); session.open(); recorder = session.recorder
 log = recorder.lane(Lane("all_reduce", "dp", "dp:0-1"), (0, 1))
 def collective():
@@ -74,12 +77,8 @@ def row(folder: Path) -> Any:
     return found
 
 
-def until(folder: Path, condition: Callable[[Any], bool], seconds: float = 120.0) -> Any:
-    deadline = time.monotonic() + seconds
-    while not condition(found := row(folder)):
-        assert time.monotonic() < deadline, found
-        time.sleep(0.05)
-    return found
+def until(folder: Path, condition: Callable[[Any], bool]) -> Any:
+    return wait_for(lambda: found if condition(found := row(folder)) else None, lambda: row(folder))
 
 
 WAIT = "sys.stdin.readline()\n"
@@ -154,8 +153,8 @@ def test_the_exit_is_the_trainers_own(train: Any, tmp_path: Path, body: str, sta
 @pytest.mark.slow
 def test_exits_while_beating_are_clean(tmp_path: Path) -> None:
     """Beats without a pause, so that every exit comes during one."""
-    body = TRAINER.replace("session = Session()", "import laggard.trainer_hooks.output.heartbeat as it\n"
-        "it.Heartbeat.__init__.__defaults__ = (1e-6, lambda: None)\nsession = Session()")  # fmt: skip
+    hasty = "from laggard.trainer_hooks.output import open_outputs as it\nit._DRAINS_PER_BEAT = 1\n"
+    body = f"{hasty}it.WriterThread._interval_seconds = lambda _: 1e-6\n{TRAINER}"
     environment = {**os.environ, "LAGGARD_RANK_DIR": str(tmp_path)}
     command = [sys.executable, "-c", body]
     for _ in range(10):
@@ -259,10 +258,15 @@ def torch_status(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return reads
 
 
+def heartbeat_of(writer: RankFileWriter, lanes: tuple[tuple[int, int], ...]) -> Heartbeat:
+    live = HotPathState(writer.words, PendingWork(lambda _: None))
+    return Heartbeat(live, lambda: lanes, Facts(), 1.0, [writer.write_beat], writer.write_facts)
+
+
 def test_torch_is_asked_seldom_only_while_the_training_moves(
     written: RankFileWriter, tmp_path: Path, torch_status: list[int]
 ) -> None:
-    heartbeat = Heartbeat(written, lambda: (), Facts(), 1.0)
+    heartbeat = heartbeat_of(written, ())
 
     def beat() -> BeatRecord:
         heartbeat.beat()
@@ -341,7 +345,7 @@ def test_hostile_facts_are_harmless(
 
 
 def test_an_impossible_beat_is_rejected(written: RankFileWriter, tmp_path: Path) -> None:
-    from laggard.agent.ranks.validation import validate_beat
+    from laggard.agent.ranks.row import validate_beat
 
     for beat in (BeatRecord(-5, 1, 0, (), ()), BeatRecord(1, 1, 9, (), ()), BeatRecord(1, 1, 0, ((-1, 0),), ())):
         with pytest.raises(RankFileError, match="impossible beat"):
@@ -353,7 +357,7 @@ def test_a_beat_takes_little_of_the_gil(written: RankFileWriter) -> None:
     """CPU time of the thread that beats, with the most lanes and without torch: 42 us on a quiet machine, and some more
     where others use its caches. bench/beat.py holds all of it to 100 us."""
     lanes = tuple((number, number) for number in range(64))
-    heartbeat = Heartbeat(written, lambda: lanes, Facts(), 1.0)
+    heartbeat = heartbeat_of(written, lanes)
     spent = []
     for _ in range(300):
         began = time.thread_time_ns()

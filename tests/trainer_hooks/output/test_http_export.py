@@ -21,9 +21,9 @@ from support.ports import free_port
 
 from laggard.agent.prober.loop import ProbeRound
 from laggard.agent.ranks.reader import RankFiles
-from laggard.agent.web.metrics import agent_metrics
-from laggard.errors import UsageError
-from laggard.http.security_headers import NO_PAGE
+from laggard.agent.web.routes import agent_metrics
+from laggard.kit.errors import UsageError
+from laggard.kit.http_message import NO_PAGE
 from laggard.model import Report, Verdict
 from laggard.trainer_hooks.output.http_export import rank_address
 
@@ -34,7 +34,7 @@ import logging, os, sys
 logging.basicConfig(format="%(message)s", level=logging.INFO)
 from laggard.rankfile import Lane
 from laggard.trainer_hooks.session import Session
-from laggard.trainer_hooks.record.recorder import BACKWARD, FORWARD, INPUT, OPTIMIZER
+from laggard.trainer_hooks.record.events import BACKWARD, FORWARD, INPUT, OPTIMIZER
 session = Session(); session.open(); recorder = session.recorder
 log = recorder.lane(Lane("all_reduce", "dp", 'dp:0-1'), (0, 1))
 for step in range(5):
@@ -154,7 +154,9 @@ def test_each_local_rank_has_a_port_of_its_own() -> None:
 
 @pytest.mark.slow
 def test_slow_clients_and_junk_hold_up_nobody(train: Callable[..., Trainer]) -> None:
-    trainer = train("import laggard.http.message as it; it.HEAD_SECONDS = 600.0\n" + WAIT)  # those who wait do so long
+    trainer = train(
+        "import laggard.kit.http_message as it; it.HEAD_SECONDS = 600.0\n" + WAIT
+    )  # those who wait do so long
     url = trainer.url()
     host, port = url.removeprefix("http://").removesuffix("/metrics").split(":")
     with contextlib.ExitStack() as stack:
@@ -171,20 +173,6 @@ def test_slow_clients_and_junk_hold_up_nobody(train: Callable[..., Trainer]) -> 
         with refused.value as answer:
             assert (answer.code, answer.headers["Allow"]) == (405, "GET, HEAD")
         assert trainer.end()[0] == 0  # with clients still connected
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("body", "status"),
-    [
-        ("os._exit(5)", 5),
-        ("raise SystemExit(7)", 7),
-        ("raise RuntimeError('x')", 1),
-        ("os.kill(os.getpid(), 15)", -15),
-    ],
-)
-def test_the_exit_is_the_scripts_own(train: Callable[..., Trainer], body: str, status: int) -> None:
-    assert train(WAIT + body).end()[0] == status
 
 
 @pytest.mark.slow

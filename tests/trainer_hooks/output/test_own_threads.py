@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from support.waiting import wait_for
 
-from laggard.locate.own_threads import own_threads
+from laggard.locate.job_timings import own_threads
 from laggard.rankfile.fact_names import OWN_THREADS
-from laggard.trainer_hooks.output.own_threads import FIRST_LOOK_SECONDS, MAX_NAMED, OwnThreads
-from laggard.trainer_hooks.record.facts import Facts
+from laggard.trainer_hooks.output.threads import FIRST_LOOK_SECONDS, MAX_NAMED, OwnThreads
+from laggard.trainer_hooks.record.ending import Facts
 
 
 @pytest.fixture
@@ -38,13 +38,13 @@ def spinning() -> Iterator[Any]:
 
 def told_by(watch: OwnThreads, facts: Facts) -> dict[str, Any]:
     """The first thing that it says of more than nothing."""
-    until = time.monotonic() + 120
-    while facts.get(OWN_THREADS) is None and time.monotonic() < until:
+
+    def looked() -> Any:
         watch.woke(3_000_000)
         watch.look()
-        time.sleep(0.05)
-    told = facts.get(OWN_THREADS)
-    assert isinstance(told, dict)
+        return facts.get(OWN_THREADS)
+
+    told: dict[str, Any] = wait_for(looked)
     return told
 
 

@@ -10,17 +10,18 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.waiting import wait_for
 
 from laggard.locate.describe import sentence
 from laggard.rankfile import RankFileReader
 from laggard.recording.judged import judge_recording
 from laggard.recording.reader import RecordedTimings, read_recording
-from laggard.trainer_hooks.output.line_file import LineFile
+from laggard.trainer_hooks.output.recording import LineFile
 
 pytestmark = pytest.mark.apart
 
@@ -29,7 +30,7 @@ import os, signal, sys, time
 from laggard.rankfile import Lane
 from laggard.trainer_hooks.session import Session
 from laggard.trainer_hooks.collectives.process_group import hook_calls
-from laggard.trainer_hooks.record.recorder import BACKWARD, FORWARD, INPUT, OPTIMIZER
+from laggard.trainer_hooks.record.events import BACKWARD, FORWARD, INPUT, OPTIMIZER
 session = Session(); session.open(); recorder = session.recorder
 
 class Groups:
@@ -104,22 +105,16 @@ def trains(folder: Path, rank: int, body: str) -> Iterator[None]:
         process.wait()
 
 
-def wait_for(what: str, holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 240
-    while not holds():
-        assert time.monotonic() < deadline, f"{what}: not in four minutes"
-        time.sleep(0.1)
+def lines_of(folder: Path, rank: int, kind: str) -> list[dict[str, Any]]:
+    """Its lines of that kind, as far as they are written."""
+    file = folder / "recording" / f"rank-{rank}.jsonl"
+    lines = file.read_text().split("\n")[:-1] if file.exists() else ()
+    return [record for record in map(json.loads, lines) if record.get("kind") == kind]
 
 
 def beats(folder: Path, rank: int) -> list[dict[str, Any]]:
-    """The lines about where the rank stands, as far as they are written."""
-    file = folder / "recording" / f"rank-{rank}.jsonl"
-    lines = file.read_text().split("\n")[:-1] if file.exists() else ()
-    return [record for record in map(json.loads, lines) if record.get("kind") == "beat"]
-
-
-def of_kind(folder: Path, kind: str) -> list[dict[str, Any]]:
-    return [record for record in records(folder) if record.get("kind") == kind]
+    """The lines about where the rank stands."""
+    return lines_of(folder, rank, "beat")
 
 
 def trace(folder: Path) -> RecordedTimings:
@@ -143,7 +138,7 @@ def raises(error: str) -> str:
 def test_it_is_complete_where_python_ends_the_process(tmp_path: Path, body: str, status: int) -> None:
     done = train(tmp_path, body)
     assert done.returncode == status, done.stderr
-    assert [step["step"] for step in of_kind(tmp_path, "step")] == list(range(9))
+    assert [step["step"] for step in lines_of(tmp_path, 0, "step")] == list(range(9))
     end = records(tmp_path)[-1]
     assert {name: end.pop(name) for name in ("kind", "rank", "lost")} == {"kind": "end", "rank": 0, "lost": 0}
     assert end.pop("at_seconds") > 0.0
@@ -152,7 +147,7 @@ def test_it_is_complete_where_python_ends_the_process(tmp_path: Path, body: str,
     else:  # Python tells its hook of uncaught exceptions nothing of sys.exit(): `laggard run` alone sees that
         assert end == {}
     assert trace(tmp_path).gaps == ()
-    unfinished = [record for record in of_kind(tmp_path, "collective") if record["step"] == 9]
+    unfinished = [record for record in lines_of(tmp_path, 0, "collective") if record["step"] == 9]
     assert [record["end"] is None for record in unfinished] == ([False, True] if "end" in body else [])
     assert trace(tmp_path).timings.steps.tolist() == list(range(9))  # the unfinished step does not count
 
@@ -172,8 +167,8 @@ def test_it_has_whole_steps_and_a_reported_loss_where_the_kernel_ends_the_proces
 ) -> None:
     done = train(tmp_path, f"\nwait_for_steps(9)\ndef end(): {end}\nstep(end)")
     assert done.returncode == status, done.stderr
-    assert [step["step"] for step in of_kind(tmp_path, "step")] == list(range(9))
-    assert len(of_kind(tmp_path, "collective")) == 2 * 9
+    assert [step["step"] for step in lines_of(tmp_path, 0, "step")] == list(range(9))
+    assert len(lines_of(tmp_path, 0, "collective")) == 2 * 9
     gap = "the recording of rank 0 has no end: its process was killed, or left by os._exit, and what "
     gap += "it did after step 8 is lost"
     assert trace(tmp_path).gaps == (gap,)
@@ -187,7 +182,7 @@ def test_of_a_job_that_is_killed_the_recordings_tell_who_was_stopped(tmp_path: P
         more + "step(lambda: time.sleep(1000))",
     )
     with trains(tmp_path, 0, waits), trains(tmp_path, 1, stopped):
-        wait_for("rank 0 says that it stands", lambda: any(it["quiet_seconds"] > 7 for it in beats(tmp_path, 0)))
+        wait_for(lambda: any(it["quiet_seconds"] > 7 for it in beats(tmp_path, 0)))
         living = judge_recording([str(tmp_path / "recording")]).location
     assert sentence(living).startswith("Rank 1 on "), sentence(living)
     assert "is hung, stopped by a signal or a debugger: the others wait for it." in sentence(living)
@@ -219,22 +214,12 @@ def test_of_a_job_that_is_killed_the_recordings_tell_who_was_stopped(tmp_path: P
 @pytest.mark.slow
 def test_a_rank_that_looks_at_the_others_keeps_the_lock_by_which_its_agent_knows_that_it_lives(tmp_path: Path) -> None:
     stopped, waits = "step(lambda: os.kill(os.getpid(), signal.SIGSTOP))", "step(lambda: time.sleep(1000))"
-    folder = tmp_path / "recording"
     with trains(tmp_path, 0, waits), trains(tmp_path, 1, stopped):
-        wait_for("rank 0 sees the other", lambda: folder.exists() and bool(seen(tmp_path, 0)))
-        held = [holder for path in (tmp_path / "ranks").rglob("*.rank") if (holder := lock_holder(path))]
-        assert len(held) == 2, "each rank holds the lock of its file"
-
-
-def seen(folder: Path, rank: int) -> list[dict[str, Any]]:
-    file = folder / "recording" / f"rank-{rank}.jsonl"
-    lines = file.read_text().split("\n")[:-1] if file.exists() else ()
-    return [record for record in map(json.loads, lines) if record.get("kind") == "saw"]
-
-
-def lock_holder(path: Path) -> int | None:
-    with RankFileReader(str(path)) as file:
-        return file.lock_holder()
+        wait_for(lambda: lines_of(tmp_path, 0, "saw"))
+        for path in (tmp_path / "ranks").rglob("*.rank"):
+            with RankFileReader(str(path)) as file:
+                assert file.lock_holder(), "each rank holds the lock of its file"
+        assert len(list((tmp_path / "ranks").rglob("*.rank"))) == 2
 
 
 @pytest.mark.slow
@@ -258,7 +243,7 @@ step(gone)
     ]
     ended = [process.wait(240) for process in ranks]
     assert ended == [1, -number]
-    (line,) = seen(tmp_path, 0)
+    (line,) = lines_of(tmp_path, 0, "saw")
     assert (line["of"], line["state"], line["in_flight"]["seq"]) == (1, "gone", 20)
     location = judge_recording([str(tmp_path / "recording")]).location
     if number == signal.SIGKILL:
@@ -298,16 +283,6 @@ def test_of_a_recording_from_elsewhere_without_an_end_no_death_is_told(tmp_path:
 
 
 @pytest.mark.slow
-def test_of_a_job_that_is_killed_while_it_trains_nobody_is_named(tmp_path: Path) -> None:
-    with trains(tmp_path, 0, "\nwhile True: step()"), trains(tmp_path, 1, "\nwhile True: step()"):
-        for rank in (0, 1):
-            file = tmp_path / "recording" / f"rank-{rank}.jsonl"
-            wait_for("the rank trains", lambda file=file: file.exists() and file.stat().st_size > 100_000)
-    location = judge_recording([str(tmp_path / "recording")]).location
-    assert not location.culprits, sentence(location)
-
-
-@pytest.mark.slow
 def test_the_end_of_a_process_without_torch_does_not_import_it(tmp_path: Path) -> None:
     before = "import atexit, sys\natexit.register(lambda: print('torch' in sys.modules))\n"  # runs after laggard's own
     done = subprocess.run(
@@ -322,8 +297,8 @@ def test_the_end_of_a_process_without_torch_does_not_import_it(tmp_path: Path) -
 def test_a_rank_that_is_killed_at_once_leaves_a_recording(tmp_path: Path) -> None:
     body = """
 import os
-from laggard.trainer_hooks.output import line_file
-line_file.LineFile._write_queue = lambda self: None  # the thread has not come to run yet
+from laggard.trainer_hooks.output.recording import LineFile
+LineFile._write_queue = lambda self: None  # the thread has not come to run yet
 from laggard.trainer_hooks.session import Session
 Session().open()
 os._exit(3)
@@ -345,8 +320,8 @@ def fork():
 step(fork)
 """
     assert train(tmp_path, body).returncode == 0
-    assert [step["step"] for step in of_kind(tmp_path, "step")] == list(range(10))
-    assert len(of_kind(tmp_path, "collective")) == 20 and len(of_kind(tmp_path, "end")) == 1
+    assert [step["step"] for step in lines_of(tmp_path, 0, "step")] == list(range(10))
+    assert len(lines_of(tmp_path, 0, "collective")) == 20 and len(lines_of(tmp_path, 0, "end")) == 1
 
 
 @pytest.fixture
@@ -368,7 +343,7 @@ def test_a_full_disk_is_one_line_and_the_training_goes_on(small_disk: Path, tmp_
     assert done.returncode == 0
     (line,) = done.stderr.splitlines()
     assert line.endswith("rank-0.jsonl ends here, the training goes on: No space left on device"), line
-    there = [step["step"] for step in of_kind(tmp_path, "step")]
+    there = [step["step"] for step in lines_of(tmp_path, 0, "step")]
     assert there == list(range(len(there))) and 4 < len(there) < 109
     lost, errors = map(int, done.stdout.split())
     # A step has six spans, two collectives and itself; the line of the environment may come before or after.
@@ -397,8 +372,12 @@ def test_a_recording_is_bounded_and_logs_it(tmp_path: Path, caplog: pytest.LogCa
     assert len(caplog.records) == 1 and "960 bytes, and the limit is 1000" in caplog.text
 
 
-def test_a_recording_is_there_once_its_head_is_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another rank that looks meanwhile would take a file without a head for another run's."""
+@pytest.mark.parametrize("hard_links", [True, False])
+def test_a_recording_is_there_once_its_head_is_in_it(
+    hard_links: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another rank that looks meanwhile would take a file without a head for another run's. Where os.link fails, it
+    stands in for a file system without hard links."""
     path, write = tmp_path / "rank-0.jsonl", os.write
     seen: list[bool] = []
 
@@ -406,26 +385,17 @@ def test_a_recording_is_there_once_its_head_is_in_it(tmp_path: Path, monkeypatch
         seen.append(path.exists())
         return write(descriptor, data)
 
-    monkeypatch.setattr("laggard.trainer_hooks.output.line_file.os.write", watched)
-    LineFile(str(path), "head").close()
-    assert seen == [False] and path.read_text() == "head\n"
-    with pytest.raises(FileExistsError):
-        LineFile(str(path), "head of another")
-    assert path.read_text() == "head\n" and [each.name for each in tmp_path.iterdir()] == ["rank-0.jsonl"]
-
-
-def test_a_file_system_without_hard_links_has_recordings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """os.link stands in for such a file system."""
-
     def refused(*_: Any) -> None:
         raise PermissionError(1, "Operation not permitted")
 
-    monkeypatch.setattr("laggard.trainer_hooks.output.line_file.os.link", refused)
-    path = tmp_path / "rank-0.jsonl"
+    monkeypatch.setattr("laggard.trainer_hooks.output.recording.os.write", watched)
+    if not hard_links:
+        monkeypatch.setattr("laggard.trainer_hooks.output.recording.os.link", refused)
     LineFile(str(path), "head").close()
-    assert path.read_text() == "head\n" and [each.name for each in tmp_path.iterdir()] == ["rank-0.jsonl"]
+    assert seen == ([False] if hard_links else [False, True]) and path.read_text() == "head\n"
     with pytest.raises(FileExistsError):
         LineFile(str(path), "head of another")
+    assert path.read_text() == "head\n" and [each.name for each in tmp_path.iterdir()] == ["rank-0.jsonl"]
 
 
 def test_a_stuck_disk_holds_up_nobody(
@@ -433,7 +403,7 @@ def test_a_stuck_disk_holds_up_nobody(
 ) -> None:
     """os.write stands in for a disk on a file server that has gone away."""
     gone = threading.Event()
-    monkeypatch.setattr("laggard.trainer_hooks.output.line_file.os.write", lambda *_: gone.wait(300) and 0)
+    monkeypatch.setattr("laggard.trainer_hooks.output.recording.os.write", lambda *_: gone.wait(300) and 0)
     file = LineFile(str(tmp_path / "x.jsonl"))
     began = time.monotonic()
     for _ in range(80):

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from laggard.process_identity import own_identity, state_of
-from laggard.trainer_hooks.output.identity import Identity
-from laggard.trainer_hooks.output.recording_folder import folder_of_run, rank_file_name
+from laggard.kit.processes import own_identity, state_of
+from laggard.trainer_hooks.output.recording_folder import Identity, folder_of_run, rank_file_name
 
 LONG_AGO = 86_400.0
 GONE = {**own_identity(), "start_ticks": 1}
@@ -50,6 +49,7 @@ def test_the_ranks_of_one_run_share_a_folder(tmp_path: Path) -> None:
 
 
 def test_a_file_that_another_rank_has_just_made_and_not_begun_is_of_this_run(tmp_path: Path) -> None:
+    """Ranks start at once, and a busy machine may stop one between the two steps."""
     path = tmp_path / rank_file_name(1, 0)
     path.touch()
     assert chosen(tmp_path, rank=0) == "."
@@ -85,9 +85,3 @@ def test_a_process_is_told_from_a_later_one_of_its_number() -> None:
     assert state_of({**own, "pid": 1 << 22}) == "gone", "no process has this number"
     for other in (None, {}, {**own, "boot_id": "x"}, {**own, "pid_namespace": "x"}, {**own, "pid": "1"}, {"pid": -1}):
         assert state_of(other) is None, f"{other}: another machine's"
-
-
-def test_a_file_that_another_rank_has_just_opened_is_of_the_same_run(tmp_path: Path) -> None:
-    """Ranks start at once, and a busy machine may stop one between the two steps."""
-    (tmp_path / "rank-1.jsonl").touch()
-    assert chosen(tmp_path) == "."

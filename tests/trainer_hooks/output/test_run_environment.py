@@ -11,7 +11,7 @@ import pytest
 from laggard.deepspeed_config import told_settings
 from laggard.rankfile.fact_names import ENVIRONMENT
 from laggard.trainer_hooks.output.run_environment import MAX_CHARACTERS, RunEnvironment, run_environment
-from laggard.trainer_hooks.record.facts import Facts
+from laggard.trainer_hooks.record.ending import Facts
 
 SECRETS = {
     "NCCL_COMM_ID": "10.0.0.1:5",

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from support.nccl_logs import log_text
 
-from laggard.environment import ENV_NCCL_LOG
-from laggard.nccl.library import loaded_version
+from laggard.kit.environment import ENV_NCCL_LOG
+from laggard.nccl.private_log import loaded_version
 from laggard.nccl.transport import Transport
-from laggard.trainer_hooks.output.transport_watch import TransportWatch
-from laggard.trainer_hooks.record.facts import Facts
+from laggard.trainer_hooks.output.run_environment import TransportWatch
+from laggard.trainer_hooks.record.ending import Facts
 
 
 @pytest.fixture

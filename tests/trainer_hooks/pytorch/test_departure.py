@@ -3,8 +3,6 @@ force."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -31,13 +29,6 @@ train(12)
 LEAVES = "dist.destroy_process_group(); time.sleep(0.3); "
 
 
-@pytest.fixture(scope="module")
-def warm() -> Iterator[Warm]:
-    """Not the shared one: where torch._dynamo is imported, a forked child that ends its groups hangs."""
-    with contextlib.closing(Warm("torch", "torch.distributed")) as server:
-        yield server
-
-
 @pytest.mark.parametrize(
     ("end", "state"),
     [
@@ -53,7 +44,7 @@ def warm() -> Iterator[Warm]:
         ("try: raise KeyError\nfinally: dist.destroy_process_group(); time.sleep(0.3); os._exit(1)", "died"),
     ],
 )
-def test_who_has_left_is_not_dead(end: str, state: str, tmp_path: Path, warm: Warm) -> None:
+def test_who_has_left_is_not_dead(end: str, state: str, tmp_path: Path, warm_torch_alone: Warm) -> None:
     (tmp_path / "script.py").write_text((TRAINING / "beats.py").read_text() + SCRIPT + end)
     environment = {
         "LAGGARD_RANK_DIR": str(tmp_path / "ranks"),
@@ -61,7 +52,7 @@ def test_who_has_left_is_not_dead(end: str, state: str, tmp_path: Path, warm: Wa
         "LAGGARD_JOB_ID": "leaves",
         "GLOO_SOCKET_IFNAME": "lo",
     }
-    warm.run(["-m", "laggard", "run", str(tmp_path / "script.py")], environment)
+    warm_torch_alone.run(["-m", "laggard", "run", str(tmp_path / "script.py")], environment)
     (row,) = RankFiles(str(tmp_path / "ranks"), "n0").read().ranks
     assert row.state == state
     location = judge_recording([str(tmp_path / "recording")]).location

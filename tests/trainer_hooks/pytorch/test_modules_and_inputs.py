@@ -9,9 +9,9 @@ import pytest
 from support.later import Later
 
 torch = Later("torch")
-input_size = Later("laggard.trainer_hooks.pytorch.input_size")
-state_making = Later("laggard.trainer_hooks.pytorch.state_making")
-trained = Later("laggard.trainer_hooks.pytorch.trained_modules")
+input_size = Later("laggard.trainer_hooks.pytorch.forward")
+state_making = Later("laggard.trainer_hooks.pytorch.training")
+trained = Later("laggard.trainer_hooks.pytorch.training")
 
 pytestmark = pytest.mark.torch
 

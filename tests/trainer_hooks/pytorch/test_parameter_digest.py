@@ -24,7 +24,7 @@ def torch(request: pytest.FixtureRequest) -> Any:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_each_bit_of_each_element_counts(torch: Any, dtype: str) -> None:
-    from laggard.trainer_hooks.pytorch.parameter_digest import digest
+    from laggard.trainer_hooks.pytorch.ddp import digest
 
     kind = getattr(torch, dtype)
     tensors = [torch.linspace(1, 3, 6).view(2, 3).to(kind), torch.ones(1).to(kind)]
@@ -41,7 +41,7 @@ def test_each_bit_of_each_element_counts(torch: Any, dtype: str) -> None:
 
 
 def test_parts_are_weighted_beyond_a_chunk(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from laggard.trainer_hooks.pytorch import parameter_digest
+    from laggard.trainer_hooks.pytorch import ddp as parameter_digest
 
     monkeypatch.setattr(parameter_digest, "_CHUNK", 4)
     tensor = torch.arange(11, dtype=torch.float32)
@@ -53,7 +53,7 @@ def test_parts_are_weighted_beyond_a_chunk(torch: Any, monkeypatch: pytest.Monke
 
 
 def test_a_transposed_parameter_is_read_as_it_is(torch: Any) -> None:
-    from laggard.trainer_hooks.pytorch.parameter_digest import weighted_sum
+    from laggard.trainer_hooks.pytorch.ddp import weighted_sum
 
     tensor = torch.arange(6, dtype=torch.float32).view(2, 3)
     assert int(weighted_sum(torch, tensor.t())) == int(weighted_sum(torch, tensor.t().contiguous()))
@@ -62,7 +62,7 @@ def test_a_transposed_parameter_is_read_as_it_is(torch: Any) -> None:
 def test_frozen_modules_are_left_out_and_shards_are_known(torch: Any) -> None:
     from torch import nn
 
-    from laggard.trainer_hooks.pytorch.parameter_digest import are_sharded, trained_parameters
+    from laggard.trainer_hooks.pytorch.ddp import are_sharded, trained_parameters
 
     frozen, trained = nn.Linear(2, 2).requires_grad_(False), nn.Linear(2, 2)
     assert trained_parameters([frozen, trained, nn.Sequential(trained)]) == list(trained.parameters())

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from laggard.locate.digests import RankDigests, digests
-from laggard.locate.job_timings import JobTimings
+from laggard.locate.job_timings import JobTimings, RankDigests, digests
 from laggard.locate.verdict import locate
 from laggard.model import Location, Verdict
 from laggard.rankfile import RankFileReader

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support.warm import Warm
 
-from laggard.constants import PHASES
+from laggard.kit.constants import PHASES
 from laggard.rankfile import RankFileReader, Step
 
 pytestmark = pytest.mark.slow  # trainings with torch

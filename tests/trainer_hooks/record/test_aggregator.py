@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.waiting import wait_for
 
 from laggard.rankfile import Lane
 from laggard.rankfile.layout import LANE_SHIFT
-from laggard.trainer_hooks.output.writer_thread import WriterThread
-from laggard.trainer_hooks.record.events import EVENT_NUMBERS
-from laggard.trainer_hooks.record.recorder import BACKWARD, FORWARD, OPTIMIZER, Recorder
-from laggard.trainer_hooks.record.records import StepRecord, Totals
+from laggard.trainer_hooks.output.open_outputs import WriterThread
+from laggard.trainer_hooks.record.events import BACKWARD, EVENT_NUMBERS, FORWARD, OPTIMIZER, Sink, StepRecord, Totals
+from laggard.trainer_hooks.record.recorder import Recorder
 
 LANES = tuple(Lane("all_reduce", "dp", f"dp:0-1#{number}") for number in range(60))
 
 
-class KeepingSink:
+class KeepingSink(Sink):
     """A sink that keeps what it is given. `hold`: it hangs in each step until that is set, `holding` says that it does;
     `gave_up`: whether it went on by itself, after five minutes."""
 
@@ -52,8 +51,6 @@ class KeepingSink:
 
     def flush(self, totals: Totals) -> None:
         self.flushed = totals.steps
-
-    def close(self) -> None: ...
 
 
 class IdleThread:
@@ -134,7 +131,7 @@ def test_steps_and_counters_are_the_same_whenever_events_are_drained(
         sum(word >> LANE_SHIFT == lane for _, word in training.words) for lane in range(len(kept.lanes))
     ]
     assert sum(recorder.totals.lanes[1::3]) == sum(training.waited.values())
-    assert kept.launched.keys() <= {word for _, word in training.words} and recorder.events.aggregator.launched == {}
+    assert kept.launched.keys() <= {word for _, word in training.words} and recorder.events.launched == {}
     assert kept.flushed == len(steps)
 
 
@@ -155,10 +152,7 @@ def test_a_background_thread_drains_events_soon(drained_in_background: Callable[
     training = Training(recorder)
     for _ in range(50):
         training.step([(0, 5, False)], 7)
-    until = time.monotonic() + 120
-    while len(kept.steps) < 50 and time.monotonic() < until:
-        time.sleep(0.01)
-    assert len(kept.steps) == 50, "nobody asked for them"
+    wait_for(lambda: len(kept.steps) == 50)
     assert recorder.progress() == ((50, 50),)
     recorder.close()
     assert not [each for each in threading.enumerate() if each.name == "laggard" and each not in others]
@@ -245,9 +239,6 @@ def test_what_a_beat_raises_is_counted_and_the_rest_goes_on(
     thread.on_beat.append(lambda: 1 // 0)  # type: ignore[arg-type]
     thread.start()
     Training(recorder).step([], 7)
-    until = time.monotonic() + 120
-    while not (kept.steps and recorder.totals.errors):
-        assert time.monotonic() < until, (kept.steps, recorder.totals)
-        time.sleep(0.01)
+    wait_for(lambda: kept.steps and recorder.totals.errors)
     assert len(kept.steps) == 1
     recorder.close()

@@ -9,6 +9,7 @@ import pytest
 
 from laggard.rankfile.fact_names import ENDING
 from laggard.trainer_hooks.record.ending import (
+    FACTS,
     forget_calls,
     note_caught,
     note_departure,
@@ -19,7 +20,6 @@ from laggard.trainer_hooks.record.ending import (
     on_failure,
     watch_exceptions,
 )
-from laggard.trainer_hooks.record.facts import FACTS
 
 
 @pytest.fixture(autouse=True)

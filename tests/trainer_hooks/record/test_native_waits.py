@@ -12,10 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from laggard.rankfile.fact_names import UNSEEN_WAITS
-from laggard.trainer_hooks.collectives.functional_waits import FunctionalWaits
-from laggard.trainer_hooks.record.events import LaneLog
-from laggard.trainer_hooks.record.facts import Facts
-from laggard.trainer_hooks.record.native_waits import with_waits
+from laggard.trainer_hooks.collectives.groups import FunctionalWaits
+from laggard.trainer_hooks.record.ending import Facts
+from laggard.trainer_hooks.record.events import LaneLog, with_waits
 from laggard.trainer_hooks.record.recorder import Recorder
 
 WAITS = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), max_size=12).map(

@@ -10,18 +10,19 @@ from typing import Any
 
 import pytest
 
-from laggard.constants import PHASES
+from laggard.kit.constants import PHASES
 from laggard.rankfile import RankFileReader
 
 START = """
-import json, os, sys
+import json, os, sys, time, weakref
 from laggard.rankfile import Lane
 from laggard.rankfile.writer import RankFileWriter
 from laggard.rankfile.layout import LANE_COUNT
-from laggard.trainer_hooks.collectives.group_counts import GroupCounts
+from laggard.trainer_hooks.collectives.groups import GroupCounts
 from laggard.trainer_hooks.collectives.process_group import CollectiveMethod, hook_calls, hook_waits, instrument
-from laggard.trainer_hooks.output.identity import header, identify
-from laggard.trainer_hooks.record.recorder import BACKWARD, FORWARD, INPUT, OPTIMIZER, Recorder
+from laggard.trainer_hooks.output.recording_folder import header, identify
+from laggard.trainer_hooks.record.events import BACKWARD, FORWARD, INPUT, OPTIMIZER
+from laggard.trainer_hooks.record.recorder import Recorder
 from laggard.trainer_hooks.output.rank_file import RankFileSink
 
 writer = RankFileWriter(sys.argv[1], header(identify(os.environ)))
@@ -44,6 +45,13 @@ def hooked(function, op="all_reduce", groups=Groups()):
     method = instrument(lambda group, tensors, options: function(*tensors, group, **options), CollectiveMethod(op, 0),
                         recorder, groups, op)
     return lambda tensor, group=None, **options: method(group, [tensor], options)
+
+class Work:
+    seconds = 0.0
+    def wait(self): time.sleep(self.seconds)
+
+hook_waits(Work, recorder)
+pending = hooked(lambda tensor, group=None, async_op=False: Work())
 
 def step(work=lambda: None):
     for phase in (INPUT, FORWARD, BACKWARD):
@@ -70,7 +78,6 @@ def train(tmp_path: Path) -> Any:
 def test_sync_collectives_are_counted_and_their_time_is_no_own_time(train: Any) -> None:
     file, _ = train(
         """
-import time
 reduce = hooked(lambda tensor, group=None: time.sleep(0.01))
 for _ in range(3):
     step(lambda: [reduce(Tensor(), "a"), reduce(tensor=Tensor(), group="a"), reduce(Tensor(), group="b")])
@@ -93,17 +100,16 @@ recorder.close()
 def test_an_async_collectives_wait_counts_and_what_overlaps_does_not(train: Any) -> None:
     file, printed = train(
         """
-import time
 slept = []
 def sleep(seconds):
     began = time.perf_counter_ns(); time.sleep(seconds); slept.append(time.perf_counter_ns() - began)
-class Work:
+class Timed:
     tag = "kept"
     def wait(self, timeout=None):
         sleep(0.02)
         return timeout
-hook_waits(Work, recorder)
-reduce = hooked(lambda tensor, group=None, async_op=False: Work())
+hook_waits(Timed, recorder)
+reduce = hooked(lambda tensor, group=None, async_op=False: Timed())
 answers = []
 def work():
     handle = reduce(Tensor(), "a", async_op=True)
@@ -126,11 +132,7 @@ print(json.dumps([answers, slept]))
 def test_a_handle_that_nobody_waits_for_is_recorded_as_never_seen_to_end(train: Any) -> None:
     file, _ = train(
         """
-class Work:
-    def wait(self): pass
-hook_waits(Work, recorder)
-reduce = hooked(lambda tensor, group=None, async_op=False: Work())
-step(lambda: reduce(Tensor(), "a", async_op=True)); step(); step()
+step(lambda: pending(Tensor(), "a", async_op=True)); step(); step()
 recorder.close()
 """
     )
@@ -141,19 +143,14 @@ def test_a_dropped_handle_is_held_until_the_next_collective_or_the_end_of_the_st
     """It may hold its tensors' memory."""
     _, printed = train(
         """
-import weakref
-class Work:
-    def wait(self): pass
-hook_waits(Work, recorder)
-reduce = hooked(lambda tensor, group=None, async_op=False: Work())
 def dropped():
-    return weakref.ref(reduce(Tensor(), "a", async_op=True))
+    return weakref.ref(pending(Tensor(), "a", async_op=True))
 held = []
 def work():
     first = dropped()
     second = dropped()
     held.append(first() is None)
-    reduce(Tensor(), "a", async_op=True).wait()
+    pending(Tensor(), "a", async_op=True).wait()
     held.append(second() is None)
     held.append(dropped())
 step(work)
@@ -168,10 +165,7 @@ print(json.dumps(held))
 def test_collectives_of_a_batch_end_with_the_work_that_stands_for_them(train: Any) -> None:
     file, _ = train(
         """
-import time
-from laggard.trainer_hooks.collectives.process_group import hook_calls
-class Work:
-    def wait(self): time.sleep(0.02)
+Work.seconds = 0.02
 class Group:
     "Stands in for a ProcessGroup whose backend coalesces: works of send and recv within a batch are nothing."
     def send(self, tensors, peer, tag): return Work()
@@ -181,7 +175,6 @@ class Group:
 class Peers(Groups):
     def lane_log(self, recorder, op, group, peer):
         return recorder.lane(Lane(op, "pp", "pp:0-1", peer), (0, 1))
-hook_waits(Work, recorder)
 hook_calls(Group, recorder, Peers())
 group = Group()
 def batch():
@@ -222,14 +215,11 @@ def test_one_work_stands_for_all_collectives_of_a_batch(train: Any, given: str) 
     """What a backend returns for each call of the batch is dropped, if it returns anything."""
     file, _ = train(
         f"""
-import time
-class Work:
-    def wait(self): time.sleep(0.02)
+Work.seconds = 0.02
 class Group:
     def allreduce(self, tensors, options=None): return {given}
     def _start_coalescing(self): pass
     def _end_coalescing(self): return Work()
-hook_waits(Work, recorder)
 hook_calls(Group, recorder, Groups())
 def batch():
     group = Group()
@@ -342,7 +332,6 @@ def test_more_steps_than_the_ring_holds(train: Any) -> None:
 def test_accumulated_micro_batches_are_one_step(train: Any) -> None:
     file, _ = train(
         """
-import time
 for _ in range(2):
     for micro in range(3):
         recorder.enter(FORWARD); time.sleep(0.01); recorder.leave()
@@ -365,8 +354,7 @@ def test_the_time_between_phases_counts_for_what_it_was_spent_on(
     where = "before the forward" if backward else "before the step"
     file, _ = train(
         f"""
-import time
-if {engine}: recorder.events.aggregator.expect_engine_gaps()
+if {engine}: recorder.events.expect_engine_gaps()
 for _ in range(2):
     if {backward}: time.sleep(0.02)  # {where}
     recorder.enter(FORWARD); recorder.leave()

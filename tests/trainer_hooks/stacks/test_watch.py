@@ -3,6 +3,7 @@ test runs a process of its own, since faulthandler and signals belong to a whole
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -16,11 +17,22 @@ from pathlib import Path
 
 import pytest
 from support.paths import DATA
+from support.waiting import wait_for
 
 from laggard.stacks.ask import FILE, FOLDER, new_ask, write_ask
 from laggard.stacks.fault_text import read_faults
-from laggard.stacks.frames import NO_FRAME
-from laggard.stacks.sampled import ASKED, CRASHED, FAILED, HELD, STALLED, TERMINATED, Sampled, SampledError, read
+from laggard.stacks.sampled import (
+    ASKED,
+    CRASHED,
+    FAILED,
+    HELD,
+    NO_FRAME,
+    STALLED,
+    TERMINATED,
+    Sampled,
+    SampledError,
+    read,
+)
 
 HEAD = """
 import ctypes, faulthandler, multiprocessing, os, signal, subprocess, sys, threading, time
@@ -68,8 +80,11 @@ def inner():
 """
 
 
+Start = Callable[..., subprocess.Popen[str]]
+
+
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+def start(tmp_path: Path) -> Iterator[Start]:
     """Starts the program; returns once it is ready."""
     started: list[subprocess.Popen[str]] = []
 
@@ -88,18 +103,17 @@ def start(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
         process.communicate()
 
 
-def wait_for(look: Callable[[], Sampled | None], why: str, seconds: float = 120.0) -> Sampled:
+def stacks(look: Callable[[Path], Sampled | None], folder: Path, why: str) -> Sampled:
     """The document, once there is one of that reason."""
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        try:
-            found = look()
-        except SampledError:
-            found = None
-        if found is not None and found.why == why:
-            return found
-        time.sleep(0.05)
-    raise AssertionError(f"no stacks that were {why} within {seconds} s")
+
+    def found() -> Sampled | None:
+        with contextlib.suppress(SampledError):
+            seen = look(folder)
+            return seen if seen is not None and seen.why == why else None
+        return None
+
+    found_at_last: Sampled = wait_for(found)
+    return found_at_last
 
 
 def told(folder: Path) -> Sampled:
@@ -114,11 +128,11 @@ def functions(sampled: Sampled) -> set[str]:
     return {frame.function for stack in sampled.training.stacks for frame in stack.frames}
 
 
-def test_who_asks_gets_samples_of_the_training(tmp_path: Path, start: Callable[..., subprocess.Popen[str]]) -> None:
+def test_who_asks_gets_samples_of_the_training(tmp_path: Path, start: Start) -> None:
     start("begin(); slow()")
     ask = new_ask(os.geteuid(), "j", frozenset({1}), samples=50, seconds=2.0)
     write_ask(str(tmp_path / FOLDER), ask)
-    found = wait_for(lambda: told(tmp_path), ASKED)
+    found = stacks(told, tmp_path, ASKED)
     assert (found.ask, found.rank, found.job_id, found.node) == (ask.ident, 1, "j", "n")
     assert 10 <= found.training.samples <= 50
     assert {"slow", "inner", "<module>"} <= functions(found)
@@ -126,7 +140,7 @@ def test_who_asks_gets_samples_of_the_training(tmp_path: Path, start: Callable[.
     assert not any("laggard" in frame.file for stack in found.training.stacks for frame in stack.frames)
 
 
-def test_another_job_and_who_may_not_ask_get_none(tmp_path: Path, start: Callable[..., subprocess.Popen[str]]) -> None:
+def test_another_job_and_who_may_not_ask_get_none(tmp_path: Path, start: Start) -> None:
     write_ask(str(tmp_path / FOLDER), new_ask(os.geteuid(), "another", None, 5, 0.1))
     start("begin(); time.sleep(1.5); print('looked', flush=True); slow()").stdout.readline()  # type: ignore[union-attr]
     (tmp_path / FOLDER).chmod(0o777)
@@ -136,9 +150,7 @@ def test_another_job_and_who_may_not_ask_get_none(tmp_path: Path, start: Callabl
     assert not (tmp_path / "1-a.stacks").exists()
 
 
-def test_who_asks_again_and_again_gets_one_answer_in_a_while(
-    tmp_path: Path, start: Callable[..., subprocess.Popen[str]]
-) -> None:
+def test_who_asks_again_and_again_gets_one_answer_in_a_while(tmp_path: Path, start: Start) -> None:
     start("begin(); slow()")
     idents: list[str] = []
     while len(idents) < 50:  # a second of looks at 0.2 s for each answer, where MIN_SECONDS_BETWEEN is ten
@@ -149,7 +161,7 @@ def test_who_asks_again_and_again_gets_one_answer_in_a_while(
     assert len(set(idents)) == 1
 
 
-def test_a_standstill_is_told_before_anybody_asks(tmp_path: Path, start: Callable[..., subprocess.Popen[str]]) -> None:
+def test_a_standstill_is_told_before_anybody_asks(tmp_path: Path, start: Start) -> None:
     start(
         """
         import queue
@@ -158,15 +170,13 @@ def test_a_standstill_is_told_before_anybody_asks(tmp_path: Path, start: Callabl
         """,
         stall=3.0,
     )
-    found = wait_for(lambda: told(tmp_path), STALLED)
+    found = stacks(told, tmp_path, STALLED)
     assert found.stalled_seconds >= 3.0
     names = [frame.function.rpartition(".")[2] for frame in found.training.stacks[0].frames]
     assert names[-3:] == ["get", "stuck", "<module>"]
 
 
-def test_a_standstill_of_c_code_that_holds_the_gil_is_told(
-    tmp_path: Path, start: Callable[..., subprocess.Popen[str]]
-) -> None:
+def test_a_standstill_of_c_code_that_holds_the_gil_is_told(tmp_path: Path, start: Start) -> None:
     start(
         """
         def holds(): ctypes.PyDLL(None).sleep(60)
@@ -174,13 +184,11 @@ def test_a_standstill_of_c_code_that_holds_the_gil_is_told(
         """,
         stall=3.0,
     )
-    found = wait_for(lambda: dumped(tmp_path), HELD)
+    found = stacks(dumped, tmp_path, HELD)
     assert [frame.function for frame in found.training.stacks[0].frames] == ["holds", "<module>"]
 
 
-def test_what_a_scheduler_ends_leaves_its_stack_and_its_exit_status(
-    tmp_path: Path, start: Callable[..., subprocess.Popen[str]]
-) -> None:
+def test_what_a_scheduler_ends_leaves_its_stack_and_its_exit_status(tmp_path: Path, start: Start) -> None:
     process = start("begin(); slow(say=True)")
     assert process.stdout is not None and process.stdout.readline() == "slow\n"
     process.send_signal(signal.SIGTERM)
@@ -191,9 +199,7 @@ def test_what_a_scheduler_ends_leaves_its_stack_and_its_exit_status(
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_the_scripts_own_handler_of_sigterm_is_called(
-    tmp_path: Path, start: Callable[..., subprocess.Popen[str]], when: str
-) -> None:
+def test_the_scripts_own_handler_of_sigterm_is_called(tmp_path: Path, start: Start, when: str) -> None:
     own = "signal.signal(15, lambda *_: os._exit(7))"
     process = start(f"begin(); {own}; print('set', flush=True); slow()")
     assert process.stdout is not None and process.stdout.readline() == "set\n"
@@ -212,9 +218,7 @@ def test_the_scripts_own_handler_of_sigterm_is_called(
 
 
 @pytest.mark.parametrize(("act", "status"), [("ctypes.string_at(0)", 11), ("os.abort()", 6)])
-def test_a_crash_leaves_its_stack(
-    tmp_path: Path, start: Callable[..., subprocess.Popen[str]], act: str, status: int
-) -> None:
+def test_a_crash_leaves_its_stack(tmp_path: Path, start: Start, act: str, status: int) -> None:
     process = start(f"def crashes(): {act}\nbegin(); crashes()")
     assert process.wait(60) == -status
     found = dumped(tmp_path)
@@ -222,7 +226,7 @@ def test_a_crash_leaves_its_stack(
     assert "crashes" in functions(found)
 
 
-def test_an_exception_leaves_where_it_was_raised(tmp_path: Path, start: Callable[..., subprocess.Popen[str]]) -> None:
+def test_an_exception_leaves_where_it_was_raised(tmp_path: Path, start: Start) -> None:
     process = start(
         """
         def raises(): raise ValueError("no word of this is kept")
@@ -239,7 +243,7 @@ def test_an_exception_leaves_where_it_was_raised(tmp_path: Path, start: Callable
     assert "no word" not in (tmp_path / "1-a.stacks").read_text()
 
 
-def test_a_forked_child_ends_and_is_no_rank(tmp_path: Path, start: Callable[..., subprocess.Popen[str]]) -> None:
+def test_a_forked_child_ends_and_is_no_rank(tmp_path: Path, start: Start) -> None:
     process = start(
         """
         begin(); time.sleep(0.5)
@@ -258,9 +262,7 @@ def test_a_forked_child_ends_and_is_no_rank(tmp_path: Path, start: Callable[...,
     assert not (tmp_path / "1-a.fault").exists(), "nothing was written, so the file is taken away"
 
 
-def test_the_timer_that_the_script_sets_is_the_scripts(
-    tmp_path: Path, start: Callable[..., subprocess.Popen[str]]
-) -> None:
+def test_the_timer_that_the_script_sets_is_the_scripts(tmp_path: Path, start: Start) -> None:
     process = start(
         f"""
         own = open({str(tmp_path / "own")!r}, "w")
@@ -277,9 +279,7 @@ def test_the_timer_that_the_script_sets_is_the_scripts(
     assert not (tmp_path / "1-a.fault").exists()
 
 
-def test_what_the_script_arms_itself_stays_the_scripts(
-    tmp_path: Path, start: Callable[..., subprocess.Popen[str]]
-) -> None:
+def test_what_the_script_arms_itself_stays_the_scripts(tmp_path: Path, start: Start) -> None:
     process = start(
         f"""
         begin()
@@ -310,9 +310,7 @@ def test_what_the_script_arms_itself_stays_the_scripts(
     assert process.returncode == 7, err
 
 
-def test_forked_workers_are_asked_and_new_programs_are_left_alone(
-    tmp_path: Path, start: Callable[..., subprocess.Popen[str]]
-) -> None:
+def test_forked_workers_are_asked_and_new_programs_are_left_alone(tmp_path: Path, start: Start) -> None:
     process = start(
         """
         def decode():
@@ -332,7 +330,7 @@ def test_forked_workers_are_asked_and_new_programs_are_left_alone(
     assert process.stdout is not None and process.stdout.readline() == "started\n"
     time.sleep(0.5)
     write_ask(str(tmp_path / FOLDER), new_ask(os.geteuid(), "j", None, samples=40, seconds=2.0))
-    found = wait_for(lambda: told(tmp_path), ASKED)
+    found = stacks(told, tmp_path, ASKED)
     (worker,) = [thread for thread in found.threads if thread.pid]
     assert worker.name == "w0" and worker.stacks[0].frames[0].function == "decode"
     assert process.poll() is None
@@ -342,9 +340,7 @@ def test_forked_workers_are_asked_and_new_programs_are_left_alone(
 
 
 @pytest.mark.slow  # as many threads take seconds to start
-def test_thousands_of_threads_cost_no_more_than_a_share(
-    tmp_path: Path, start: Callable[..., subprocess.Popen[str]]
-) -> None:
+def test_thousands_of_threads_cost_no_more_than_a_share(tmp_path: Path, start: Start) -> None:
     start(
         """
         threading.stack_size(64 * 1024)
@@ -356,31 +352,27 @@ def test_thousands_of_threads_cost_no_more_than_a_share(
         """
     )
     write_ask(str(tmp_path / FOLDER), new_ask(os.geteuid(), "j", None, samples=200, seconds=3.0))
-    found = wait_for(lambda: told(tmp_path), ASKED)
+    found = stacks(told, tmp_path, ASKED)
     assert 1 <= found.training.samples < 200, "each is dear, so there are fewer"
     assert {"slow", "deep"} <= functions(found)
     assert len(found.threads) <= 64
 
 
-def test_an_end_in_order_leaves_nothing(tmp_path: Path, start: Callable[..., subprocess.Popen[str]]) -> None:
+def test_an_end_in_order_leaves_nothing(tmp_path: Path, start: Start) -> None:
     write_ask(str(tmp_path / FOLDER), new_ask(os.geteuid(), "j", None, 5, 0.2))
     process = start("begin(); time.sleep(2); end()")
     assert process.wait(60) == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == [FOLDER]
 
 
-def test_a_standstill_is_told_with_its_place_in_the_kernel(
-    tmp_path: Path, start: Callable[..., subprocess.Popen[str]]
-) -> None:
+def test_a_standstill_is_told_with_its_place_in_the_kernel(tmp_path: Path, start: Start) -> None:
     start("begin(); os.read(os.pipe()[0], 1)", stall=3.0)
-    found = wait_for(lambda: told(tmp_path), STALLED)
+    found = stacks(told, tmp_path, STALLED)
     assert "pipe" in found.kernel and found.kernel.endswith("(system call read)"), found.kernel
     assert [frame.function for frame in found.training.stacks[0].frames] == ["<module>"]
 
 
-def test_a_thread_in_a_sub_interpreter_stands_where_that_was_called(
-    tmp_path: Path, start: Callable[..., subprocess.Popen[str]]
-) -> None:
+def test_a_thread_in_a_sub_interpreter_stands_where_that_was_called(tmp_path: Path, start: Start) -> None:
     start(
         """
         try:
@@ -394,7 +386,7 @@ def test_a_thread_in_a_sub_interpreter_stands_where_that_was_called(
         """,
         stall=3.0,
     )
-    found = wait_for(lambda: told(tmp_path), STALLED)
+    found = stacks(told, tmp_path, STALLED)
     assert "calls_another" in functions(found)
 
 
@@ -439,7 +431,7 @@ def test_a_program_that_embeds_python_is_told_as_what_it_is(tmp_path: Path) -> N
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n", process.communicate()[1]
-        found = wait_for(lambda: told(tmp_path), STALLED)
+        found = stacks(told, tmp_path, STALLED)
     finally:
         process.kill()
         process.communicate()

@@ -11,9 +11,7 @@ import re
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from laggard.diagnose.file_content import FileContent
-from laggard.diagnose.file_format import FileFormat, FileJudgement, KnownHardware
-from laggard.diagnose.parts.terminal import without_colours
+from laggard.diagnose.file_format import FileContent, FileFormat, FileJudgement, KnownHardware, without_colours
 from laggard.model import Finding, Severity
 from laggard.probes.probe import finding
 

@@ -1,13 +1,27 @@
-"""The table that `nvidia-smi` prints without options, as values. Layouts: drivers to 418, which have two lines a GPU;
-450 to 530, with a line for MIG; 535 and newer, with wider columns."""
+"""The table that `nvidia-smi` prints without options, as values and findings. The format `hl-smi`, of Intel Gaudi
+accelerators, has the rows of its older form.
+
+Layouts: drivers to 418, which have two lines a GPU; 450 to 530, with a line for MIG; 535 and newer, with wider columns.
+N/A, Off and idle clocks are no fault. ERR! is what nvidia-smi prints where the driver answers with an error.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
+from laggard.diagnose.file_format import (
+    FileContent,
+    FileFormat,
+    FileJudgement,
+    KnownHardware,
+    is_table,
+    without_colours,
+)
+from laggard.model import Finding, Severity
 from laggard.probes.nvml.model import sysfs_bus_id
+from laggard.probes.probe import finding
 
 HEAD: Final = re.compile(r"^\| NVIDIA-SMI \S+ .*Driver Version: *([\w.]+)", re.MULTILINE)
 _MAX_GPUS: Final = 1024
@@ -87,3 +101,159 @@ def _gpu(first: re.Match[str], lines: list[str]) -> TableGpu:
         int(celsius[1]) if celsius else None,
         tuple(lines),
     )
+
+
+_MIN_FAILED_READINGS: Final = 2
+"""The number of ERR! from which on the GPU does not answer; a single one may be a fan's."""
+_HOT_CELSIUS: Final = 95
+"""A temperature at which each data centre GPU lowers its clocks."""
+_WITHOUT_CONTAINMENT = re.compile(r"\b(?:K80|M\d0|P\d{1,3}|V100\w*|T4|RTX \d000)\b|TITAN")
+_ON_A_BASEBOARD = re.compile(r"SXM|HBM3|HGX|\bB[23]00\b|H200(?! NVL)")
+_BASEBOARD_GPUS: Final = 8
+
+_LOST_FIX: Final = (
+    "End what runs on it and reset it (`nvidia-smi --gpu-reset -i INDEX`; on NVSwitch systems all GPUs together). If "
+    "it still does not answer, power the node off and on; if that does not help, replace it."
+)
+MISSING_FIX: Final = (
+    "Look for the GPU in the kernel's log (`NVRM: GPU ... has fallen off the bus`, `RmInitAdapter failed`) and on the "
+    "bus. Power the node off and on (not a mere reboot); if it stays away, reseat or replace it."
+)
+
+
+def judge_table(table: Table) -> Iterator[Finding]:
+    for gpu in table.gpus:
+        yield from _errors(gpu)
+        yield from _memory(gpu, gpu.uncorrected or table.uncorrected_of_parts.get(gpu.number, 0))
+        if gpu.celsius is not None and gpu.celsius >= _HOT_CELSIUS:
+            fix = "Check inlet temperature, fans or coolant flow, and heat-sink seating; compare with the other GPUs."
+            commands = (f"nvidia-smi -q -d TEMPERATURE,PERFORMANCE -i {gpu.number}",)
+            yield finding(
+                "GPU_TOO_HOT", gpu.device, f"is hot: {gpu.celsius} C", evidence={"celsius": gpu.celsius}, fix=fix,
+                commands=commands, severity=Severity.WARNING,
+            )  # fmt: skip
+    yield from _gaps([gpu.number for gpu in table.gpus])
+    yield from _incomplete_board(table.gpus)
+
+
+def _errors(gpu: TableGpu) -> Iterator[Finding]:
+    text = "\n".join(gpu.lines)
+    failed = text.count("ERR!") + text.count("Unknown Error")
+    if lost := re.search(r"GPU (?:is lost|requires reset)", text):
+        summary, severity = f"does not answer: {lost[0]}", Severity.CRITICAL
+    elif failed >= _MIN_FAILED_READINGS:
+        summary, severity = f"does not answer the driver: {failed} of its readings are ERR!", Severity.CRITICAL
+    elif failed:
+        summary, severity = "gives ERR! for one of its readings", Severity.WARNING
+    else:
+        return
+    yield finding(
+        "GPU_LOST",
+        gpu.device,
+        summary,
+        evidence={"rows": [line.strip() for line in gpu.lines if "E" in line], "failed_readings": failed},
+        fix=_LOST_FIX,
+        commands=(f"nvidia-smi -q -i {gpu.number}", "dmesg -T | grep -E 'NVRM|pcieport'"),
+        severity=severity,
+    )
+
+
+def _memory(gpu: TableGpu, errors: int) -> Iterator[Finding]:
+    """Ampere and newer contain such errors, so that they are critical only on GPUs which do not."""
+    if not errors:
+        return
+    contained = not _WITHOUT_CONTAINMENT.search(gpu.name)
+    noun = "error" if errors == 1 else "errors"
+    yield finding(
+        "GPU_ECC_UNCORRECTED",
+        gpu.device,
+        f"{errors} memory {noun} not correctable (uncorrectable ECC), since the driver was loaded",
+        evidence={"uncorrected_since_driver_load": errors, "model": gpu.name},
+        fix="Drain the node and reset the GPU, which replaces the faulty row or page. If errors come back, run "
+        "`dcgmi diag -r 3` and return the board.",
+        commands=(f"nvidia-smi -q -d ECC,ROW_REMAPPER,PAGE_RETIREMENT -i {gpu.number}",),
+        severity=Severity.WARNING if contained else Severity.CRITICAL,
+    )
+
+
+def _gaps(indices: Sequence[int]) -> Iterator[Finding]:
+    """Numbers that are left out between others. Where most are left out, somebody asked for a few."""
+    expected = max(indices, default=-1) + 1
+    absent = sorted(set(range(expected)) - set(indices))
+    if absent and len(indices) > len(absent):
+        yield missing(f"GPU {', '.join(map(str, absent))}", len(indices), expected, "nvidia-smi leaves the number out")
+
+
+def _incomplete_board(gpus: Sequence[TableGpu]) -> Iterator[Finding]:
+    if len(gpus) != _BASEBOARD_GPUS - 1 or len({gpu.name for gpu in gpus}) > 1 or gpus[-1].number != len(gpus) - 1:
+        return
+    if _ON_A_BASEBOARD.search(gpus[0].name):
+        reason = f"boards with {gpus[0].name} have {_BASEBOARD_GPUS}, unless this is a container or a job with 7"
+        yield missing("GPUs", len(gpus), _BASEBOARD_GPUS, reason, Severity.WARNING)
+
+
+def missing(
+    device: str, listed: int, expected: int, reason: str, severity: Severity = Severity.CRITICAL, **evidence: object
+) -> Finding:
+    return finding(
+        "GPU_MISSING",
+        device,
+        f"{expected - listed} of {expected} missing: {reason}",
+        evidence={"listed": listed, "expected": expected, **evidence},
+        fix=MISSING_FIX,
+        commands=("lspci -d 10de: | grep -v Audio", "dmesg -T | grep -E 'NVRM|pcieport'"),
+        severity=severity,
+    )
+
+
+_MAX_CHARACTERS: Final = 1 << 20
+_HEAD = re.compile(r"^\| HL-SMI Version: +(\S+)", re.MULTILINE)
+_BOARD_DEVICES: Final = 8
+_FAILED = re.compile(r"\bERR!|\bERROR\b|Unknown Error|\bLost\b", re.IGNORECASE)
+_FIX: Final = (
+    "Read what habanalabs says in the kernel's log. End what runs on it, reset it (`hl-smi -r -i BUS_ID`), and take "
+    "the node out of service if it comes back."
+)
+
+
+def recognise_hl_smi(content: FileContent) -> bool:
+    return is_table(content, _HEAD)
+
+
+def judge_hl_smi(content: FileContent, hardware: KnownHardware) -> FileJudgement:
+    text = without_colours(content.text[:_MAX_CHARACTERS])
+    version, devices = _HEAD.search(text), read_table(text).gpus
+    facts = {"devices": len(devices), "version": version[1] if version else ""}
+    return FileJudgement(tuple(_judge(devices)), facts, "" if devices else "it lists no device: it is cut")
+
+
+def _judge(devices: tuple[TableGpu, ...]) -> Iterator[Finding]:
+    for device in devices:
+        text = "\n".join(device.lines)
+        name = f"Gaudi {device.number} ({device.bus_id})"
+        if device.uncorrected:
+            summary = f"{device.uncorrected} memory errors not correctable (uncorrectable ECC)"
+            yield _finding("GPU_ECC_UNCORRECTED", name, summary, device)
+        if _FAILED.search(text):
+            yield _finding("GPU_LOST", name, "does not answer all that hl-smi asks", device)
+    numbers = {device.number for device in devices}
+    absent = sorted(set(range(max(numbers, default=-1) + 1)) - numbers)
+    if absent and len(numbers) > len(absent):
+        yield missing(f"Gaudi {', '.join(map(str, absent))}", len(numbers), max(numbers) + 1, "hl-smi leaves it out")
+    elif len(devices) == _BOARD_DEVICES - 1:
+        reason = f"boards have {_BOARD_DEVICES}, unless this is a container or a job with 7"
+        yield missing("Gaudi devices", len(devices), _BOARD_DEVICES, reason, Severity.WARNING)
+
+
+def _finding(code: str, name: str, summary: str, device: TableGpu) -> Finding:
+    return finding(
+        code,
+        name,
+        summary,
+        evidence={"rows": [line.strip() for line in device.lines], "model": device.name},
+        fix=_FIX,
+        commands=("hl-smi -q -d ECC", "dmesg -T | grep habanalabs"),
+    )
+
+
+HL_SMI = FileFormat("hl-smi", recognise_hl_smi, judge_hl_smi)

@@ -1,8 +1,12 @@
-"""The format `nvidia-smi topo -m`: how GPUs reach each other. A GPU without NVLink where its peers have it, or with
-fewer, has lost links.
+"""The formats `nvidia-smi topo -m`, `nvidia-smi nvlink -s` and `-e`, and `NCCL topology`: how GPUs reach each other.
+What has fewer or slower links than its peers has lost some.
 
-Only groups whose other GPUs are all joined alike are judged: boards that join some pairs alone (DGX-1, bridges) are
-judged for the GPUs that have no NVLink at all while most have.
+Of a matrix only groups whose other GPUs are all joined alike are judged: boards that join some pairs alone (DGX-1,
+bridges) are judged for the GPUs that have no NVLink at all while most have. A link that nobody uses is inactive on each
+GPU of the same kind; one that is inactive on few of them is down. Error counters are those since the driver was loaded.
+
+NCCL's is the XML that NCCL_TOPO_DUMP_FILE and NCCL_GRAPH_DUMP_FILE name. Source: NCCL (src/graph/xml.cc, topo.cc). The
+text is read by patterns: it may be cut, and no entity is expanded.
 """
 
 from __future__ import annotations
@@ -10,13 +14,20 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
-from laggard.diagnose.file_content import FileContent
-from laggard.diagnose.file_format import FileFormat, FileJudgement, KnownHardware
-from laggard.diagnose.parts.terminal import without_colours
+from laggard.diagnose.file_format import (
+    FileContent,
+    FileFormat,
+    FileJudgement,
+    KnownHardware,
+    is_mostly,
+    without_colours,
+)
+from laggard.diagnose.pastes.section import Lack, Section, paste_format
+from laggard.kit.majority import majority
 from laggard.model import Finding, Severity
-from laggard.probes.probe import finding
+from laggard.probes.probe import Fact, finding
 
 _MAX_CHARACTERS: Final = 1 << 18
 _MAX_LINES_BEFORE: Final = 10
@@ -33,17 +44,17 @@ Matrix = Mapping[int, tuple[int, ...]]
 """By GPU: the number of NVLinks to each GPU, 0 for its own place."""
 
 
-def recognise(content: FileContent) -> bool:
+def recognise_topology(content: FileContent) -> bool:
     text = without_colours(content.text[:_MAX_CHARACTERS])
     head = _HEAD.search(text)
     return head is not None and text.count("\n", 0, head.start()) < _MAX_LINES_BEFORE and bool(read_matrix(text))
 
 
-def read_hardware(content: FileContent) -> KnownHardware:
+def read_hardware_of_topology(content: FileContent) -> KnownHardware:
     return KnownHardware(gpus=len(read_matrix(without_colours(content.text[:_MAX_CHARACTERS]))) or None)
 
 
-def judge(content: FileContent, hardware: KnownHardware) -> FileJudgement:
+def judge_topology(content: FileContent, hardware: KnownHardware) -> FileJudgement:
     matrix = read_matrix(without_colours(content.text[:_MAX_CHARACTERS]))
     facts = {"gpus": len(matrix), "nvlinks": {f"GPU {gpu}": sum(links) for gpu, links in matrix.items()}}
     return FileJudgement(tuple(judge_matrix(matrix)), facts)
@@ -100,4 +111,195 @@ def _links(cell: str) -> int:
     return int(cell[2:]) if re.fullmatch(r"NV\d{1,3}", cell) else 0
 
 
-TOPOLOGY = FileFormat("nvidia-smi topo -m", recognise, judge, read_hardware)
+TOPOLOGY = FileFormat("nvidia-smi topo -m", recognise_topology, judge_topology, read_hardware_of_topology)
+
+
+_MAX_NVLINK_CHARACTERS: Final = 4 << 20
+_MAX_LINKS: Final = 256
+_GPU = re.compile(r"GPU (\d{1,3}): (.{1,120}?) ?\(UUID: ")
+_LINK = re.compile(r"\s+Link (\d{1,3}): (?:<?(inactive)>?|([\d.]+) GB/s)\s*$", re.IGNORECASE)
+_COUNTER = re.compile(r"\s+Link (\d{1,3}): ([A-Z][\w /-]{2,40}?)(?: (?:Errors?|events))?: +(\d{1,19})(?: |$)")
+NVLINK_LIMITS: Final = (
+    (re.compile(r"recovery successful", re.I), 10),
+    (re.compile(r"recovery|failed|malformed|buffer|integrity|rx", re.I), 1),
+    (re.compile(r"replay", re.I), 10),
+    (re.compile(r"crc", re.I), 100),
+)
+"""The counts from which on a counter is a finding. What is not named here (FEC, symbols, effective errors) rises on
+good links too."""
+_DOWN_FIX: Final = (
+    "Look for Xid 74, 149 and SXid in the kernel's log. End what runs on the GPUs and reset all of them together; a "
+    "link that stays down is the board's, the bridge's or the NVSwitch's."
+)
+_ERRORS_FIX: Final = (
+    "Watch whether it goes on under load and compare with the peers. Then reset all GPUs together; errors that come "
+    "back are the board's, the bridge's or the NVSwitch's."
+)
+
+
+class GpuLinks(NamedTuple):
+    number: int
+    name: str
+    speeds: dict[int, float]
+    """By link, in GB/s; 0 of one that is inactive."""
+    errors: dict[int, dict[str, int]]
+
+
+def recognise_nvlink(content: FileContent) -> bool:
+    text = without_colours(content.text[: 1 << 16])
+    lines = text.splitlines()
+    has_links = any(_LINK.match(line) or _COUNTER.match(line) for line in lines)
+    return has_links and is_mostly(text, lambda line: _GPU.match(line) or re.match(r"\s+Link \d", line))
+
+
+def read_hardware_of_nvlink(content: FileContent) -> KnownHardware:
+    return KnownHardware(gpus=len(set(_GPU.findall(content.text[:_MAX_NVLINK_CHARACTERS]))) or None)
+
+
+def judge_nvlink(content: FileContent, hardware: KnownHardware) -> FileJudgement:
+    gpus = read_links(without_colours(content.text[:_MAX_NVLINK_CHARACTERS]))
+    facts = {
+        "active_links": {f"GPU {gpu.number}": sum(1 for speed in gpu.speeds.values() if speed) for gpu in gpus},
+        "links_with_counters": sum(len(gpu.errors) for gpu in gpus),
+    }
+    return FileJudgement((*_down(gpus), *(found for gpu in gpus for found in _errors(gpu))), facts)
+
+
+def read_links(text: str) -> tuple[GpuLinks, ...]:
+    gpus: dict[int, GpuLinks] = {}
+    gpu: GpuLinks | None = None
+    for line in text.splitlines():
+        if len(line) > 400:
+            continue
+        if head := _GPU.match(line):
+            gpu = gpus.setdefault(int(head[1]), GpuLinks(int(head[1]), head[2], {}, {}))
+        elif gpu and (link := _LINK.match(line)) and len(gpu.speeds) < _MAX_LINKS:
+            gpu.speeds[int(link[1])] = 0.0 if link[2] else float(link[3][:12].rstrip("."))
+        elif gpu and (counter := _COUNTER.match(line)) and int(counter[1]) < _MAX_LINKS:
+            gpu.errors.setdefault(int(counter[1]), {})[counter[2]] = int(counter[3])
+    return tuple(gpus.values())
+
+
+def _down(gpus: tuple[GpuLinks, ...]) -> Iterator[Finding]:
+    usual = _usual_links(gpus)
+    for gpu in gpus:
+        down = [link for link, speed in gpu.speeds.items() if not speed and usual.get((gpu.name, link), True)]
+        active = len(gpu.speeds) - sum(1 for speed in gpu.speeds.values() if not speed)
+        peers = any(any(other.speeds.values()) for other in gpus if other.name == gpu.name)
+        if down and peers:
+            names = ", ".join(map(str, down))
+            summary = f"has {len(down)} of {len(gpu.speeds)} NVLinks inactive: link {names}"
+            evidence = {"inactive": down, "active": active}
+            commands = (f"nvidia-smi nvlink -s -i {gpu.number}", "dmesg -T | grep -E 'Xid|SXid'")
+            yield finding(
+                "NVLINK_DOWN", f"GPU {gpu.number}", summary, evidence=evidence, fix=_DOWN_FIX, commands=commands
+            )
+
+
+def _usual_links(gpus: tuple[GpuLinks, ...]) -> Mapping[tuple[str, int], bool]:
+    """Whether a link is active on most GPUs of a name; on half of them it is."""
+    seen = Counter((gpu.name, link) for gpu in gpus for link in gpu.speeds)
+    active = Counter((gpu.name, link) for gpu in gpus for link, speed in gpu.speeds.items() if speed)
+    return {key: 2 * active[key] >= count or count == 1 for key, count in seen.items()}
+
+
+def _errors(gpu: GpuLinks) -> Iterator[Finding]:
+    bad = {link: counts for link, errors in gpu.errors.items() if (counts := _too_many(errors))}
+    if bad:
+        told = "; ".join(f"link {link}: {_words(counts)}" for link, counts in bad.items())
+        yield finding(
+            "NVLINK_ERRORS",
+            f"GPU {gpu.number}",
+            f"counts errors on {len(bad)} of {len(gpu.errors)} NVLinks since the driver was loaded: {told[:300]}",
+            evidence={f"link_{link}": counts for link, counts in list(bad.items())[:18]},
+            fix=_ERRORS_FIX,
+            commands=(f"nvidia-smi nvlink -e -i {gpu.number}", f"nvidia-smi nvlink -s -i {gpu.number}"),
+        )
+
+
+def _too_many(errors: Mapping[str, int]) -> dict[str, int]:
+    def limit(name: str) -> int | None:
+        return next((least for pattern, least in NVLINK_LIMITS if pattern.search(name)), None)
+
+    return {name: count for name, count in errors.items() if (least := limit(name)) and count >= least}
+
+
+def _words(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in counts.items())
+
+
+NVLINK = FileFormat("nvidia-smi nvlink", recognise_nvlink, judge_nvlink, read_hardware_of_nvlink)
+
+
+_NCCL_HEAD: Final = re.compile(r"<system version=\"\d+\"|<graphs version=\"\d+\"")
+_TAG: Final = re.compile(r"<(pci|gpu|net|nvlink)\b([^<>]{0,2000})>")
+_ATTRIBUTE: Final = re.compile(r"\b(\w+)=\"([^\"]{0,200})\"")
+_MIN_PEERS: Final = 3
+MAX_DEVICES: Final = 1024
+
+
+class _Device(NamedTuple):
+    address: str
+    model: str
+    pci_class: str
+    speed: float
+    width: int
+    nvlinks: int = 0
+
+
+def read_nccl_topology(section: Section) -> Iterator[Finding | Fact | Lack]:
+    devices = _devices(section.text)
+    yield Fact("devices", len(devices))
+    if not devices:
+        yield Lack("a graph shows no links: give the file that NCCL_TOPO_DUMP_FILE names too")
+    for device in devices:
+        peers = [other for other in devices if (other.model, other.pci_class) == (device.model, device.pci_class)]
+        yield from _judge(device, peers)
+
+
+def _devices(text: str) -> list[_Device]:
+    found: list[_Device] = []
+    for match in _TAG.finditer(text):
+        values = dict(_ATTRIBUTE.findall(match[2]))
+        if match[1] == "pci" and "busid" in values and len(found) < MAX_DEVICES:
+            speed = re.match(r"\d{1,4}(?:\.\d{1,3})?", values.get("link_speed", ""))
+            width = values.get("link_width", "")
+            model = f"{values.get('vendor', '')}:{values.get('device', '')}"
+            lanes = int(width) if width.isdecimal() and len(width) < 4 else 0
+            found.append(
+                _Device(values["busid"], model, values.get("class", ""), float(speed[0]) if speed else 0.0, lanes)
+            )
+        elif match[1] == "nvlink" and found and values.get("count", "").isdecimal():
+            found[-1] = found[-1]._replace(nvlinks=found[-1].nvlinks + int(values["count"][:4]))
+    return found
+
+
+def _judge(device: _Device, peers: list[_Device]) -> Iterator[Finding]:
+    """Compares with peers of the same model. The speed of GPUs is left alone: idle ones lower it."""
+    width = majority([peer.width for peer in peers], _MIN_PEERS) or 0
+    speed = majority([peer.speed for peer in peers], _MIN_PEERS) or 0.0
+    links = majority([peer.nvlinks for peer in peers], _MIN_PEERS) or 0
+    is_gpu = device.pci_class.startswith("0x03")
+    if 0 < device.width < width or (0 < device.speed < speed and not is_gpu):
+        yield finding(
+            "PCIE_LINK_DEGRADED",
+            device.address,
+            f"has a PCIe link of x{device.width} at {device.speed:.1f} GT/s, its peers x{width} at {speed:.1f} GT/s",
+            severity=Severity.WARNING,
+            evidence={"link_width": device.width, "link_speed": device.speed, "peers": len(peers)},
+            fix="Reseat the card, its riser or its cable; NCCL uses fewer channels for all ranks because of it.",
+            commands=(f"lspci -vvv -s {device.address}",),
+        )
+    if device.nvlinks < links:
+        yield finding(
+            "NVLINK_DOWN",
+            device.address,
+            f"has {device.nvlinks} NVLinks, its peers {links}",
+            severity=Severity.CRITICAL if is_gpu else Severity.WARNING,
+            evidence={"nvlinks": device.nvlinks, "peers_nvlinks": links},
+            fix="Look at its links, and reset the GPU; where they stay down, have it replaced.",
+            commands=("nvidia-smi nvlink -s", "nvidia-smi topo -m"),
+        )
+
+
+NCCL_TOPOLOGY: Final = paste_format("NCCL topology", _NCCL_HEAD, read_nccl_topology)

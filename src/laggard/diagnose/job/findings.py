@@ -12,9 +12,9 @@ from laggard.diagnose.job.advice import ADVICE
 from laggard.diagnose.job.cause import Cause, Waiting, consequences, find_cause, find_waiting, ranks_of
 from laggard.diagnose.job.events import Event, Weight, Writer
 from laggard.diagnose.job.reader import JobEvidence
+from laggard.kit.words import printable_line, ranks_text
 from laggard.model import Finding, Severity
 from laggard.probes.probe import finding
-from laggard.text.words import printable_line, ranks_text
 
 _WATCHDOG: Final = ("watchdog", "monitored")
 MAX_ODD_SHARE: Final = 1 / 3

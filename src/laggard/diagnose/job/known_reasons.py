@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from laggard.diagnose.job.rule import DIED, EXCEPTION_NAME, FAILED, NCCL_WARN, RAISED, SUMMARY, WAITED, Rule, rule_of
+from laggard.diagnose.job.events import DIED, EXCEPTION_NAME, FAILED, NCCL_WARN, RAISED, SUMMARY, WAITED, Rule, rule_of
 
 _ASYNC: Final = (
     rf"{NCCL_WARN}.*NET/IB ?: (?:([\w.-]+):?\d*:? ?)?(?:Got (?:non-fatal )?async (?:error )?event ?:"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
-from laggard.text.words import printable_line
+from laggard.kit.words import printable_line
 
 PROGRESS_WORDS: Final = ("loss", "it/s", "s/it")
 _LOSS: Final = re.compile(r"\bloss\b['\"]?\s{0,3}[:=]?\s{0,3}-?\d", re.IGNORECASE)

@@ -9,13 +9,21 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from laggard.diagnose.job.candidates import SHAPE_CHARACTERS, WORDS, candidates, shape_of, shapes_of, sparse
-from laggard.diagnose.job.events import MAX_EVENTS, Event, Group, Place, Weight, WorkStatus, Writer
+from laggard.diagnose.job import lines
+from laggard.diagnose.job.events import (
+    EXCEPTION_NAME,
+    MAX_EVENTS,
+    Event,
+    Group,
+    Place,
+    Rule,
+    Weight,
+    WorkStatus,
+    Writer,
+)
 from laggard.diagnose.job.exits import read_exit
 from laggard.diagnose.job.known_reasons import reason_rule
-from laggard.diagnose.job.lines import MAX_LINE_CHARACTERS, JobLine, LineParser
 from laggard.diagnose.job.progress import PROGRESS_WORDS
-from laggard.diagnose.job.rule import EXCEPTION_NAME, Rule
 from laggard.diagnose.job.rules import NAN_LOSS, RULES, WEAK_TEXT
 
 _MAX_STREAMS: Final = 8192
@@ -69,7 +77,7 @@ _TIMED_OUT = re.compile(r"\[Rank (\d{1,7})\] Watchdog caught .*?WorkNCCL\((?:Seq
 
 
 _NO_GROUP: Final = Group()
-_NOBODY: Final = JobLine("").stream
+_NOBODY: Final = lines.JobLine("").stream
 _GROUP = re.compile(r"PG(?: ID)? (\d{1,9})(?: PG GUID (\d{1,9}))?(?: ?\(([^()]{1,80})\))?")
 
 
@@ -104,7 +112,7 @@ class JobLogReader:
     """Takes the files of one job, one after the other, each in pieces that end with a line."""
 
     def __init__(self) -> None:
-        self._parser = LineParser()
+        self._parser = lines.LineParser()
         self._events: list[Event] = []
         self._statuses: dict[tuple[Group, _Process], WorkStatus] = {}
         self._ranks: set[int] = set()
@@ -145,9 +153,9 @@ class JobLogReader:
     def feed(self, piece: str) -> None:
         self._note_ranks(piece)
         counted = looked_at = 0
-        for start, end in self._interesting(piece) if self._dense else sparse(piece):
+        for start, end in self._interesting(piece) if self._dense else lines.sparse(piece):
             looked_at += 1
-            shape = shape_of(piece[start:end])
+            shape = lines.shape_of(piece[start:end])
             if self._is_dull(shape):
                 continue
             self._progress[-1] += _count_progress(piece, counted, start)
@@ -169,12 +177,12 @@ class JobLogReader:
         """The lines of candidates(), found line by line and without dull lines, which is faster where very many lines
         have one of the words."""
         start = 0
-        for line, shape in zip(piece.split("\n"), shapes_of(piece).split("\n"), strict=True):
-            if self._is_dull(shape[:SHAPE_CHARACTERS]):
+        for line, shape in zip(piece.split("\n"), lines.shapes_of(piece).split("\n"), strict=True):
+            if self._is_dull(shape[: lines.SHAPE_CHARACTERS]):
                 pass
-            elif len(line) > MAX_LINE_CHARACTERS or "\r" in line:
-                yield from ((start + first, start + last) for first, last in candidates(line))
-            elif any(word in line for word in WORDS):
+            elif len(line) > lines.MAX_LINE_CHARACTERS or "\r" in line:
+                yield from ((start + first, start + last) for first, last in lines.candidates(line))
+            elif any(word in line for word in lines.WORDS):
                 yield start, start + len(line)
             start += len(line) + 1
 
@@ -237,7 +245,7 @@ class JobLogReader:
                 )
         self._match(piece, start, end, line, place)
 
-    def _match(self, piece: str, start: int, end: int, line: JobLine, place: Place) -> None:
+    def _match(self, piece: str, start: int, end: int, line: lines.JobLine, place: Place) -> None:
         opened = self._tracebacks.get(line.stream)
         rule = self._rule_for(line.text) or (self._rule_for(line.logged) if line.logged else None)
         raised = _EXCEPTION.match(line.text)
@@ -274,7 +282,9 @@ class JobLogReader:
             event = event._replace(writer=writer)
         self._add_raised(event, line)
 
-    def _note_raised(self, piece: str, start: int, end: int, line: JobLine, place: Place, rule: Rule | None) -> None:
+    def _note_raised(
+        self, piece: str, start: int, end: int, line: lines.JobLine, place: Place, rule: Rule | None
+    ) -> None:
         self._forget_raised(piece, start)
         where = self._where(piece, start, line)
         # What a logger says of an exception in a training may be of one that was caught, unless code stands above it.
@@ -291,7 +301,7 @@ class JobLogReader:
         if self._raised and piece[max(0, self._raised_end - self._offset) : until].strip():
             self._raised.clear()
 
-    def _add_raised(self, event: Event, line: JobLine) -> None:
+    def _add_raised(self, event: Event, line: lines.JobLine) -> None:
         """Adds an event; of exceptions that were raised one from another, the first that says more counts."""
         before = self._chained.pop(line.stream, None)
         if before is not None and before >= 0:
@@ -308,7 +318,7 @@ class JobLogReader:
         else:
             self._dropped += 1
 
-    def _is_repeated(self, kind: str, line: JobLine) -> bool:
+    def _is_repeated(self, kind: str, line: lines.JobLine) -> bool:
         """Counts an event of this kind and process. Returns whether there were so many that it need not be kept."""
         key = (kind, line.stream)
         count = self._repeated.get(key, 0) + 1
@@ -328,7 +338,7 @@ class JobLogReader:
             self._shapes[shape] = rule_for(text)
         return self._shapes[shape]
 
-    def _note_status(self, line: JobLine) -> None:
+    def _note_status(self, line: lines.JobLine) -> None:
         """Of the two numbers in `[rank218]: [PG ID 6 PG GUID 623(PIPELINE) Rank 13]` the one in front is the rank in
         the job, the other that within the group."""
         text = line.text
@@ -352,13 +362,13 @@ class JobLogReader:
     def _of_process(self, process: _Process) -> Iterator[WorkStatus]:
         return (status for (_, other), status in list(self._statuses.items())[-64:] if other == process)
 
-    def _place(self, piece: str, start: int, line: JobLine) -> Place:
+    def _place(self, piece: str, start: int, line: lines.JobLine) -> Place:
         if line.seconds is not None:
             self._last_date = (line.seconds, line.dated)
         seconds, dated = self._last_date
         return Place(len(self._progress) - 1, self._offset + start, seconds, dated, self._progress[-1])
 
-    def _open_traceback(self, piece: str, start: int, line: JobLine, place: Place) -> None:
+    def _open_traceback(self, piece: str, start: int, line: lines.JobLine, place: Place) -> None:
         before = next(iter(self._lines_before(piece, start, 1)), None)
         text = before.text if before is not None and before.stream == line.stream else ""
         ends_nothing = bool(_NOT_RAISED.match(text) or _WARNED.search(text[:240]))
@@ -369,12 +379,12 @@ class JobLogReader:
         if before is not None and line.stream == _NOBODY and before.stream != _NOBODY and before.logged:
             self._announced[line.stream] = _writer(before)
 
-    def _lines_before(self, piece: str, start: int, count: int) -> list[JobLine]:
+    def _lines_before(self, piece: str, start: int, count: int) -> list[lines.JobLine]:
         """The last lines before `start` in the piece, the nearest first."""
         texts = piece[max(0, start - _LOOK_BACK) : start].split("\n")[-count - 1 : -1]
         return [self._parser.parse(text.rstrip("\r").rpartition("\r")[2]) for text in reversed(texts)]
 
-    def _where(self, piece: str, start: int, line: JobLine) -> str:
+    def _where(self, piece: str, start: int, line: lines.JobLine) -> str:
         """The place where the exception was raised: the innermost line of code that is no library's; without one, the "
         "innermost."""
         innermost = ""
@@ -390,7 +400,7 @@ class JobLogReader:
                 break
         return innermost
 
-    def _fetches(self, piece: str, start: int, line: JobLine) -> bool:
+    def _fetches(self, piece: str, start: int, line: lines.JobLine) -> bool:
         """Whether a traceback leads through torch's DataLoader into multiprocessing: a connection to a worker, and not
         to another rank."""
         own = [before.text for before in self._lines_before(piece, start, 80) if before.stream == line.stream]
@@ -398,7 +408,7 @@ class JobLogReader:
         frames = own[:begun]
         return any(_LOADER.search(text) for text in frames) and any(_SHARED.search(text) for text in frames)
 
-    def _last_error(self, piece: str, end: int, line: JobLine) -> str:
+    def _last_error(self, piece: str, end: int, line: lines.JobLine) -> str:
         """The text that follows `Last error:` in torch's message about NCCL."""
         after = [self._parser.parse(text) for text in piece[end : end + 3000].splitlines()[:12]]
         own = [each.text for each in after if each.stream == line.stream]
@@ -415,7 +425,7 @@ def _count_progress(piece: str, start: int, end: int) -> int:
     return sum(piece.count(word, start, end) for word in PROGRESS_WORDS)
 
 
-def _event_of(rule: Rule, line: JobLine, place: Place) -> Event:
+def _event_of(rule: Rule, line: lines.JobLine, place: Place) -> Event:
     match = rule.pattern.match(line.text) or rule.pattern.match(line.logged)
     groups = [(group or "").strip() for group in match.groups()] if match else []
     summary = rule.summary.format(*groups, *[""] * 4).strip().rstrip(":. ")
@@ -433,7 +443,7 @@ def _named(fields: Mapping[str, str | None], writer: Writer) -> Writer:
     return writer._replace(rank=int(rank[:7]) if rank else writer.rank, host=host or writer.host)
 
 
-def _exception_event(line: JobLine, place: Place) -> Event:
+def _exception_event(line: lines.JobLine, place: Place) -> Event:
     return Event("JOB_EXCEPTION", "exception", Weight.FAILED, line.text[:400], line.text, place, _writer(line))
 
 
@@ -466,7 +476,7 @@ def _with_hosts(events: Sequence[Event]) -> tuple[Event, ...]:
     )
 
 
-def _is_bare(line: JobLine) -> bool:
+def _is_bare(line: lines.JobLine) -> bool:
     return len(line.text) < 40 and line.rank is None and line.task is None and ":" not in line.text
 
 
@@ -480,7 +490,7 @@ def _group_of(text: str) -> Group:
     return Group(name or f"PG {guid or index}", guid)
 
 
-def _writer(line: JobLine) -> Writer:
+def _writer(line: lines.JobLine) -> Writer:
     rank = line.rank
     if rank is None and (match := _OWN_NUMBER.search(line.text[:240])):
         rank = int(match[2]) if match[1] is None or _group_of(match[1]).is_default else None

@@ -11,8 +11,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from laggard.diagnose.job.known_reasons import KNOWN_REASONS
-from laggard.diagnose.job.rule import (
+from laggard.diagnose.job.events import (
     DIED,
     EXCEPTION_NAME,
     FAILED,
@@ -25,6 +24,7 @@ from laggard.diagnose.job.rule import (
     Rule,
     rule_of,
 )
+from laggard.diagnose.job.known_reasons import KNOWN_REASONS
 
 _REASON: Final = r"(?:[\s-]*|.*[{,]\s*\"?)[Rr]eason\"?: *\"?"
 _END_OF_REASON: Final = r"(?:[\",]|\s*$).*"

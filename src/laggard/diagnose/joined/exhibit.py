@@ -1,17 +1,116 @@
-"""What a file says about processes, hosts and times, whatever its format: for the joiner to bring together."""
+"""What a file says about processes, hosts and times, whatever its format, and what its name and folders say of its
+rank and host. Logs of another job, or of an earlier run, are told.
+
+What stands in a file counts more than its name.
+"""
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from laggard.diagnose.joined.clock import wall_time
-from laggard.diagnose.joined.identities import Identity, identities, of_container, ranks_that_write, served
-from laggard.diagnose.joined.origin import Origin
-from laggard.diagnose.joined.processes import UNANSWERED_HEAD, Process, processes
-from laggard.diagnose.joined.sockets import Connection, connections, named_addresses, own_addresses
+from laggard.diagnose.joined.clock import time_text, wall_time
+from laggard.diagnose.joined.processes import (
+    UNANSWERED_HEAD,
+    Connection,
+    Identity,
+    Process,
+    connections,
+    identities,
+    named_addresses,
+    of_container,
+    own_addresses,
+    processes,
+    ranks_that_write,
+    served,
+)
 from laggard.diagnose.joined.stacks import KIND, Stack, stacks
+
+_RANK = re.compile(r"(?<![a-z])(?:global[-_ ]?)?(?:rank|task|proc)[-_=. ]{0,2}(\d{1,7})(?!\d)", re.IGNORECASE)
+_LOCAL = re.compile(r"(?<![a-z])local[-_ ]?rank[-_=. ]{0,2}(\d{1,5})(?!\d)", re.IGNORECASE)
+_TORCHRUN = re.compile(r"attempt_(\d{1,4})/(\d{1,5})/(?:stdout|stderr)\.log$")
+_COUNTED = re.compile(r"^(.*?)(\d{1,7})((?:\.(?:log|txt|out|err|stdout|stderr))*)$")
+_HOST = re.compile(
+    r"(?<![a-z0-9])((?:host|node|nid|worker|server|machine|dgx|hgx|cn|ip)"
+    r"(?:[-_]?\d+[a-z0-9]*(?:-\d+){0,4}|[-_]?[a-z](?![a-z0-9]))|gpu[-_]?\d{2,6}|n\d{1,6})(?![a-z0-9])",
+    re.IGNORECASE,
+)
+_GENERIC = re.compile(
+    r"(?:attempt|rank|local|run|job|step|task|slurm|try|restart|version|part|epoch|log|out|err|tmp|ckpt|checkpoint|kernel"
+    r"|dmesg|launcher|torchrun|console|tool|net|network|sys|system|syslog|recording|dump|ras|trace)[-_]?s?[-_]?\d*|\d+"
+    r"|(?:std)?(?:logs?|out|err)(?:puts?)?",
+    re.IGNORECASE,
+)
+_MIN_COUNTED: Final = 2
+
+
+class Origin(NamedTuple):
+    """None: not told."""
+
+    rank: int | None = None
+    local_rank: int | None = None
+    host: str | None = None
+    attempt: int | None = None
+    """The number of torchrun's attempt that wrote it."""
+
+
+def origins(files: Sequence[Sequence[str]]) -> list[Origin]:
+    """Returns the origin of each file. `files`: the words of their paths below the folder that was given."""
+    counted = _counted_names(files)
+    hosts = _host_folders(files)
+    return [_origin(words, tuple(words) in counted, hosts) for words in files]
+
+
+def _origin(words: Sequence[str], is_counted: bool, hosts: frozenset[str]) -> Origin:
+    path = "/".join(words)
+    host = _named_host(words) or next((word for word in words[:-1] if word in hosts), None)
+    if found := _TORCHRUN.search(path):
+        return Origin(None, int(found[2]), host, int(found[1]))
+    if found := _LOCAL.search(path):
+        return Origin(None, int(found[1]), host)
+    if found := _last(_RANK, path):
+        return Origin(int(found[1]), None, host)
+    if is_counted and (found := _COUNTED.match(words[-1])):
+        return Origin(int(found[2]), None, host)
+    return Origin(host=host)
+
+
+def _last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
+    return next(iter(reversed(list(pattern.finditer(text)))), None)
+
+
+def _named_host(words: Sequence[str]) -> str | None:
+    """A host that a folder or the file is named after: `host-a/dmesg.txt`, `dmesg-n2.log`."""
+    for word in (*words[:-1], words[-1].partition(".")[0], words[-1]):
+        if found := _HOST.search(word):
+            return found[1]
+    return None
+
+
+def _counted_names(files: Iterable[Sequence[str]]) -> frozenset[tuple[str, ...]]:
+    """The files whose names count from 0 without a gap, beside one another: `out.0`, `out.1`, ...: a file a rank."""
+    groups: dict[tuple[tuple[str, ...], str, str], dict[int, tuple[str, ...]]] = {}
+    for words in files:
+        if (found := _COUNTED.match(words[-1])) and not _HOST.search(words[-1]):
+            groups.setdefault((tuple(words[:-1]), found[1], found[3]), {})[int(found[2])] = tuple(words)
+    whole = (group for group in groups.values() if len(group) >= _MIN_COUNTED and set(group) == set(range(len(group))))
+    return frozenset(words for group in whole for words in group.values())
+
+
+def _host_folders(files: Iterable[Sequence[str]]) -> frozenset[str]:
+    """Folders beside one another that hold files of the same names, as somebody made who copied them from each host.
+    Folders of attempts, ranks and numbers are none."""
+    inside: dict[tuple[tuple[str, ...], str], set[str]] = {}
+    for words in files:
+        if len(words) > 1:
+            for depth in range(min(3, len(words) - 1)):
+                if depth + 2 == len(words):
+                    inside.setdefault((tuple(words[:depth]), words[-1]), set()).add(words[depth])
+    alike = (names for names in inside.values() if len(names) >= _MIN_COUNTED)
+    return frozenset(name for names in alike for name in names if not _GENERIC.fullmatch(name))
+
 
 _MAX_NOTE_CHARACTERS: Final = 8192
 _SAMPLED_LINES: Final = 200
@@ -136,7 +235,87 @@ def _last_time(text: str, year: int | None) -> float | None:
     return next(filter(None, (wall_time(line, year) for line in reversed(lines))), None)
 
 
-def year_in(texts: Iterable[str]) -> int | None:
-    """Returns the latest year that a line of any text tells."""
-    years = {int(year) for text in texts for year in re.findall(r"\b(20\d\d)[-/]\d\d[-/]\d\d[T _]\d\d:", text)}
-    return max(years, default=None)
+MAX_ZONE_SECONDS: Final = 14.5 * 3600
+"""The time that the logs of one incident lie apart at most: clocks of hosts may stand in different time zones."""
+_OTHER = re.compile(
+    r"\b(?:(?:an)?other|old(?:er)?|previous|earlier|yesterday|unrelated|different|last (?:week|month|night)"
+    r"|not this|(?:Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)day)\b",
+    re.IGNORECASE,
+)
+_OTHER_NAME = re.compile(
+    r"(?<![a-z])(?:other[-_.]?(?:job|run)|old|yesterday|last[-_.]?run|unrelated)(?![a-z])", re.IGNORECASE
+)
+
+
+def other_jobs(exhibits: Sequence[Exhibit]) -> dict[str, str]:
+    """Returns the paths of the logs that are of another job, each with how that is known. Where neither a note nor a
+    host says so, some log is always left."""
+    logs = [it for it in exhibits if it.is_job]
+    found = _by_note(logs, exhibits) | _by_name(logs, exhibits)
+    for told in (_by_time(exhibits), _by_world(logs, exhibits), _by_name(logs)):
+        more = {path: why for path, why in told.items() if path not in found}
+        if len(found) + len(more) < len(logs):
+            found |= more
+    return found
+
+
+def _by_time(exhibits: Sequence[Exhibit]) -> dict[str, str]:
+    """Those far from the time in which most files were written; of two as large, from the later."""
+    timed = sorted((it.last, place) for place, it in enumerate(exhibits) if it.last is not None)
+    if not timed:
+        return {}
+    clusters: list[list[tuple[float, int]]] = [[timed[0]]]
+    for before, each in zip(timed, timed[1:], strict=False):
+        if each[0] - before[0] > MAX_ZONE_SECONDS:
+            clusters.append([])
+        clusters[-1].append(each)
+    with_logs = [it for it in clusters if any(exhibits[place].is_job for _, place in it)]
+    if len(with_logs) < 2:
+        return {}
+    main = max(with_logs, key=lambda cluster: (len(cluster), cluster[-1][0]))
+    return {
+        exhibits[place].path: f"its last line is of {time_text(last)}"
+        for cluster in with_logs
+        if cluster is not main
+        for last, place in cluster
+        if exhibits[place].is_job
+    }
+
+
+def _by_note(logs: Sequence[Exhibit], exhibits: Iterable[Exhibit]) -> dict[str, str]:
+    """Those that a note names in a sentence with `another job`, `yesterday` and the like."""
+    names = {os.path.basename(it.path).removesuffix(".gz"): it.path for it in logs}
+    told: dict[str, str] = {}
+    for note in (it for it in exhibits if it.note):
+        for name, path in names.items():
+            if (at := note.note.find(name)) >= 0:
+                sentence = re.split(r"\n|[.!?](?:\s|$)|;", note.note[at + len(name) : at + len(name) + 200])[0]
+                if _OTHER.search(sentence):
+                    told[path] = f"{os.path.basename(note.path)} says so"
+    return told
+
+
+def _by_world(logs: Sequence[Exhibit], exhibits: Iterable[Exhibit]) -> dict[str, str]:
+    """Those of another number of ranks, where other files have processes of the rest alone."""
+    pids = {row.pid for it in exhibits for row in it.processes} | {
+        stack.pid for it in exhibits for stack in it.stacks if stack.pid is not None
+    }
+    told = [it for it in logs if len(it.worlds) == 1]
+    sizes = {next(iter(it.worlds)) for it in told}
+    if len(sizes) != 2:
+        return {}
+    seen = {size: sum(said.pid in pids for it in told if size in it.worlds for said in it.identities) for size in sizes}
+    counts = {size: (seen[size], sum(size in it.worlds for it in told)) for size in sizes}
+    main, rest = sorted(sizes, key=lambda size: counts[size], reverse=True)
+    if counts[main] == counts[rest]:
+        return {}
+    return {it.path: f"it has {rest} ranks, and not {main}" for it in told if rest in it.worlds}
+
+
+def _by_name(logs: Sequence[Exhibit], exhibits: Sequence[Exhibit] = ()) -> dict[str, str]:
+    """Those whose names say so; with `exhibits`: and that are of another host than all other files."""
+    named = [it for it in logs if _OTHER_NAME.search(os.path.basename(it.path))]
+    if exhibits:
+        rest = {it.host for it in exhibits if it not in named and it.host}
+        named = [it for it in named if it.host and rest and it.host not in rest]
+    return {it.path: "its name says so" for it in named}

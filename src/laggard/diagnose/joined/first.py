@@ -8,17 +8,27 @@ from collections.abc import Sequence
 from typing import Final
 
 from laggard.diagnose.job.advice import ADVICE
-from laggard.diagnose.job.cause import Cause, find_cause, find_waiting
-from laggard.diagnose.job.events import Event, Weight
+from laggard.diagnose.job.cause import Cause, find_cause, find_waiting, ranks_of
+from laggard.diagnose.job.events import Event, Weight, Writer
 from laggard.diagnose.job.findings import MAX_ODD_SHARE, who
 from laggard.diagnose.joined.clock import is_near, minutes_agree
-from laggard.diagnose.joined.clue import Clue, Fault, First, JobFile, Role
-from laggard.diagnose.joined.explains import HARDWARE, MEMORY, PORTS, WAITING, faults_before
-from laggard.diagnose.joined.roster import LOOPBACK, OF_A_LAUNCHER, Roster, reporters
-from laggard.diagnose.joined.silent import of_silent, silent_clues
-from laggard.diagnose.joined.victims import MAX_SHOWN, on_host, then, victims_of
-from laggard.text.words import joined as listed
-from laggard.text.words import printable_line, ranks_text
+from laggard.diagnose.joined.explains import (
+    HARDWARE,
+    MAX_SHOWN,
+    MEMORY,
+    PORTS,
+    WAITING,
+    faults_before,
+    of_silent,
+    on_host,
+    shown,
+    silent_clues,
+    victims_of,
+)
+from laggard.diagnose.joined.roster import LOOPBACK, OF_A_LAUNCHER, Clue, Fault, First, Role, Roster, reporters
+from laggard.kit.words import joined as listed
+from laggard.kit.words import printable_line, ranks_text
+from laggard.model import Fix
 
 _KILL_SECONDS: Final = 120.0
 """The longest time between the kernel's kill and what a launcher says of it."""
@@ -28,30 +38,30 @@ _LIMIT: Final = "was killed for its memory limit"
 """How the readers of Kubernetes' descriptions begin to say it."""
 _OF_ALL: Final = ("interrupted", "cancelled", "time_limit", "preempted")
 
-_NETWORK_FIX: Final = (
+_NETWORK_FIX: Final = Fix(
     "No rank failed: look at the ports and links of both hosts (`ip -br link`, `ibstat`, `dmesg -T | grep -i link`) "
-    "and at the switch between them."
+    "and at the switch between them.",
+    ("ip -br link", "dmesg -T | grep -i link"),
 )
-_NETWORK_COMMANDS: Final[tuple[str, ...]] = ("ip -br link", "dmesg -T | grep -i link")
 
 
-def find_first(roster: Roster, faults: Sequence[Fault], files: Sequence[JobFile]) -> First | None:
-    """Returns the first cause; None where nothing failed. `files`: as the events' places number them."""
+def find_first(roster: Roster, faults: Sequence[Fault]) -> First | None:
+    """Returns the first cause; None where nothing failed."""
     roster = _with_deaths(roster)
     cause = find_cause(roster.evidence)
     direct = _direct(faults, cause, roster)
     if cause is None:
-        return _of_looked_at(direct, None, roster, files) if direct else _accused_alone(roster, faults)
+        return _of_looked_at(direct, None, roster) if direct else _accused_alone(roster, faults)
     if direct and _ends_a_hang(cause.first):
-        return _of_looked_at(direct, cause, roster, files)
+        return _of_looked_at(direct, cause, roster)
     faults = [it for it in faults if not it.direct and not _is_victim(it, roster)]
     cause = _of_silent_rank(_without_stuck(cause, roster), roster)
     fault = _fault_before(cause.first, roster, faults)
     if cause.first.weight in WAITING:
-        return _of_waiting(cause, fault, roster, faults, files)
+        return _of_waiting(cause, fault, roster, faults)
     if fault is not None:
-        return _of_fault(fault, cause, roster, files)
-    return _of_event(_of_only_rank(cause, roster), files)
+        return _of_fault(fault, cause, roster)
+    return _of_event(_of_only_rank(cause, roster), roster)
 
 
 def _with_deaths(roster: Roster) -> Roster:
@@ -91,7 +101,7 @@ def _is_victim(fault: Fault, roster: Roster) -> bool:
     return all(rank in weights and weights[rank] <= set(WAITING) for rank in fault.ranks)
 
 
-def _of_looked_at(direct: Sequence[Fault], cause: Cause | None, roster: Roster, files: Sequence[JobFile]) -> First:
+def _of_looked_at(direct: Sequence[Fault], cause: Cause | None, roster: Roster) -> First:
     """The ranks that were seen to hang, with those that waited for them."""
     first = direct[0]
     same = [it for it in direct if it.path != first.path or it.ranks != first.ranks]
@@ -105,16 +115,14 @@ def _of_looked_at(direct: Sequence[Fault], cause: Cause | None, roster: Roster, 
         subject,
         first.summary + (f"; {waited} waited for it" if waited else ""),
         first.fix,
-        first.commands,
         (
             Clue.of_fault(Role.FIRST, first),
             *(Clue.of_fault(Role.SHOWS, it) for it in same[:MAX_SHOWN]),
             *silent_clues(ranks, roster, Role.SHOWS),
-            *then(victims, files),
+            *shown(Role.THEN, victims, roster),
         ),
         hosts[0] if len(hosts) == 1 else None,
         ranks,
-        True,
     )
 
 
@@ -196,45 +204,44 @@ def _silent(roster: Roster) -> frozenset[int]:
     return frozenset(rank for rank in silent if rank in roster.files) or silent
 
 
-def _of_event(cause: Cause, files: Sequence[JobFile]) -> First:
+def _of_event(cause: Cause, roster: Roster) -> First:
     first = cause.first
-    advice = ADVICE.get(first.kind) or ADVICE["killed"]
     subject = "the job" if first.kind in _OF_ALL else who(first.writer)
     verb = "failed" if subject == "the job" or first.weight is Weight.STOPPED else "failed first"
     rank = first.writer.rank
     victims = victims_of(cause, () if rank is None else (rank,)).events
-    own = Clue.of_event(Role.FIRST, first, files[first.place.file].path)
-    shows = _launchers_word(cause, files)
     return First(
         first.code,
         subject,
         f"{verb}: {printable_line(first.summary)}" + (f" ({first.where})" if first.where else ""),
-        advice.text,
-        advice.commands,
-        (own, *shows, *then((event for event in victims if event is not first), files)),
+        ADVICE.get(first.kind) or ADVICE["killed"],
+        (
+            Clue.of_event(Role.FIRST, first, roster),
+            *_launchers_word(cause, roster),
+            *shown(Role.THEN, (event for event in victims if event is not first), roster),
+        ),
         first.writer.host,
         () if rank is None else (rank,),
         first.place.seconds is None and bool(victims),
     )
 
 
-def _launchers_word(cause: Cause, files: Sequence[JobFile]) -> tuple[Clue, ...]:
+def _launchers_word(cause: Cause, roster: Roster) -> tuple[Clue, ...]:
     """The launcher's line about the same rank, where another file says what happened."""
     rank, file = cause.first.writer.rank, cause.first.place.file
     for event in (*cause.same, *cause.later):
         if rank is not None and event.writer.rank == rank and event.place.file != file and event.kind == "status":
-            return (Clue.of_event(Role.SHOWS, event, files[event.place.file].path),)
+            return (Clue.of_event(Role.SHOWS, event, roster),)
     return ()
 
 
-def _of_fault(fault: Fault, cause: Cause, roster: Roster, files: Sequence[JobFile]) -> First:
+def _of_fault(fault: Fault, cause: Cause, roster: Roster) -> First:
     event = cause.first
     rank = event.writer.rank if event.weight not in WAITING else _killed_rank(fault, roster)
     on = f" on {fault.host}" if fault.host and fault.host not in fault.device else ""
     ranks: tuple[int, ...] = () if rank is None else (rank,)
     if fault.code in MEMORY and rank is not None:
-        host = fault.host or event.writer.host
-        subject = f"rank {rank} on {host}" if host else f"rank {rank}"
+        subject = who(Writer(rank, host=fault.host or event.writer.host))
         if event.code == "JOB_DATALOADER_DIED":
             subject = f"a DataLoader worker of {subject}"
         says = f"was killed by the kernel: its host was out of memory ({fault.device})"
@@ -252,8 +259,11 @@ def _of_fault(fault: Fault, cause: Cause, roster: Roster, files: Sequence[JobFil
         subject,
         says,
         fault.fix,
-        fault.commands,
-        (Clue.of_fault(Role.FIRST, fault), *silent_clues(ranks, roster, Role.SHOWS), *then((event, *victims), files)),
+        (
+            Clue.of_fault(Role.FIRST, fault),
+            *silent_clues(ranks, roster, Role.SHOWS),
+            *shown(Role.THEN, (event, *victims), roster),
+        ),
         fault.host or event.writer.host,
         ranks,
         by_cause,
@@ -278,49 +288,45 @@ def _consequence(event: Event, rank: int | None, roster: Roster, fault: Fault) -
     return f"; {ranks_text(waited)} waited{named}" if waited else ""
 
 
-def _of_waiting(
-    cause: Cause, fault: Fault | None, roster: Roster, faults: Sequence[Fault], files: Sequence[JobFile]
-) -> First:
+def _of_waiting(cause: Cause, fault: Fault | None, roster: Roster, faults: Sequence[Fault]) -> First:
     """Nobody says that he failed: all that is told are waits, and connections that closed."""
     accusing = next((it for it in faults if it.ranks and not it.left), None)
     if fault is not None:
-        return _of_fault(fault, cause, roster, files)
+        return _of_fault(fault, cause, roster)
     waits = [wait for wait in find_waiting(roster.evidence) if not wait.within]
     behind = next((wait.behind for wait in waits if wait.behind), ())
     if behind:
-        return of_silent(behind, "had not started the collective in which", cause, roster, files)
+        return of_silent(behind, "had not started the collective in which", cause, roster)
     if roster.stuck:
-        return of_silent(sorted(roster.stuck), "", cause, roster, files)
+        return of_silent(sorted(roster.stuck), "", cause, roster)
     silent = sorted(_silent(roster))
     left = next((it for it in faults if it.left and set(it.ranks) <= set(silent)), None)
     if left is not None:
-        return _of_accused(left, cause, roster, files)
+        return _of_accused(left, cause, roster)
     if accusing is not None and not silent:
-        return _of_accused(accusing, cause, roster, files)
+        return _of_accused(accusing, cause, roster)
     if silent:
         agreed = sorted(set(silent) & set(accusing.ranks)) if accusing is not None else []
-        found = of_silent(agreed or silent, "", cause, roster, files)
+        found = of_silent(agreed or silent, "", cause, roster)
         return _with_witness(found, accusing) if accusing is not None and agreed else found
-    several = (_quiet_end, _elsewhere, _late)
-    told = (tell(cause, roster, files) for tell in several)
-    return next(filter(None, told), None) or _of_network(cause, roster, files)
+    return _quiet_end(cause, roster) or _elsewhere(cause, roster) or _late(cause, roster) or _of_network(cause, roster)
 
 
 def _with_witness(first: First, witness: Fault) -> First:
     """The answer with what a recording or a report says of the same ranks; its name of the host, where the launcher has
     none that others could use."""
-    shown = first._replace(clues=(*first.clues, Clue.of_fault(Role.SHOWS, witness)))
+    told = first._replace(clues=(*first.clues, Clue.of_fault(Role.SHOWS, witness)))
     if witness.host is None or first.host not in (None, *LOOPBACK):
-        return shown
-    return shown._replace(subject=f"{ranks_text(first.ranks)} on {witness.host}", host=witness.host)
+        return told
+    return told._replace(subject=f"{ranks_text(first.ranks)} on {witness.host}", host=witness.host)
 
 
-def _of_accused(fault: Fault, cause: Cause, roster: Roster, files: Sequence[JobFile]) -> First:
-    victims = victims_of(cause, fault.ranks)
+def _of_accused(fault: Fault, cause: Cause | None, roster: Roster) -> First:
+    victims = victims_of(cause, fault.ranks).events if cause else ()
     logs = silent_clues(fault.ranks, roster, Role.SHOWS)
-    shown = (Clue.of_fault(Role.FIRST, fault), *logs, *then(victims.events, files))
+    clues = (Clue.of_fault(Role.FIRST, fault), *logs, *shown(Role.THEN, victims, roster))
     host = fault.host or next((roster.hosts[rank] for rank in fault.ranks if rank in roster.hosts), None)
-    return First(fault.code, fault.device, fault.summary, fault.fix, fault.commands, shown, host, fault.ranks, True)
+    return First(fault.code, fault.device, fault.summary, fault.fix, clues, host, fault.ranks)
 
 
 def _accused_alone(roster: Roster, faults: Sequence[Fault]) -> First | None:
@@ -331,28 +337,17 @@ def _accused_alone(roster: Roster, faults: Sequence[Fault]) -> First | None:
     network = [it for it in faults if it.code in PORTS and it.critical and it.host and not it.ranks]
     if accusing.code == "JOB_KILLED" and len({it.host for it in network}) == 1:
         return _of_port(network[0], accusing, roster)  # those that died may have timed out: a recording does not say
-    shown = (Clue.of_fault(Role.FIRST, accusing), *silent_clues(accusing.ranks, roster, Role.SHOWS))
-    host = accusing.host or next((roster.hosts[rank] for rank in accusing.ranks if rank in roster.hosts), None)
-    code, device, summary = accusing.code, accusing.device, accusing.summary
-    return First(code, device, summary, accusing.fix, accusing.commands, shown, host, accusing.ranks, True)
+    return _of_accused(accusing, None, roster)
 
 
 def _of_port(fault: Fault, died: Fault, roster: Roster) -> First:
     ranks = there if len(there := on_host(fault.host, roster)) == 1 and len(roster.ranks) > 2 else ()
-    return First(
-        fault.code,
-        f"{fault.device} on {fault.host}",
-        f"{fault.summary}; then {died.device} failed",
-        fault.fix,
-        fault.commands,
-        (Clue.of_fault(Role.FIRST, fault), Clue.of_fault(Role.THEN, died)),
-        fault.host,
-        ranks,
-        True,
-    )
+    subject, says = f"{fault.device} on {fault.host}", f"{fault.summary}; then {died.device} failed"
+    clues = (Clue.of_fault(Role.FIRST, fault), Clue.of_fault(Role.THEN, died))
+    return First(fault.code, subject, says, fault.fix, clues, fault.host, ranks)
 
 
-def _quiet_end(cause: Cause, roster: Roster, files: Sequence[JobFile]) -> First | None:
+def _quiet_end(cause: Cause, roster: Roster) -> First | None:
     """A rank that ended with a status and says nothing, while the others complain of it."""
     complained = set(victims_of(cause).ranks)
     ended = [
@@ -362,22 +357,19 @@ def _quiet_end(cause: Cause, roster: Roster, files: Sequence[JobFile]) -> First 
     ranks = sorted({it.writer.rank for it in quiet if it.writer.rank is not None})
     if len(ranks) != 1 or len(complained) < len(ranks):
         return None
-    advice = ADVICE["status"]
-    own = Clue.of_event(Role.FIRST, quiet[-1], files[quiet[-1].place.file].path)
+    own = Clue.of_event(Role.FIRST, quiet[-1], roster)
     return First(
         quiet[0].code,
         who(quiet[0].writer._replace(host=roster.hosts.get(ranks[0], quiet[0].writer.host))),
         f"ended first: {quiet[0].summary}, and its log has no error; {ranks_text(complained)} complained afterwards",
-        advice.text,
-        advice.commands,
-        (own, *silent_clues(ranks, roster), *then(victims_of(cause, ranks).events, files)),
+        ADVICE["status"],
+        (own, *silent_clues(ranks, roster), *shown(Role.THEN, victims_of(cause, ranks).events, roster)),
         roster.hosts.get(ranks[0]),
         tuple(ranks),
-        True,
     )
 
 
-def _elsewhere(cause: Cause, roster: Roster, files: Sequence[JobFile]) -> First | None:
+def _elsewhere(cause: Cause, roster: Roster) -> First | None:
     """Ranks that waited at another line of the program than most: they did not call the same collective."""
     waited = [event for event in victims_of(cause).events if event.weight is Weight.WAITED and event.where]
     places = Counter(event.where for event in waited)
@@ -386,35 +378,30 @@ def _elsewhere(cause: Cause, roster: Roster, files: Sequence[JobFile]) -> First 
     (usual, _), (odd, few) = places.most_common()
     if few > MAX_ODD_SHARE * len(waited):
         return None
-    ranks = sorted(event.writer.rank for event in waited if event.where == odd and event.writer.rank is not None)
-    others = [event.writer.rank for event in waited if event.where == usual and event.writer.rank is not None]
+    apart = [event for event in waited if event.where == odd]
+    rest = [event for event in waited if event.where == usual]
+    ranks = tuple(sorted(ranks_of(apart)))
     if not ranks:
         return None
-    hosts = sorted({roster.hosts[rank] for rank in ranks if rank in roster.hosts})
-    odd_events = [event for event in waited if event.where == odd]
-    clues = tuple(Clue.of_event(Role.FIRST, event, files[event.place.file].path) for event in odd_events)
-    advice = ADVICE["mismatch"]
     return First(
         "JOB_COLLECTIVE_TIMEOUT",
-        ranks_text(ranks) + (f" on {listed(hosts)}" if hosts else ""),
-        f"waited at another line than the others: {odd}, while {ranks_text(others)} waited at {usual}",
-        advice.text,
-        advice.commands,
-        (*clues, *then((event for event in waited if event.where == usual), files)),
-        hosts[0] if len(hosts) == 1 else None,
-        tuple(ranks),
-        True,
+        roster.named(ranks),
+        f"waited at another line than the others: {odd}, while {ranks_text(ranks_of(rest))} waited at {usual}",
+        ADVICE["mismatch"],
+        (*(Clue.of_event(Role.FIRST, event, roster) for event in apart), *shown(Role.THEN, rest, roster)),
+        roster.one_host(ranks),
+        ranks,
     )
 
 
-def _late(cause: Cause, roster: Roster, files: Sequence[JobFile]) -> First | None:
+def _late(cause: Cause, roster: Roster) -> First | None:
     """A rank that finds its peers gone, which had timed out waiting: it came too late."""
     events = victims_of(cause).events
     waited = {event.writer.rank for event in events if event.weight is Weight.WAITED}
     late = [event.writer.rank for event in events if event.weight is Weight.SUMMARY and event.writer.rank is not None]
     if not waited or len(late) != 1 or len(waited) < 2 or not _ended_later(late[0], roster):
         return None
-    return of_silent(late, "came late: it", cause, roster, files)._replace(
+    return of_silent(late, "came late: it", cause, roster)._replace(
         says=f"came too late: it found its peers gone, and {ranks_text(r for r in waited if r is not None)} had timed "
         "out before"
     )
@@ -431,19 +418,16 @@ def _ended_later(rank: int, roster: Roster) -> bool:
     return rank not in ends or not others or ends[rank] - max(others) >= _LATE_SECONDS
 
 
-def _of_network(cause: Cause, roster: Roster, files: Sequence[JobFile]) -> First:
+def _of_network(cause: Cause, roster: Roster) -> First:
     victims = victims_of(cause)
-    hosts = sorted({roster.hosts[rank] for rank in victims.ranks if rank in roster.hosts})
+    hosts = roster.hosts_of(victims.ranks)
     first = cause.first
     every = len(victims.ranks) > 1 and set(victims.ranks) >= roster.ranks
     if every and len(hosts) > 1:
         subject = f"the network between {listed(hosts)}"
         says = f"carried nothing any more: {ranks_text(victims.ranks)} all waited for one another, and none is silent"
-        fix, commands = _NETWORK_FIX, _NETWORK_COMMANDS
+        fix = _NETWORK_FIX
     else:
-        advice = ADVICE.get(first.kind) or ADVICE["killed"]
         subject, says = who(first.writer), f"reported first: {printable_line(first.summary)}"
-        fix, commands = advice.text, advice.commands
-    events = victims.events or (first,)
-    clues = tuple(Clue.of_event(Role.SHOWS, event, files[event.place.file].path) for event in events[:MAX_SHOWN])
-    return First(first.code, subject, says, fix, commands, clues, None, (), True)
+        fix = ADVICE.get(first.kind) or ADVICE["killed"]
+    return First(first.code, subject, says, fix, shown(Role.SHOWS, victims.events or (first,), roster))

@@ -1,16 +1,102 @@
-"""The ranks of a job with their hosts and files, and its events with the rank and host that their files tell."""
+"""The ranks of a job with their hosts and files, and its events with the rank and host that their files tell. What the
+joiner takes and gives, as values."""
 
 from __future__ import annotations
 
+import enum
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from laggard.diagnose.job.events import Event, Writer
 from laggard.diagnose.job.reader import JobEvidence
-from laggard.diagnose.joined.clue import JobFile
-from laggard.diagnose.joined.identities import Identity
-from laggard.diagnose.joined.origin import Origin
+from laggard.diagnose.joined.exhibit import Origin
+from laggard.diagnose.joined.processes import Identity
+from laggard.kit.words import joined as listed
+from laggard.kit.words import ranks_text
+from laggard.model import Fix
+
+
+class JobFile(NamedTuple):
+    """One file that a job wrote. `twins`: the origins of files with the same content."""
+
+    path: str
+    origin: Origin = Origin()
+    twins: tuple[Origin, ...] = ()
+    holds_stacks: bool = False
+    """True: its last line is the outermost frame of a stack, and says nothing of where the process stood at its end."""
+
+
+class Fault(NamedTuple):
+    """A finding about a host, or about ranks, that may stand before a job's failure."""
+
+    code: str
+    device: str
+    summary: str
+    critical: bool
+    path: str
+    host: str | None = None
+    quote: str = ""
+    """The line of the file that says so, without its head; empty: it is not known."""
+    seconds: float | None = None
+    """The wall clock of that line; None: it has none."""
+    fix: Fix = Fix("")
+    ranks: tuple[int, ...] = ()
+    """The ranks that it accuses: of a recording, of RAS' report."""
+    direct: bool = False
+    """True: somebody looked at the process itself while it hung."""
+    offset: int = 0
+    """The place in the file, in characters, from which on the line is looked for."""
+    left: bool = False
+    """True: the rank ended by itself, without an error, and before the others."""
+
+
+class Role(enum.Enum):
+    FIRST = "first"
+    """It says what came first."""
+    SHOWS = "shows"
+    """It supports that."""
+    THEN = "then"
+    """It followed."""
+
+
+class Clue(NamedTuple):
+    """A line that is shown, to be looked up in its file: `quote` from `offset` on, in characters; or its last line."""
+
+    role: Role
+    path: str
+    quote: str = ""
+    offset: int = 0
+    seconds: float | None = None
+    host: str | None = None
+    ranks: tuple[int, ...] = ()
+    is_last_line: bool = False
+
+    @classmethod
+    def of_event(cls, role: Role, event: Event, roster: Roster) -> Clue:
+        place, writer = event.place, event.writer
+        seconds = place.seconds if place.dated else None
+        ranks = () if writer.rank is None else (writer.rank,)
+        return cls(role, roster.logs[place.file], event.line, place.offset, seconds, writer.host, ranks)
+
+    @classmethod
+    def of_fault(cls, role: Role, fault: Fault) -> Clue:
+        return cls(role, fault.path, fault.quote, fault.offset, fault.seconds, fault.host, fault.ranks)
+
+
+class First(NamedTuple):
+    """The answer. `subject` and `says` make a sentence: `rank 3 on n2`, `was killed by ...`."""
+
+    code: str
+    subject: str
+    says: str
+    fix: Fix
+    clues: tuple[Clue, ...]
+    host: str | None = None
+    ranks: tuple[int, ...] = ()
+    by_cause: bool = True
+    """True where causes, and not clocks, put it before the others."""
+
 
 OF_A_LAUNCHER: Final = ("status", "summary", "aborted", "terminated", "killed", "stuck_process")
 """The kinds of what launchers say about processes."""
@@ -38,6 +124,22 @@ class Roster(NamedTuple):
     """The files that hold stacks alone: their last lines tell no end."""
     pids: Mapping[int, int]
     """The process of each rank, by its number, where it is known."""
+    logs: tuple[str, ...]
+    """The paths of the job's files, as the places of its events number them."""
+
+    def hosts_of(self, ranks: Iterable[int]) -> list[str]:
+        """The hosts that are known of some ranks."""
+        return sorted({self.hosts[rank] for rank in ranks if rank in self.hosts})
+
+    def named(self, ranks: Collection[int]) -> str:
+        """`rank 3 on n2`, `ranks 3 and 4 on n2 and n3`, `rank 3`."""
+        hosts = self.hosts_of(ranks)
+        return ranks_text(ranks) + (f" on {listed(hosts)}" if hosts else "")
+
+    def one_host(self, ranks: Iterable[int]) -> str | None:
+        """The host that ranks have in common."""
+        hosts = self.hosts_of(ranks)
+        return hosts[0] if len(hosts) == 1 else None
 
 
 def roster_of(evidence: JobEvidence, files: Sequence[JobFile], identities: Sequence[Identity] = ()) -> Roster:
@@ -77,6 +179,7 @@ def roster_of(evidence: JobEvidence, files: Sequence[JobFile], identities: Seque
         names,
         frozenset(file.path for file in files if file.holds_stacks),
         {it.rank: it.pid for it in identities if it.pid is not None} | _pids(events),
+        tuple(file.path for file in files),
     )
 
 

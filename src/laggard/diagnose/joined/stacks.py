@@ -8,26 +8,8 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from laggard.diagnose.job.lines import JobLine, LineParser
-from laggard.diagnose.joined.dump_lines import (
-    MAX_LINE_CHARACTERS,
-    Frame,
-    Style,
-    ThreadHead,
-    attached_to,
-    begins_dump,
-    ends_exception,
-    frame_of,
-    process_of,
-    rank_in_locals,
-    rank_of,
-    rest_of_frame,
-    thread_of,
-)
-from laggard.diagnose.joined.spy_json import SpyThread, spy_threads
-from laggard.diagnose.joined.waits import is_helper as is_helper_of_frames
-from laggard.diagnose.joined.waits import is_service, wait_of
-from laggard.diagnose.joined.waits import own_frame as own_frame_of
-from laggard.stacks.frames import is_library
+from laggard.diagnose.joined import dump_lines
+from laggard.stacks.sampled import is_library
 
 KIND: Final = "stack dump"
 """The name of the format of files that hold nothing else."""
@@ -45,7 +27,7 @@ _MAIN: Final = ("<module>", "_run_module_as_main")
 class Stack(NamedTuple):
     """Where one process stands: the frames of the thread that trains, the innermost first. None: not told."""
 
-    frames: tuple[Frame, ...]
+    frames: tuple[dump_lines.Frame, ...]
     head: str
     """The line that says whose it is."""
     pid: int | None = None
@@ -58,7 +40,7 @@ def stacks(text: str) -> tuple[Stack, ...]:
     """Returns the stacks of a text by process. One without any head is one process, too."""
     if not _MAY_HOLD.search(text):
         return ()
-    if threads := spy_threads(text):
+    if threads := dump_lines.spy_threads(text):
         return tuple(_of_json(threads))[:_MAX_STACKS]
     reader = _Reader()
     offset = 0
@@ -70,23 +52,7 @@ def stacks(text: str) -> tuple[Stack, ...]:
     return tuple(_with_ranks_of_locals(found, reader.in_locals)[:_MAX_STACKS])
 
 
-def collective_of(stack: Stack) -> str:
-    """Returns what a process waits in for the others of its job, as laggard.diagnose.joined.waits tells it. Empty: in
-    nothing."""
-    return wait_of(stack.frames)
-
-
-def is_helper(stack: Stack) -> bool:
-    """Whether the process trains nothing itself, as a launcher does."""
-    return is_helper_of_frames(stack.frames)
-
-
-def own_frame(stack: Stack) -> Frame:
-    """Returns the innermost frame that is no library's; the innermost where all are."""
-    return own_frame_of(stack.frames)
-
-
-def frame_text(frame: Frame) -> str:
+def frame_text(frame: dump_lines.Frame) -> str:
     place = f"{frame.file}{f':{frame.line}' if frame.line else ''}"
     return f"{frame.function} ({place})" if place else frame.function
 
@@ -96,27 +62,34 @@ def share_of_stacks(text: str) -> float:
     that of a dump: an exception's traceback and a frame that stands alone are everyday lines of logs."""
     if not _MAY_HOLD.search(text):
         return 0.0
-    parser, style, seen, known, is_dump = LineParser(), Style.NONE, 0, 0, False
+    parser, style, seen, known, is_dump = LineParser(), dump_lines.Style.NONE, 0, 0, False
     for raw in text.splitlines():
         if not raw or raw.isspace():
             continue
-        line = raw.rstrip()[:MAX_LINE_CHARACTERS]
+        line = raw.rstrip()[: dump_lines.MAX_LINE_CHARACTERS]
         line = line if _PLAIN.match(line) else parser.parse(line).text
-        head = thread_of(line)
+        head = dump_lines.thread_of(line)
         if head is not None:
             style = head.style
-            is_dump |= style is not Style.NONE and ("call last" not in line or style is Style.PYSTACK)
+            is_dump |= style is not dump_lines.Style.NONE and (
+                "call last" not in line or style is dump_lines.Style.PYSTACK
+            )
         seen += bool(line.strip())
-        known += bool(head or process_of(line) is not None or frame_of(line, style) or rank_in_locals(line) is not None)
+        known += bool(
+            head
+            or dump_lines.process_of(line) is not None
+            or dump_lines.frame_of(line, style)
+            or dump_lines.rank_in_locals(line) is not None
+        )
     return known / seen if is_dump and seen else 0.0
 
 
 class _Thread:
-    def __init__(self, head: ThreadHead) -> None:
+    def __init__(self, head: dump_lines.ThreadHead) -> None:
         self.head = head
-        self.frames: list[Frame] = []
+        self.frames: list[dump_lines.Frame] = []
 
-    def in_order(self) -> list[Frame]:
+    def in_order(self) -> list[dump_lines.Frame]:
         return self.frames[::-1] if self.head.is_last_first else self.frames
 
     @property
@@ -134,26 +107,26 @@ class _Process:
         self.rank = line.rank if line.rank is not None else line.task
         self.local_rank, self.host = line.local_rank, line.host
         self.head = ""
-        self.threads: list[_Thread] = [_Thread(ThreadHead(Style.NONE))]
+        self.threads: list[_Thread] = [_Thread(dump_lines.ThreadHead(dump_lines.Style.NONE))]
 
     @property
     def has_frames(self) -> bool:
         return any(thread.frames for thread in self.threads)
 
-    def begin_thread(self, head: ThreadHead) -> None:
+    def begin_thread(self, head: dump_lines.ThreadHead) -> None:
         last = self.threads[-1]
-        if not last.frames and last.head.style is not Style.NONE and head.style is Style.PYTHON:
+        if not last.frames and last.head.style is not dump_lines.Style.NONE and head.style is dump_lines.Style.PYTHON:
             head = head._replace(is_main=last.head.is_main, tid=last.head.tid)  # gdb's py-bt, below the thread's head
         self.threads.append(_Thread(head))
 
-    def add(self, frame: Frame) -> None:
+    def add(self, frame: dump_lines.Frame) -> None:
         frames = self.threads[-1].frames
         if len(frames) < _MAX_FRAMES:
             frames.append(frame)
 
     def stacks(self) -> Iterator[Stack]:
         """Yields the stack of each process: where heads were cut off, each has a main thread of its own."""
-        threads = [it for it in self.threads if it.frames and not is_service(it.frames)]
+        threads = [it for it in self.threads if it.frames and not dump_lines.is_service(it.frames)]
         groups = _by_main(threads)
         for place, group in enumerate(groups):
             thread = _that_trains(group)
@@ -177,11 +150,11 @@ def _by_main(threads: Sequence[_Thread]) -> list[list[_Thread]]:
 
 def _that_trains(threads: Sequence[_Thread]) -> _Thread:
     """The main thread; where it is in no collective, a thread that is in one: Ray and others train in a thread."""
-    with_own = next((it for it in threads if not is_library(own_frame_of(it.in_order()))), threads[0])
+    with_own = next((it for it in threads if not is_library(dump_lines.own_frame(it.in_order()))), threads[0])
     main = next((it for it in threads if it.is_main), with_own)
-    if wait_of(main.in_order()):
+    if dump_lines.wait_of(main.in_order()):
         return main
-    return next((it for it in threads if wait_of(it.in_order())), main)
+    return next((it for it in threads if dump_lines.wait_of(it.in_order())), main)
 
 
 class _Reader:
@@ -195,8 +168,8 @@ class _Reader:
         """Values of variables `rank`, by the place of the frame that has them."""
 
     def feed(self, raw: str, offset: int) -> None:
-        if len(raw) > MAX_LINE_CHARACTERS and not raw.lstrip().startswith("#"):
-            raw = raw[:MAX_LINE_CHARACTERS]
+        if len(raw) > dump_lines.MAX_LINE_CHARACTERS and not raw.lstrip().startswith("#"):
+            raw = raw[: dump_lines.MAX_LINE_CHARACTERS]
         text = raw.rstrip()
         if quoted := _QUOTED.match(text):
             text = text[quoted.end() :]
@@ -225,30 +198,30 @@ class _Reader:
     def _read(self, line: JobLine, raw: str, offset: int) -> None:
         text = line.text
         process = self._open[line.stream]
-        if head := thread_of(text):
+        if head := dump_lines.thread_of(text):
             process.begin_thread(head)
             return
         style = process.threads[-1].head.style
-        frame = frame_of(text, style)
+        frame = dump_lines.frame_of(text, style)
         if frame is not None:
             return process.add(frame._replace(text=raw, offset=offset))
         frames = process.threads[-1].frames
-        if frames and (whole := rest_of_frame(text, frames[-1])):
+        if frames and (whole := dump_lines.rest_of_frame(text, frames[-1])):
             frames[-1] = whole
-        elif frames and style is Style.SPY and (rank := rank_in_locals(text)) is not None:
+        elif frames and style is dump_lines.Style.SPY and (rank := dump_lines.rank_in_locals(text)) is not None:
             self.in_locals.setdefault(frames[-1].offset, rank)
-        elif frames and process.threads[-1].head.is_last_first and ends_exception(text):
+        elif frames and process.threads[-1].head.is_last_first and dump_lines.ends_exception(text):
             frames.clear()
         else:
             self._read_head(line, text, raw)
 
     def _read_head(self, line: JobLine, text: str, raw: str) -> None:
-        pid = process_of(text)
-        rank = rank_of(text)
-        if pid is None and begins_dump(text):
+        pid = dump_lines.process_of(text)
+        rank = dump_lines.rank_of(text)
+        if pid is None and dump_lines.begins_dump(text):
             self._fresh(line)
         if pid is None:
-            pid = attached_to(text)
+            pid = dump_lines.attached_to(text)
         own = self._open[line.stream]
         if pid is not None or (rank is not None and not (own.has_frames and rank == own.rank)):
             own = self._fresh(line)
@@ -269,13 +242,13 @@ def _with_ranks_of_locals(found: Sequence[Stack], in_locals: dict[int, int]) -> 
     return list(named)
 
 
-def _of_json(threads: Sequence[SpyThread]) -> Iterator[Stack]:
+def _of_json(threads: Sequence[dump_lines.SpyThread]) -> Iterator[Stack]:
     """The stacks of what `py-spy dump --json` wrote."""
     by_pid: dict[int | None, list[_Thread]] = {}
     for each in threads:
-        thread = _Thread(ThreadHead(Style.SPY, each.name == "MainThread", each.tid))
+        thread = _Thread(dump_lines.ThreadHead(dump_lines.Style.SPY, each.name == "MainThread", each.tid))
         thread.frames = list(each.frames[:_MAX_FRAMES])
         by_pid.setdefault(each.pid, []).append(thread)
     for pid, group in by_pid.items():
-        if kept := [it for it in group if it.frames and not is_service(it.frames)]:
+        if kept := [it for it in group if it.frames and not dump_lines.is_service(it.frames)]:
             yield Stack(tuple(_that_trains(kept).frames), f"process {pid}", pid)

@@ -7,15 +7,15 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from laggard.diagnose.joined.clue import Fault
-from laggard.diagnose.joined.dump_lines import Frame
+from laggard.diagnose.job.events import Writer
+from laggard.diagnose.job.findings import who
+from laggard.diagnose.joined.dump_lines import Frame, departing_frame, is_helper, own_frame, wait_of
 from laggard.diagnose.joined.exhibit import Exhibit
-from laggard.diagnose.joined.processes import Process, local_rank, ranks_by_launcher
-from laggard.diagnose.joined.roster import Roster
-from laggard.diagnose.joined.sockets import common_end
-from laggard.diagnose.joined.stacks import Stack, collective_of, frame_text, is_helper, own_frame
-from laggard.diagnose.joined.waits import departing_frame
-from laggard.text.words import ranks_text
+from laggard.diagnose.joined.processes import Process, common_end, local_rank, ranks_by_launcher
+from laggard.diagnose.joined.roster import Fault, Roster
+from laggard.diagnose.joined.stacks import frame_text
+from laggard.kit.words import ranks_text
+from laggard.model import Fix
 
 NETWORK: Final = "NETWORK_DROPS"
 _MAX_ODD_SHARE: Final = 1 / 3
@@ -53,14 +53,15 @@ _DROPS_FIX: Final = (
 
 class _Seen(NamedTuple):
     rank: int
-    stack: Stack
+    frames: tuple[Frame, ...]
     path: str
 
 
 def witness_faults(exhibits: Sequence[Exhibit], roster: Roster) -> Iterator[Fault]:
     ranks = _ranks_of_pids(exhibits, roster)
-    looked_at = [*_stopped(exhibits, ranks, roster), *_elsewhere(exhibits, ranks, roster)]
-    yield from looked_at or _running(exhibits, ranks, roster)
+    looks = list(_looks(exhibits, ranks, roster))
+    looked_at = [*_stopped(looks, roster), *_elsewhere(exhibits, ranks, roster)]
+    yield from looked_at or _running(looks, roster)
     yield from _left(exhibits, roster)
     yield from _unanswered(exhibits, roster)
 
@@ -96,18 +97,21 @@ def _rank_of(pid: int | None, host: str | None, ranks: Mapping[tuple[str | None,
     return alike.pop() if len(alike) == 1 else None
 
 
-def _stopped(
+def _looks(
     exhibits: Iterable[Exhibit], ranks: Mapping[tuple[str | None, int], int], roster: Roster
-) -> Iterator[Fault]:
-    """Ranks whose process is stopped; or waits in the kernel, where one alone does."""
-    found: list[tuple[int, Process, Exhibit]] = []
+) -> Iterator[tuple[int, Process, Exhibit]]:
+    """The looks at processes of ranks."""
     for it in exhibits:
         for row in it.processes:
             rank = _rank_of(row.pid, _host(it, roster), ranks)
-            if rank is not None and row.state[:1] in "TtDZ":
-                found.append((rank, row, it))
+            if rank is not None:
+                yield rank, row, it
+
+
+def _stopped(looks: Iterable[tuple[int, Process, Exhibit]], roster: Roster) -> Iterator[Fault]:
+    """Ranks whose process is stopped; or waits in the kernel, where one alone does."""
     for letters, says in (("Tt", "was stopped"), ("D", "hangs in the kernel"), ("Z", "had ended")):
-        of_kind = {rank: (row, it) for rank, row, it in found if row.state[0] in letters}
+        of_kind = {rank: (row, it) for rank, row, it in looks if row.state[0] in letters}
         if not of_kind or len(of_kind) > max(1, len(roster.ranks) // 3):
             continue
         for rank, (row, it) in sorted(of_kind.items()):
@@ -115,31 +119,28 @@ def _stopped(
             host = roster.hosts.get(rank) or _host(it, roster)
             yield Fault(
                 "JOB_COLLECTIVE_TIMEOUT",
-                _named(rank, host),
+                who(Writer(rank, host=host)),
                 f"{says}: its process {row.pid} is in state {row.state[0]}{waits}",
                 True,
                 it.path,
                 host,
                 row.line,
-                fix=_STOPPED_FIX if letters == "Tt" else _HUNG_FIX,
-                commands=(f"cat /proc/{row.pid}/status /proc/{row.pid}/wchan", f"py-spy dump --pid {row.pid}"),
+                fix=Fix(
+                    _STOPPED_FIX if letters == "Tt" else _HUNG_FIX,
+                    (f"cat /proc/{row.pid}/status /proc/{row.pid}/wchan", f"py-spy dump --pid {row.pid}"),
+                ),
                 ranks=(rank,),
                 direct=True,
             )
         return
 
 
-def _running(
-    exhibits: Iterable[Exhibit], ranks: Mapping[tuple[str | None, int], int], roster: Roster
-) -> Iterator[Fault]:
+def _running(seen: Iterable[tuple[int, Process, Exhibit]], roster: Roster) -> Iterator[Fault]:
     """The one rank whose process runs, in each of several looks at it, while those of all others sleep: it turns in a
     loop that it does not leave. Ranks of a training that goes on sleep now and then, too."""
     looks: dict[int, list[tuple[Process, Exhibit]]] = {}
-    for it in exhibits:
-        for row in it.processes:
-            rank = _rank_of(row.pid, _host(it, roster), ranks)
-            if rank is not None:
-                looks.setdefault(rank, []).append((row, it))
+    for rank, row, it in seen:
+        looks.setdefault(rank, []).append((row, it))
     busy = [rank for rank, found in looks.items() if all(row.state.startswith("R") for row, _ in found)]
     asleep = [rank for rank, found in looks.items() if all(row.state[:1] in ("S", "I") for row, _ in found)]
     if len(busy) != 1 or len(looks) < _MIN_LOOKED_AT or len(asleep) != len(looks) - 1:
@@ -152,14 +153,13 @@ def _running(
     host = roster.hosts.get(busy[0]) or _host(it, roster)
     yield Fault(
         "JOB_COLLECTIVE_TIMEOUT",
-        _named(busy[0], host),
+        who(Writer(busy[0], host=host)),
         f"hung: its process {row.pid} runs without end (state {row.state[0]}{much}), while {ranks_text(asleep)} sleep",
         True,
         it.path,
         host,
         row.line,
-        fix=_SPIN_FIX,
-        commands=(f"py-spy dump --pid {row.pid}", f"py-spy top --pid {row.pid}"),
+        fix=Fix(_SPIN_FIX, (f"py-spy dump --pid {row.pid}", f"py-spy top --pid {row.pid}")),
         ranks=(busy[0],),
         direct=True,
     )
@@ -176,7 +176,7 @@ def _left(exhibits: Iterable[Exhibit], roster: Roster) -> Iterator[Fault]:
     if not done or len(done) > len(roster.ranks) // 2:
         return
     ranks = tuple(sorted(done))
-    hosts = sorted({roster.hosts[rank] for rank in ranks if rank in roster.hosts})
+    hosts = roster.hosts_of(ranks)
     first = done[ranks[0]]
     yield Fault(
         "JOB_COLLECTIVE_TIMEOUT",
@@ -185,9 +185,9 @@ def _left(exhibits: Iterable[Exhibit], roster: Roster) -> Iterator[Fault]:
         "program had come to its end",
         True,
         first.path,
-        hosts[0] if len(hosts) == 1 else None,
+        roster.one_host(ranks),
         first.finished,
-        fix=_LEFT_FIX,
+        fix=Fix(_LEFT_FIX),
         ranks=ranks,
         left=True,
     )
@@ -204,27 +204,27 @@ def _elsewhere(
             own = stack.rank if stack.rank is not None else alone
             rank = own if own is not None else _rank_of(stack.pid, _host(it, roster), ranks)
             if rank is not None:
-                seen.setdefault(rank, _Seen(rank, stack, it.path))
+                seen.setdefault(rank, _Seen(rank, stack.frames, it.path))
             if own is None or own == it.origin.rank and stack.pid is None:
                 for twin in (twin.rank for twin in it.twins if twin.rank is not None):
-                    seen.setdefault(twin, _Seen(twin, stack, it.path))
-    seen = {rank: each for rank, each in seen.items() if not is_helper(each.stack)}
-    calls = {rank: collective_of(each.stack) for rank, each in seen.items()}
+                    seen.setdefault(twin, _Seen(twin, stack.frames, it.path))
+    seen = {rank: each for rank, each in seen.items() if not is_helper(each.frames)}
+    calls = {rank: wait_of(each.frames) for rank, each in seen.items()}
     waiting = sorted(rank for rank, call in calls.items() if call)
     out = sorted(rank for rank, call in calls.items() if not call)
     if waiting and out and len(out) <= max(1, len(seen) // 2):
         for rank in out:
-            frame = _frame_that_stands(seen[rank], [seen[it] for it in waiting])
-            where = frame_text(frame)
-            verb = "is" if len(waiting) == 1 else "are"
-            says = f"hung in {where}: it is in no collective, while {ranks_text(waiting)} {verb} in {calls[waiting[0]]}"
+            frame = departing_frame(seen[rank].frames, [seen[it].frames for it in waiting])
+            are = "is" if len(waiting) == 1 else "are"
+            others = f"{ranks_text(waiting)} {are} in {calls[waiting[0]]}"
+            says = f"hung in {frame_text(frame)}: it is in no collective, while {others}"
             yield _of_stack(seen[rank], frame, says, _HUNG_FIX, roster)
     elif not out and len(seen) >= 3:
         yield from _odd(seen, calls, roster)
 
 
 def _odd(seen: Mapping[int, _Seen], calls: Mapping[int, str], roster: Roster) -> Iterator[Fault]:
-    places = {rank: (calls[rank], own_frame(each.stack)._replace(text="", offset=0)) for rank, each in seen.items()}
+    places = {rank: (calls[rank], own_frame(each.frames)._replace(text="", offset=0)) for rank, each in seen.items()}
     counts = Counter(places.values()).most_common()
     if len(counts) != 2 or counts[1][1] > _MAX_ODD_SHARE * len(seen):
         return
@@ -235,25 +235,20 @@ def _odd(seen: Mapping[int, _Seen], calls: Mapping[int, str], roster: Roster) ->
             f"is in another call than the others: {odd_call} at {frame_text(odd_frame)}, while {ranks_text(rest)} "
             f"are in {call} at {frame_text(frame)}"
         )
-        yield _of_stack(seen[rank], own_frame(seen[rank].stack), says, _ODD_FIX, roster)
-
-
-def _frame_that_stands(seen: _Seen, others: Sequence[_Seen]) -> Frame:
-    return departing_frame(seen.stack.frames, [it.stack.frames for it in others])
+        yield _of_stack(seen[rank], own_frame(seen[rank].frames), says, _ODD_FIX, roster)
 
 
 def _of_stack(seen: _Seen, frame: Frame, says: str, fix: str, roster: Roster) -> Fault:
     host = roster.hosts.get(seen.rank)
     return Fault(
         "JOB_COLLECTIVE_TIMEOUT",
-        _named(seen.rank, host),
+        who(Writer(seen.rank, host=host)),
         says,
         True,
         seen.path,
         host,
         frame.text,
-        fix=fix,
-        commands=("laggard run --record DIR ...",),
+        fix=Fix(fix, ("laggard run --record DIR ...",)),
         ranks=(seen.rank,),
         direct=True,
         offset=frame.offset,
@@ -278,8 +273,7 @@ def _unanswered(exhibits: Sequence[Exhibit], roster: Roster) -> Iterator[Fault]:
         it.path,
         host,
         row.line,
-        fix=_DROPS_FIX,
-        commands=("nft list ruleset", "tc -s qdisc", "ss -tni"),
+        fix=Fix(_DROPS_FIX, ("nft list ruleset", "tc -s qdisc", "ss -tni")),
     )
 
 
@@ -294,7 +288,3 @@ def address_hosts(exhibits: Iterable[Exhibit], roster: Roster) -> dict[str, str]
         if host and len(it.addresses) <= 64:
             found |= {address: host for address in it.addresses}
     return found
-
-
-def _named(rank: int, host: str | None) -> str:
-    return f"rank {rank} on {host}" if host else f"rank {rank}"

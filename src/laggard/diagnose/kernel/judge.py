@@ -2,26 +2,73 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import defaultdict
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from laggard.diagnose.kernel.accelerator_rules import AMD_RULES, GAUDI_RULES, INTEL_RULES, NVIDIA_RULES
-from laggard.diagnose.kernel.devices import Devices, pci_address
-from laggard.diagnose.kernel.host_rules import HOST_RULES
+from laggard.diagnose.kernel.host_rules import DISK_RULES, HOST_RULES, NETWORK_FILE_SYSTEM_RULES, NIC_RULES, PCI_RULES
 from laggard.diagnose.kernel.lines import LogLine
-from laggard.diagnose.kernel.network_rules import NIC_RULES, PCI_RULES
-from laggard.diagnose.kernel.rule import KernelRule
-from laggard.diagnose.kernel.storage_rules import DISK_RULES, NETWORK_FILE_SYSTEM_RULES
+from laggard.diagnose.kernel.rule import STARTS, Rule
 from laggard.model import Finding, Severity
 from laggard.probes.probe import finding
+
+_MAX_DEVICES: Final = 256
+_START_SECONDS: Final = 120.0
+"""The time after a NIC's driver has started in which it reports ports without a cable: nobody lost them."""
+_NAMES: Final = {"nvidia": "GPU", "amdgpu": "GPU", "habanalabs": "Gaudi", "nvme": "NVMe"}
+_OF_DRIVER = re.compile(
+    r"^(nvidia|amdgpu|habanalabs|mlx5_core|mlx4_core|bnxt_en|ice|nvme)(?: nvme\d+: pci function)? ([0-9a-f:.]{12})\b"
+)
+_NIC_STARTED = re.compile(
+    r"^mlx5_core ([0-9a-f:.]{12}): (?:.*module \d+, Cable (plugged)|"
+    r"firmware version: |.*available PCIe bandwidth|E-Switch: Total vports|Rate limit: )"
+)
+_ADDRESS = re.compile(r"(?:[0-9a-f]{0,4}?([0-9a-f]{4}):)?([0-9a-f]{2}:[0-9a-f]{2}\.[0-7])")
+
+
+class Devices:
+    """The devices that the records named so far."""
+
+    def __init__(self) -> None:
+        self._drivers: dict[str, str] = {}
+        self._started: dict[str, float | None] = {}
+
+    def note(self, record: LogLine) -> None:
+        if len(self._drivers) < _MAX_DEVICES and (found := _OF_DRIVER.match(record.text)):
+            self._drivers[found[2]] = found[1]
+        found = _NIC_STARTED.match(record.text)
+        if found and (len(self._started) < _MAX_DEVICES or found[1] in self._started):
+            self._started[found[1]] = -math.inf if found[2] else record.seconds
+
+    def is_starting(self, address: str, seconds: float | None) -> bool:
+        """Whether the NIC's driver was started just before, and has seen no cable since."""
+        if address not in self._started:
+            return seconds is not None and seconds <= _START_SECONDS  # after boot; dates are larger
+        started = self._started[address]
+        return started is None or seconds is None or seconds - started <= _START_SECONDS
+
+    def name_of(self, address: str) -> str:
+        """Returns a PCI device's address with what it is; anything else as it is."""
+        owner = self._drivers.get(address)
+        return address if owner is None else f"{_NAMES.get(owner, 'NIC')} {address}"
+
+
+def pci_address(device: str) -> str:
+    """Returns a PCI address as sysfs writes it; empty for what is none."""
+    found = _ADDRESS.fullmatch(device.lower())
+    return f"{found[1] or '0000'}:{found[2]}" if found else ""
+
 
 RULES: Final = (
     *NVIDIA_RULES, *AMD_RULES, *GAUDI_RULES, *INTEL_RULES, *HOST_RULES, *PCI_RULES, *NIC_RULES, *DISK_RULES,
     *NETWORK_FILE_SYSTEM_RULES,
 )  # fmt: skip
 """All rules; of several that take one record the first counts."""
+_PATTERNS: Final = tuple(re.compile(rule.pattern) for rule in RULES)
+_CLOSING: Final = tuple(re.compile(f"{rule.closed_by}|{STARTS}") if rule.closed_by else None for rule in RULES)
 _MAX_HITS: Final = 256
 """The most pairs of a rule and a device that one log is judged by."""
 _IN_MODULE = re.compile(r"\+0x[0-9a-f]+/0x[0-9a-f]+ \[(\w+)")
@@ -63,7 +110,7 @@ class RuleJudge:
         self._note_trace(text)
         known = self._close(record)
         for number, rule in enumerate(RULES):
-            if rule.word in text and (found := rule.pattern.search(text)):
+            if rule.word in text and (found := _PATTERNS[number].search(text)):
                 groups = {name: value or "" for name, value in found.groupdict().items()}
                 if not rule.is_usual_at_start or not self.devices.is_starting(groups["device"], record.seconds):
                     self._hit(number, groups, record)
@@ -86,7 +133,7 @@ class RuleJudge:
     def _close(self, record: LogLine) -> bool:
         closed = False
         for (number, device), hit in self._hits.items():
-            closing = RULES[number].closed_by
+            closing = _CLOSING[number]
             if hit.closed or closing is None or not (found := closing.search(record.text)):
                 continue
             if _is_settling(RULES[number], hit, record.seconds):
@@ -127,7 +174,7 @@ class RuleJudge:
                 best[made.code, made.device] = severity, hit.first, made
         return tuple(made for _, _, made in sorted(best.values(), key=lambda each: each[1]))
 
-    def _finding(self, rule: KernelRule, severity: Severity, hit: Hit) -> Finding:
+    def _finding(self, rule: Rule, severity: Severity, hit: Hit) -> Finding:
         groups = defaultdict(str, hit.groups)
         if address := pci_address(groups["device"]):
             groups["device"] = address
@@ -147,7 +194,7 @@ class RuleJudge:
         )
 
 
-def _is_settling(rule: KernelRule, hit: Hit, seconds: float | None) -> bool:
+def _is_settling(rule: Rule, hit: Hit, seconds: float | None) -> bool:
     if not rule.settle_seconds:
         return False
     return hit.seconds is None or seconds is None or 0 <= seconds - hit.seconds <= rule.settle_seconds

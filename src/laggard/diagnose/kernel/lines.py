@@ -1,6 +1,9 @@
-"""The heads of lines of kernel logs: what dmesg (plain, -T, -H, -d, -x, -r, iso), journalctl (short, short-iso,
-short-precise, short-monotonic, short-full, json), syslog, /dev/kmsg, pstore, netconsole and consoles write before a
-message.
+"""The lines of kernel logs as records: the heads that stand before a message, the times in them, and which lines
+belong together.
+
+Heads are those of dmesg (plain, -T, -H, -d, -x, -r, iso), journalctl (short, short-iso, short-precise, short-monotonic,
+short-full, json), syslog, /dev/kmsg, pstore, netconsole and consoles. Times are compared with those of the same log
+only: by their differences.
 
 Sources: dmesg(1) of util-linux, sys-utils/dmesg.c; journalctl(1) of systemd, logs-show.c; Documentation/ABI/testing/
 dev-kmsg and Documentation/networking/netconsole of Linux.
@@ -10,9 +13,34 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
-from laggard.diagnose.kernel.clock import wall_seconds
+_MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+_DAYS_BEFORE: Final = (0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334)
+_YEAR_DAYS: Final = 366
+_DAY_SECONDS: Final = 86400.0
+_NAMED = re.compile(r"([A-Z][a-z]{2}) ?([ \d]?\d) (\d\d):(\d\d)(?::(\d\d(?:\.\d+)?))?(?: (\d{4}))?")
+_NUMBERED = re.compile(r"(\d{4})-(\d\d)-(\d\d)[T _](\d\d):(\d\d):(\d\d(?:[.,]\d+)?)")
+
+
+def wall_seconds(text: str) -> float | None:
+    """Returns a date's time in seconds: `Jun 11 13:14:15`, `Wed Jun 11 13:14:15 2025`, `Apr18 20:20`,
+    `2025-06-11T13:14:15,123456+00:00`. Zones are left out, a year that is not told is zero; None: it is no date."""
+    if found := _NUMBERED.search(text):
+        year, month, day, hour, minute, second = found.groups()
+        return _seconds(int(year), int(month), int(day), int(hour), int(minute), float(second.replace(",", ".")))
+    if (found := _NAMED.search(text)) and found[1] in _MONTHS:
+        _, day, hour, minute, second, year = found.groups()
+        month = _MONTHS.index(found[1]) + 1
+        return _seconds(int(year or 0), month, int(day), int(hour), int(minute), float(second or 0))
+    return None
+
+
+def _seconds(year: int, month: int, day: int, hour: int, minute: int, second: float) -> float:
+    days = year * _YEAR_DAYS + _DAYS_BEFORE[(month - 1) % len(_MONTHS)] + day
+    return days * _DAY_SECONDS + hour * 3600 + minute * 60 + second
+
 
 KERNEL: Final = "kernel"
 _LEVELS: Final = {"emerg": 0, "alert": 1, "crit": 2, "err": 3, "warn": 4, "notice": 5, "info": 6, "debug": 7}
@@ -155,3 +183,60 @@ def _of_journal(line: str) -> LogLine | None:
         int(priority) if priority in tuple("01234567") else None,
         program,
     )
+
+
+FILE_SYSTEM_CLIENTS: Final = ("mmfs", "beegfs")
+PROGRAMS: Final = frozenset((KERNEL, *FILE_SYSTEM_CLIENTS))
+"""The programs whose messages are judged; others may quote the kernel."""
+_MAX_JOINED_LINES: Final = 16
+_MAX_RECORD_CHARACTERS: Final = 2048
+_DRIVER: Final = "NVRM: "
+_OPENERS: Final = ("NVRM: API mismatch", "NVRM: The NVIDIA GPU ", "NVRM: This PCI I/O region")
+"""The beginnings of the driver's messages of several lines. Syslog writes each line with a head of its own."""
+
+
+def read_records(pieces: Iterable[str]) -> Iterator[LogLine]:
+    """Yields the records of PROGRAMS in order. A line without a head that is indented goes on with the record before;
+    one that is not stands for itself, with the time of that record."""
+    record: LogLine | None = None
+    joined = 0
+    clock: float | None = None
+    for line in (line for piece in pieces for line in piece.split("\n")):
+        if not line.strip():
+            continue
+        found = read_line(line.rstrip("\r"))
+        if found is not None and found.since_last:
+            found = found._replace(seconds=(clock or 0.0) + (found.seconds or 0.0))
+        more = _continuation(line, found, record) if record is not None and joined < _MAX_JOINED_LINES else None
+        if record is not None and more is not None:
+            record, joined = _longer(record, more), joined + 1
+            continue
+        if record is not None and record.program in PROGRAMS:
+            yield record
+        joined = 0
+        record = found if found is not None else _without_head(line, record)
+        clock = record.seconds if record.seconds is not None else clock
+    if record is not None and record.program in PROGRAMS:
+        yield record
+
+
+def _continuation(line: str, found: LogLine | None, record: LogLine) -> str | None:
+    """Returns what the line adds to the record; None where it begins another."""
+    if found is None:
+        if not line[:1].isspace():
+            return None
+        return "" if record.is_kmsg else line.strip()  # below a record of /dev/kmsg stand its properties
+    begun = record.text.startswith(_OPENERS) and not record.text.endswith(".")
+    if begun and found.text.startswith(_DRIVER) and not found.text.startswith(_OPENERS) and found.host == record.host:
+        return found.text
+    return None
+
+
+def _longer(record: LogLine, more: str) -> LogLine:
+    return record._replace(text=f"{record.text.rstrip()} {more}"[:_MAX_RECORD_CHARACTERS]) if more else record
+
+
+def _without_head(line: str, before: LogLine | None) -> LogLine:
+    if before is None or is_bare(line):
+        return LogLine(line.strip(), before.seconds if before else None, before.host if before else "")
+    return before._replace(text=line.strip(), level=None)

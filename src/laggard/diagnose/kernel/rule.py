@@ -3,7 +3,6 @@ right again."""
 
 from __future__ import annotations
 
-import re
 from typing import Final, NamedTuple
 
 from laggard.model import Severity
@@ -15,10 +14,10 @@ STARTS: Final = r"^Linux version \d"
 """The first record of a kernel that starts."""
 
 
-class KernelRule(NamedTuple):
+class Rule(NamedTuple):
     word: str
     """A part of every record that the pattern takes: few records are searched."""
-    pattern: re.Pattern[str]
+    pattern: str
     """The group `device` names the device within `named`; `summary` may quote the other groups."""
     code: str
     severity: Severity
@@ -27,7 +26,7 @@ class KernelRule(NamedTuple):
     summary: str
     fix: str
     commands: tuple[str, ...] = ()
-    closed_by: re.Pattern[str] | None = None
+    closed_by: str = ""
     """The form of a record that says that it is right again: for the device of its group `device`, without one for all
     devices. Also the start of a kernel closes what a rule with `closed_by` found."""
     after: Severity | None = None
@@ -38,37 +37,3 @@ class KernelRule(NamedTuple):
     """The time within which nothing closes it: a driver's start reports what failed before it is loaded."""
     is_usual_at_start: bool = False
     """True: healthy devices say so when their driver has just started."""
-
-
-def rule(
-    word: str,
-    pattern: str,
-    code: str,
-    severity: Severity,
-    named: str,
-    summary: str,
-    fix: str,
-    commands: tuple[str, ...] = (),
-    closed_by: str = "",
-    after: Severity | None = None,
-    least: int = 1,
-    settle_seconds: float = 0.0,
-    is_usual_at_start: bool = False,
-) -> KernelRule:
-    closing = re.compile(f"{closed_by}|{STARTS}") if closed_by else None
-    compiled = re.compile(pattern)
-    return KernelRule(
-        word,
-        compiled,
-        code,
-        severity,
-        named,
-        summary,
-        fix,
-        commands,
-        closing,
-        after,
-        least,
-        settle_seconds,
-        is_usual_at_start,
-    )

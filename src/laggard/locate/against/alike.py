@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from laggard.locate.against.digest import COUNTED_CALLS
-from laggard.wire.comparison import Difference
-from laggard.wire.digest import Digest
+from laggard.wire.digest import Difference, Digest
 
 CALLS_RATIO: Final = 0.1
 """The share by which the number of an operation's collectives may differ: some come every few steps alone."""

@@ -3,7 +3,7 @@ much, and where. Pure.
 
 A step is own time, transfers, and waiting for others. The first two are compared, and waiting is nobody's cause: where
 all ranks wait longer in an operation, it is told where its transfers take longer, which is what even the rank that
-comes last is blocked (links/transfers.py). A part counts as changed where its change is DECISION_ERRORS of its standard
+comes last is blocked (links/channels.py). A part counts as changed where its change is DECISION_ERRORS of its standard
 errors, which hold what two runs of one program may differ by (estimate.py), and more than a trifle of the step.
 """
 
@@ -15,14 +15,35 @@ from typing import Any, Final, NamedTuple
 
 from msgspec import structs
 
-from laggard.constants import SCRIPT_PHASES
+from laggard.kit.constants import SCRIPT_PHASES
+from laggard.kit.majority import grouped
+from laggard.kit.words import counted, seconds_text
 from laggard.locate.against.alike import differences, not_alike
 from laggard.locate.against.estimate import MIN_STEPS
-from laggard.locate.against.places import named_ranks
-from laggard.model import Note, Verdict
-from laggard.text.words import counted, seconds_text
-from laggard.wire.comparison import Change, Comparison
-from laggard.wire.digest import IN_FEW_STEPS, Digest, DigestOperation, DigestRow, Estimate
+from laggard.model import MAX_NAMED_RANKS, Note, Verdict
+from laggard.rankfile.fact_names import parse_runs
+from laggard.wire.digest import IN_FEW_STEPS, Change, Comparison, Digest, DigestOperation, DigestRow, Estimate
+
+_WORLD = 1 << 20
+
+
+def ranks_of(row: DigestRow, most: int = MAX_NAMED_RANKS) -> Iterable[int]:
+    """The first `most` ranks of a row."""
+    left = most
+    for run in parse_runs(list(row.ranks), _WORLD):
+        for place in range(min(run.length, left)):
+            yield run.first + place * run.stride
+        left -= min(run.length, left)
+
+
+def named_ranks(hit: Sequence[DigestRow], rows: Sequence[DigestRow]) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """The ranks of the rows `hit`, MAX_NAMED_RANKS at most, and the nodes of which all of `rows` are among them."""
+    ranks = sorted({rank for row in hit for rank in ranks_of(row)})[:MAX_NAMED_RANKS]
+    those = {row.ranks for row in hit}
+    nodes = dict.fromkeys(row.node for row in hit if row.node)
+    whole = (node for node in nodes if all(row.ranks in those for row in rows if row.node == node))
+    return tuple(ranks), tuple(name for name in whole if name)
+
 
 DECISION_ERRORS: Final = 4.0
 """The standard errors that a change has to have: of Student's t with 8 degrees of freedom, as two runs of ten blocks
@@ -77,7 +98,7 @@ def compare(before: Digest, now: Digest, against: str) -> Comparison:
     largest = max((abs(each.seconds) for each in found), default=0.0)
     kept = [each for each in found if abs(each.seconds) >= WORTH_TELLING * largest]
     step = _step_change(before, now, MIN_STEP_SHARE if kept else MIN_UNEXPLAINED_SHARE)
-    waiting = _waiting_notes(step, kept, _are_whole(before, now))
+    waiting = _waiting_notes(step, kept, whole=all(each.ranks_seen >= each.world_size for each in (before, now)))
     if not kept:
         step = _with_share(step, None)
     changes = [_with_share(each, step.seconds if step.share else None) for each in kept]
@@ -95,14 +116,9 @@ def compare(before: Digest, now: Digest, against: str) -> Comparison:
     )
 
 
-def _are_whole(before: Digest, now: Digest) -> bool:
-    """Whether all ranks of both runs were seen."""
-    return all(each.ranks_seen >= each.world_size for each in (before, now))
-
-
 def _waiting_notes(step: Change, changes: Sequence[Change], whole: bool) -> tuple[Note, ...]:
     """The note on a step that changed for certain, where parts explain little of it. What is left is waiting for one
-    another, which is nobody's cause; where not all ranks were seen, others may be waited for."""
+    another, which is nobody's cause; where not all ranks were seen (`whole`), others may be waited for."""
     left = step.seconds - sum(each.seconds for each in changes)
     if not step.share or left / step.seconds < MOSTLY:
         return ()
@@ -312,10 +328,7 @@ def _operation_changes(before: Digest, now: Digest, whole: float) -> Iterator[Ch
 
 
 def _by_kind(operations: Sequence[DigestOperation]) -> dict[tuple[str, str, int], list[DigestOperation]]:
-    found: dict[tuple[str, str, int], list[DigestOperation]] = {}
-    for each in operations:
-        found.setdefault((each.op, each.role, each.members), []).append(each)
-    return found
+    return grouped(operations, lambda each: (each.op, each.role, each.members))
 
 
 def _matched(

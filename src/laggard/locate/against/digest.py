@@ -9,18 +9,15 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from laggard.constants import OPS, PHASES
+from laggard.kit.constants import OPS, PHASES, SCRIPT_PHASES
+from laggard.kit.majority import grouped
+from laggard.kit.words import printable_line
 from laggard.locate.against.estimate import beyond_usual, mean_seconds, rare_seconds, usual_seconds
-from laggard.locate.against.steady_steps import FEW_STEPS_SHARE, INPUT, RARE, RARE_SHARE, SteadySteps, steady_steps
-from laggard.locate.collectives import Collectives
-from laggard.locate.job_timings import Floats, JobTimings
-from laggard.locate.links.channels import Channel, Transfers
-from laggard.locate.links.transfers import channels_and_transfers
-from laggard.locate.order_statistics import distinct
-from laggard.locate.slow.medians import last_axis_median, median
+from laggard.locate.job_timings import WARM_UP_STEPS, Floats, JobTimings
+from laggard.locate.links.channels import Channel, Transfers, channels_and_transfers
+from laggard.locate.medians import distinct, last_axis_median, median
 from laggard.locate.step_tables import over_phases
-from laggard.rankfile.members import member_runs
-from laggard.text.words import printable_line
+from laggard.rankfile.fact_names import member_runs
 from laggard.wire.digest import (
     IN_FEW_STEPS,
     MAX_NODES,
@@ -32,6 +29,67 @@ from laggard.wire.digest import (
     DigestRow,
     Estimate,
 )
+
+WARM_UP_RATIO: Final = 1.25
+"""The ratio to the run's median from which on a step at the beginning still belongs to the warm-up: compiling, filling
+caches, tuning of kernels. Our own choice."""
+
+MAX_WARM_UP_SHARE: Final = 0.25
+"""The largest share of the steps that are left out at the beginning for that: a run that is slow for longer is so."""
+
+RARE: Final = tuple(map(PHASES.index, SCRIPT_PHASES))
+"""Phases that few steps have."""
+
+RARE_SHARE: Final = 0.5
+"""The share of the steps below which any phase counts as one that few have."""
+
+FEW_STEPS_SHARE: Final = 0.1
+"""The share of a usual step by which a phase has to be longer than usual for that to count as something that few steps
+have."""
+
+INPUT: Final = PHASES.index("input")
+
+
+class SteadySteps(NamedTuple):
+    """S steps over R ranks and P phases. Times in seconds, nan where a rank has no row. `duration` [S]: the ranks'
+    median."""
+
+    numbers: NDArray[np.int64]
+    phases: Floats  # [S, R, P]
+    waited: Floats  # [S, R]
+    duration: Floats
+
+    @property
+    def drift(self) -> float:
+        """The step in the middle of the last third over that of the first."""
+        third = max(1, len(self.duration) // 3)
+        first, last = median(self.duration[:third]), median(self.duration[-third:])
+        return last / first if first > 0 else 1.0
+
+
+def steady_steps(timings: JobTimings) -> SteadySteps | None:
+    """The steps that at least half of the ranks have finished, after the warm-up; None where there are none."""
+    finished = np.isfinite(timings.step_seconds).sum(axis=1)
+    kept = (finished > 0) & (finished >= len(timings.ranks) / 2) & (timings.steps >= WARM_UP_STEPS)
+    if not kept.any():
+        return None
+    duration = last_axis_median(timings.step_seconds[kept])
+    first = _warm_up(duration)
+    rows = np.flatnonzero(kept)[first:]
+    whole = slice(int(rows[0]), int(rows[-1]) + 1)  # copies nothing, as of a job of many ranks it must not
+    chosen = whole if whole.stop - whole.start == len(rows) else rows
+    return SteadySteps(
+        timings.steps[rows], timings.phase_seconds[chosen], timings.waited_seconds[chosen], duration[first:]
+    )
+
+
+def _warm_up(duration: Floats) -> int:
+    """The number of the first steps that are far longer than the others, one after the other."""
+    limit = WARM_UP_RATIO * median(duration)
+    most = int(MAX_WARM_UP_SHARE * len(duration))
+    short = np.flatnonzero(~(duration[:most] > limit))
+    return int(short[0]) if len(short) else most
+
 
 MIN_PHASE_SHARE: Final = 0.001
 """The share of the step below which a phase is left out of a digest."""
@@ -204,14 +262,8 @@ def _places(timings: JobTimings, steps: SteadySteps) -> list[_Place]:
 
 
 def _of_nodes(nodes: Sequence[str | None], alike: NDArray[np.int64], split: bool) -> list[_Place]:
-    places: dict[tuple[str | None, int], list[int]] = {}
-    for at, node in enumerate(nodes):
-        places.setdefault((node, int(alike[at]) if split else 0), []).append(at)
+    places = grouped(range(len(nodes)), lambda at: (nodes[at], int(alike[at]) if split else 0))
     return [_Place(np.array(those), node, int(alike[those[0]])) for (node, _), those in places.items()]
-
-
-def _steady_records(collectives: Collectives, steps: SteadySteps) -> NDArray[np.int64]:
-    return np.flatnonzero(np.isin(collectives.step, steps.numbers) & (collectives.op >= 0))
 
 
 def _role(name: str) -> str:
@@ -222,7 +274,8 @@ def _calls(timings: JobTimings, steps: SteadySteps, known: Mapping[str, float] |
     """Collectives a step of a rank, by operation and role."""
     if timings.collectives is None or not len(timings.collectives.op):
         return {_text(name): count for name, count in (known or {}).items()}
-    records = _steady_records(timings.collectives, steps)
+    collectives = timings.collectives
+    records = np.flatnonzero(np.isin(collectives.step, steps.numbers) & (collectives.op >= 0))
     roles = [_role(group.role) for group in timings.collectives.groups]
     pairs = np.stack((timings.collectives.op[records].astype(np.int64), timings.collectives.group[records]))
     counts: Counter[str] = Counter()

@@ -1,5 +1,5 @@
-"""Finds how each member stands to an operation that somebody has not finished, by what the devices have yet to finish.
-Pure.
+"""Finds how each member stands to an operation that somebody has not finished, by what the devices have yet to finish;
+and who the members of a group are. Pure.
 
 Where nothing tells what a device has begun, it stands at the first thing that it has not finished. It may stand at what
 was launched later as well, as at the buckets of gradients that are reduced beside the backward pass: it does where
@@ -9,14 +9,16 @@ another member of the earlier operation, that has not finished that one either, 
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from laggard.locate.device_queues import DeviceQueue, DeviceQueues, Launched, Operation
+from laggard.locate.collectives import DeviceQueue, DeviceQueues, Launched, Operation
+from laggard.locate.job_timings import JobTimings
 
 
 class Standing(enum.Enum):
-    """How a member stands to an operation."""
+    """The ways in which a member stands to an operation."""
 
     DONE = enum.auto()
     CAME = enum.auto()  # its device stands at it, as far as anything tells
@@ -130,3 +132,28 @@ class Attendance:
                 went_on.append((queue.newest_done - own.position, rank))
         (most, rank), (others, _) = sorted(went_on, reverse=True)[:2]
         return _Passed(most, rank, others)
+
+
+_NAME: Final = re.compile(r"[a-z]+:(\d+)-(\d+)(?:/(\d+))?(?:#.*)?")
+"""The form of a group's name that spans its members, as `dp:0-6/2`: role, first rank, last rank, stride."""
+
+
+class Members:
+    """The members of a job's groups, as columns: as a recording declares them, else as the group's name spans them. A
+    name that others gave may look like one that spans: `dp:0-4` may be two ranks."""
+
+    def __init__(self, timings: JobTimings) -> None:
+        self._columns = {int(rank): column for column, rank in enumerate(timings.ranks)}
+        groups = timings.collectives.groups if timings.collectives is not None else ()
+        self._declared = {group.name: group.ranks for group in groups if group.ranks}
+
+    def of(self, group: str) -> frozenset[int]:
+        """Empty where neither tells. A rank may hang before its first collective in the group."""
+        if group in self._declared:
+            return frozenset(self._columns[rank] for rank in self._declared[group] if rank in self._columns)
+        found = _NAME.fullmatch(group)
+        if not found:
+            return frozenset()
+        first, last, stride = int(found[1]), int(found[2]), int(found[3] or 1)
+        spanned = ((rank, column) for rank, column in self._columns.items() if first <= rank <= last)
+        return frozenset(column for rank, column in spanned if not (rank - first) % stride)

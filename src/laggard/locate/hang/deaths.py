@@ -7,24 +7,115 @@ agents, as far as these can tell them apart. The thresholds are our own choices.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+from msgspec import structs
 
-from laggard.locate.hang.before_the_end import hung_before_the_end
-from laggard.locate.hang.death import CLOCK_SKEW_SECONDS, Death
-from laggard.locate.hang.death_texts import MAX_NOTES, WHO_TELLS, death_culprit, death_notes, ended_notes
-from laggard.locate.hang.departures import Departure, Departures, extra_note, few, left_culprit
+from laggard.kit.majority import grouped
+from laggard.locate.hang.departures import (
+    CLOCK_SKEW_SECONDS,
+    MAX_NOTES,
+    WHO_TELLS,
+    Death,
+    Departure,
+    Departures,
+    death_culprit,
+    death_notes,
+    ended_notes,
+    extra_note,
+    few,
+    left_culprit,
+)
 from laggard.locate.hang.different_calls import DifferentCalls, beside_abort, different_calls
-from laggard.locate.hang.stuck import silence, stuck
+from laggard.locate.hang.hangs import HUNG_STEPS, MAY_TAKE_LONG, hung_ranks
 from laggard.locate.hang.unfinished import unfinished_collectives
-from laggard.locate.hang.waits import least_seconds
-from laggard.locate.job_timings import JobTimings
-from laggard.locate.order_statistics import middle
+from laggard.locate.hang.waits import SILENT_BEATS, least_seconds
+from laggard.locate.job_timings import JobTimings, LastBeat, RankState
+from laggard.locate.medians import middle
 from laggard.locate.partial_verdict import NOTHING_FOUND, PartialVerdict
 from laggard.model import Note, RankEnd
+
+# Finds who hung before a job was killed, by where its ranks stood as their recordings tell it last. Pure.
+#
+# A rank that finishes no step says again and again where it stands (docs/contracts.md), and a process that is stopped
+# says nothing. No clock is compared with another's: ranks of one job finish a step within a step's time of each other,
+# so who fell silent first is told by for how long each could still say that it finished none.
+
+
+def hung_before_the_end(timings: JobTimings, step_seconds: float | None) -> PartialVerdict:
+    """The ranks that others waited for when the job was killed; where it still runs, when it recorded its last.
+    `step_seconds`: as of hung_ranks()."""
+    told = [beat for beat in timings.last_beats if beat is not None]
+    if timings.live or not told:
+        return NOTHING_FOUND
+    longest = max(beat.quiet_seconds for beat in told) - least_seconds(step_seconds)
+    states = tuple(
+        state if beat is None else _state(state, beat, max(0.0, longest - beat.quiet_seconds))
+        for state, beat in zip(timings.states, timings.last_beats, strict=True)
+    )
+    ended = not any(state.state == "running" for state in timings.states)
+    found = hung_ranks(dataclasses.replace(timings, states=states), step_seconds, ended)
+    return _without_those_that_wait(timings, found)
+
+
+def _without_those_that_wait(timings: JobTimings, found: PartialVerdict) -> PartialVerdict:
+    """`found`, with a note in place of culprits that stood in a collective, where it cannot be told that they were the
+    first to fall silent: they may have waited for a rank of which nothing is recorded, or, in the first step, have
+    started later than the others."""
+    unseen = len(timings.ranks) < timings.world_size
+    first_step = any(state.step is None for state in timings.states)
+    sure = tuple(culprit for culprit in found.culprits if culprit.phase != "collective")
+    if not (unseen or first_step) or len(sure) == len(found.culprits):
+        return found
+    if sure:
+        return PartialVerdict(sure, found.notes)
+    missing = "the first to stop may be one of which nothing is recorded"
+    late = "who stopped first cannot be told: no step was finished, and ranks start at different times"
+    why = missing if unseen else late
+    text = f"the ranks that are seen stood in a collective when their recordings ended; {why}"
+    return PartialVerdict(notes=(Note("first_unseen", text), *found.notes))
+
+
+def _state(state: RankState, last: LastBeat, age: float) -> RankState:
+    """The rank as it was just before the end; `age`: for how long at least it had been silent."""
+    asked = last.beat.groups_age_seconds
+    beat = structs.replace(last.beat, age_seconds=age, groups_age_seconds=None if asked is None else asked + age)
+    return RankState("running", state.step, last.phase, last.in_flight, state.stopped, beat)
+
+
+# Finds the ranks that stood still long before their processes were killed, and alone did not end by themselves. Pure.
+#
+# Where a collective fails, as by its timeout, the processes that waited in it end. One that is stuck in the driver of a
+# GPU that has stopped does not: somebody kills it later, and its recording has no end.
+
+
+def stuck(timings: JobTimings, first: Sequence[Death], others: Sequence[Death]) -> list[Death]:
+    """The `first` deaths with the places where they stood, if all of these ranks stood still for long, as they said
+    last, and all `others` told that they ended since their collectives had failed: the job hung long before. Else
+    none."""
+    if not timings.last_beats or not others or not all(death.told for death in others):
+        return []
+    known = timings.step_seconds[np.isfinite(timings.step_seconds)]
+    long = HUNG_STEPS * (middle(known) if len(known) else 0.0)
+    stood = [death._replace(stood=timings.last_beats[death.column]) for death in first]
+    ended = any(timings.states[death.column].end for death in first)
+    return [] if ended or not all(each.stood and _is_long(each.stood, long) for each in stood) else stood
+
+
+def _is_long(last: LastBeat, least: float) -> bool:
+    """Whether a rank stood still for more than `least` seconds, where none works alone for as long."""
+    seconds = last.in_flight.seconds if last.in_flight else last.quiet_seconds
+    return seconds > max(least, silence(last)) and (last.in_flight is not None or last.phase not in MAY_TAKE_LONG)
+
+
+def silence(last: LastBeat) -> float:
+    """The seconds without a word after which the rank is silent."""
+    return SILENT_BEATS * last.beat.interval_seconds + 1.0
+
 
 SAME_FAILURE_SECONDS = 1.0
 """The longest time after a victim's death at which the death of a rank that died of itself may still be the cause: the
@@ -248,10 +339,7 @@ def _by_machine(
     """Each of the first deaths by itself, but one of each machine all ranks of which died in the same way and as
     early, with these: then the machine went down, and not one rank after the other. Where all machines of the job did,
     it was none of them."""
-    machines: dict[str, list[Death]] = {}
-    for death in deaths:
-        if death.node is not None:
-            machines.setdefault(death.node, []).append(death)
+    machines = grouped((death for death in deaths if death.node is not None), lambda death: death.node)
     sizes = Counter(timings.nodes)
     down = {
         node: tuple(sorted(its, key=lambda death: death.column))

@@ -13,20 +13,182 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from laggard.constants import OPS
+from laggard.kit.constants import OPS
+from laggard.kit.majority import grouped
+from laggard.kit.words import ranks_text
 from laggard.locate.collectives import Collectives
-from laggard.locate.hang.mismatched import SAME_SIZE
-from laggard.locate.hang.same_group import MISMATCH_TO_DO
-from laggard.locate.hang.waits import MADE_BY_CPP, THE_WORLD, flight_text
-from laggard.locate.job_timings import JobTimings
+from laggard.locate.hang.attendance import Members
+from laggard.locate.hang.waits import COUNTERPART, MADE_BY_CPP, THE_WORLD, Wait, flight_text, in_the_world, is_alive
+from laggard.locate.job_timings import JobTimings, RankState
+from laggard.locate.partial_verdict import NOTHING_FOUND, PartialVerdict
 from laggard.model import MAX_NAMED_RANKS, Note
-from laggard.text.words import ranks_text
+
+# Finds ranks that wait in different collectives of one process group, which can never finish. Pure.
+#
+# A process group's collectives match by their order. Ranks that stand in different ones of the same group, or in its
+# nth collective by their hooks and by torch's Flight Recorder, took different ways through the program.
+
+MISMATCH_TO_DO = (
+    "find where the program of these ranks takes another way (a condition on the rank, on its data or on an exception)"
+)
+
+
+def standing_beside(timings: JobTimings, waits: Mapping[int, Wait], least: float) -> dict[int, frozenset[int]]:
+    """The ranks for which each rank (its column) waits in a collective of the world, although they stand in the world's
+    collective of the same number or a later one, which C++ made: they came, and called something else."""
+    members = Members(timings)
+    if any(lane.op in COUNTERPART for state in timings.states if state.beat for lane in state.beat.lanes):
+        return {}  # the Flight Recorder may count them with the rest
+    found = {}
+    for column, wait in waits.items():
+        own = in_the_world(timings.states[column])
+        if own is None or len(members.of(wait.group)) < len(timings.states) or "#" in wait.group:
+            continue
+        beside = (
+            other for other in wait.not_arrived if _stands_in_same_group(timings.states[other], own.enqueued, least)
+        )
+        if others := frozenset(beside):
+            found[column] = others
+    return found
+
+
+def _stands_in_same_group(state: RankState, number: int, least: float) -> bool:
+    group = in_the_world(state)
+    return (
+        is_alive(state)
+        and group is not None
+        and state.in_flight is None
+        and 0 <= group.completed < group.enqueued
+        and group.enqueued >= number
+        and group.seconds >= least
+    )
+
+
+def beside_note(timings: JobTimings, waits: Mapping[int, Wait], beside: Mapping[int, frozenset[int]]) -> Note:
+    """The note on ranks that wait in what others, who stand in something else, did not call."""
+    calls: dict[str, set[int]] = {}
+    groups = {waits[column].group for column in beside}
+    for column, wait in waits.items():
+        if wait.group in groups:
+            calls.setdefault(f"{wait.operation}, number {wait.number}", set()).add(column)
+    calls[MADE_BY_CPP] = {other for others in beside.values() for other in others}
+    return _note_same_group(timings, calls)
+
+
+def mismatch_of(timings: JobTimings, waits: Mapping[int, Wait], columns: frozenset[int]) -> Note | None:
+    """The note for ranks that wait for one another in different collectives of one process group; None where they
+    stand in several groups, or send and receive."""
+    calls: dict[str, set[int]] = {}
+    for column in columns:
+        calls.setdefault(f"{waits[column].operation}, number {waits[column].number}", set()).add(column)
+    groups = {waits[column].group.partition(":")[2] for column in columns}  # its role is another's word for it
+    messages = any(waits[column].operation.startswith(tuple(COUNTERPART)) for column in columns)
+    return None if len(groups) != 1 or len(calls) < 2 or messages else _note_same_group(timings, calls)
+
+
+def _note_same_group(timings: JobTimings, calls: Mapping[str, set[int]]) -> Note:
+    """The note on who called what; the smaller part comes first, as the one that is more likely wrong."""
+    *few, (most, last) = sorted(calls.items(), key=lambda item: (len(item[1]), item[0]))
+    called = ", ".join(f"{_ranks(timings, columns)} called {call}" for call, columns in few[:4])
+    text = (
+        f"{called}, where {_ranks(timings, last)} called {most}: these do not match, and none of them can finish; "
+        f"what to do: {MISMATCH_TO_DO}"
+    )
+    ranks = sorted(int(timings.ranks[column]) for _, columns in few for column in columns)
+    return Note("mismatch", text, ranks=tuple(ranks[:MAX_NAMED_RANKS]))
+
+
+def _ranks(timings: JobTimings, columns: set[int]) -> str:
+    return ranks_text(int(timings.ranks[column]) for column in columns)
+
+
+# Finds collectives in which the ranks of a group called different operations, or with different sizes. Pure.
+#
+# It takes records whose number counts all collectives of a group: there the nth call of one rank is the nth of all.
+
+MAX_NOTES = 16
+
+SAME_SIZE = frozenset(OPS.index(op) for op in ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce"))
+"""Operations in which the larger of input and output has one size on all ranks. The root of a gather has more than the
+others, and an all_to_all as much as each likes."""
+
+
+class _MismatchedCall(NamedTuple):
+    """A call of a rank: the operation's place in OPS and its bytes, -1 where these need not be equal."""
+
+    op: int
+    size: int
+
+
+def mismatched_collectives(timings: JobTimings) -> PartialVerdict:
+    """A note about the first such collective of each group that somebody has not finished."""
+    collectives = timings.collectives
+    if collectives is None or not collectives.numbered_by_group:
+        return NOTHING_FOUND
+    notes = []
+    for group, seq, calls in _first_mismatches(collectives):
+        columns = grouped(calls, calls.__getitem__)
+        by_call = {call: timings.ranks[own].tolist() for call, own in columns.items()}
+        notes.append(_note(collectives.groups[group].name, seq, by_call))
+    return PartialVerdict(notes=tuple(notes[:MAX_NOTES]))
+
+
+def _first_mismatches(collectives: Collectives) -> Iterator[tuple[int, int, Mapping[int, _MismatchedCall]]]:
+    """The group, the number, and what each rank (column) called, of the first mismatch of each group."""
+    usable = np.flatnonzero((collectives.peer < 0) & (collectives.op >= 0) & (collectives.seq >= 0))
+    order = usable[np.lexsort((collectives.seq[usable], collectives.group[usable]))]
+    group, seq = collectives.group[order], collectives.seq[order]
+    bounds = np.flatnonzero((group[1:] != group[:-1]) | (seq[1:] != seq[:-1])) + 1
+    told: set[int] = set()
+    for rows in np.split(order, bounds):
+        if len(rows) < 2 or int(collectives.group[rows[0]]) in told or np.isfinite(collectives.end[rows]).all():
+            continue
+        calls = _calls(collectives, rows.tolist())
+        if _differ_mismatched(list(calls.values())):
+            told.add(int(collectives.group[rows[0]]))
+            yield int(collectives.group[rows[0]]), int(collectives.seq[rows[0]]), calls
+
+
+def _calls(collectives: Collectives, rows: Sequence[int]) -> dict[int, _MismatchedCall]:
+    calls = {}
+    for row in rows:
+        op = int(collectives.op[row])
+        size = int(collectives.size[row]) if op in SAME_SIZE else -1
+        calls[int(collectives.column[row])] = _MismatchedCall(op, size)
+    if len({call.op for call in calls.values()}) == 1:  # then the sizes are compared, as far as they are known
+        calls = {column: call for column, call in calls.items() if call.size >= 0}
+    return calls
+
+
+def _differ_mismatched(calls: Sequence[_MismatchedCall]) -> bool:
+    """Whether the operations differ or, as far as they are known, the sizes."""
+    return len({call.op for call in calls}) > 1 or len({call.size for call in calls if call.size >= 0}) > 1
+
+
+def _note(group: str, seq: int, by_call: Mapping[_MismatchedCall, Sequence[int]]) -> Note:
+    """The note on who called what; the smaller part comes first, as the one that is more likely wrong."""
+    counts = Counter({call: len(ranks) for call, ranks in by_call.items()})
+    *few, (most, _) = sorted(counts.items(), key=lambda item: (item[1], item[0]))
+    sizes_alone = len({call.op for call in by_call}) == 1
+    called = [f"{ranks_text(by_call[call])} called {_text(call)}" for call, _ in few[:4]]
+    ranks = sorted(rank for call, _ in few for rank in by_call[call])
+    text = (
+        f"{', '.join(called)} where {ranks_text(by_call[most])} called {_text(most)}, as collective number {seq} of "
+        f"{group}: the {'sizes' if sizes_alone else 'operations'} do not match, and it cannot finish; what to do: "
+        f"{MISMATCH_TO_DO}"
+    )
+    return Note("mismatch", text, ranks=tuple(ranks[:MAX_NAMED_RANKS]))
+
+
+def _text(call: _MismatchedCall) -> str:
+    return OPS[call.op] + (f" of {call.size:,} bytes" if call.size >= 0 else "")
+
 
 HABIT_STEPS = 16
 """The number of steps before the last that tell what a rank calls in a step."""

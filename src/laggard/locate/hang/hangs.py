@@ -8,23 +8,138 @@ own choices, well below torch's own timeout of ten minutes for NCCL and thirty f
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Mapping, Set
+from typing import NamedTuple
 
-from laggard.constants import SCRIPT_PHASES
-from laggard.locate.hang.deadlock import ranks_in_cycles
+from laggard.kit.constants import SCRIPT_PHASES
+from laggard.kit.majority import grouped
+from laggard.kit.words import ranks_text, seconds_text
+from laggard.locate.hang.attendance import Members
 from laggard.locate.hang.departures import Departure, Departures, extra_note, few, left_culprit
-from laggard.locate.hang.liveness import is_alive, is_silent, silent_seconds, stopped_for_long
-from laggard.locate.hang.notes import deadlock_note, root_note, suspended_note, waiting_notes
-from laggard.locate.hang.same_group import beside_note, mismatch_of, standing_beside
-from laggard.locate.hang.waits import THE_WORLD, Wait, find_waits, flight_text, least_seconds
+from laggard.locate.hang.different_calls import beside_note, mismatch_of, standing_beside
+from laggard.locate.hang.waits import (
+    COUNTERPART,
+    THE_WORLD,
+    Wait,
+    deadlock_note,
+    find_waits,
+    flight_text,
+    in_the_world,
+    is_alive,
+    is_silent,
+    least_seconds,
+    root_note,
+    silent_seconds,
+    stopped_for_long,
+    suspended_note,
+    waiting_notes,
+)
 from laggard.locate.job_timings import JobTimings, RankState
 from laggard.locate.partial_verdict import NOTHING_FOUND, PartialVerdict
 from laggard.model import MAX_NAMED_RANKS, Culprit, Note
-from laggard.text.words import ranks_text, seconds_text
 
-if TYPE_CHECKING:
-    from laggard.locate.hang.behind_devices import Behind
+
+def ranks_in_cycles(waits_for: Mapping[int, Set[int]]) -> frozenset[int]:
+    """The ranks on a cycle of the wait-for graph or on a path between two cycles; empty where there is no cycle.
+
+    `waits_for` maps each rank that waits to all ranks that it waits for. Kahn's elimination, from both ends: first
+    the ranks from which no cycle can be reached go, then those that cannot be reached from a cycle.
+    """
+    forward = {rank: set(others) & waits_for.keys() for rank, others in waits_for.items()}
+    before_cycles = _without_dead_ends(forward)
+    backward: dict[int, set[int]] = {rank: set() for rank in before_cycles}
+    for rank in before_cycles:
+        for other in forward[rank] & before_cycles:
+            backward[other].add(rank)
+    return frozenset(_without_dead_ends(backward))
+
+
+def _without_dead_ends(graph: Mapping[int, Set[int]]) -> set[int]:
+    """The nodes from which a path never ends. Linear in the edges: thousands of ranks may wait in a row."""
+    edges_left = {node: len(others) for node, others in graph.items()}
+    ways = grouped(((node, other) for node, others in graph.items() for other in others), lambda way: way[1])
+    predecessors = {other: [node for node, _ in found] for other, found in ways.items()}
+    dead_ends = [node for node, count in edges_left.items() if not count]
+    while dead_ends:
+        end = dead_ends.pop()
+        del edges_left[end]
+        for node in predecessors.get(end, ()):
+            edges_left[node] -= 1
+            if not edges_left[node]:
+                dead_ends.append(node)
+    return set(edges_left)
+
+
+# Finds the rank whose GPU no longer completes what all others of its group have. Pure.
+#
+# Hosts run ahead of their GPUs: a rank that waits for its GPU to complete a collective has entered later ones, too, so
+# that nobody lacks it. But who still waits for one that every other member has completed, and waits for the next, has a
+# GPU that has stopped: it gave the others its part, and does not come to the end itself. So has one that completed what
+# all have, and never began the next, where every other GPU did.
+
+_MIN_OTHERS = 2
+"""The fewest others: of two ranks either may be the one that is wrong about what is complete."""
+
+
+class Behind(NamedTuple):
+    """A rank (its column) that waits for a collective of its group which `others` have behind them; with `begun`, which
+    its GPU has not begun, and those of `others` have."""
+
+    wait: Wait
+    others: frozenset[int]
+    begun: bool = False
+
+
+def behind_devices(timings: JobTimings, waits: Mapping[int, Wait]) -> tuple[Behind, ...]:
+    """The ranks that alone in their group wait for an earlier collective of a lane than all others, which wait for a
+    later one of it. Of groups of which every member that their name spans is seen to wait so."""
+    members = Members(timings)
+    lanes: dict[tuple[str, str], list[Wait]] = {}
+    for column, wait in waits.items():
+        flight = timings.states[column].in_flight
+        if flight is not None and flight.op not in COUNTERPART and flight.group == wait.group:
+            lanes.setdefault((flight.op, flight.group), []).append(wait)
+    return tuple(
+        found
+        for (_, group), of_lane in lanes.items()
+        if (found := _behind_behind_devices(of_lane, members.of(group))) is not None
+    )
+
+
+def not_begun(timings: JobTimings, waits: Mapping[int, Wait]) -> tuple[Behind, ...]:
+    """The rank whose GPU alone has not begun the world's collective in which all others' stand, though all hosts have
+    launched it; by torch's Flight Recorder. FSDP has two of them begun at once, of two streams. None where a rank may
+    stand in a collective of another group: whom it waits for may be elsewhere."""
+    world = {column: group for column in waits if (group := in_the_world(timings.states[column])) is not None}
+    if len(world) < len(timings.states) or len(world) < timings.world_size or _in_part_of_the_world(timings):
+        return ()
+    newest = max(group.started for group in world.values())
+    late = [column for column, group in world.items() if group.started < newest]
+    others = frozenset(world) - frozenset(late)
+    if len(late) != 1 or len(others) < _MIN_OTHERS or min(group.enqueued for group in world.values()) < newest:
+        return ()
+    (column,) = late
+    own = world[column]
+    if own.started < 0 or any(group.completed != own.started for group in world.values()):
+        return ()
+    return (Behind(waits[column]._replace(number=own.started + 1, seconds=own.seconds), others, begun=True),)
+
+
+def _in_part_of_the_world(timings: JobTimings) -> bool:
+    """Whether a rank may stand in a collective of a group that is not the world, or in a message."""
+    members = Members(timings)
+    lanes = (lane for state in timings.states if state.beat for lane in state.beat.lanes if lane.entered > lane.done)
+    places = {(lane.op, lane.group) for lane in lanes}
+    return any(op in COUNTERPART or len(members.of(group)) < len(timings.states) for op, group in places)
+
+
+def _behind_behind_devices(waits: list[Wait], members: frozenset[int]) -> Behind | None:
+    first, *others = sorted(waits, key=lambda wait: wait.number)
+    completed = frozenset(wait.column for wait in others if wait.number > first.number)
+    if len(completed) < max(_MIN_OTHERS, len(others)) or not members <= completed | {first.column}:
+        return None
+    return Behind(first, completed)
+
 
 HUNG_SILENT_SECONDS = 60.0
 """The time for which another must have waited for a silent rank, besides HUNG_STEPS of the usual steps, before it is
@@ -99,7 +214,6 @@ def hung_ranks(timings: JobTimings, step_seconds: float | None, ended: bool = Fa
 
 
 def _behind(timings: JobTimings, waits: Mapping[int, Wait]) -> tuple[Behind, ...]:
-    from laggard.locate.hang.behind_devices import behind_devices, not_begun  # asked where nobody is missing
 
     return behind_devices(timings, waits) or not_begun(timings, waits)
 

@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from laggard.kit.words import counted, ranks_text
 from laggard.model import MAX_NAMED_RANKS
-from laggard.text.words import counted, ranks_text
-from laggard.wire.ras import Launches, RasCommunicator, RasJob, RasRank
+from laggard.wire.ranks import Launches, RasCommunicator, RasJob, RasRank
 
 STOPPED_CONFIDENCE = 0.9
 """The confidence that a process hangs which the kernel calls stopped."""

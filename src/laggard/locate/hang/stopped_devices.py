@@ -18,15 +18,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from laggard.constants import OPS
-from laggard.locate.device_queues import DeviceQueue, DeviceQueues, Lane, Launched, Operation
+from laggard.kit.constants import OPS
+from laggard.kit.words import counted, ranks_text, seconds_text
+from laggard.locate.collectives import DeviceQueue, DeviceQueues, Lane, Launched, Operation
 from laggard.locate.hang.attendance import Attendance, Standing
-from laggard.locate.hang.deadlock import ranks_in_cycles
-from laggard.locate.hang.notes import circle_note
+from laggard.locate.hang.hangs import ranks_in_cycles
+from laggard.locate.hang.waits import circle_note
 from laggard.locate.job_timings import JobTimings
 from laggard.locate.partial_verdict import NOTHING_FOUND, PartialVerdict
 from laggard.model import MAX_NAMED_RANKS, Culprit, Note
-from laggard.text.words import counted, ranks_text, seconds_text
 
 STILL_SECONDS = 5.0
 """The time for which nothing may have changed on a rank before it counts as standing still. Our own choice: above what
@@ -345,3 +345,39 @@ def _name(queues: DeviceQueues, operation: Operation, op: int = -1) -> str:
     if lane.group < 0:
         return f"the send number {number} from rank {lane.source} to rank {lane.target}"
     return f"{OPS[op] if op >= 0 else 'collective'} number {number} of {queues.groups[lane.group].name}"
+
+
+# Finds the ranks that were stopped, by a signal or a debugger, when a job ended: the others of their machine saw it,
+# and whoever failed after that failed because they waited for them. Pure.
+
+
+def stopped_to_the_end(timings: JobTimings) -> PartialVerdict:
+    """The ranks of a recording that were stopped until they ended, as culprits. Where all were, somebody suspended the
+    job."""
+    stopped = [column for column, state in enumerate(timings.states) if state.stopped and state.state == "died"]
+    if timings.live or not 0 < len(stopped) < len(timings.states):
+        return NOTHING_FOUND
+    return PartialVerdict(tuple(_culprit(timings, column) for column in stopped[:MAX_NAMED_RANKS]))
+
+
+def _culprit(timings: JobTimings, column: int) -> Culprit:
+    state, rank = timings.states[column], int(timings.ranks[column])
+    flight = state.in_flight
+    evidence = ["the other ranks of its machine saw its process stopped, by a signal or a debugger"]
+    if flight is not None:
+        evidence.append(f"it is in {flight.op} of {flight.group}")
+    elif state.phase:
+        evidence.append(f"it is in {state.phase}")
+    return Culprit(
+        kind="hung",
+        ranks=(rank,),
+        node=timings.nodes[column],
+        gpu=timings.gpus[column],
+        phase="collective" if flight else state.phase,
+        group=flight.group if flight else None,
+        since_step=0 if state.step is None else state.step + 1,
+        confidence=0.9,
+        evidence=tuple(evidence),
+        victims=tuple(int(each) for each in timings.ranks if each != rank)[:MAX_NAMED_RANKS],
+        stopped=True,
+    )

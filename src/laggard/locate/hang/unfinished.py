@@ -15,16 +15,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from laggard.constants import OPS
+from laggard.kit.constants import OPS
+from laggard.kit.words import counted, ranks_text
 from laggard.locate.collectives import Collectives
-from laggard.locate.hang.deadlock import ranks_in_cycles
-from laggard.locate.hang.liveness import has_left
-from laggard.locate.hang.notes import deadlock_note
+from laggard.locate.hang.hangs import ranks_in_cycles
+from laggard.locate.hang.waits import deadlock_note, has_left
 from laggard.locate.job_timings import JobTimings
-from laggard.locate.order_statistics import distinct
+from laggard.locate.medians import distinct
 from laggard.locate.partial_verdict import NOTHING_FOUND, PartialVerdict
 from laggard.model import MAX_NAMED_RANKS, Culprit, Note
-from laggard.text.words import counted, ranks_text
 
 SEND, RECV = OPS.index("send"), OPS.index("recv")
 

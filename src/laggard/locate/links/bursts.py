@@ -9,16 +9,30 @@ message that finds its receiver at work is taken to be as short as the shortest.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from laggard.kit.words import ranks_text
 from laggard.locate.collectives import Collectives, Times
 from laggard.locate.job_timings import Floats, JobTimings
-from laggard.locate.links.channels import Channel, Transfers, blocked_seconds
-from laggard.locate.links.pairs import PAIR_ROLE, SEND, Messages, Trips, messages_of, pair_channels, round_trips
+from laggard.locate.links.channels import (
+    PAIR_ROLE,
+    SEND,
+    Channel,
+    Messages,
+    Transfers,
+    Trips,
+    Ways,
+    blocked_seconds,
+    messages_of,
+    pair_channels,
+    round_trips,
+    ways_by,
+)
+from laggard.locate.links.later_links import SLOW_TRANSFERS
 from laggard.locate.links.slow_channels import (
     CHANNEL_PAIR_RATIO,
     MIN_CHANNELS,
@@ -28,9 +42,10 @@ from laggard.locate.links.slow_channels import (
     longer_channels,
 )
 from laggard.locate.links.slow_links import places_of
-from laggard.locate.links.transfers import Ways, ways_by
+from laggard.locate.partial_verdict import PartialVerdict
+from laggard.locate.slow.host_facts import as_slow_host, waits_for_a_cpu
 from laggard.locate.slow.steps import Steps
-from laggard.model import Culprit
+from laggard.model import MAX_NAMED_RANKS, Culprit, Note
 
 HELD_UP_RATIO = 3.0
 """The ratio of a channel's times to those of its fastest equals from which on its messages are held up. Equal ways
@@ -143,3 +158,111 @@ def _since_the_one_before(collectives: Collectives, messages: Messages) -> Times
     found = np.empty(len(order))
     found[order] = gap
     return found
+
+
+class Told(NamedTuple):
+    """The slow links that are left beside slow ranks: `hosts` stand in place of links."""
+
+    hosts: tuple[Culprit, ...] = ()
+    links: tuple[Culprit, ...] = ()
+
+
+def without_moved_by_slow(timings: JobTimings, links: Sequence[Culprit], slow: Sequence[Culprit]) -> Told:
+    """The links without those that the CPU of a slow rank explains, and the ranks whose threads wait for a CPU, each in
+    place of a link. In a job with GPUs all links stay: its transfers need little of a CPU."""
+    if not _is_moved_by_cpus(timings):
+        return Told(links=tuple(links))
+    known = {rank for culprit in slow for rank in culprit.ranks}
+    kept, hosts = list[Culprit](), list[Culprit]()
+    for link in links:
+        ends = {*link.ranks, *link.victims}
+        if len(ends) == 2 and known & ends:
+            continue
+        host = _host_of(timings, link)
+        if host is None:
+            kept.append(link)
+        elif not known & set(host.ranks):
+            known.update(host.ranks)
+            hosts.append(host)
+    return Told(tuple(hosts), tuple(kept))
+
+
+def doubted_by_cpus(timings: JobTimings, later: PartialVerdict) -> PartialVerdict:
+    """`later`, what became slower in the network, with a note in place of a link at an end of which threads wait for a
+    CPU: they may do so since then."""
+    if not later.culprits or not _is_moved_by_cpus(timings):
+        return later
+    hosts, links = without_moved_by_slow(timings, later.culprits, ())
+    told = [(link, _waiting(timings, link)) for link in links]
+    notes = (_note(link, ranks) for link, ranks in told if ranks)
+    sure = (link for link, ranks in told if not ranks)
+    return PartialVerdict((*hosts, *sure), (*later.notes, *notes))
+
+
+def _is_moved_by_cpus(timings: JobTimings) -> bool:
+    return not timings.profiled and not any(timings.gpus)
+
+
+def _host_of(timings: JobTimings, link: Culprit) -> Culprit | None:
+    """The rank at an end of all slow transfers of the link, where its threads wait for a CPU and those of no other such
+    rank do; as a culprit."""
+    found = [host for rank in _ends_of_all(link) if (host := as_slow_host(timings, rank, link)) is not None]
+    return found[0] if len(found) == 1 else None
+
+
+def _ends_of_all(link: Culprit) -> Iterator[int]:
+    if len(link.ranks) <= 2:
+        yield from link.ranks
+    if len(link.ranks) == 1 and len(link.victims) == 1:
+        yield from link.victims
+
+
+def _waiting(timings: JobTimings, link: Culprit) -> tuple[int, ...]:
+    ends = sorted({*link.ranks, *link.victims})
+    return tuple(rank for rank in ends if waits_for_a_cpu(timings, rank, link.recoverable_ratio or 0.0))
+
+
+def _note(link: Culprit, ranks: tuple[int, ...]) -> Note:
+    text = (
+        f"{'; '.join(link.evidence)}: threads of {ranks_text(ranks)} wait for a CPU, which moves the data here, so that"
+        " it is not known whether the way is slow"
+    )
+    return Note(SLOW_TRANSFERS, text, link.ranks[:MAX_NAMED_RANKS])
+
+
+# Tells slow links from transfers that take longer for a slow rank's sake. Pure.
+#
+# A collective within a machine that is launched behind one between machines takes longer, from its launch on, while
+# that one waits for a slow rank elsewhere. On the slow rank's own machine it does not: nobody there waits. But what its
+# ranks send comes later, into other traffic.
+
+QUEUED_RATIO: Final = 2.0
+"""The most times as long as a slow rank makes others wait that a transfer behind them takes longer: there may be two in
+a row."""
+
+
+SHADOW_SHARE: Final = 0.25
+"""The share of what a slow rank costs below which links of its own machine are no culprits beside it."""
+
+
+FAR_SHADOW_SHARE: Final = 0.1
+"""The same of links elsewhere that take less than CHANNEL_PAIR_RATIO times as long as their equals: where one stage of
+a pipeline is late, others meet other traffic than they would."""
+
+
+def without_queued(links: Sequence[Culprit], slow: Sequence[Culprit], waited_share: float) -> Iterator[Culprit]:
+    """The links without those within machines that have none of the `slow` ranks, and without those that cost far less
+    and begin or end at the machine of one, or are little slower than others. `waited_share`: of the step, by how much a
+    slow rank takes longer."""
+    at = {culprit.node for culprit in slow}
+    longest = max((culprit.recoverable_ratio or 0.0 for culprit in slow), default=0.0)
+    for link in links:
+        saved = 1.0 if link.recoverable_ratio is None else link.recoverable_ratio
+        if saved < SHADOW_SHARE * longest and at & {link.node, *link.nodes}:
+            continue
+        if saved < FAR_SHADOW_SHARE * longest and (link.slowdown_ratio or 0.0) < CHANNEL_PAIR_RATIO:
+            continue
+        is_within = link.node is not None and link.link is not None and link.link[0] == link.link[1]
+        is_more = (link.recoverable_ratio or 0.0) > QUEUED_RATIO * waited_share
+        if not slow or not is_within or link.node in at or is_more:
+            yield link

@@ -14,19 +14,16 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from laggard.constants import OPS
+from laggard.kit.constants import OPS
+from laggard.kit.words import ranks_text, seconds_text
 from laggard.locate.collectives import Collectives, Numbers
 from laggard.locate.job_timings import Floats, JobTimings
-from laggard.locate.links.channels import blocked_seconds, grouped
+from laggard.locate.links.channels import Ways, blocked_seconds, grouped
 from laggard.locate.links.slow_channels import CHANNEL_PAIR_RATIO, COST_RATIO, MAX_LESS_WORK
-from laggard.locate.links.transfers import Ways
-from laggard.locate.order_statistics import middle
-from laggard.locate.slow.medians import median_over_steps
-from laggard.locate.slow.peers import node_numbers
-from laggard.locate.slow.steps import Steps
+from laggard.locate.medians import median_over_steps, middle
+from laggard.locate.slow.steps import Steps, node_numbers
 from laggard.locate.step_tables import over_phases
 from laggard.model import MAX_NAMED_RANKS, Culprit
-from laggard.text.words import ranks_text, seconds_text
 
 ALL_TO_ALL: Final = OPS.index("all_to_all")
 

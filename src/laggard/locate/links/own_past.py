@@ -19,11 +19,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from laggard.constants import PHASES, SCRIPT_PHASES
+from laggard.kit.constants import PHASES, SCRIPT_PHASES
 from laggard.locate.job_timings import Floats
-from laggard.locate.links.transfers import Category
-from laggard.locate.order_statistics import middle
-from laggard.locate.slow.medians import MAD_TO_SIGMA, MEDIAN_ERROR, deviation, median, median_over_steps
+from laggard.locate.links.channels import Category
+from laggard.locate.medians import MAD_TO_SIGMA, MEDIAN_ERROR, deviation, median, median_over_steps, middle
 from laggard.locate.slow.significance import STANDARD_ERRORS, slowdown
 from laggard.locate.slow.steps import MIN_STEPS, Steps
 from laggard.locate.step_tables import over_phases

@@ -8,22 +8,33 @@ others do not.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from typing import Final, NamedTuple
 
 import numpy as np
 from msgspec import structs
 
+from laggard.kit.words import seconds_text
 from laggard.locate.job_timings import JobTimings
-from laggard.locate.links.channels import Channel
-from laggard.locate.links.link_culprits import link_culprit, saved_share
-from laggard.locate.links.places import Explanation, Place, explain
-from laggard.locate.links.slow_channels import CHANNEL_PAIR_RATIO, COST_RATIO, Findings, slow_among_equals
-from laggard.locate.links.transfers import Ways
-from laggard.locate.order_statistics import middle
-from laggard.locate.slow.peers import node_numbers
-from laggard.locate.slow.steps import Steps
-from laggard.model import Culprit
+from laggard.locate.links.channels import Category, Channel, Ways
+from laggard.locate.links.later_links import SLOW_TRANSFERS
+from laggard.locate.links.link_culprits import channel_name, link_culprit, saved_share
+from laggard.locate.links.slow_channels import (
+    CHANNEL_PAIR_RATIO,
+    COST_RATIO,
+    MIN_CHANNELS,
+    Explanation,
+    Findings,
+    Place,
+    SlowChannel,
+    explain,
+    longer_channels,
+    slow_among_equals,
+    slower_than_the_fastest,
+)
+from laggard.locate.medians import middle, others_median
+from laggard.locate.slow.steps import Steps, node_numbers
+from laggard.model import MAX_NAMED_RANKS, Culprit, Note
 
 MIN_RECOVERABLE_RATIO = 0.005
 """The least share of the step that a faster link would save, by the replay. A link that would save less, as where its
@@ -164,7 +175,6 @@ def _are_beyond_design(
     timings: JobTimings, channels: Sequence[Channel], findings: Findings, slow: frozenset[int]
 ) -> bool:
     """Whether all of the channels `slow` are slower than equal ones can be by design."""
-    from laggard.locate.links.uplinks import is_beyond_design  # asked where several ways are slow
 
     machine = node_numbers(timings.nodes)
     for number in slow:
@@ -204,7 +214,7 @@ def _of_one_adapter(timings: JobTimings, ways: Ways, steps: Steps, found: Explan
     if kind not in ("nic", "group", "among") or len(columns) < 2:
         return found
     from laggard.locate.links.exchanges import held_up_most  # asked where a slow ring has several adapters
-    from laggard.locate.links.ring_member import slow_beside_others
+    from laggard.locate.links.link_culprits import slow_beside_others
 
     column = held_up_most(timings, steps, columns)
     if column is not None:
@@ -215,7 +225,6 @@ def _of_one_adapter(timings: JobTimings, ways: Ways, steps: Steps, found: Explan
 
 def _uplinks(timings: JobTimings, channels: Sequence[Channel], findings: Findings) -> Explanation | None:
     """The machines behind one switch, where the ways between these and all others are what is slow."""
-    from laggard.locate.links.uplinks import behind_a_switch  # asked where no smaller place explains what is slow
 
     machine = node_numbers(timings.nodes)
     on = {number: frozenset(machine[list(channels[number].columns)].tolist()) for number in findings.tested}
@@ -253,3 +262,130 @@ def _cost(channels: Sequence[Channel], excess: Mapping[int, float], found: Expla
     for number in found.explained:
         by_column.update(dict.fromkeys(channels[number].columns, excess[number]))
     return max(by_column.values())
+
+
+# Tells of equal channels of which some take longer, where that is too little to accuse a link. Pure.
+#
+# Two ways of one kind may differ by design: one crosses a switch more. With a third equal one the slow one is told;
+# with two it is not, nor where most of many are slower than the fastest. Where the difference holds the job up, nobody
+# can call it healthy either.
+
+UNLIKE_RATIO: Final = 1.25
+"""The ratio of two equal channels' times from which on they are unlike."""
+
+MIN_SAVED: Final = 0.03
+"""The share of the step that would be saved if the slower took no longer than the other, from which on it is told."""
+
+
+class _Unlike(NamedTuple):
+    """A channel that takes longer than `equals`, in words."""
+
+    slow: SlowChannel
+    equals: str
+
+
+def unlike_ways(timings: JobTimings, ways: Ways, steps: Steps, found: SlowLinks) -> tuple[Note, ...]:
+    """The note that tells of them, or of several ways that are slow at once, as `found`; none where no such difference
+    costs the job MIN_SAVED of its steps, as far as that is known."""
+    if found.several_cost >= MIN_SAVED:
+        told = "; ".join(each.evidence[0] for each in found.several)
+        ranks = sorted({rank for each in found.several for rank in each.ranks})
+        text = f"{told}: a switch that is slow, or longer ways by design"
+        return (Note(SLOW_TRANSFERS, text, ranks=tuple(ranks[:MAX_NAMED_RANKS])),)
+    channels, categories = ways
+    unlike = dict(_of_two(timings, channels, categories, steps)) or {
+        channel: _Unlike(slow, "the fastest third of its equals")
+        for channel, slow in slower_than_the_fastest(categories, channels, steps, UNLIKE_RATIO).items()
+    }
+    if not unlike:
+        return ()
+    slower = {channel: each.slow for channel, each in unlike.items()}
+    since = min(each.slowdown.since for each in slower.values())
+    saved = saved_share(timings, steps, channels, slower, since)
+    if saved is None or saved < MIN_SAVED:
+        return ()
+    told = "; ".join(
+        f"{channel_name(channels[channel], timings)}: transfers take {seconds_text(each.slow.own)} a step,"
+        f" {each.slow.ratio:.1f} times as long as those of {each.equals}"
+        for channel, each in sorted(unlike.items(), key=lambda it: -it[1].slow.slowdown.excess)[:3]
+    )
+    text = f"{told}: a slow link, or a longer way by design; as fast as that, steps would take {100 * saved:.0f} % less"
+    shared = set.intersection(*(set(channels[channel].columns) for channel in unlike))
+    ranks = sorted(int(timings.ranks[column]) for column in shared)
+    return (Note(SLOW_TRANSFERS, text, ranks=tuple(ranks[:MAX_NAMED_RANKS])),)
+
+
+def _of_two(
+    timings: JobTimings, channels: Sequence[Channel], categories: Sequence[Category], steps: Steps
+) -> Iterator[tuple[int, _Unlike]]:
+    """Of each two equal channels the one that takes longer; a channel comes again where it does so in several sizes,
+    the most last."""
+    found: list[tuple[int, _Unlike]] = []
+    for category in categories:
+        if not 1 < len(category.channels) < MIN_CHANNELS:
+            continue
+        equals = others_median(category.most)
+        for channel, slow in longer_channels(category, category.least - equals, equals, steps, pair_ratio=UNLIKE_RATIO):
+            other = next(each for each in category.channels if each != channel)
+            found.append((channel, _Unlike(slow, f"{channel_name(channels[other], timings)}, its only equal")))
+    yield from sorted(found, key=lambda it: it[1].slow.slowdown.excess)
+
+
+# Finds the machines whose ways to all others are slow, as those behind one switch are. Pure.
+#
+# Which machines are behind one switch is not known. Where every slow way is one of several from the same machine, and
+# nothing is fast between these machines and others, they are what the slow ways have in common. So are the machines of
+# one side, where transfers among themselves are fast, and all that leads to the other side is slow.
+
+MAX_DESIGN_RATIO: Final = 25.0
+"""The ratio of the times of equal ways up to which they may differ by design: NVLink 5 moves 900 GB/s of a GPU each
+way, an adapter of 400 Gbit/s 50 (NVIDIA, GB200 NVL72)."""
+
+MAX_OVERSUBSCRIPTION: Final = 10.0
+"""The same where the faster ones are no faster than an adapter. Switches above a pod carry a seventh of what is below
+them (The Llama 3 Herd of Models, 3.3.1), and others may use them at the same time."""
+
+MAX_ADAPTER_RATE: Final = 100e9
+"""The bytes a second of an adapter of 800 Gbit/s: what is faster went through NVLink."""
+
+Machines = frozenset[int]
+"""The numbers of the machines that a transfer goes among: two of a way."""
+
+
+def is_beyond_design(ratio: float, rate: float) -> bool:
+    """Whether ways that take `ratio` times as long as equal ones are broken, and not longer by design. `rate`: what the
+    equal ones move, in bytes a second, for each member on a machine; nan: not known."""
+    return ratio >= (MAX_OVERSUBSCRIPTION if rate <= MAX_ADAPTER_RATE else MAX_DESIGN_RATIO)
+
+
+def behind_a_switch(slow: Set[Machines], fast: Set[Machines]) -> Machines:
+    """The machines of which the ways to others are slow: of the `slow` ways each has one of them at one end, and no
+    `fast` one leads away from them. Each of them has two slow ways at least, or the fast ones join them to one side,
+    and what is slow leads to others. Empty where there is one such machine alone, and where it may be either end."""
+    ends = _neighbours(slow)
+    centres = frozenset(machine for machine, others in ends.items() if len(others) > 1)
+    apart = all(len(way) == 2 and len(way & centres) == 1 for way in slow)
+    leads_away = any(0 < len(way & centres) < len(way) for way in fast)
+    if apart and len(centres) > 1 and not leads_away:
+        return centres
+    return _one_side(slow, fast) if len(slow) > 1 else frozenset()
+
+
+def _one_side(slow: Set[Machines], fast: Set[Machines]) -> Machines:
+    """The machines beside the largest side, if all `slow` transfers lead from them to it, and they are fewer."""
+    side = {machine: frozenset((machine,)) for machine in frozenset[int]().union(*slow, *fast)}
+    for machines in fast:
+        joined = frozenset[int]().union(*(side[machine] for machine in machines))
+        side.update(dict.fromkeys(joined, joined))
+    largest = max(side.values(), key=len)
+    rest = frozenset(side) - largest
+    apart = all(machines & largest and machines & rest for machines in slow)
+    return rest if apart and 1 < len(rest) < len(largest) else frozenset()
+
+
+def _neighbours(slow: Iterable[Machines]) -> dict[int, set[int]]:
+    found: dict[int, set[int]] = {}
+    for machines in slow:
+        for machine in machines:
+            found.setdefault(machine, set()).update(machines - {machine})
+    return found

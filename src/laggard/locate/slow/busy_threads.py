@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+import numpy as np
 from msgspec import structs
+from numpy.typing import NDArray
 
-from laggard.locate.job_timings import JobTimings
-from laggard.locate.order_statistics import middle
-from laggard.locate.own_threads import OwnThreads
-from laggard.model import Culprit
-from laggard.text.words import seconds_text
+from laggard.kit.constants import PHASES
+from laggard.kit.words import counted, ranks_text, seconds_text, step_times_text
+from laggard.locate.job_timings import WARM_UP_STEPS, Floats, JobTimings, OwnThreads
+from laggard.locate.medians import last_axis_median, median, median_over_steps, middle
+from laggard.locate.slow.ranks import Slow, is_waited_for, slow_ranks
+from laggard.locate.slow.significance import MIN_KNOWN
+from laggard.locate.slow.steps import OTHER, Steps, node_numbers, steps_needed
+from laggard.locate.slow.uneven_work import MIN_UPDATE_SHARE
+from laggard.model import MAX_NAMED_RANKS, Culprit, Note
 
 BUSY_SHARE: Final = 0.1
 """The least share of the time that threads beside the training must run more than those of the peers to be the
@@ -30,12 +37,10 @@ def with_busy_threads(timings: JobTimings, culprits: Sequence[Culprit]) -> tuple
     told = dict(zip(timings.ranks.tolist(), timings.own_threads, strict=True)) if timings.own_threads else {}
     slow = {rank for culprit in culprits for rank in culprit.ranks}
     peers = [each for rank, each in told.items() if each is not None and rank not in slow]
-    usual = OwnThreads(_median([it.busy for it in peers]), _median([it.late_seconds for it in peers]), ())
+    usual = OwnThreads(
+        middle([it.busy for it in peers] or [0.0]), middle([it.late_seconds for it in peers] or [0.0]), ()
+    )
     return tuple(_explained(culprit, told, usual) for culprit in culprits)
-
-
-def _median(values: list[float]) -> float:
-    return middle(values) if values else 0.0
 
 
 def _explained(culprit: Culprit, told: Mapping[int, OwnThreads | None], usual: OwnThreads) -> Culprit:
@@ -59,3 +64,260 @@ def _evidence(found: OwnThreads, usual: OwnThreads) -> str:
         f"for {usual.busy:.2f} s, and Python's lock (the GIL) came {seconds_text(found.late_seconds)} late, its peers' "
         f"{seconds_text(usual.late_seconds)}"
     )
+
+
+# Finds slow ranks whose work nobody else does, as that of experts, beside the others of their stage. Pure.
+#
+# An expert to which more tokens are sent makes a rank's passes longer, and a slower machine does, too. But the update
+# of its parameters is as large as the others', whatever the tokens: who takes longer for that as well is slower.
+
+MIN_RANKS: Final = 4
+"""The fewest ranks of a stage that tell what is usual there."""
+
+UPDATE_PART: Final = 0.5
+"""The least part that the excess of the one has of the excess of the other: a slower machine slows both alike."""
+
+_PASSES: Final = [PHASES.index("forward"), PHASES.index("backward")]
+_UPDATE: Final = PHASES.index("optimizer")
+
+
+def slow_at_their_own_experts(
+    steps: Steps, nodes: Sequence[str | None], stages: NDArray[np.int32]
+) -> tuple[Steps, list[Slow]]:
+    """The ranks without peers that are slow in passes and update beside the others of their stage [R], and the steps in
+    which these are compared; empty where the update tells nothing."""
+    alone = steps.peers.sizes == 1
+    _, number, size = np.unique(stages, return_inverse=True, return_counts=True)
+    judged = alone & (size[number] >= MIN_RANKS)
+    if not steps.phased or not judged.any():
+        return steps, []
+    beside = steps.regrouped(number, nodes)
+    found = [each for each in slow_ranks(beside, nodes) if judged[list(each.columns)].all()]
+    return beside, [each for each in found if _is_slower(beside, each) and is_waited_for(beside, each)]
+
+
+def _is_slower(steps: Steps, each: Slow) -> bool:
+    own = np.isin(np.arange(len(steps.peers.number)), each.columns)
+    others = ~own & np.isin(steps.peers.number, steps.peers.number[list(each.columns)])
+    phases = steps.phases[each.since :]
+    passes, update = _ratio(phases[:, :, _PASSES].sum(axis=2), own, others), _ratio(phases[:, :, _UPDATE], own, others)
+    tells = median(median_over_steps(phases[:, others, _UPDATE])) >= MIN_UPDATE_SHARE * median(steps.duration)
+    less, more = sorted((passes - 1, update - 1))
+    return tells and less > 0 and less >= UPDATE_PART * more
+
+
+def _ratio(seconds: Floats, own: NDArray[np.bool_], others: NDArray[np.bool_]) -> float:
+    """How many times as long as the `others` [R] the ranks `own` [R] take, by medians."""
+    level = median_over_steps(seconds)
+    usual = median(level[others])
+    return median(level[own]) / usual if usual > 0 else 0.0
+
+
+# Tells a rank that is slow now and then from one whose data take longer now and then. Pure.
+#
+# Ranks of one replica work on the same sequences, stage after stage: where these take longer, all of them do, whatever
+# else they do. With their recordings lost, one that is left seems to be slow by itself among the other replicas' ranks.
+
+ALIKE: Final = 0.9
+"""The correlation from which on two ranks are slower than their peers in the same steps, by as much. Of ranks that wait
+for a slow one nothing of it is in their own time."""
+
+MIN_ALIKE: Final = 2
+"""The number of such ranks, on other machines and of other stages."""
+
+
+def without_shared_data(steps: Steps, nodes: Sequence[str | None], slow: Sequence[Slow]) -> list[Slow]:
+    """`slow` without the ranks that are slow in the same steps as ranks elsewhere that do other work."""
+    machine = node_numbers(nodes)
+    return [each for each in slow if _alike(steps, machine, each.columns) < MIN_ALIKE]
+
+
+def _alike(steps: Steps, machine: NDArray[np.int64], columns: Sequence[int]) -> int:
+    work = steps.peers.number
+    here, own = set(machine[list(columns)].tolist()), set(work[list(columns)].tolist())
+    others = [
+        column
+        for column in range(steps.excess.shape[1])
+        if int(machine[column]) not in here and int(work[column]) not in own
+    ]
+    if not others:
+        return 0
+    series = np.nan_to_num(steps.excess[:, list(columns)]).mean(axis=1)
+    return int((_correlations(series, np.nan_to_num(steps.excess[:, others])) >= ALIKE).sum())
+
+
+def _correlations(series: Floats, others: Floats) -> Floats:
+    """[K]: the correlation (Pearson's) of a series [S] with each of the `others` [S, K]; 0 of one that is constant."""
+    one, many = series - series.mean(), others - others.mean(axis=0)
+    length = np.sqrt((one**2).sum() * (many**2).sum(axis=0))
+    found: Floats = np.divide(one @ many, length, out=np.zeros(many.shape[1]), where=length > 0)
+    return found
+
+
+# Tells of a rank that the others wait for, and whose time belongs to no phase. Pure.
+#
+# Such time of a single rank accuses nobody (NAMED_SHARE): it may be a wait that no record tells of. But where the
+# others wait longer by as much, the job is not well, and the script can say what it does there.
+
+MAX_NOTES: Final = 4
+MIN_SHARE: Final = 0.5
+"""The least share of a rank's excess that is time in no phase."""
+
+
+def unnamed_time_notes(timings: JobTimings, steps: Steps) -> tuple[Note, ...]:
+    """A note on each such rank, the slowest first. `steps`: in whose phases nobody is slow."""
+    if not steps.phased:
+        return ()
+    found = slow_ranks(steps.with_other(), timings.nodes)
+    told = [each for each in found if not (each.brief or each.whole_host) and is_waited_for(steps, each)]
+    return tuple(filter(None, (_note(timings, steps, each) for each in told[:MAX_NOTES])))
+
+
+def accuses(notes: Sequence[Note]) -> bool:
+    """Whether one of the notes is on another rank than 0, which has work of its own in every script."""
+    return any(rank != 0 for note in notes for rank in note.ranks)
+
+
+def _note(timings: JobTimings, steps: Steps, each: Slow) -> Note | None:
+    (column,) = each.columns
+    same = steps.peers.number == steps.peers.number[column]
+    peers = np.flatnonzero(same & (np.arange(len(same)) != column))
+    unnamed = steps.phases[each.since :, :, OTHER]
+    own, theirs = median(unnamed[:, column]), median(last_axis_median(unnamed[:, peers])) if len(peers) else 0.0
+    if own - theirs < MIN_SHARE * each.excess:
+        return None
+    rank = int(timings.ranks[column])
+    times = step_times_text(own, theirs, "no phase that has a name")
+    to_do = "phase() of laggard.trainer_hooks names what its script does there"
+    return Note("unnamed_time", f"rank {rank}: {times}, and they wait for it: {to_do}", (rank,), timings.nodes[column])
+
+
+WAITING_RATIO = 0.08
+"""The share of the step from which on ranks that all wait may wait for one that is not seen."""
+
+
+def missing_ranks_notes(timings: JobTimings) -> list[Note]:
+    """One note that names the missing ranks; none where there are none."""
+    if len(timings.ranks) >= timings.world_size:
+        return []
+    seen = set(timings.ranks.tolist())
+    missing = itertools.islice((rank for rank in range(timings.world_size) if rank not in seen), MAX_NAMED_RANKS)
+    text = f"{len(timings.ranks)} of {timings.world_size} ranks are seen"
+    return [Note("partial", text, ranks=tuple(missing))]
+
+
+def culprit_may_be_missing(timings: JobTimings, steps: Steps) -> Note | None:
+    """A note where all ranks that are compared wait, so that one that is not may be what they wait for: it is not seen,
+    it takes part in collectives and makes no steps, as one that plays for others to learn from, or the records of most
+    of its steps are lost. None: none may."""
+    known = np.isfinite(steps.busy).sum(axis=0)
+    stepless = timings.ranks[known < MIN_KNOWN].tolist()
+    unseen = len(timings.ranks) < timings.world_size
+    if not (unseen or stepless) or median(steps.waited / steps.duration[:, None]) <= WAITING_RATIO:
+        return None
+    if unseen:
+        return Note("unseen_ranks", "the ranks that are seen wait for others; the slow rank may be one that is not")
+    text = _stepless_text(stepless, bool(known[known < MIN_KNOWN].any()))
+    return Note("unseen_ranks", text, ranks=tuple(stepless)[:MAX_NAMED_RANKS])
+
+
+def _stepless_text(ranks: Sequence[int], some: bool) -> str:
+    """`some`: whether a few steps of one of them are known."""
+    has, whom = ("has", "it") if len(ranks) == 1 else ("have", "them")
+    steps = "too few steps" if some else "no steps"
+    return f"the others wait, and {ranks_text(ranks)} {has} {steps} to be compared by: they may wait for {whom}"
+
+
+# Tells ranks that are slow by turns from one that is slow now and then. Pure.
+#
+# Where each rank of those that do the same work is slow in some steps, nobody is left to compare it with: whatever runs
+# beside them on their machines holds up one after the other.
+
+CLEAR_COST_RATIO: Final = 4.0
+"""The ratio of a rank's cost to the next one's from which on it is a culprit all the same."""
+
+
+def without_turns(steps: Steps, slow: Sequence[Slow]) -> list[Slow]:
+    """`slow` without the ranks that are slow by turns."""
+    number, kept = steps.peers.number, list(slow)
+    for peers in {int(number[each.columns[0]]) for each in slow}:
+        members = set(np.flatnonzero(number == peers).tolist())
+        own = sorted((each for each in slow if members >= set(each.columns)), key=_cost, reverse=True)
+        if len(own) < 2 or {column for each in own for column in each.columns} != members:
+            continue
+        first = own[:1] if _cost(own[0]) >= CLEAR_COST_RATIO * _cost(own[1]) else []
+        kept = [each for each in kept if each not in own or each in first]
+    return kept
+
+
+def by_turns_notes(timings: JobTimings, found: Sequence[Slow], kept: Sequence[Slow]) -> tuple[Note, ...]:
+    """A note on those of `found` that are not `kept`; empty where all are, or where one is kept beside them."""
+    gone = [each for each in found if each not in kept]
+    if not gone or kept:
+        return ()
+    ranks = sorted(int(timings.ranks[column]) for each in gone for column in each.columns)
+    text = f"{ranks_text(ranks)} are slow by turns, in some steps each: other work on their machines holds them up"
+    return (Note("by_turns", text, ranks=tuple(ranks[:MAX_NAMED_RANKS])),)
+
+
+def _cost(each: Slow) -> float:
+    """Seconds a step, over all steps."""
+    share = 1.0 if each.hits is None else float(each.hits.mean())
+    return share * each.excess
+
+
+# The note on a job of one rank: where the time of its steps goes. Nothing tells whether that is slow. Pure.
+
+ONE_RANK_MIN_SHARE: Final = 0.02
+"""The share of the step below which phases are left out."""
+
+
+def one_rank_note(timings: JobTimings) -> Note:
+    """Says that a rank is slow compared with its peers only, and in what it spends a step."""
+    text = "one rank seen, two are needed: a rank is slow compared with its peers"
+    shares = _shares(timings)
+    if shares:
+        text = f"{text}; {shares}"
+    return Note("too_few_ranks", text)
+
+
+def _shares(timings: JobTimings) -> str:
+    """`its step of 52 ms is 40 % input, 30 % forward`; empty where no step is known."""
+    kept = (timings.steps >= WARM_UP_STEPS) & np.isfinite(timings.step_seconds[:, 0])
+    if len(timings.ranks) != 1 or not kept.any():
+        return ""
+    step = median(timings.step_seconds[kept, 0])
+    means = {
+        name.replace("_", " "): float(timings.phase_seconds[kept, 0, place].mean()) for place, name in enumerate(PHASES)
+    }
+    means["waiting in collectives"] = float(timings.waited_seconds[kept, 0].mean())
+    whole = sum(means.values())
+    told = sorted(
+        ((spent / whole, name) for name, spent in means.items() if spent > ONE_RANK_MIN_SHARE * whole), reverse=True
+    )
+    return f"its step of {seconds_text(step)} is " + ", ".join(f"{share * 100:.0f} % {name}" for share, name in told)
+
+
+MIN_WAIT_DIFFERENCE = 0.05
+"""The least share of the time by which the rank that waited least has waited less than the next. Our own choice: a
+single garbage collection is as much of a step, so that it is a hint and no more."""
+
+
+def least_wait_notes(timings: JobTimings) -> tuple[Note, ...]:
+    """The note on the rank that waited least in collectives, as a slow one does; nothing where nobody stands out, or
+    nothing is known."""
+    seconds, waited = np.nansum(timings.step_seconds, axis=0), np.nansum(timings.waited_seconds, axis=0)
+    known = np.flatnonzero(seconds > 0)
+    if not timings.profiled or not timings.waits_recorded or len(known) < 2:
+        return ()
+    shares = waited[known] / seconds[known]
+    order = np.argsort(shares, kind="stable")
+    least, second = float(shares[order[0]]), float(shares[order[1]])
+    if second - least < MIN_WAIT_DIFFERENCE:
+        return ()
+    rank = int(timings.ranks[known[order[0]]])
+    text = (
+        f"in {counted(len(timings.steps), 'step')}, rank {rank} waited least in collectives, {least:.0%} of the time, "
+        f"the next {second:.0%}: a hint at who is slow; profile {steps_needed(timings)} steps or more to know"
+    )
+    return (Note("least_wait", text.replace("%", " %"), ranks=(rank,), node=timings.nodes[known[order[0]]]),)

@@ -7,10 +7,10 @@ from typing import Final, NamedTuple
 
 from msgspec import structs
 
+from laggard.kit.words import printable_line, seconds_text
 from laggard.locate.job_timings import JobTimings
-from laggard.locate.order_statistics import middle
+from laggard.locate.medians import middle
 from laggard.model import HIDDEN, CpuNeighbour, Culprit
-from laggard.text.words import printable_line, seconds_text
 from laggard.wire.ranks import CpuWait
 
 _MAX_NAMED: Final = 3

@@ -14,15 +14,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from laggard.kit.majority import grouped
 from laggard.locate.collectives import Collectives
 from laggard.locate.job_timings import Floats
-from laggard.locate.order_statistics import middle
-from laggard.locate.slow.medians import median, median_over_steps
-from laggard.locate.slow.peers import node_numbers
+from laggard.locate.medians import median, median_over_steps, middle
 from laggard.locate.slow.pieces import Piece, pieces
 from laggard.locate.slow.ranks import MACHINE_SHARE, MIN_MACHINES, Slow
 from laggard.locate.slow.significance import SLOW_RATIO, typical_noise
-from laggard.locate.slow.steps import Steps
+from laggard.locate.slow.steps import Steps, node_numbers
 
 
 class Level(NamedTuple):
@@ -283,9 +282,7 @@ def _cost(steps: Steps, hits: NDArray[np.bool_], column: int) -> float:
 def _by_machine(columns: Sequence[int], machine: NDArray[np.int64]) -> Iterator[list[int]]:
     """`columns`, those of a machine together where they are most of its ranks and the job has other machines."""
     sizes = np.bincount(machine)
-    by_machine: dict[int, list[int]] = {}
-    for column in columns:
-        by_machine.setdefault(int(machine[column]), []).append(column)
+    by_machine = grouped(columns, lambda column: int(machine[column]))
     for number, members in by_machine.items():
         if len(members) > 1 and len(sizes) > 1 and len(members) >= MACHINE_SHARE * sizes[number]:
             yield members

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import structs
 
+from laggard.kit.words import counted, seconds_text
 from laggard.locate.explanation import advice
 from laggard.model import Culprit, Location, Note, Verdict, Window
 from laggard.nccl.inspector import MIN_COLLECTIVES, Arrivals, LastArrival
-from laggard.text.words import counted, seconds_text
 
 CONFIDENCE = 0.6
 """The confidence that the rank which comes last is the cause. It comes last for its own work, or for what no collective

@@ -13,10 +13,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from laggard.locate.collectives import Collectives
-from laggard.locate.intervals import waits
+from laggard.locate.collectives import Collectives, waits
 from laggard.locate.job_timings import Floats
-from laggard.locate.slow.medians import MAD_TO_SIGMA, deviations, last_axis_median
+from laggard.locate.medians import MAD_TO_SIGMA, deviations, last_axis_median
 from laggard.locate.slow.steps import Steps
 
 MAX_STEPS = 1 << 21

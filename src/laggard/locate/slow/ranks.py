@@ -12,12 +12,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from laggard.kit.majority import grouped
 from laggard.locate.job_timings import Floats
-from laggard.locate.order_statistics import distinct, middle
-from laggard.locate.slow.medians import deviation, last_axis_median, median, median_over_steps
-from laggard.locate.slow.moments import is_brief, is_long, outlasts_moments
-from laggard.locate.slow.past import CHANGED_RATIO
-from laggard.locate.slow.peers import confined, node_numbers
+from laggard.locate.medians import deviation, distinct, last_axis_median, median, median_over_steps, middle
 from laggard.locate.slow.significance import (
     MAX_SERIES,
     SLOW_RATIO,
@@ -25,7 +22,59 @@ from laggard.locate.slow.significance import (
     slowdown,
     windows,
 )
-from laggard.locate.slow.steps import HOST_PHASES, Steps
+from laggard.locate.slow.steps import CHANGED_RATIO, HOST_PHASES, Steps, confined, node_numbers
+
+# Tells a slowdown that stays from a moment of other work on the machine. Pure.
+#
+# A scrape, a probe or another process on a rank's core holds a rank up for a second or three, and a verdict is drawn
+# again and again: sooner or later it is drawn in such a moment. How long moments last depends on the machine, so that
+# the job's own steps tell: as long as a slowdown has lasted no longer than twice what the ranks have shown before, and
+# got over, it is one more of these.
+
+BRIEF_SECONDS = 1.0
+"""The duration below which a slowdown is a moment. Our own choice: two ranks on two cores, beside other work that was
+rare, were held up for 0.1 to 0.9 s."""
+BRIEF_STEPS = 100
+"""The number of steps from which on a slowdown is more than a moment, however short they are."""
+
+LIVE_SECONDS = 5.0
+"""The duration of a moment in a live job, on which a verdict is drawn each second: a rare moment comes in some hour.
+Beside ten processes that came and went, two ranks on two cores were held up for up to 4 s at a time."""
+
+LONG_SECONDS, LONG_STEPS = 30.0, 16
+"""The duration from which on a slowdown is no moment, if it has so many steps, whatever was before: a fault may move
+from machine to machine, as heat and other tenants do. What has held ranks up by itself lasted 4 s at most."""
+
+MOMENT_LENGTH_RATIO = 2
+"""The number of times an earlier moment's length that a slowdown must last."""
+
+RANKS_PER_EXCEPTION = 16
+"""The number of ranks of which one may have had such a moment: by chance, or as it is a culprit itself."""
+
+
+def is_brief(steps: int, seconds: float, live: bool) -> bool:
+    """Whether a slowdown that has lasted so long may be a moment, whatever was before."""
+    return seconds < LIVE_SECONDS if live else seconds < BRIEF_SECONDS and steps < BRIEF_STEPS
+
+
+def is_long(steps: int, seconds: float) -> bool:
+    """Whether a slowdown that has lasted so long is no moment, whatever was before."""
+    return seconds >= LONG_SECONDS and steps >= LONG_STEPS
+
+
+def outlasts_moments(excess: Floats, since: int, level: float) -> bool:
+    """Whether no part of the window before step index `since` looks alike: no median above `level` over as many steps
+    as there are from `since` on, divided by MOMENT_LENGTH_RATIO, in any of the series `excess` [S, N], or in few of
+    many."""
+    width = max(1, (len(excess) - since) // MOMENT_LENGTH_RATIO)
+    count = since // width
+    if not count:
+        return True
+    some = excess[since - count * width : since, :: max(1, excess.shape[1] // MAX_COMPARED)]
+    earlier = np.moveaxis(some.reshape(count, width, -1), 1, 2)
+    had = (last_axis_median(earlier) > level).any(axis=0)
+    return bool(had.sum() <= some.shape[1] // RANKS_PER_EXCEPTION)
+
 
 MACHINE_SHARE = 0.75
 """The share of a machine's ranks that have to be slow, and its median rank with them, for the machine to be the
@@ -174,9 +223,7 @@ def _merged_by_machine(steps: Steps, found: Sequence[Slow], machine: NDArray[np.
     """`found`, with one machine in place of its ranks where most that have the phase in which they are slow have at
     least half of their excess in it: their machine slows all of them, and some pass the threshold. The others may not
     have the phase, as the stages of a pipeline that load no input."""
-    by_cause: dict[tuple[int, int], list[Slow]] = {}
-    for each in found:
-        by_cause.setdefault((int(machine[each.columns[0]]), _slowest_phase(steps, each)), []).append(each)
+    by_cause = grouped(found, lambda each: (int(machine[each.columns[0]]), _slowest_phase(steps, each)))
     for (host, phase), group in by_cause.items():
         mates = np.flatnonzero(machine == host)
         floor = MIN_PHASE_SHARE * middle(steps.duration)

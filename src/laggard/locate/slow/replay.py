@@ -14,12 +14,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from laggard.constants import OPS
+from laggard.kit.constants import OPS
 from laggard.locate.collectives import Collectives
 from laggard.locate.job_timings import JobTimings
-from laggard.locate.slow.peers import Peers
 from laggard.locate.slow.ranks import Slow
-from laggard.locate.slow.steps import Steps
+from laggard.locate.slow.steps import Peers, Steps
 
 SEND, RECV = OPS.index("send"), OPS.index("recv")
 

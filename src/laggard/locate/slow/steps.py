@@ -3,17 +3,232 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from laggard.constants import PHASES
+from laggard.kit.constants import PHASES
+from laggard.kit.words import ranks_text, step_times_text
 from laggard.locate.job_timings import WARM_UP_STEPS, Floats, JobTimings
-from laggard.locate.slow.medians import last_axis_median, median
-from laggard.locate.slow.past import OTHER, Past, judged
-from laggard.locate.slow.peers import Peers
+from laggard.locate.medians import (
+    MEDIAN_ERROR,
+    deviations,
+    distinct,
+    last_axis_median,
+    median,
+    median_over_steps,
+    others_median,
+)
 from laggard.locate.step_tables import over_phases
+from laggard.model import MAX_NAMED_RANKS, Note
+
+# Compares ranks that nobody does the work of, the stages of a single pipeline, with what they were themselves. Pure.
+#
+# A stage may have more layers than another, so that the times of stages tell nothing of their machines. What it has is
+# the same from step to step: a stage that takes longer than it did, while the others do not, is on a machine that has
+# become slower. One that was slow from the first step that is seen is not told from one with more layers, unless one of
+# its passes alone is: more layers make both passes longer.
+
+MIN_FIRST_STEPS: Final = 8
+"""The least number of first steps with which a rank is compared."""
+
+CHANGED_RATIO: Final = 0.05
+"""The least change of a stage, in step times. Twice what is asked of a rank with peers: a stage changes by itself, too,
+as when a cache of its data grows."""
+
+OUT_OF_PROPORTION: Final = 3.0
+"""Times the other stages' from which on a pass is out of proportion to the stage's other pass, if it is also so many
+times as long as theirs. Activation checkpointing of one stage makes its backward pass half as long again."""
+
+USUAL_PASS: Final = 0.5
+"""The least length of the other pass beside the other stages', and of their backward passes beside their forward
+passes: frozen layers have next to no backward pass, and tell nothing of proportions."""
+
+MIN_STAGES: Final = 3
+"""The fewest stages that are judged and still have a usual proportion."""
+
+FORWARD, BACKWARD, OTHER = map(PHASES.index, ("forward", "backward", "other"))
+
+
+class Past(NamedTuple):
+    """The first steps of the ranks whose work nobody else does. `first` [K, R, P]: their own time by phase, nan of
+    others, None where there are none. `alone` [R]: the ranks that are known so. `base` [R]: their busy seconds a step,
+    and `error` [R]: by how much these may be wrong, as a median absolute deviation; nan of others. `proportioned` [R]:
+    the phase, forward or backward, whose first steps are not what they were but what the other pass and the other
+    stages tell; -1 of all others."""
+
+    first: Floats | None
+    alone: NDArray[np.bool_]
+    base: Floats
+    error: Floats
+    proportioned: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, first: Floats | None, count: int, phased: bool) -> Past:
+        """`count`: R. `phased`: whether phases are named, so that the time in none of them is not judged."""
+        if first is None:
+            nobody = np.full(count, np.nan)
+            return cls(None, np.zeros(count, np.bool_), nobody, nobody, np.full(count, -1))
+        first, proportioned = in_proportion(first)
+        busy = judged(first, phased)
+        known = np.isfinite(busy).sum(axis=0)
+        error = MEDIAN_ERROR * deviations(busy) / np.sqrt(np.maximum(known, 1))
+        alone = known >= MIN_FIRST_STEPS
+        base = np.where(alone, median_over_steps(busy), np.nan)
+        return cls(first, alone, base, np.where(alone, error, np.nan), proportioned)
+
+    def excess(self, busy: Floats) -> Floats:
+        """[S, R]: by how much each rank is busier (`busy` [S, R], seconds) than in its first steps, beyond the share by
+        which the others are, as with longer sequences for all; nan of ranks that have peers. Where the others became
+        less busy on the whole, as ranks on the same CPUs do that wait longer, one that stays as it was is no slower."""
+        if not self.alone.any():
+            return np.full(busy.shape, np.nan)
+        grown = others_median(busy / np.where(self.base > 0, self.base, np.nan))
+        return busy - self.base * grown / np.fmin(median_over_steps(grown), 1.0)
+
+
+def in_proportion(first: Floats) -> tuple[Floats, NDArray[np.int64]]:
+    """Scales one pass of a stage, where it is out of all proportion to the other pass, to what that pass and the other
+    stages tell. Returns `first` [K, R, P] so, and which phase that was of each rank [R]; -1: none."""
+    none = np.full(first.shape[1], -1)
+    passes = np.stack([median_over_steps(first[:, :, phase]) for phase in (FORWARD, BACKWARD)])
+    if (np.isfinite(passes) & (passes > 0)).all(axis=0).sum() < MIN_STAGES:
+        return first, none
+    usual = others_median(passes)
+    found, scaled = none.copy(), first.copy()
+    for phase, own, other in ((FORWARD, 0, 1), (BACKWARD, 1, 0)):
+        with np.errstate(invalid="ignore", divide="ignore"):
+            expected = passes[other] * others_median(passes[own] / passes[other])
+            longest = np.minimum(passes[own] / usual[own], passes[own] / expected) > OUT_OF_PROPORTION
+        told = (passes[other] > USUAL_PASS * usual[other]) & (usual[1] > USUAL_PASS * usual[0])
+        columns = np.flatnonzero(longest & told)
+        found[columns] = phase
+        scaled[:, columns, phase] *= (expected / passes[own])[columns]
+    return scaled, found
+
+
+def judged(phases: Floats, phased: bool) -> Floats:
+    """[S, R]: the sum of `phases` [S, R, P] that are judged."""
+    return over_phases(phases[:, :, : OTHER if phased else None])
+
+
+# The work of a rank's peers in the same step. Peers do the same work, on other machines where there are enough. Pure.
+
+BLOCK_VALUES = 1 << 21
+"""The number of values that are sorted at once."""
+
+CROWDED_SHARE = 0.25
+"""The largest share of a rank's peers that its own machine may hold. Where it holds more, and more than one, a rank is
+compared with those of other machines: else a slow machine would hide its ranks behind each other."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Peers:
+    """The ranks that are compared with each other. `classes` has the columns of ranks that do the same work, those of
+    equal size in one array [K, M]. `apart` has, for the ranks of a crowded machine, their columns and those that they
+    are compared with."""
+
+    classes: tuple[NDArray[np.int64], ...]
+    apart: tuple[tuple[NDArray[np.int64], NDArray[np.int64]], ...]
+    number: NDArray[np.int64]  # [R]: each rank's class
+    sizes: NDArray[np.int64]  # [R]: how many are in it
+
+    @classmethod
+    def of(cls, positions: NDArray[np.int32], nodes: Sequence[str | None]) -> Peers:
+        _, number, count = np.unique(positions, return_inverse=True, return_counts=True)
+        order = np.argsort(number, kind="stable")
+        first = np.cumsum(count) - count
+        classes = []
+        for size in distinct(count):
+            starts = first[count == size]
+            classes.append(order[starts[:, None] + np.arange(size)])
+        return cls(tuple(classes), tuple(_apart(number, nodes, order, first, count)), number, count[number])
+
+    def medians(
+        self, values: Floats, without: NDArray[np.bool_] | None = None, of: NDArray[np.bool_] | None = None
+    ) -> Floats:
+        """[S, R]: for each of `values` [S, R] the median of the rank's peers in the same step; nan where it has none.
+        `without` [R]: ranks that are nobody's peers. `of` [R]: the ranks, whole classes, that it is computed for."""
+        result = np.full(values.shape, np.nan, dtype=values.dtype)
+        for columns in self.classes:
+            wanted = columns if of is None else columns[of[columns[:, 0]]]
+            for rows, some in _blocks(len(values), wanted):
+                result[rows, some] = others_median(_known(values[rows, some], without, some))
+        for members, others in self.apart:
+            known = others if without is None else others[~without[others]]
+            if len(known) and (of is None or of[members[0]]):
+                result[:, members] = last_axis_median(values[:, known])[:, None]
+        return result
+
+
+def _known(values: Floats, without: NDArray[np.bool_] | None, columns: NDArray[np.int64] | slice) -> Floats:
+    """`values`, nan for the ranks `without`."""
+    if without is None or not without[columns].any():
+        return values
+    return np.where(without[columns], np.asarray(np.nan, values.dtype), values)
+
+
+def _blocks(steps: int, columns: NDArray[np.int64]) -> Iterator[tuple[slice, NDArray[np.int64] | slice]]:
+    """Parts of `steps` rows and of the classes in `columns` [K, M], each of some BLOCK_VALUES values."""
+    count, size = columns.shape
+    width = max(1, BLOCK_VALUES // max(1, steps * size))
+    height = max(1, BLOCK_VALUES // max(1, size))
+    for first in range(0, count, width):
+        some = columns[first : first + width]
+        for top in range(0, steps, height) if width == 1 else (0,):
+            yield slice(top, top + height if width == 1 else steps), _as_slice(some)
+
+
+def _as_slice(columns: NDArray[np.int64]) -> NDArray[np.int64] | slice:
+    """A slice where `columns` is one row of neighbours, as in a job of data parallelism: then nothing is copied."""
+    if len(columns) == 1 and (np.diff(columns[0]) == 1).all():
+        return slice(int(columns[0, 0]), int(columns[0, -1]) + 1)
+    return columns
+
+
+def _apart(
+    number: NDArray[np.int64],
+    nodes: Sequence[str | None],
+    order: NDArray[np.int64],
+    first: NDArray[np.int64],
+    count: NDArray[np.int64],
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """The ranks in a class of each machine that crowds it, and the others."""
+    node = node_numbers(nodes)
+    width = len(nodes) + 1
+    cells, size = np.unique(number * width + node, return_counts=True)
+    which, where = cells // width, cells % width
+    crowded = (size > 1) & (size > CROWDED_SHARE * count[which]) & (size < count[which])
+    for cell, machine in zip(which[crowded], where[crowded], strict=True):
+        members = order[first[cell] : first[cell] + count[cell]]
+        here = node[members] == machine
+        yield members[here], members[~here]
+
+
+def confined(stage: NDArray[np.int64], machine: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """[R]: whether all ranks with a rank's work (`stage` [R]) are on its machine: nobody elsewhere is its peer."""
+    _, number = np.unique(stage, return_inverse=True)
+    seen = distinct(np.stack((number, machine)), axis=1)
+    found: NDArray[np.bool_] = (np.bincount(seen[0]) == 1)[number]
+    return found
+
+
+def node_numbers(nodes: Sequence[str | None]) -> NDArray[np.int64]:
+    """[R]: a number for each rank, the same for ranks of one machine; a rank whose machine is not known has its own."""
+    return _node_numbers(tuple(nodes))
+
+
+@lru_cache(4)  # a verdict asks for those of its job again and again
+def _node_numbers(nodes: tuple[str | None, ...]) -> NDArray[np.int64]:
+    numbers: dict[str | int, int] = {}
+    keys = (place if name is None else name for place, name in enumerate(nodes))
+    found = np.array([numbers.setdefault(key, len(numbers)) for key in keys], np.int64)
+    found.setflags(write=False)
+    return found
+
 
 MIN_STEPS = 8  # fewer prove nothing: one garbage collection or page fault is a large share of them
 
@@ -37,7 +252,7 @@ HOST_PHASES = [PHASES.index("input"), PHASES.index("between_steps")]
 class Steps:
     """The steps to judge by, over S steps, R ranks and P phases. Times in seconds; nan where a rank has no row.
     `excess` is `busy` less the median of the rank's peers in the same step; of a rank without any, less what it was in
-    its own first steps (past.py)."""
+    its own first steps (Past)."""
 
     numbers: NDArray[np.int64]  # [S]
     duration: Floats  # [S]: the ranks' median
@@ -143,3 +358,47 @@ def _rows(keep: NDArray[np.bool_]) -> slice | NDArray[np.int64]:
     """The rows to keep; a slice where they are contiguous, as they mostly are: then nothing is copied."""
     rows = np.flatnonzero(keep)
     return slice(int(rows[0]), int(rows[-1]) + 1) if rows[-1] - rows[0] == len(rows) - 1 else rows
+
+
+# Tells which stage of a pipeline takes longest where no rank elsewhere does its work. Pure.
+#
+# More layers and a slower machine look alike in what is recorded, so that such a job is not called healthy.
+
+MIN_LONGER: Final = 1.25
+"""The least ratio of the longest stage to the others that is told of: the first has the embedding, the last the
+loss."""
+
+
+def longest_stage_notes(timings: JobTimings, steps: Steps) -> tuple[Note, ...]:
+    """A note about the longest stage; empty where stages have peers elsewhere, or are about as long as each other."""
+    stage = _stages_without_peers(timings, steps)
+    known = np.unique(stage[stage >= 0])
+    if len(known) < 2:
+        return ()
+    level = median_over_steps(steps.busy)
+    busy = np.array([median(level[stage == each]) for each in known])
+    place = int(np.nanargmax(busy))
+    others = median(np.delete(busy, place))
+    if not busy[place] > MIN_LONGER * others:
+        return ()
+    columns = np.flatnonzero(stage == known[place])
+    ranks = tuple(timings.ranks[columns].tolist())
+    its, elsewhere = ("its", "") if len(ranks) == 1 else ("their", "elsewhere ")
+    times = step_times_text(float(busy[place]), others, f"{its} stage of the pipeline", "the others")
+    text = (
+        f"{ranks_text(ranks)}: {times}; no rank {elsewhere}does the same work: it has more layers, or its machine has"
+        " always been slower"
+    )
+    return (Note("longest_stage", text, ranks=ranks[:MAX_NAMED_RANKS], node=timings.nodes[columns[0]]),)
+
+
+def _stages_without_peers(timings: JobTimings, steps: Steps) -> NDArray[np.int64]:
+    """[R]: the stage of each rank whose work nobody does on another machine; -1 of the others. Only where there are
+    MIN_STAGES machines of stages: of two, the longer one has the loss."""
+    if timings.alone is not None and timings.alone.sum() >= 2:
+        return np.where(timings.alone, np.arange(len(timings.alone)), -1)
+    stage, machine = steps.peers.number.astype(np.int64), node_numbers(timings.nodes)
+    alone = confined(stage, machine)
+    if len(np.unique(machine[alone])) < MIN_STAGES:
+        return np.full(len(stage), -1)
+    return np.where(alone, stage, -1)

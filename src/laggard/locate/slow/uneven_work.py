@@ -15,12 +15,12 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from laggard.constants import PHASES, SCRIPT_PHASES
+from laggard.kit.constants import PHASES, SCRIPT_PHASES
+from laggard.kit.words import ranks_text, step_times_text, times_text
 from laggard.locate.job_timings import Floats
-from laggard.locate.slow.medians import last_axis_median, median
+from laggard.locate.medians import MAD_TO_SIGMA, last_axis_median, median
 from laggard.locate.slow.steps import Steps
 from laggard.model import MAX_NAMED_RANKS, Culprit, Note
-from laggard.text.words import ranks_text, step_times_text, times_text
 
 MIN_MORE_WORK: Final = 1.02
 """The ratio of the elements that a rank's model gets to those that its peers' get, from which on it has more to do."""
@@ -115,7 +115,6 @@ def _mean(work: Floats) -> float:
 def _is_slow_at_its_work(steps: Steps, compared: Compared) -> bool:
     """Whether its peers' steps, in which they have more and less work, tell that the rank's work explains less than
     MIN_EXPLAINED of the time by which its passes are longer."""
-    from laggard.locate.slow.pace import explained_share  # asked where a rank seems to have more work
 
     assert steps.work is not None
     passes = steps.phases[:, :, _FORWARD] + steps.phases[:, :, _BACKWARD]
@@ -167,3 +166,55 @@ def uneven_work_note(culprit: Culprit) -> Note:
     share = f"{culprit.recoverable_ratio or 0.0:.0%} of the step time".replace("%", " %")
     text = f"{ranks}: more to do than the others, {what}; they wait for it, {share}: {culprit.evidence[0]}"
     return Note("uneven_work", text, ranks=culprit.ranks[:MAX_NAMED_RANKS])
+
+
+MIN_VARIATION: Final = 0.02
+"""The least standard deviation of the peers' work, as a share of it, from which on it tells how long work takes."""
+
+MIN_CORRELATION: Final = 0.7
+"""The least correlation of work and time of the peers: below it something else makes their steps longer or shorter."""
+
+MIN_SAMPLES: Final = 48
+_MAX_PEERS: Final = 64
+"""The most peers that are looked at: so many tell as well as all of thousands."""
+_OUTLIER_SIGMAS: Final = 5.0
+_OUTSIDE: Final = 1.02
+"""The ratio to the peers' largest work up to which a line through theirs is prolonged."""
+
+
+def explained_share(own: tuple[Floats, Floats], peers: tuple[Floats, Floats]) -> float | None:
+    """The share of the time by which a rank takes longer than its peers that its work explains: 1, all of it; 0, none.
+
+    `own` and `peers`: the work (elements) and the seconds of each step and rank, [K, R] each, nan where one is not
+    known. None where the peers' work does not tell how long it takes: it is the same in all steps, or the rank has more
+    than any of them."""
+    work, seconds = (each[:, :_MAX_PEERS].ravel() for each in peers)
+    seen = np.isfinite(work) & np.isfinite(seconds) & (work > 0)
+    work, seconds = work[seen], seconds[seen]
+    if len(work) < MIN_SAMPLES or np.std(work) < MIN_VARIATION * np.mean(work):
+        return None
+    line = _line(work, seconds)
+    given, took = (each.ravel() for each in own)
+    known = np.isfinite(given) & np.isfinite(took) & (given > 0)
+    given, took = given[known], took[known]
+    if line is None or not len(given) or np.median(given) > _OUTSIDE * work.max():
+        return None
+    usual, excess = float(np.median(seconds)), float(np.median(took)) - float(np.median(seconds))
+    if excess <= 0:
+        return None
+    return (float(np.median(np.polyval(line, given))) - usual) / excess
+
+
+def _line(work: Floats, seconds: Floats) -> Floats | None:
+    """The slope and the value at 0 of the seconds by the work, without the steps that took far longer or shorter; None
+    where the work does not tell the time."""
+    line = np.polyfit(work, seconds, 1)
+    left = seconds - np.polyval(line, work)
+    least = _OUTLIER_SIGMAS * MAD_TO_SIGMA * float(np.median(np.abs(left - np.median(left))))
+    kept = np.abs(left - np.median(left)) <= least
+    work, seconds = work[kept], seconds[kept]
+    if len(work) < MIN_SAMPLES or not np.std(work) > 0 or not np.std(seconds) > 0:
+        return None
+    if np.corrcoef(work, seconds)[0, 1] < MIN_CORRELATION:
+        return None
+    return np.asarray(np.polyfit(work, seconds, 1))

@@ -11,8 +11,10 @@ Standard library only.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from typing import Final, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from laggard.nccl.log.model import Communicator, Connection, Hint, NcclProcess, SlowTransfers, merge
 
 _LEVEL = re.compile(r"(?:^|(?<=[\s\])}>|:\"]))NCCL (INFO|WARN|ATTN|DIAG|TRACE|CALL|ABORT) ")
 _WRITER_FIELDS: Final = r"([\w.-]+):(\d{1,10}):(\d{1,10})"
@@ -115,3 +117,115 @@ def _unwrap_json(line: str) -> str:
     """The text that container runtimes and log shippers wrap in JSON: `{"log":"...\\n","stream":"stdout"}`."""
     text, sign, _ = line.partition('\\n"')
     return text if sign else line
+
+
+# Collects what the lines of one process show. Bounded: a process that logs forever takes no more memory.
+
+_MAX_CHANNEL_LINES: Final = 2048
+"""Different channel lines of one process. Further ones are counted without their pair of ranks."""
+_MAX_COMMUNICATORS = 64
+_MAX_VARIABLES = 128
+_MAX_LINKS = 1024
+_MAX_DEVICES = 64
+_MAX_TEXT_CHARACTERS = 300
+_FIXED_FIELDS = ("rank", "ranks", "identity")
+"""Fields of a communicator that do not change while it exists."""
+
+
+class Texts(dict[str, None]):
+    """The first different texts, each cut to its length."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self._most = most
+
+    def add(self, text: str) -> None:
+        if len(self) < self._most:
+            self[text[:_MAX_TEXT_CHARACTERS]] = None
+
+
+class ProcessBuilder:
+    """One process while its lines come in. The parsers of reader.py call its methods; build() returns the value."""
+
+    def __init__(self, host: str, pid: int) -> None:
+        self.process = NcclProcess(host, pid)
+        """What single lines show; build() adds what is collected of many."""
+        self.hint_lines = 0
+        self.lines = 0
+        self.variables: dict[str, str] = {}
+        self.links: dict[tuple[str, str], str] = {}
+        self.networks_tried = Texts(16)
+        self.warnings = Texts(16)
+        self.diagnostics = Texts(256)
+        self.channel_lines: dict[str, int] = {}
+        """The number of times that each channel line came, by its text without the channel's number."""
+        self._connections: dict[str, Connection] = {}
+        self._without_pairs: dict[Connection, int] = {}
+        self._communicators: dict[str, Communicator] = {}
+        self._hints: dict[str, tuple[str, int]] = {}
+        self._slow: dict[tuple[str, bool], SlowTransfers] = {}
+        self._replaced = 0
+
+    def show(self, **fields: Any) -> None:
+        """Sets fields of NcclProcess."""
+        self.process = self.process._replace(**fields)
+
+    def add_channel(self, text: str, connection: Connection) -> None:
+        """Adds a channel line whose text is not in `channel_lines`."""
+        if len(self.channel_lines) < _MAX_CHANNEL_LINES:
+            self.channel_lines[text] = 1
+            self._connections[text] = connection
+        else:
+            without_pair = connection._replace(pairs=())
+            self._without_pairs[without_pair] = self._without_pairs.get(without_pair, 0) + 1
+
+    def set_variable(self, name: str, value: str) -> None:
+        if len(self.variables) < _MAX_VARIABLES:
+            self.variables[name] = value[:_MAX_TEXT_CHARACTERS]
+
+    def set_link(self, one: str, other: str, distance: str) -> None:
+        if len(self.links) < _MAX_LINKS:
+            self.links[one, other] = distance
+
+    def add_hint(self, kind: str, text: str) -> None:
+        self.hint_lines += 1
+        first, count = self._hints.get(kind, (text[:_MAX_TEXT_CHARACTERS], 0))
+        self._hints[kind] = first, count + 1
+
+    def add_slow_transfer(self, device: str, stalled: bool, nanoseconds: int, text: str) -> None:
+        before = self._slow.get((device, stalled)) or SlowTransfers(device, stalled, 0, 0, text[:_MAX_TEXT_CHARACTERS])
+        if before.lines or len(self._slow) < _MAX_DEVICES:
+            longest = max(before.longest_ns, nanoseconds)
+            self._slow[device, stalled] = before._replace(lines=before.lines + 1, longest_ns=longest)
+
+    def update_communicator(self, pointer: str, fields: Mapping[str, Any]) -> None:
+        """Adds what one line shows of a communicator, as fields of Communicator. NCCL may use a pointer again for
+        another communicator."""
+        before = self._communicators.get(pointer)
+        if before is not None and any(_differs(getattr(before, name), fields.get(name)) for name in _FIXED_FIELDS):
+            self._replaced += 1
+            self._communicators[f"{pointer}#{self._replaced}"] = before
+            before = None
+        self._communicators[pointer] = (before or Communicator("", 0, 0))._replace(**fields)
+        if len(self._communicators) > _MAX_COMMUNICATORS:  # the smallest tells least about the job
+            del self._communicators[min(self._communicators, key=lambda one: self._communicators[one].ranks)]
+
+    def build(self) -> NcclProcess:
+        """The process as far as its lines have come in."""
+        counted = [(connection, self.channel_lines[text]) for text, connection in self._connections.items()]
+        return self.process._replace(
+            networks_tried=tuple(self.networks_tried),
+            variables=tuple(sorted(self.variables.items())),
+            communicators=tuple(self._communicators.values()),
+            connections=merge([*counted, *self._without_pairs.items()]),
+            links=tuple((one, other, distance) for (one, other), distance in self.links.items()),
+            hints=tuple(Hint(kind, *first_and_count) for kind, first_and_count in self._hints.items()),
+            warnings=tuple(self.warnings),
+            slow_transfers=tuple(self._slow.values()),
+            diagnostics=tuple(self.diagnostics),
+        )
+
+
+def _differs(before: object, now: object) -> bool:
+    """Whether both values are known and they are not the same."""
+    return before not in ("", None) and now is not None and now != before

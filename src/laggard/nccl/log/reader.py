@@ -13,14 +13,175 @@ MAX_PROCESSES of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Final
+import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final
 
-from laggard.nccl.log.builder import ProcessBuilder
-from laggard.nccl.log.channels import parse_channel
-from laggard.nccl.log.lines import LogLine, PrefixCache, Writer, lines_in, version_in
-from laggard.nccl.log.messages import parse_message
-from laggard.nccl.log.model import NcclLog
+from laggard.nccl.log import model
+from laggard.nccl.log.lines import VERSION, LogLine, PrefixCache, ProcessBuilder, Writer, lines_in, version_in
+from laggard.nccl.log.model import NcclLog, parse_channel
+
+# Parses the messages of NCCL's log, one row or one function for each form of message. Standard library only.
+#
+# The forms are those of the release tags 2.7 to 2.30 (src/init.cc, src/plugin/net.cc, src/transport, src/graph,
+# src/misc), of 2.32.3 for what is new there (src/transport/net_ib/wqe_lat_mon.cc), and of AWS's plugin. The first word
+# of a message chooses its parser; a message without a parser is dropped.
+
+_COMMUNICATOR = re.compile(r"\bcomm (\S{1,40}) rank (\d{1,9}) n[rR]anks (\d{1,9})\b")
+_NODES = re.compile(r" nNodes (\d{1,9}) localRanks (\d{1,9})\b")
+_GPU = re.compile(r" cudaDev (\d{1,9})(?: nvmlDev \d+)? busId ([0-9a-fA-F]{1,16})\b")
+_IDENTITY = re.compile(r" commId (0x[0-9a-fA-F]{1,32})\b")
+_SET = re.compile(r"(NCCL_[A-Z0-9_]{1,80}) set (?:by environment )?to (.*)")
+_USING = re.compile(r"NET/([^:]+?) ?: Using ?(.*)")
+_DEVICE = re.compile(r"\[\d+\]([^\s:/]{1,64}:\d[^\s/]{0,32}/(?:IB|RoCE))\b")
+_ASKED = re.compile(r"(?:NET/Plugin ?: )?Plugin name set by env to (\S+)")
+_SLOW_TRANSFER = re.compile(r"NET/IB: WQE (slow|stall \(no CQE\)): .*?\bdev=(\S{1,64}) .*\b(?:delta|age)=(\d{1,18})ns")
+_FROM_GPU = re.compile(r"GPU/([0-9A-Fa-f]+(?:-[0-9A-Fa-f]+)?) ?:")
+_TO_GPU = re.compile(r"GPU/([0-9A-Fa-f]+(?:-[0-9A-Fa-f]+)?) \(\d+/[\d.]+/([A-Z0-9]{3})\)")
+
+
+def parse_message(builder: ProcessBuilder, text: str, warning: bool) -> None:
+    """Adds the text of one line to `builder`. Some messages are a warning in one version and information in the next,
+    so both are parsed alike. A warning that no parser takes for a hint is kept as it is."""
+    hints = builder.hint_lines
+    first, _, _ = text.partition(" ")
+    if _OF_A_FORM.match(text):
+        _parse_form(builder, text)
+    elif first == "Plugin" or first.startswith("NET/"):
+        _parse_net(builder, text)
+    elif first.startswith("NCCL_"):
+        _parse_variable(builder, text)
+    elif first.startswith("GPU/"):
+        _parse_links(builder, text)
+    elif first == "comm" or " comm " in text[:80]:
+        _parse_communicator(builder, text)
+    if warning and builder.hint_lines == hints:
+        builder.warnings.add(text)
+
+
+def _parse_communicator(builder: ProcessBuilder, text: str) -> None:
+    match = _COMMUNICATOR.search(text)
+    if match is None:
+        return
+    fields: dict[str, int | str | bool] = {"rank": int(match[2]), "ranks": int(match[3])}
+    if nodes := _NODES.search(text):
+        fields |= {"nodes": int(nodes[1]), "local_ranks": int(nodes[2])}
+    if gpu := _GPU.search(text):
+        fields |= {"cuda_device": int(gpu[1]), "bus_id": gpu[2].lower()}
+    if identity := _IDENTITY.search(text):
+        fields["identity"] = identity[1]
+    if text.endswith("Init COMPLETE"):
+        fields["complete"] = True
+    if text.endswith("Init START"):
+        builder.show(started=True)
+    builder.update_communicator(match[1], fields)
+
+
+def _parse_variable(builder: ProcessBuilder, text: str) -> None:
+    """Adds a variable that NCCL read. Most versions put a full stop after a number, and none after a word."""
+    match = _SET.fullmatch(text)
+    if match:
+        value = match[2].strip()
+        number = value[:-1].removeprefix("-")
+        builder.set_variable(match[1], value[:-1] if value.endswith(".") and number.isdecimal() else value)
+
+
+def _parse_net(builder: ProcessBuilder, text: str) -> None:
+    if match := _USING.match(text):
+        _parse_devices(builder, match[1], match[2])
+    elif "No device found" in text:
+        builder.show(rdma_devices=builder.process.rdma_devices or ())
+        builder.networks_tried.add(_network_of(text))
+        builder.add_hint(model.NO_DEVICE, text)
+    elif match := _ASKED.match(text):
+        builder.set_variable("NCCL_NET_PLUGIN", match[1])
+    elif match := _SLOW_TRANSFER.match(text):
+        builder.add_slow_transfer(match[2], match[1] != "slow", int(match[3]), text)
+    else:
+        _parse_form(builder, text)
+
+
+def _network_of(text: str) -> str:
+    """`IB` of `NET/IB : No device found.`"""
+    return text.removeprefix("NET/").split(":")[0].strip()
+
+
+def _parse_devices(builder: ProcessBuilder, network: str, text: str) -> None:
+    """Adds a network's list of devices. Sockets list their interfaces too, as `[0]eth0:10.0.0.1<0>`; and an empty list
+    may follow `No device found`."""
+    builder.networks_tried.add(network)
+    found = tuple(_DEVICE.findall(text.partition("; OOB")[0]))[:64]
+    if found:
+        builder.show(rdma_devices=found)
+    elif network == "IB":
+        builder.show(rdma_devices=builder.process.rdma_devices or ())
+
+
+_NO_LIBRARY: Final = r"(?:Failed to|Could not|Count not) open libibverbs|dlvsym failed on ibv_"
+_NO_PROVIDER: Final = r"(?i:NET/OFI (?:Could(?:n't| not) find any|No eligible|No) .*provider)"
+_FORMS: Final[tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], dict[str, Any]]], ...]] = tuple(
+    (re.compile(form), shown)
+    for form, shown in (
+        (r"Using network (.*)", lambda match: {"network": match[1].strip()[:80]}),
+        (r"NET/OFI Selected [Pp]rovider is (\S+?),?(?: |$)", lambda match: {"provider": match[1]}),
+        (
+            r"NET/OFI Initializing aws-ofi-nccl (\d{1,4})\.(\d{1,4})\b",
+            lambda match: {"libfabric_plugin": (int(match[1]), int(match[2]))},
+        ),
+        (
+            r"NET/OFI Using transport protocol (SENDRECV|RDMA)(?: \((user|platform) set\))?$",
+            lambda match: {"protocol": match[1], "protocol_set_by": match[2] or ""},
+        ),
+        (r"Connected all rings, use ring PXN \d+ GDR (\d)", lambda match: {"ring_gdr": match[1] != "0"}),
+        (VERSION, lambda match: {"version": match[1]}),
+        (r"cudaDriverVersion\b", lambda match: {"started": True}),
+        (r"NET/\S+ ?: GPU Direct RDMA Disabled for HCA \d+", model.GDR_NO_MODULE),
+        (_NO_PROVIDER, model.NO_PROVIDER),
+        (r"NET/\S+ ?: (?:Unable to (?:open|query)|No IP interface found)", model.DEVICE_REFUSED),
+        (r"NET/\S+ ?: (?:\S+ )?Got completion .*(?:error|status)", model.NOT_DELIVERED),
+        (r"Failed to initialize ", model.PLUGIN_FAILED),
+        (_NO_LIBRARY, model.NO_LIBRARY),
+        (r"Could not enable P2P", model.P2P_FAILED),
+        (r"peer query failed", model.P2P_FAILED),
+        (r"GPU Direct RDMA Disabled for GPU", model.GDR_FAR),
+        (r"P2P is disabled between", model.P2P_REFUSED),
+        (r"Legacy IPC not supported", model.NO_IPC),
+        (r"Call to ibv_modify_qp failed", model.QUEUE_PAIR_FAILED),
+        (r"Mismatched NCCL version", model.MISMATCH),
+    )
+)
+"""The messages of one form: the fields of NcclProcess that they show, or the kind of hint that they are."""
+
+
+_OF_A_FORM: Final = re.compile(
+    r"(?:Using|Connected|[NR]CCL|cudaDriverVersion|Failed|dlvsym|Could|Count|GPU|P2P|peer|Legacy|Call|Mismatched)( |$)"
+)
+"""The first words of these messages, but for those that begin with NET/."""
+
+
+def _parse_form(builder: ProcessBuilder, text: str) -> None:
+    for form, shown in _FORMS:
+        if match := form.match(text):
+            if isinstance(shown, str):
+                builder.add_hint(shown, text)
+            else:
+                builder.show(**shown(match))
+            return
+
+
+def _parse_links(builder: ProcessBuilder, text: str) -> None:
+    """Adds the links in one row of the GRAPH subsystem's table: from one GPU to each other GPU, with the distance."""
+    start = _FROM_GPU.match(text)
+    if start:
+        for end, distance in _TO_GPU.findall(text):
+            one, other = sorted((_bus(start[1]), _bus(end)))
+            if one != other:
+                builder.set_link(one, other, distance)
+
+
+def _bus(identity: str) -> str:
+    return identity.rpartition("-")[2].lower()
+
 
 MAX_PROCESSES: Final = 16384
 _MAX_LINE_CHARACTERS = 1 << 16
@@ -111,7 +272,7 @@ class NcclLogReader:
         text = line.text
         if not text.startswith(("Channel ", "Coll")):
             if line.level == "DIAG":
-                builder.add_diagnostic(text)
+                builder.diagnostics.add(text)
             else:
                 parse_message(builder, text, line.level in ("WARN", "ATTN"))
             return
@@ -135,11 +296,16 @@ def _without_shadows(builders: Iterable[ProcessBuilder]) -> Iterator[ProcessBuil
     other's, and the other process wrote more lines."""
     by_pid: dict[int, list[ProcessBuilder]] = {}
     for builder in builders:
-        by_pid.setdefault(builder.pid, []).append(builder)
+        by_pid.setdefault(builder.process.pid, []).append(builder)
     for same_pid in by_pid.values():
         yield from (one for one in same_pid if not any(_is_shadow(one, other) for other in same_pid))
 
 
 def _is_shadow(builder: ProcessBuilder, other: ProcessBuilder) -> bool:
-    similar = builder.host.endswith(other.host) or other.host.endswith(builder.host)
-    return builder is not other and bool(builder.host and other.host) and similar and other.lines > builder.lines
+    similar = builder.process.host.endswith(other.process.host) or other.process.host.endswith(builder.process.host)
+    return (
+        builder is not other
+        and bool(builder.process.host and other.process.host)
+        and similar
+        and other.lines > builder.lines
+    )

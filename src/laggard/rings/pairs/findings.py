@@ -6,14 +6,14 @@ import math
 from collections.abc import Callable, Collection, Mapping
 from typing import Final, NamedTuple
 
+from laggard.kit.words import counted
 from laggard.model import Finding
 from laggard.probes.probe import finding
-from laggard.rings.bandwidth import bus_factor
 from laggard.rings.document import PairResult, Pairs
 from laggard.rings.judge import ring_failed, severity_of_ratio
+from laggard.rings.options import bus_factor
 from laggard.rings.pairs.judge import Judgement, Pair, culprits_of, judge_pairs, node_bests
 from laggard.rings.pairs.rounds import PairsMeasured
-from laggard.text.words import counted
 
 _FIX_NODE: Final = (
     "Keep jobs off the node and look at what connects it: `laggard healthcheck` there (RDMA_RATE_LOW, "

@@ -14,28 +14,10 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from laggard.rings.messages import (
-    Command,
-    Compute,
-    Done,
-    Failed,
-    Join,
-    Learn,
-    Learned,
-    Observe,
-    Pair,
-    Publish,
-    Ready,
-    Report,
-    Sweep,
-)
-from laggard.rings.worker.channel import Channel
-from laggard.rings.worker.compute import compute
-from laggard.rings.worker.devices import describe_device
-from laggard.rings.worker.load_torch import load_torch
-from laggard.rings.worker.observe import observe
-from laggard.rings.worker.rank import Rank
-from laggard.rings.worker.torchrun_store import learn, publish
+from laggard.rings import messages
+from laggard.rings.worker.devices import describe_device, load_torch, observe
+from laggard.rings.worker.group import Channel, learn, publish
+from laggard.rings.worker.rank import Rank, compute
 
 _PR_SET_PDEATHSIG = 1
 
@@ -60,41 +42,41 @@ def _end_with(parent: int) -> None:
         os._exit(1)
 
 
-def _load(device: str, local_rank: int) -> tuple[Any, Ready]:
+def _load(device: str, local_rank: int) -> tuple[Any, messages.Ready]:
     try:
         torch = load_torch()
         return torch, describe_device(torch, device, local_rank)
     except Exception as error:  # whatever torch or the driver raises, the supervisor is to hear it
-        return None, Ready("", 0, "", "", "", reason=f"torch cannot be used: {one_line(error)}")
+        return None, messages.Ready("", 0, "", "", "", reason=f"torch cannot be used: {one_line(error)}")
 
 
-def _serve(torch: Any, ready: Ready, local_rank: int, channel: Channel) -> None:
+def _serve(torch: Any, ready: messages.Ready, local_rank: int, channel: Channel) -> None:
     rank = Rank(torch, ready.device, local_rank, channel, ready.nccl)
     while (command := channel.next_command()) is not None:
         try:
             for report in _obey(rank, command):
                 channel.send(report)
         except Exception as error:
-            channel.send(Failed(one_line(error)))
+            channel.send(messages.Failed(one_line(error)))
 
 
-def _obey(rank: Rank, command: Command) -> Iterator[Report]:
-    if isinstance(command, Publish):
+def _obey(rank: Rank, command: messages.Command) -> Iterator[messages.Report]:
+    if isinstance(command, messages.Publish):
         publish(rank.torch, command)
-        yield Done()
-    elif isinstance(command, Learn):
-        yield Learned(learn(rank.torch, command))
-    elif isinstance(command, Join):
+        yield messages.Done()
+    elif isinstance(command, messages.Learn):
+        yield messages.Learned(learn(rank.torch, command))
+    elif isinstance(command, messages.Join):
         rank.join(command)
-        yield Done()
-    elif isinstance(command, Sweep):
+        yield messages.Done()
+    elif isinstance(command, messages.Sweep):
         yield from rank.sweep(command)
-        yield Done()
-    elif isinstance(command, Compute):
+        yield messages.Done()
+    elif isinstance(command, messages.Compute):
         yield compute(rank, command.seconds)
-    elif isinstance(command, Pair):
+    elif isinstance(command, messages.Pair):
         yield from rank.pair(command)
-    elif isinstance(command, Observe):
+    elif isinstance(command, messages.Observe):
         yield observe(os.environ, rank.rank, rank.nccl_version)
 
 

@@ -1,1 +1,0 @@
-"""How the classifier is trained: a file an engine."""

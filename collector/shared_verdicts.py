@@ -1,0 +1,416 @@
+"""The verdicts that evaluators share through PostgreSQL: a beat writes and reads them. A hash of the job says who
+judges it, and the newest verdict on it counts."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from msgspec import Struct, structs
+
+from laggard.collector.incidents.incident import bounded as bounded_culprit
+from laggard.collector.incidents.postgres import PostgresStore, told
+from laggard.collector.incidents.shared_database import Moved, taken_over
+from laggard.collector.incidents.tables import DatabaseError
+from laggard.collector.jobs.snapshot import JobSnapshot, unknown_location
+from laggard.collector.prometheus.watch import snapshot_of
+from laggard.kit.words import counted, seconds_text
+from laggard.model import JobKey, Location, Note
+from laggard.wire import WireError, decode, encode
+
+# The rows that evaluators share in PostgreSQL: who of them is alive, and the verdict on each job. Times are the
+# database's.
+#
+# Both are facts about now, and no part of the history of incidents: who lost them has them again within a round. So the
+# tables are unlogged (after a crash of the server they are empty), and neither has a version.
+
+MAX_EVALUATORS: Final = 256
+"""The most evaluators of one group."""
+
+MAX_DOCUMENT_BYTES: Final = 128 << 10
+"""The most bytes of a verdict that is read: evaluators of this release write half as many."""
+
+FORGET_SECONDS: Final = 3600
+"""The time after which the row of a verdict goes that nobody renews: of a group that is no more."""
+
+_CHUNK: Final = 64
+"""The most documents in one answer."""
+
+_TABLES: Final = (
+    "CREATE UNLOGGED TABLE IF NOT EXISTS evaluators (fleet TEXT NOT NULL, name TEXT NOT NULL,"
+    " until TIMESTAMPTZ NOT NULL, PRIMARY KEY (fleet, name))",
+    "CREATE UNLOGGED TABLE IF NOT EXISTS verdicts (fleet TEXT NOT NULL, owner BIGINT NOT NULL, job_id TEXT NOT NULL,"
+    " judged_at TIMESTAMPTZ NOT NULL, judged_by TEXT NOT NULL, document BYTEA NOT NULL,"
+    " PRIMARY KEY (fleet, owner, job_id))",
+)
+
+
+class VerdictDocument(Struct, frozen=True):
+    """The document of a row: the job's verdict, whether it runs, and when it last got on (Unix time, by its node's
+    clock)."""
+
+    location: Location
+    running: bool
+    progressed_at: float
+
+
+class Mark(NamedTuple):
+    """The mark of a row's verdict: who judged, when (in words, which are compared and not reckoned with), and how many
+    seconds ago."""
+
+    by: str
+    at: str
+    age_seconds: float
+
+
+class Rows:
+    """One group's rows, over a connection that other collectors need not wait for. Its methods raise what psycopg does:
+    `store.told()` goes around them."""
+
+    def __init__(self, store: PostgresStore, fleet: str) -> None:
+        self._store, self._fleet = store, fleet
+        with store.transaction():  # two that make one table at the same time would get in each other's way
+            for statement in _TABLES:
+                store.run(statement)
+
+    def renew(self, name: str, seconds: float) -> None:
+        """Says that an evaluator is alive, for so many seconds."""
+        text = (
+            "INSERT INTO evaluators (fleet, name, until) VALUES (?, ?, now() + make_interval(secs => ?))"
+            " ON CONFLICT (fleet, name) DO UPDATE SET until = excluded.until"
+        )
+        self._store.run(text, (self._fleet, name, seconds))
+
+    def leave(self, name: str) -> None:
+        self._store.run("DELETE FROM evaluators WHERE fleet = ? AND name = ?", (self._fleet, name))
+
+    def live(self) -> tuple[str, ...]:
+        """The evaluators that are alive, by name."""
+        self._store.run("DELETE FROM evaluators WHERE until < now() - interval '1 hour'")
+        text = "SELECT name FROM evaluators WHERE fleet = ? AND until > now() ORDER BY name LIMIT ?"
+        return tuple(name for (name,) in self._store.run(text, (self._fleet, MAX_EVALUATORS)))
+
+    def put(self, by: str, judged: Iterable[Judged]) -> None:
+        """Stores verdicts, but where a newer one is there."""
+        now = time.monotonic()
+        text = (
+            "INSERT INTO verdicts (fleet, owner, job_id, judged_at, judged_by, document)"
+            " VALUES (?, ?, ?, now() - make_interval(secs => ?), ?, ?)"
+            " ON CONFLICT (fleet, owner, job_id) DO UPDATE SET judged_at = excluded.judged_at,"
+            " judged_by = excluded.judged_by, document = excluded.document"
+            " WHERE verdicts.judged_at <= excluded.judged_at"
+        )
+        for it in judged:
+            document = encode(VerdictDocument(it.job.location, it.job.running, it.job.progressed_at))
+            self._store.run(text, (self._fleet, *it.job.key, max(0.0, now - it.at), by, document))
+
+    def drop(self, keys: Iterable[JobKey]) -> None:
+        """Drops the verdicts on jobs that Prometheus no longer has."""
+        for key in keys:
+            text = "DELETE FROM verdicts WHERE fleet = ? AND owner = ? AND job_id = ?"
+            self._store.run(text, (self._fleet, *key))
+
+    def forget_old(self) -> None:
+        """Drops the verdicts that nobody renews, in whatever group."""
+        self._store.run("DELETE FROM verdicts WHERE judged_at < now() - make_interval(secs => ?)", (FORGET_SECONDS,))
+
+    def marks(self, limit: int) -> dict[JobKey, Mark]:
+        """The mark of each row, the newest `limit`."""
+        text = (
+            "SELECT owner, job_id, judged_by, judged_at::text, extract(epoch FROM now() - judged_at)::float8"
+            " FROM verdicts WHERE fleet = ? ORDER BY judged_at DESC LIMIT ?"
+        )
+        found = self._store.run(text, (self._fleet, limit))
+        return {JobKey(owner, job_id): Mark(by, at, age) for owner, job_id, by, at, age in found}
+
+    def verdicts(self, keys: Sequence[JobKey]) -> dict[JobKey, VerdictDocument]:
+        """The verdicts in these jobs' rows; without those that are gone, and those that cannot be read."""
+        found: dict[JobKey, VerdictDocument] = {}
+        for start in range(0, len(keys), _CHUNK):
+            some = keys[start : start + _CHUNK]
+            places = ", ".join("(?, ?)" for _ in some)
+            text = (
+                "SELECT owner, job_id, document FROM verdicts WHERE fleet = ? AND octet_length(document) <= ?"
+                f" AND (owner, job_id) IN ({places})"
+            )
+            words = (self._fleet, MAX_DOCUMENT_BYTES, *(it for key in some for it in key))
+            for owner, job_id, document in self._store.run(text, words):
+                try:
+                    found[JobKey(owner, job_id)] = decode(document, VerdictDocument)
+                except WireError:  # of another release: one row's damage costs that row
+                    continue
+        return found
+
+
+# The share of each evaluator: a hash of the job, modulo the number of live evaluators, says who judges it. Pure.
+#
+# The hash is Prometheus' own `hashmod` (relabel_configs) of the labels `user` and `job_id`, joined by `;`: the last
+# eight bytes of their MD5, as a number. So who shards scrapes in the same way gets the same shares. Source: Prometheus'
+# documentation, configuration, relabel_config, and its model/relabel.
+
+LEASE_SECONDS: Final = 10.0
+"""The time after which an evaluator that has not said that it is alive is gone, by the database's clock: its jobs are
+others' then. laggard's choice: four beats that fail."""
+
+BEAT_SECONDS: Final = 2.0
+"""The time from one beat, in which an evaluator says that it is alive and reads what others judged, to the next."""
+
+
+class Members(NamedTuple):
+    """The evaluators among whom the jobs are shared, by name, and the name of this one."""
+
+    names: tuple[str, ...] = ()
+    me: str = ""
+
+    def judge_of(self, key: JobKey) -> str:
+        """The evaluator that judges the job; empty where there is none."""
+        return self.names[hashmod(key, len(self.names))] if self.names else ""
+
+    def is_mine(self, key: JobKey) -> bool:
+        return bool(self.me) and self.judge_of(key) == self.me
+
+    def after(self, live: Iterable[str], me: str, back_seconds: float) -> Members:
+        """The members once a beat found `live` ones. While the database has been there again for less than a lease,
+        those of before count as well: they all come back at once, and jobs need not move to and fro. (Not this one's
+        former name, where the server still has the connection that holds it.) Where nobody is live, since Prometheus
+        answers none of them, nothing moves."""
+        found = set(live)
+        if not found or back_seconds < LEASE_SECONDS:
+            found |= set(self.names) - ({self.me} if me != self.me else set())
+        return Members(tuple(sorted(found)), me)
+
+
+def hashmod(key: JobKey, modulus: int) -> int:
+    """0 to `modulus` - 1."""
+    digest = hashlib.md5(f"{key.owner};{key.job_id}".encode(), usedforsecurity=False).digest()
+    return int.from_bytes(digest[8:], "big") % modulus
+
+
+# The one answer of all evaluators: each job with the newest verdict that any of them has. Pure.
+#
+# A verdict is a fact about now for a few rounds. What nobody has judged in time is `unknown`, with the reason, and
+# never `ok`.
+
+STALE_ROUNDS: Final = 3
+"""The number of rounds after which a verdict says nothing about now. laggard's choice: one round may be late, and one
+may be lost with the evaluator. A round counts as a lease at least: so long it takes until another one judges."""
+
+MAX_VERDICT_BYTES: Final = 64 << 10
+"""The most bytes of a verdict that evaluators exchange: of a longer one culprits are left out."""
+
+MAX_VERDICT_CULPRITS: Final = 32
+MAX_NOTES: Final = 32
+MAX_NOTE_CHARACTERS: Final = 400
+
+NOT_JUDGED: Final = "not_judged"
+"""The kind of the note on a job that no evaluator has judged in time."""
+
+
+class Judged(NamedTuple):
+    """A verdict, when its evaluator began to look (this machine's monotonic seconds), and the name of that."""
+
+    job: JobSnapshot
+    at: float
+    by: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Standing:
+    """The knowledge of one evaluator: `known`, when each job that Prometheus has got on last (Unix time); the verdicts
+    of its `own`, and the `rows` of all evaluators. `away`: why the others' verdicts cannot be read; empty where they
+    can."""
+
+    members: Members
+    known: Mapping[JobKey, float] = dataclasses.field(default_factory=dict)
+    own: Mapping[JobKey, Judged] = dataclasses.field(default_factory=dict)
+    rows: Mapping[JobKey, Judged] = dataclasses.field(default_factory=dict)
+    away: str = ""
+
+    def jobs(self, now: float, round_seconds: float, limit: int) -> tuple[JobSnapshot, ...]:
+        """The jobs with their verdicts, those first that run, of these the one that got on last, at most `limit`.
+        `now`: monotonic seconds."""
+        found = [self._job(key, now, round_seconds) for key in self.job_keys()]
+        return tuple(sorted(found, key=lambda it: (not it.running, -it.progressed_at, it.key))[:limit])
+
+    def job_keys(self) -> set[JobKey]:
+        """The jobs that this evaluator knows, whoever judges them."""
+        mine = {key for key in self.own if self.members.is_mine(key)}
+        return {*self.known, *mine, *self.rows}
+
+    def _job(self, key: JobKey, now: float, round_seconds: float) -> JobSnapshot:
+        is_mine = self.members.is_mine(key)
+        newest = max(self._judged(key), key=lambda it: it.at, default=None)
+        round_seconds = max(round_seconds, LEASE_SECONDS)
+        why = self._why_unknown(newest, is_mine, now, STALE_ROUNDS * round_seconds)
+        if newest is not None and not why:
+            told = now - newest.at <= 2 * round_seconds
+            return dataclasses.replace(newest.job, elsewhere=not is_mine, told=told and newest.job.told)
+        before = newest.job.location if newest else None
+        seen = (before.world_size, before.ranks_seen) if before else (0, 0)
+        location = unknown_location(NOT_JUDGED, why, key.job_id, *seen)
+        job = snapshot_of(key, structs.replace(location, owner=key.owner), self.known.get(key, 0.0))
+        if newest is not None:
+            job = dataclasses.replace(job, running=newest.job.running, progressed_at=newest.job.progressed_at)
+        return dataclasses.replace(job, elsewhere=not is_mine, told=False)
+
+    def _judged(self, key: JobKey) -> Iterator[Judged]:
+        for found in (self.own.get(key), self.rows.get(key)):
+            if found is not None:
+                yield found
+
+    def _why_unknown(self, newest: Judged | None, is_mine: bool, now: float, stale_seconds: float) -> str:
+        """The reason why there is no verdict about now; empty where there is one."""
+        if self.away and not is_mine:
+            return f"it is for another evaluator to judge, and what others judged cannot be read: {self.away}"
+        if newest is None:
+            return "no evaluator has judged it yet"
+        age = now - newest.at
+        if age <= stale_seconds:
+            return ""
+        said = newest.job.location.verdict.value
+        return f"it was judged last {seconds_text(age)} ago, by {newest.by} ({said}), which says nothing about now"
+
+
+def bounded(location: Location) -> Location:
+    """The verdict in at most MAX_VERDICT_BYTES, whatever labels its series have."""
+    found = _with_bounded_texts(location)
+    number = len(found.culprits)
+    while len(encode(found)) > MAX_VERDICT_BYTES and number > 1:
+        number //= 2
+        text = f"the first of {counted(len(location.culprits), 'culprit')}: more are too long to be exchanged"
+        found = structs.replace(
+            found, culprits=found.culprits[:number], notes=(*found.notes, Note("culprits_left_out", text))
+        )
+    return found
+
+
+def _with_bounded_texts(location: Location) -> Location:
+    """The verdict in some tens of kilobytes at most, whatever the job's ranks reported."""
+    notes = (
+        structs.replace(note, text=note.text[:MAX_NOTE_CHARACTERS], ranks=note.ranks[:64])
+        for note in location.notes[:MAX_NOTES]
+    )
+    culprits = tuple(bounded_culprit(culprit) for culprit in location.culprits[:MAX_VERDICT_CULPRITS])
+    return structs.replace(location, culprits=culprits, notes=tuple(notes))
+
+
+def not_looked_at(keys: Iterable[JobKey], known: Mapping[JobKey, float], most: int) -> list[JobSnapshot]:
+    """Those of an evaluator's jobs for which there is no time."""
+    text = f"its evaluator judges {most} jobs at once, those that got on last: run more evaluators"
+    return [
+        snapshot_of(key, structs.replace(unknown_location(NOT_JUDGED, text, key.job_id), owner=key.owner), known[key])
+        for key in keys
+    ]
+
+
+class Place(NamedTuple):
+    """The database (a URL), the group of evaluators in it, and the name that this one has there if no other does."""
+
+    url: str
+    fleet: str
+    name: str
+
+
+class Beat(NamedTuple):
+    """The evaluators that are alive, the name of this one, the verdicts of all, and for how many seconds the database
+    has been there again; infinite where it was not away."""
+
+    live: tuple[str, ...]
+    me: str
+    rows: dict[JobKey, Judged]
+    back_seconds: float
+
+
+class Exchange:
+    """A connection to the database, opened again after it failed. To be used by one thread at a time."""
+
+    def __init__(self, place: Place, max_jobs: int) -> None:
+        self._place, self._max_jobs = place, max_jobs
+        self._store: PostgresStore | None = None
+        self._rows: Rows | None = None
+        self._was_open, self._back_at = False, float("-inf")
+        self._read: dict[JobKey, tuple[Mark, Judged]] = {}
+
+    def beat(self, is_able: bool, judged: Sequence[Judged], gone: Sequence[JobKey]) -> Beat:
+        """`is_able`: whether this evaluator can judge; else others are to take its jobs. `judged`: what is to be
+        stored; `gone`: the jobs that Prometheus no longer has. Raises DatabaseError."""
+        if self._store is not None:
+            with contextlib.suppress(DatabaseError):  # the server may have been started again since
+                return self._told_beat(is_able, judged, gone)
+        return self._told_beat(is_able, judged, gone)
+
+    def _told_beat(self, is_able: bool, judged: Sequence[Judged], gone: Sequence[JobKey]) -> Beat:
+        try:
+            with told(self._place.url):
+                return self._beat(is_able, judged, gone)
+        except DatabaseError:
+            self.close()
+            raise
+
+    def _beat(self, is_able: bool, judged: Sequence[Judged], gone: Sequence[JobKey]) -> Beat:
+        store, rows = self._opened()
+        me = self._name(store)
+        if is_able:
+            rows.renew(me, LEASE_SECONDS)
+        else:
+            rows.leave(me)
+        rows.put(me, sorted(judged, key=lambda it: it.job.key))
+        rows.drop(gone)
+        rows.forget_old()
+        return Beat(rows.live(), me, self._verdicts(rows), time.monotonic() - self._back_at)
+
+    def _name(self, store: PostgresStore) -> str:
+        """The name of this evaluator, which no other of its group has: that of its connection, by a lock."""
+        return store.writer.removeprefix(f"{self._place.fleet}/")
+
+    def _opened(self) -> tuple[PostgresStore, Rows]:
+        if self._store is None or self._rows is None:
+            place = self._place
+            self._store = PostgresStore.open(place.url, 0, f"{place.fleet}/{place.name}")
+            self._rows = Rows(self._store, place.fleet)
+            self._back_at = time.monotonic() if self._was_open else float("-inf")
+            self._was_open, self._read = True, {}
+        return self._store, self._rows
+
+    def _verdicts(self, rows: Rows) -> dict[JobKey, Judged]:
+        """The verdicts of all rows; only those are read that have changed."""
+        marks = rows.marks(self._max_jobs)
+        at = time.monotonic()
+        kept = {key: it for key, it in self._read.items() if key in marks and it[0].at == marks[key].at}
+        new = [key for key in marks if key not in kept]
+        for key, document in rows.verdicts(new).items():
+            mark = marks[key]
+            kept[key] = (mark, Judged(_job(key, document), at - max(0.0, mark.age_seconds), mark.by))
+        self._read = kept
+        return {key: judged for key, (_, judged) in kept.items()}
+
+    def taken_over(self, keys: Iterable[JobKey], since: float) -> Moved:
+        """The incidents of jobs that this evaluator takes over, open at `since` (Unix seconds) or later. Raises
+        DatabaseError."""
+        try:
+            with told(self._place.url):
+                return taken_over(self._opened()[0], keys, since)
+        except DatabaseError:
+            self.close()
+            raise
+
+    def leave(self) -> None:
+        """Says that this evaluator is gone, so that nobody waits for its lease to end. Raises DatabaseError."""
+        if self._store is not None and self._rows is not None:
+            with told(self._place.url):
+                self._rows.leave(self._name(self._store))
+            self.close()
+
+    def close(self) -> None:
+        if self._store is not None:
+            self._store.close()
+        self._store = self._rows = None
+
+
+def _job(key: JobKey, document: VerdictDocument) -> JobSnapshot:
+    job = snapshot_of(key, document.location, document.progressed_at)
+    return dataclasses.replace(job, running=document.running)

@@ -1,0 +1,164 @@
+"""The documents about nodes: those that are asked for, in order, a fleet as a few spans, and the agents as targets
+for Prometheus. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from msgspec import structs
+
+from laggard.collector.jobs.snapshot import ClusterSnapshot, JobSnapshot
+from laggard.collector.outliers import fleet_lines
+from laggard.collector.web.documents import ScrapeTargets, TilesDocument, TileSpan
+from laggard.kit.words import natural
+from laggard.wire.nodes import NodeFinding, NodeRow, NodesDocument
+
+MAX_SKIPPED_LINES: Final = 256
+"""The most lines of skipped probes, of 200 characters at most."""
+
+_STATES: Final = ("garbage", "down", "slow", "waiting", "up")
+
+
+class NodesAsked(NamedTuple):
+    """`limit`: so many nodes, those first that need attention; None: all, as they are listed. `names`: of these names
+    alone. `find`: of those whose name or address contains it, in capitals or not. `job`: whose nodes these are."""
+
+    limit: int | None = None
+    names: Collection[str] | None = None
+    find: str = ""
+    job: str | None = None
+
+
+def nodes_of(job: JobSnapshot | None) -> frozenset[str] | None:
+    """The nodes on which a job runs, with those of its culprits; None where nothing says which, as of a job without
+    hooks."""
+    names = {node for node in job.timings.nodes if node} if job else set()
+    if job is None or not names:
+        return None
+    return frozenset(names.union(*(culprit.machines for culprit in job.location.culprits)))
+
+
+def nodes_document(snapshot: ClusterSnapshot, asked: NodesAsked) -> NodesDocument:
+    """The rows without a limit are as they were held, with the places of their lines; with one they come without
+    `ring_pairs`, which newest_ring() has."""
+    rows = [row for row in snapshot.nodes if _is_asked(row, asked)]
+    shown = tuple(rows)
+    if asked.limit is not None:
+        shown = tuple(_brief(row) for row in worst_first(rows)[: asked.limit])
+    lines = skipped_lines(shown, snapshot.skipped)
+    places = {line: place for place, line in enumerate(lines)}
+    return NodesDocument(
+        nodes=tuple(structs.replace(row, skipped_as=places.get(snapshot.skipped.get(row.url, ""))) for row in shown),
+        total=len(rows),
+        answering=sum(row.state == "up" for row in rows),
+        failing=sum(row.verdict == "fail" for row in rows),
+        unnamed=sum(row.node is None for row in snapshot.nodes),
+        compared=_compared(snapshot, asked),
+        job=asked.job,
+        skipped=lines,
+    )
+
+
+def skipped_lines(rows: Iterable[NodeRow], skipped: Mapping[str, str]) -> tuple[str, ...]:
+    """Each line once, the most frequent first: nodes of one kind skip the same checks for the same reasons."""
+    counts = Counter(line for row in rows if (line := skipped.get(row.url)))
+    return tuple(line for line, _ in counts.most_common(MAX_SKIPPED_LINES))
+
+
+def findings_on(findings: Iterable[NodeFinding], nodes: Collection[str] | None) -> tuple[NodeFinding, ...]:
+    """Those of the nodes of these names, or all."""
+    return tuple(it for it in findings if nodes is None or it.node in nodes)
+
+
+def name_of(row: NodeRow) -> str:
+    return row.node or row.url.partition("://")[2]
+
+
+def _is_asked(row: NodeRow, asked: NodesAsked) -> bool:
+    if asked.names is not None and name_of(row) not in asked.names:
+        return False
+    wanted = asked.find.casefold()
+    return not wanted or wanted in name_of(row).casefold() or wanted in row.url.casefold()
+
+
+def _attention(row: NodeRow) -> tuple[int, bool, str]:
+    place = _STATES.index(row.state) if row.state in _STATES else 0
+    return place, row.verdict == "ok", natural(name_of(row))
+
+
+def _brief(row: NodeRow) -> NodeRow:
+    return row if row.ring_pairs is None else structs.replace(row, ring_pairs=None)
+
+
+def _compared(snapshot: ClusterSnapshot, asked: NodesAsked) -> tuple[str, ...]:
+    """The differences of the nodes from others of the same hardware: of those asked for by name, else of all."""
+    if asked.names is None:
+        return fleet_lines(snapshot.fleet_findings, snapshot.fleet_notes)
+    return fleet_lines(findings_on(snapshot.fleet_findings, asked.names), ())
+
+
+def tone_of(row: NodeRow) -> str:
+    """The tone of a node in the fleet: fail, silent, unknown, wait or ok."""
+    if row.state == "waiting":
+        return "wait"
+    if row.state != "up":
+        return "silent"
+    return {"ok": "ok", "skipped": "ok", "fail": "fail"}.get(row.verdict or "", "unknown")
+
+
+def worst_first(rows: Iterable[NodeRow]) -> Sequence[NodeRow]:
+    return sorted(rows, key=_attention)
+
+
+MAX_TILES: Final = 8192
+MAX_CODES: Final = 4
+"""The most codes of findings that a tile names."""
+
+_NUMBERED: Final = re.compile(r"([^.]*?)(\d{1,9})([^.\d]*(?:\..*)?)")
+
+
+def tiles_document(rows: Iterable[NodeRow]) -> TilesDocument:
+    """The tiles in the order of names. Of more than MAX_TILES nodes those that need attention are among those shown."""
+    ordered = worst_first(rows)
+    shown = sorted(ordered[:MAX_TILES], key=lambda row: natural(name_of(row)))
+    spans: list[TileSpan] = []
+    for row in shown:
+        tile = _tile(row)
+        if spans and _follows(spans[-1], tile):
+            spans[-1] = structs.replace(spans[-1], last=tile.last)
+        else:
+            spans.append(tile)
+    return TilesDocument(len(ordered), len(shown), dict(Counter(map(tone_of, ordered))), tuple(spans))
+
+
+def _tile(row: NodeRow) -> TileSpan:
+    name, tone = name_of(row), tone_of(row)
+    codes = row.findings[:MAX_CODES]
+    numbered = _NUMBERED.fullmatch(name)
+    if numbered is None:
+        return TileSpan(name, -1, -1, 0, "", tone, codes)
+    before, digits, after = numbered.groups()
+    width = len(digits) if digits.startswith("0") else 0
+    return TileSpan(before, int(digits), int(digits), width, after, tone, codes)
+
+
+def _follows(span: TileSpan, tile: TileSpan) -> bool:
+    """Whether the tile is the span's next: of the same kind, one further on. 0999 and 1000 are as wide."""
+    alike = (span.prefix, span.suffix, span.tone, span.codes) == (tile.prefix, tile.suffix, tile.tone, tile.codes)
+    as_wide = tile.width == span.width or (tile.width == 0 and len(str(tile.last)) == span.width)
+    return alike and as_wide and tile.first == span.last + 1 and span.first >= 0
+
+
+def scrape_targets(nodes: Iterable[NodeRow]) -> tuple[ScrapeTargets, ...]:
+    """One entry for each scheme: Prometheus takes addresses without a scheme, and the scheme as a label."""
+    by_scheme: dict[str, list[str]] = {}
+    for row in nodes:
+        scheme, _, address = row.url.partition("://")
+        by_scheme.setdefault(scheme, []).append(address)
+    return tuple(
+        ScrapeTargets(tuple(addresses), {} if scheme == "http" else {"__scheme__": scheme})
+        for scheme, addresses in by_scheme.items()
+    )

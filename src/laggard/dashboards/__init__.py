@@ -1,1 +1,0 @@
-"""Grafana's dashboards as code: values in, JSON out. deploy/grafana has them as files."""

@@ -1,0 +1,289 @@
+"""The formats `dcgmi diag`, as text and as JSON, and `dcgmi health -c`, of DCGM 2, 3 and 4. One table has DCGM's
+words for what it found on a GPU.
+
+diag's text is a table of tests: 2 and 3 have `Fail - GPU: 3` with a row `Warning`, 4 has rows `GPU3: Fail` and
+`Warning: GPU3`. Long words are broken over rows at any character. The JSON has results by GPU: `gpu_ids` in version 2,
+`gpu_id` in 3, `entity_id` in 4. The words are those of dcgm_errors.h (DCGM_FR_*), which are the same in all three but
+for a few.
+
+health writes a tree: a group (`GPU`, `Switch`, `CPU`, `ConnectX`), below it `-> 5`, `-> Errors` and `-> Memory system`;
+older releases write `GPU ID: 5` and `Memory`. Source: DCGM, dcgmi/Health.cpp and dcgmlib's names of entity groups.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+from laggard.diagnose.file_format import (
+    FileContent,
+    FileFormat,
+    FileJudgement,
+    KnownHardware,
+    is_table,
+    without_colours,
+)
+from laggard.model import Finding, Severity
+from laggard.probes.probe import finding
+
+_MEMORY: Final = "Drain the node and reset the GPU, then run `dcgmi diag -r 3`. If it fails again, return the board."
+_FABRIC: Final = "Look for Xid 74, 149 and SXid in the kernel's log, and reset all GPUs of the board together."
+_COOLING: Final = "Check inlet temperature, fans or coolant flow, and heat-sink seating; compare with the other GPUs."
+_BOARD: Final = "Take the node out of service and return the board: there is no spare row for the faulty one."
+_PCIE: Final = "Reseat the card, riser or cable and check the slot's settings; then replace the device, then the board."
+_ANY: Final = (
+    "Take the node out of service and run `dcgmi diag -r 3` while nothing else runs; then follow DCGM's advice."
+)
+DCGM_RULES: Final = tuple(
+    (re.compile(pattern, re.IGNORECASE), code, fix)
+    for pattern, code, fix in (
+        (r"row.remap\w* (?:has )?fail|remapping fail", "GPU_ROW_REMAP_FAILED", _BOARD),
+        (r"fabric manager|fabric.{0,20}not", "FABRIC_NOT_READY", "Restart nvidia-fabricmanager and read its log."),
+        (r"nvlink.{0,60}(?:down|inactive)", "NVLINK_DOWN", _FABRIC),
+        (r"nvlink.{0,80}(?:error|replay|recovery|crc|ber\b)|nvlink system", "NVLINK_ERRORS", _FABRIC),
+        (r"uncorrectable|double.?bit|\bdbe\b|volatile.{0,20}ecc|faulty memory|memory elements", "GPU_ECC_UNCORRECTED",
+         _MEMORY),
+        (r"pending.{0,30}(?:retire|remap)|(?:retire|remap)\w*.{0,30}pending", "GPU_ROW_REMAP_PENDING", _MEMORY),
+        (r"fallen off|is lost|not responding|cannot be accessed", "GPU_LOST", _MEMORY),
+        (r"pci\w*.{0,40}(?:generation|width|bandwidth)|pcie.{0,60}replay|replay.{0,60}pcie|pcie system",
+         "PCIE_LINK_DEGRADED", _PCIE),
+        (r"thermal violation|temperature|slowdown.{0,30}therm|thermal system", "GPU_TOO_HOT", _COOLING),
+        (r"thrott|power violation|hw.?slowdown|power system|power brake", "GPU_THROTTLED", _COOLING),
+        (r"\bxid\b", "GPU_XID", _MEMORY),
+        (r"persistence mode", "GPU_PERSISTENCE_OFF", "Turn it on: `nvidia-smi -pm 1`, or run nvidia-persistenced."),
+    )
+)  # fmt: skip
+_NOT_THE_GPU = re.compile(
+    r"graphics process|running process|permission|environment variable|internal error|child pro", re.I
+)
+"""What a diagnostic meets that is no fault of a GPU."""
+
+
+_CUT_SPACES: Final = 2
+"""The spaces after a cell that is full, whose last word may go on in the next row."""
+
+
+def joined(text: str, cell: str) -> str:
+    """Adds a row's cell to the text of the rows above. DCGM cuts words where a row is full."""
+    rest = cell.rstrip()
+    return text + rest + (" " if len(cell) - len(rest) > _CUT_SPACES else "")
+
+
+class Failure(NamedTuple):
+    """What one test says of one GPU. `failed`: of the test; False: a warning, or that it was not whole."""
+
+    gpu: str
+    """Its number; `Switch 3` of what is no GPU; empty where the text names none."""
+    test: str
+    text: str
+    failed: bool
+
+
+def failure_finding(failure: Failure, commands: tuple[str, ...]) -> Finding:
+    code, fix = next(
+        ((code, fix) for pattern, code, fix in DCGM_RULES if pattern.search(failure.text)), ("GPU_DIAG_FAILED", _ANY)
+    )
+    if code == "GPU_DIAG_FAILED" and not failure.text:
+        code, fix = next(((c, f) for p, c, f in DCGM_RULES if p.search(failure.test)), (code, fix))
+    harmless = bool(_NOT_THE_GPU.search(failure.text)) or code == "GPU_PERSISTENCE_OFF"
+    verb = "failed" if failure.failed else "has a warning of"
+    summary = f"{verb} DCGM's test {failure.test}" + (f": {failure.text}" if failure.text else "")
+    return finding(
+        code,
+        f"GPU {failure.gpu}" if failure.gpu.isdigit() else failure.gpu or "the GPUs",
+        summary[:1000],
+        evidence={
+            "test": failure.test,
+            "entity": f"GPU{failure.gpu}" if failure.gpu.isdigit() else failure.gpu or None,
+        },
+        fix=fix,
+        commands=commands,
+        severity=Severity.CRITICAL if failure.failed and not harmless else Severity.WARNING,
+    )
+
+
+_MAX_CHARACTERS: Final = 4 << 20
+_MAX_FAILURES: Final = 256
+_HEAD: Final = re.compile(r"^\| Diagnostic +\| Result +\|", re.MULTILINE)
+_ROW = re.compile(r"\| ?(.*?) *\| ?(.*?)\|\s*$")
+_FAILED = re.compile(r"Fail(?:ed)?(?: - (?:All|GPUs?: ?(?P<gpus>[\d, ]+)))?\s*$", re.IGNORECASE)
+_OF_A_GPU = re.compile(r"GPU ?(\d{1,3}): (Pass|Fail|Skip|Warn)\w*\s*$")
+_NOTE = re.compile(r"(?:Warning|Error)(?:: ?GPU ?(?P<gpu>\d{1,3}))?$")
+_NAMED = re.compile(r"\bGPU (\d{1,3})\b")
+_PASSED: Final = re.compile(r"\|[^|\n]*: ?(?:Pass|Skip)\w*|\| (?:Pass|Skip)\w*\b")
+_COMMANDS: Final = ("dcgmi diag -r 3 -v", "dcgmi health -c")
+_JSON_HEAD: Final = re.compile(r'"DCGM (?:GPU )?Diagnostic"')
+
+
+def recognise_diag(content: FileContent) -> bool:
+    return is_table(content, _HEAD)
+
+
+def judge_diag(content: FileContent, hardware: KnownHardware) -> FileJudgement:
+    text = without_colours(content.text[:_MAX_CHARACTERS])
+    failures = tuple(read_table(text))[:_MAX_FAILURES]
+    unknown = "" if failures or _PASSED.search(text) else "it has no result of a test: paste all of it"
+    findings = tuple(failure_finding(each, _COMMANDS) for each in failures)
+    return FileJudgement(findings, {"failures": len(failures)}, unknown)
+
+
+def read_table(text: str) -> Iterator[Failure]:
+    """Yields what failed or was warned of: a note belongs to the test above it, and to the GPU that it names."""
+    test = note = ""
+    failed: dict[str, str] = {}
+    notes: dict[str, str] = {}
+    for line in (*text[_start(text) :].splitlines(), "| end | end |"):
+        row = _ROW.match(line) if len(line) < 1000 else None
+        if row is None or line.startswith("|-----"):
+            note = ""
+            continue
+        name, result = row[1].strip(), row[2]
+        if name and (found := _NOTE.match(name)):
+            note = found["gpu"] or _gpu_named(result)
+            notes[note] = joined(notes.get(note, ""), result)
+        elif name:
+            yield from _failures(test, failed, notes)
+            test, note, failed, notes = name, "", {}, {}
+            failed.update(_failed(result))
+        elif of_gpu := _OF_A_GPU.match(result.strip()):
+            note = ""
+            failed.update({of_gpu[1]: ""} if of_gpu[2] == "Fail" else {})
+        elif _FAILED.match(result):
+            failed.update(_failed(result))
+        elif note or "" in notes:
+            notes[note] = joined(notes.get(note, ""), result)
+
+
+def _start(text: str) -> int:
+    head = _HEAD.search(text)
+    return head.end() if head else 0
+
+
+def _failed(result: str) -> dict[str, str]:
+    found = _FAILED.match(result.strip())
+    if found is None:
+        return {}
+    return dict.fromkeys(re.findall(r"\d+", found["gpus"] or "") or [""], "")
+
+
+def _gpu_named(text: str) -> str:
+    found = _NAMED.search(text)
+    return found[1] if found else ""
+
+
+def _failures(test: str, failed: dict[str, str], notes: dict[str, str]) -> Iterator[Failure]:
+    named = {gpu for gpu in (*failed, *notes) if gpu}
+    for gpu in sorted(named, key=int) or (list(failed) + list(notes))[:1]:
+        text = notes.get(gpu) or notes.get("", "")
+        yield Failure(gpu, test, re.sub(r"\s+", " ", text).strip(), gpu in failed or "" in failed)
+
+
+def recognise_diag_json(content: FileContent) -> bool:
+    return bool(_JSON_HEAD.search(content.text[: 1 << 16]))
+
+
+def judge_diag_json(content: FileContent, hardware: KnownHardware) -> FileJudgement:
+    text = content.text[:_MAX_CHARACTERS]
+    try:
+        tree, _ = json.JSONDecoder().raw_decode(text[text.find("{") :])
+    except (ValueError, RecursionError) as error:
+        return FileJudgement(unknown=f"its JSON is damaged or cut: {error}"[:200])
+    failures = tuple(read_json(tree))[:_MAX_FAILURES]
+    return FileJudgement(tuple(failure_finding(each, _COMMANDS) for each in failures), {"failures": len(failures)})
+
+
+def read_json(tree: Any) -> Iterator[Failure]:
+    body = tree.get("DCGM Diagnostic") or tree.get("DCGM GPU Diagnostic") if isinstance(tree, dict) else None
+    for category in _dicts(_get(body, "test_categories")):
+        for test in _dicts(_get(category, "tests")):
+            for result in _dicts(_get(test, "results")):
+                yield from _of_result(str(test.get("name", ""))[:80], result)
+
+
+def _of_result(test: str, result: dict[str, Any]) -> Iterator[Failure]:
+    failed = str(result.get("status", "")).lower().startswith("fail")
+    warnings = _texts(result.get("warnings")) + _texts(result.get("warning"))
+    if not failed and not (warnings and str(result.get("status", "")).lower().startswith("warn")):
+        return
+    text = re.sub(r"\s+", " ", "; ".join(warnings)).strip()
+    whose = result.get("entity_id", result.get("gpu_id", result.get("gpu_ids", "")))
+    gpus = re.findall(r"\d{1,4}", str(whose)) if result.get("entity_group", "GPU") == "GPU" else []
+    named = [gpu for gpu in gpus if gpu in _NAMED.findall(text)]
+    for gpu in named or gpus or [""]:
+        yield Failure(gpu, test, text, failed)
+
+
+def _texts(value: Any) -> list[str]:
+    values = value if isinstance(value, list) else [value] if value else []
+    return [str(each.get("warning", "") if isinstance(each, dict) else each)[:600] for each in values]
+
+
+def _get(tree: Any, name: str) -> Any:
+    return tree.get(name) if isinstance(tree, dict) else None
+
+
+def _dicts(value: Any) -> list[dict[str, Any]]:
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
+
+
+DCGM_DIAG = FileFormat("dcgmi diag", recognise_diag, judge_diag)
+DCGM_DIAG_JSON = FileFormat("dcgmi diag -j", recognise_diag_json, judge_diag_json)
+
+
+_HEALTH_HEAD: Final = re.compile(r"^\| Health Monitor Report", re.MULTILINE)
+_HEALTH_ROW = re.compile(r"\|(.*?)\| ?(.*?)\|\s*$")
+_OVERALL = re.compile(r"\| Overall Health:? *(?:\||:)? *(\w+)")
+_ENTITY = re.compile(r"(?:-> *|(GPU)(?: ID)?:? *)(\d{1,3})$")
+_GROUP = re.compile(r"(GPU|vGPU|Switch|NvSwitch|CPU|CPU_CORE|ConnectX|GPU_I|GPU_CI|LINK)s?$", re.IGNORECASE)
+_SYSTEM = re.compile(r"(?:-> *)?([A-Z][\w /-]*?(?: system)?)$")
+_STATE = re.compile(r"(Healthy|Warning|Failure|Error)\w*\s*$")
+_HEALTH_COMMANDS: Final = ("dcgmi health -c -j", "dcgmi diag -r 2")
+
+
+def recognise_health(content: FileContent) -> bool:
+    return is_table(content, _HEALTH_HEAD)
+
+
+def judge_health(content: FileContent, hardware: KnownHardware) -> FileJudgement:
+    text = without_colours(content.text[:_MAX_CHARACTERS])
+    overall = _OVERALL.search(text)
+    state = overall[1] if overall else ""
+    failures = tuple(read_report(text))[:_MAX_FAILURES]
+    if not failures and state and not state.lower().startswith("health"):
+        failures = (Failure("", "health", f"overall health: {state}", state.lower().startswith(("fail", "error"))),)
+    findings = tuple(failure_finding(each, _HEALTH_COMMANDS) for each in failures)
+    return FileJudgement(findings, {"overall_health": state}, "" if state else "it has no overall health: it is cut")
+
+
+def read_report(text: str) -> Iterator[Failure]:
+    """Yields what is not healthy, by GPU and system."""
+    group, entity = "GPU", ""
+    system = state = words = ""
+    for line in (*text.splitlines(), "| -> 0 | Healthy |"):
+        row = _HEALTH_ROW.match(line) if len(line) < 1000 else None
+        if row is None:
+            continue
+        name, value = row[1].strip(), row[2]
+        if not name:
+            words = joined(words, value)
+            continue
+        if system and state != "Healthy":
+            yield _failure(entity, system, state, words)
+        system = words = ""
+        found, numbered = _STATE.match(value.strip()), _ENTITY.match(name)
+        if numbered:
+            entity = numbered[2] if (numbered[1] or group) == "GPU" else f"{group} {numbered[2]}"
+        elif (grouped := _GROUP.match(name)) and not value.strip():
+            group, entity = grouped[1], ""
+        elif found and (named := _SYSTEM.match(name)) and named[1] not in ("Overall Health", "GPU", "Errors"):
+            system, state = named[1], found[1]
+
+
+def _failure(entity: str, system: str, state: str, words: str) -> Failure:
+    text = re.sub(r"\s+", " ", words).strip()
+    return Failure(entity, system, text or state, state in ("Failure", "Error"))
+
+
+DCGM_HEALTH = FileFormat("dcgmi health", recognise_health, judge_health)

@@ -1,0 +1,292 @@
+"""The formats of nvidia-smi: `-q -x` and `-q`, its table without options, and `-L`. The first two are judged by the
+GPU probes on a recorded machine with these GPUs alone.
+
+Beside NVML's values `-q` has PCIe links, pages that wait to be retired and errors in the place of values. A link's
+generation is lower while the GPU is idle, to save power, and its width is not. In a virtual machine the host's end is
+not shown, and the link is not judged: a cloud's slot may have fewer lanes than the GPU.
+
+The tables of several nodes are compared with each other.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+from xml.etree import ElementTree
+
+from laggard.diagnose.file_format import FileContent, FileFormat, FileJudgement, KnownHardware, on_host, without_colours
+from laggard.diagnose.gpu_tools.smi_messages import LINE, context, judge_messages
+from laggard.diagnose.gpu_tools.smi_table import HEAD, Table, judge_table, missing, read_table
+from laggard.model import Finding, Verdict
+from laggard.probes.host.host import Host
+from laggard.probes.nvml.model import NVML_PATH, Gpu, Nvml, encode_nvml
+from laggard.probes.nvml.nvidia_smi import NotNvidiaSmi, is_text, parse_nvidia_smi, parse_text, parse_xml, read_log
+from laggard.probes.probe import finding
+from laggard.probes.registry import PROBES
+from laggard.probes.runner.worker import observe
+
+_MIN_BUSY_PERCENT: Final = 20
+_MIN_FAILED_READINGS: Final = 3
+_ERRORS: Final = frozenset({"Unknown Error", "ERR!"})
+_GUESTS: Final = ("Pass-Through", "VGPU")
+_LINK: Final = "pci/pci_gpu_link_info"
+_LINK_FIX: Final = (
+    "Reseat the card, riser or cable and check the slot's settings in the firmware (link speed, bifurcation). If that "
+    "does not help, replace the device, then the board."
+)
+_PAGE_FIX: Final = (
+    "Reset the GPU, or reboot, when its job is done: the page is retired then. A board whose pages go on failing is to "
+    "be returned."
+)
+
+
+def judge_log(root: ElementTree.Element, nvml: Nvml) -> Iterator[Finding]:
+    for gpu, element in zip(nvml.gpus, root.iterfind("gpu"), strict=True):
+        yield from _link(gpu, element)
+        yield from _retired_pages(gpu, element)
+        yield from _silence(gpu, element)
+
+
+def _link(gpu: Gpu, element: ElementTree.Element) -> Iterator[Finding]:
+    if (element.findtext("gpu_virtualization_mode/virtualization_mode") or "").strip() in _GUESTS:
+        return
+    width, max_width = (_number(element, f"{_LINK}/link_widths/{end}_link_width") for end in ("current", "max"))
+    speed, max_speed = (_number(element, f"{_LINK}/pcie_gen/{end}_link_gen") for end in ("current", "max"))
+    ends = [_number(element, f"{_LINK}/pcie_gen/{end}") for end in ("device_max", "host_max")]
+    ends += [_number(element, f"{_LINK}/pcie_gen/max_{end}_link_gen") for end in ("device", "host")]
+    reachable = min([end for end in (max_speed, *ends) if end], default=0)
+    if width and max_width and width < max_width:
+        summary = f"runs on {width} PCIe lanes of {max_width} (width x{width}, not x{max_width})"
+    elif speed and speed < reachable and _is_busy(element):
+        summary = f"runs at PCIe generation {speed} of {reachable} under load"
+    else:
+        return
+    yield finding(
+        "PCIE_LINK_DEGRADED",
+        gpu.device,
+        summary,
+        evidence={
+            "width_lanes": width,
+            "most_width_lanes": max_width,
+            "generation": speed,
+            "most_generation": reachable or None,
+            "replays": _number(element, "pci/replays_since_reset") or _number(element, "pci/replay_counter"),
+        },
+        fix=_LINK_FIX,
+        commands=(f"nvidia-smi -q -i {gpu.index} | grep -A 12 'GPU Link Info'", "lspci -vvv"),
+    )
+
+
+def _is_busy(element: ElementTree.Element) -> bool:
+    state = (element.findtext("performance_state") or "").strip()
+    return state == "P0" and (_number(element, "utilization/gpu_util") or 0) >= _MIN_BUSY_PERCENT
+
+
+def _retired_pages(gpu: Gpu, element: ElementTree.Element) -> Iterator[Finding]:
+    group = element.find("retired_pages")
+    if group is None:
+        return
+    texts = [(group.findtext(name) or "").strip().lower() for name in ("pending_blacklist", "pending_retirement")]
+    if "yes" not in texts:
+        return
+    double = _first(group, "double_bit_ecc", "double_bit_retirement/retired_count")
+    single = _first(group, "single_bit_ecc", "multiple_single_bit_retirement/retired_count")
+    cause = " after a double bit error" if double else ""
+    yield finding(
+        "GPU_ROW_REMAP_PENDING",
+        gpu.device,
+        f"has a faulty page of its memory{cause}, whose retirement is pending until the next reset",
+        evidence={"double_bit_pages": double, "single_bit_pages": single},
+        fix=_PAGE_FIX,
+        commands=(f"nvidia-smi -q -d PAGE_RETIREMENT -i {gpu.index}", f"nvidia-smi --gpu-reset -i {gpu.index}"),
+    )
+
+
+def _silence(gpu: Gpu, element: ElementTree.Element) -> Iterator[Finding]:
+    """A GPU that answers with errors. One that is lost by name, or asks for a reset, is the probe's."""
+    failed = [each.tag for each in element.iter() if (each.text or "").strip(" []\n") in _ERRORS]
+    if len(failed) >= _MIN_FAILED_READINGS:
+        summary = f"does not answer the driver: {len(failed)} of its readings are errors"
+        fix = "Look for Xid in the kernel's log. Reset the GPU; if that does not help, power the node off and on."
+        commands = ("dmesg -T | grep -E 'NVRM|pcieport'", f"nvidia-smi --gpu-reset -i {gpu.index}")
+        yield finding("GPU_LOST", gpu.device, summary, evidence={"failed": failed[:16]}, fix=fix, commands=commands)
+
+
+def _first(element: ElementTree.Element, *paths: str) -> int | None:
+    return next((number for path in paths if (number := _number(element, path)) is not None), None)
+
+
+def _number(element: ElementTree.Element, path: str) -> int | None:
+    found = re.match(r"(\d{1,9})", (element.findtext(path) or "").strip())
+    return int(found[1]) if found else None
+
+
+_ADDRESS: Final = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+_MAX_CHARACTERS: Final = 8 << 20
+_SAMPLE_CHARACTERS: Final = 1 << 18
+_PROBES: Final = (
+    "gpu_lost",
+    "gpu_ecc",
+    "gpu_rows",
+    "gpu_throttle",
+    "gpu_temperature",
+    "gpu_clocks",
+    "gpu_persistence",
+    "fabric",
+)
+"""Probes that need only NVML. What others need (links, the fabric manager's process) is not in such a file."""
+
+
+_ATTACHED = re.compile(r"^Attached GPUs\s*: (\d{1,4})\s*$", re.MULTILINE)
+
+
+def recognise(content: FileContent) -> bool:
+    return "<nvidia_smi_log>" in content.text[:4096]
+
+
+def recognise_text(content: FileContent) -> bool:
+    return is_text(content.text[:_SAMPLE_CHARACTERS])
+
+
+def read_hardware(content: FileContent) -> KnownHardware:
+    try:
+        return KnownHardware(gpus=len(parse_nvidia_smi(content.text).gpus))
+    except NotNvidiaSmi:
+        return KnownHardware()
+
+
+def read_hardware_of_text(content: FileContent) -> KnownHardware:
+    return KnownHardware(gpus=len(_parse_text(content).findall("gpu")) or None)
+
+
+def judge(content: FileContent, hardware: KnownHardware) -> FileJudgement:
+    try:
+        return _judge(parse_xml(content.text))
+    except NotNvidiaSmi as error:
+        return FileJudgement(unknown=str(error))
+
+
+def judge_text(content: FileContent, hardware: KnownHardware) -> FileJudgement:
+    judged = _judge(_parse_text(content))
+    if (attached := _ATTACHED.search(content.text[:_MAX_CHARACTERS])) and not judged.unknown:
+        there, all_of_them = judged.facts.get("gpus", 0), int(attached[1])
+        judged = judged._replace(unknown=f"it has {there} of {all_of_them} GPUs" if there < all_of_them else "")
+    messages = judge_messages(without_colours(content.text[:_MAX_CHARACTERS]))
+    return judged._replace(findings=(*messages, *judged.findings))
+
+
+def _parse_text(content: FileContent) -> ElementTree.Element:
+    return parse_text(without_colours(content.text))
+
+
+def _judge(root: ElementTree.Element) -> FileJudgement:
+    nvml = read_log(root)
+    findings: list[Finding] = []
+    unjudged: dict[str, str] = {}
+    with tempfile.TemporaryDirectory(prefix="laggard-") as folder:
+        _write_machine(nvml, folder)
+        for probe in PROBES:
+            if probe.name in _PROBES:
+                observation = observe(probe, Host(folder))
+                findings += observation.findings
+                if observation.verdict is Verdict.UNKNOWN:
+                    unjudged[probe.name] = observation.reason
+    findings += judge_log(root, nvml)
+    facts = {"driver_version": nvml.driver_version, "gpus": len(nvml.gpus), "not_in_the_file": unjudged}
+    return FileJudgement(tuple(findings), facts, "" if nvml.gpus else "it lists no GPU")
+
+
+def _write_machine(nvml: Nvml, root: str) -> None:
+    """Writes a recorded machine: NVML's answers, and PCI devices as evidence that there are GPUs."""
+    files = {NVML_PATH: encode_nvml(nvml)}
+    for number, gpu in enumerate(nvml.gpus):
+        is_address = gpu.bus_id and _ADDRESS.fullmatch(gpu.bus_id)  # it becomes a folder's name
+        folder = f"/sys/bus/pci/devices/{gpu.bus_id if is_address else f'0000:{number:02x}:00.0'}"
+        files |= {f"{folder}/class": b"0x030200\n", f"{folder}/vendor": b"0x10de\n"}
+    for path, data in files.items():
+        os.makedirs(root + os.path.dirname(path), exist_ok=True)
+        with open(root + path, "wb") as file:
+            file.write(data)
+
+
+NVIDIA_SMI = FileFormat("nvidia-smi -q -x", recognise, judge, read_hardware)
+NVIDIA_SMI_TEXT = FileFormat("nvidia-smi -q", recognise_text, judge_text, read_hardware_of_text)
+
+
+_MAX_PLAIN_CHARACTERS: Final = 4 << 20
+_MAX_MESSAGE_LINES: Final = 60
+_MIN_SHARE: Final = 0.6
+_LISTED = re.compile(r"^GPU (\d{1,4}): .{1,120}\(UUID: ", re.MULTILINE)
+_DATE = re.compile(r"[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d [\d:]{8} \d{4}\s*$")
+
+
+class _Output(NamedTuple):
+    content: FileContent
+    text: str
+    table: Table
+
+
+def recognise_plain(content: FileContent) -> bool:
+    """Returns whether a table is most of the text, or every line is a message that nvidia-smi prints."""
+    text = without_colours(content.text[:_SAMPLE_CHARACTERS])
+    lines = [line for line in text.splitlines() if line.strip() and not _DATE.match(line)]
+    known = sum(1 for line in lines if line.startswith(("|", "+")) or LINE.search(line[:400]))
+    if HEAD.search(text):
+        return known >= _MIN_SHARE * len(lines)
+    return 0 < len(lines) <= _MAX_MESSAGE_LINES and known == len(lines) and not text.startswith(("|", "+"))
+
+
+def read_hardware_of_plain(content: FileContent) -> KnownHardware:
+    text = _text(content)
+    count = len(read_table(text).gpus) or len(_LISTED.findall(text))
+    return KnownHardware(gpus=count or None)
+
+
+def judge_together(contents: Iterable[FileContent], hardware: KnownHardware) -> FileJudgement:
+    outputs = [_Output(content, text := _text(content), read_table(text)) for content in contents]
+    findings = [
+        *(on_host(found, output.content) for output in outputs for found in _judge_table(output)),
+        *(on_host(found, output.content) for output, found in _compare(outputs)),
+    ]
+    evidence = {name: value for output in outputs for name, value in context(output.text).items()}
+    facts = {
+        "gpus": sum(len(output.table.gpus) for output in outputs),
+        "models": sorted({gpu.name for output in outputs for gpu in output.table.gpus})[:16],
+        "driver_versions": sorted({output.table.driver_version for output in outputs} - {""}),
+        **evidence,
+    }
+    is_cut = any(HEAD.search(output.text) and not output.table.gpus for output in outputs)
+    return FileJudgement(tuple(findings), facts, "" if findings or not is_cut else "no row of a GPU is in its table")
+
+
+def _judge_table(output: _Output) -> Iterator[Finding]:
+    yield from judge_messages(output.text)
+    yield from judge_table(output.table)
+
+
+def _compare(outputs: Iterable[_Output]) -> Iterator[tuple[_Output, Finding]]:
+    """Yields what nodes lack whose GPUs sit where some of a peer's do: boards of one kind have them at one address."""
+    boards = {output.content.host: output for output in outputs if output.content.host and output.table.gpus}
+    whole = max(boards.values(), key=lambda output: len(output.table.gpus), default=None)
+    for output in boards.values():
+        if whole is None or len(whole.table.gpus) <= len(output.table.gpus):
+            continue
+        here, there = _places(output), _places(whole)
+        if here < there and 2 * len(here) > len(there):
+            absent = sorted(bus_id for bus_id, _ in there - here)
+            reason = f"{output.content.host} lists {len(here)} where {whole.content.host} lists {len(there)}"
+            yield output, missing(f"GPU {', '.join(absent)}", len(here), len(there), reason)
+
+
+def _places(output: _Output) -> set[tuple[str, str]]:
+    return {(gpu.bus_id, gpu.name) for gpu in output.table.gpus}
+
+
+def _text(content: FileContent) -> str:
+    return without_colours(content.text[:_MAX_PLAIN_CHARACTERS])
+
+
+NVIDIA_SMI_TABLE = FileFormat("nvidia-smi", recognise_plain, None, read_hardware_of_plain, judge_together)

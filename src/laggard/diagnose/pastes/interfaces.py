@@ -1,0 +1,257 @@
+"""The formats `ethtool DEV`, `ethtool --show-fec`, `ethtool -m` and `ip link`: interfaces that are down or slower
+than both ends can, and transceivers without light.
+
+A port that nobody cabled is no fault: one that has an address or carried bytes was in use.
+
+Sources: ethtool (netlink/settings.c, netlink/fec.c, qsfp.c, cmis.c, sfpdiag.c); iproute2, ip/ipaddress.c; the flags are
+those of if.h in Linux.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from laggard.diagnose.pastes.section import Items, Lack, Section, parts_of, paste_format
+from laggard.model import Finding, Severity
+from laggard.probes.probe import Fact, finding
+
+_SETTINGS: Final = re.compile(r"^Settings for ([\w.@-]+):\s*$", re.MULTILINE)
+_FEC: Final = re.compile(r"^FEC parameters for ([\w.@-]+):\s*$", re.MULTILINE)
+_SPEED: Final = re.compile(r"^[^\S\n]*Speed: (\d{1,9})Mb/s", re.MULTILINE)
+_LINK: Final = re.compile(r"^[^\S\n]*Link detected: (yes|no)(?: \(([^)\n]{1,80})\))?", re.MULTILINE)
+_MODES: Final = re.compile(r"(\d{4,7})base")
+_FIX: Final = "Clean and reseat the fibre and the transceiver; swap them one by one, with the other end's."
+
+
+class _Settings(NamedTuple):
+    device: str
+    speed: int
+    link: bool | None
+    reason: str
+    advertised: frozenset[int]
+    partner: frozenset[int]
+    supported: frozenset[int]
+
+
+def read_settings(section: Section) -> Items:
+    ports = [_settings(match[1], part) for match, part in parts_of(_SETTINGS, section.text)]
+    yield Fact("speeds_megabits", {port.device: port.speed for port in ports})
+    for port in ports:
+        if port.link is False:
+            yield from _without_link(port, ports)
+        elif port.speed:
+            yield from _slow(port, ports)
+        elif port.link is None:
+            yield Lack(f"no link and no speed of {port.device} is in it: run ethtool {port.device} as root")
+
+
+def _settings(device: str, part: str) -> _Settings:
+    speed, link = _SPEED.search(part), _LINK.search(part)
+    return _Settings(
+        device,
+        int(speed[1]) if speed else 0,
+        link[1] == "yes" if link else None,
+        (link[2] or "") if link else "",
+        _modes("Advertised link modes", part),
+        _modes("Link partner advertised link modes", part),
+        _modes("Supported link modes", part),
+    )
+
+
+def _modes(name: str, part: str) -> frozenset[int]:
+    """Returns the speeds that follow a heading, in Mb/s; they go on in lines without a colon."""
+    found = re.search(rf"^[^\S\n]*{name}:((?:[^:\n]*\n)+)", part + "\n", re.MULTILINE)
+    return frozenset(int(speed) for speed in _MODES.findall(found[1])) if found else frozenset()
+
+
+def _without_link(port: _Settings, ports: Sequence[_Settings]) -> Iterator[Finding]:
+    """Judges by the peers: a port without a link among others without one is left empty."""
+    peers = [other for other in ports if other.supported == port.supported and other is not port]
+    up = sum(bool(other.link) for other in peers)
+    if peers and 2 * up <= len(peers):
+        return
+    why = f" ({port.reason})" if port.reason else ""
+    severity = Severity.CRITICAL if up else Severity.WARNING
+    evidence = {"line": "Link detected: no", "reason": port.reason or None, "peers_with_link": up}
+    yield link_finding("RDMA_NETDEV_DOWN", port.device, f"has no link{why}", severity, evidence)
+
+
+def _slow(port: _Settings, ports: Sequence[_Settings]) -> Iterator[Finding]:
+    both = port.advertised & port.partner
+    usual = [other.speed for other in ports if other.supported == port.supported and other.speed > port.speed]
+    if both and port.speed < max(both):
+        told = f"both ends advertise {max(both)} Mb/s"
+    elif port.advertised and port.speed < min(port.advertised):
+        told = f"it advertises {max(port.advertised)} Mb/s alone"
+    elif 2 * len(usual) > len(ports):
+        told = f"most others of its kind run at {max(usual)} Mb/s"
+    else:
+        return
+    summary = f"runs at a speed of {port.speed} Mb/s, and {told}"
+    yield link_finding("RDMA_RATE_LOW", port.device, summary, Severity.WARNING, {"speed_megabits": port.speed})
+
+
+def compare_fec(sections: Sequence[Section]) -> Items:
+    """Compares ports of all hosts in the text: a port without error correction among ports that have it."""
+    found: list[tuple[str, str, str]] = []
+    for section in sections:
+        for match, part in parts_of(_FEC, section.text):
+            active = re.search(r"^Active FEC encodings?: (.{1,80})$", part, re.MULTILINE)
+            found.append((section.host, match[1], active[1].strip() if active else ""))
+    others = {active for _, _, active in found if active and active.lower() not in ("off", "none", "auto")}
+    for host, device, encoding in found:
+        if others and encoding.lower() in ("off", "none"):
+            summary = f"has no error correction (FEC {encoding}), others have {', '.join(sorted(others))}"
+            evidence = {"host": host or None, "fec": encoding}
+            fix = "Set the same FEC on both ends: `ethtool --set-fec DEV encoding rs` (or auto), and the switch's port."
+            yield link_finding("RDMA_NETDEV_DOWN", device, summary, Severity.WARNING, evidence, fix)
+
+
+def read_fec(section: Section) -> Items:
+    yield Fact("fec", [match[1] for match, _ in parts_of(_FEC, section.text)])
+
+
+def link_finding(
+    code: str, device: str, summary: str, severity: Severity, evidence: Mapping[str, object], fix: str = _FIX
+) -> Finding:
+    commands = ("ethtool DEV", "ethtool --show-fec DEV", "ethtool -m DEV")
+    return finding(code, device, summary, severity=severity, evidence=evidence, fix=fix, commands=commands)
+
+
+ETHTOOL: Final = paste_format("ethtool", _SETTINGS, read_settings)
+ETHTOOL_FEC: Final = paste_format("ethtool --show-fec", _FEC, read_fec, compare_fec)
+
+
+_MODULE: Final = re.compile(r"^[^\S\n]*Identifier\s+: 0x[0-9a-f]{2} \(", re.MULTILINE)
+_DEVICE: Final = re.compile(r"\bethtool (?:-\S+ )*([\w.-]+)")
+_ALARM: Final = re.compile(r"^[^\S\n]*(\S.{3,60}?(?:alarm|warning))\s*(\([Cc]hannel \d+\))?\s*: On\b", re.MULTILINE)
+_LOSS: Final = re.compile(r"^[^\S\n]*([RT]x loss of (?:signal|lock).{0,30}?)\s*: (?:Yes|True|On)\b", re.MULTILINE)
+_POWER: Final = re.compile(
+    r"^[^\S\n]*(?:Rcvr signal avg optical power|Receiver signal average optical power)\s*(\([^)\n]+\))?"
+    r"\s*: \S+ mW / (-?[\d.]{1,8}|-inf) dBm",
+    re.MULTILINE,
+)
+MIN_LIGHT_DBM: Final = -20.0
+"""The least power that any transceiver of a data centre receives: below it there is no light."""
+
+
+def read_module(section: Section) -> Items:
+    named = _DEVICE.search(section.command)
+    device = f"the transceiver of {named[1]}" if named else "the transceiver"
+    light = _POWER.findall(section.text)
+    lost = [_joined(*match) for match in light if _dbm(match[1]) < MIN_LIGHT_DBM]
+    dark = bool(light) and len(lost) == len(light)  # the other end may be off, or nobody uses the port
+    flags = [" ".join(filter(None, match)) for match in _ALARM.findall(section.text)]
+    alarms = [flag for flag in flags if "alarm" in flag] + _LOSS.findall(section.text)
+    yield Fact("alarms", len(alarms))
+    if "optical power" not in section.text and "ermal" not in section.text and "emperature" not in section.text:
+        yield Lack("no measured light is in it: a copper cable, or run ethtool -m DEV as root")
+    if alarms or lost:
+        told = ", ".join([*alarms[:3], *lost[:3]])
+        summary = f"receives too little light, or has another alarm: {told}"
+        severity = Severity.WARNING if dark else Severity.CRITICAL
+        evidence = {"alarms": alarms[:16], "light": lost[:16]}
+        yield link_finding("RDMA_ERRORS_RISING", device, summary, severity, evidence)
+    elif flags:
+        summary = f"is near its limits: {', '.join(flags[:3])}"
+        yield link_finding("RDMA_ERRORS_RISING", device, summary, Severity.WARNING, {"warnings": flags[:16]})
+
+
+def _joined(channel: str, dbm: str) -> str:
+    return f"rx power {channel} {dbm} dBm".replace("  ", " ")
+
+
+def _dbm(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return 0.0
+
+
+ETHTOOL_MODULE: Final = paste_format("ethtool -m", _MODULE, read_module)
+
+
+_LONG: Final = re.compile(
+    r"^\d{1,6}: ([\w.-]{1,40})(?:@[\w.-]{1,40})?: <([A-Z0-9_,-]*)> mtu \d+.{0,200}? state (\w+)", re.MULTILINE
+)
+_BRIEF: Final = re.compile(
+    r"^([\w.-]{1,40})(?:@[\w.-]{1,40})? +(UP|DOWN|UNKNOWN|LOWERLAYERDOWN|DORMANT|TESTING|NOTPRESENT)"
+    r"(?: +[0-9a-f:]{17,59})?(?: +<([A-Z0-9_,-]*)>)?((?: +[0-9a-f.:]+/\d+)*)[^\n]*$",
+    re.MULTILINE,
+)
+_HEAD: Final = re.compile(rf"{_LONG.pattern}|^lo +UNKNOWN +(?:00:){{5}}00 +<LOOPBACK", re.MULTILINE)
+_MADE: Final = re.compile(r"lo|docker.*|virbr.*|br-.*|cni.*|cali.*|flannel.*|veth[0-9a-f]{6,}|dummy.*|ifb.*|tun.*|wl.*")
+"""Interfaces that containers, virtual machines and laptops make."""
+_SHAPED: Final = re.compile(r"^\d{1,6}: ([\w.-]{1,40})(?:@[\w.-]{1,40})?: <[^>\n]*> mtu \d+ qdisc (tbf|netem)\b", re.M)
+_ADDRESS: Final = re.compile(r"^[^\S\n]+inet6? (?!fe80)\S", re.MULTILINE)
+_RECEIVED: Final = re.compile(r"^[^\S\n]+RX:[^\n]*bytes[^\n]*\n\s+(\d+)", re.MULTILINE)
+_SET_UP: Final = "Set it up again, and look who set it down."
+_CHECK: Final = "Check the cable, the transceiver and the switch's port."
+_LOOK: Final = "dmesg -T | grep -i link"
+_DOWN: Final = ("DOWN", "LOWERLAYERDOWN", "NOTPRESENT")
+
+
+class _Interface(NamedTuple):
+    name: str
+    state: str
+    flags: tuple[str, ...]
+    used: bool
+    line: str
+
+    @property
+    def was_set_down(self) -> bool:
+        return bool(self.flags) and "UP" not in self.flags
+
+
+def read_links(section: Section) -> Iterator[Finding | Fact]:
+    interfaces = [it for it in (*_long(section.text), *_brief(section.text)) if not _MADE.fullmatch(it.name)]
+    yield Fact("interfaces", {it.name: it.state for it in interfaces[:64]})
+    none_up = not any(it.state == "UP" for it in interfaces)
+    for shaped in _SHAPED.finditer(section.text):
+        yield _limited(shaped[1], shaped[2], shaped[0].strip())
+    for it in interfaces:
+        if it.state in _DOWN and (it.used or none_up):
+            yield _down(it)
+
+
+def _long(text: str) -> Iterator[_Interface]:
+    for head, part in parts_of(_LONG, text):
+        received = _RECEIVED.search(part)
+        used = bool(_ADDRESS.search(part)) or bool(received and int(received[1][:15]))
+        yield _Interface(head[1], head[3], tuple(head[2].split(",")), used, head[0].strip())
+
+
+def _brief(text: str) -> Iterator[_Interface]:
+    for row in _BRIEF.finditer(text):
+        flags = tuple(row[3].split(",")) if row[3] else ()
+        yield _Interface(row[1], row[2], flags, bool(row[4]), row[0].strip())
+
+
+def _limited(name: str, shaper: str, line: str) -> Finding:
+    return finding(
+        "NETWORK_DROPS",
+        f"interface {name}",
+        f"has traffic shaping ({shaper}), which holds back or drops what it sends",
+        severity=Severity.WARNING,
+        evidence={"line": line[:300]},
+        fix="Look how it is set, and take it away unless somebody wants it on a training network.",
+        commands=(f"tc -s qdisc show dev {name}", f"tc qdisc del dev {name} root"),
+    )
+
+
+def _down(it: _Interface) -> Finding:
+    how = "was set down" if it.was_set_down else "has no link: its cable, or the other end, is down"
+    return finding(
+        "RDMA_NETDEV_DOWN",
+        f"interface {it.name}",
+        f"{how} (state {it.state})",
+        severity=Severity.CRITICAL if it.was_set_down else Severity.WARNING,
+        evidence={"line": it.line[:300]},
+        fix=_SET_UP if it.was_set_down else _CHECK,
+        commands=(f"ip link set {it.name} up",) if it.was_set_down else (f"ethtool {it.name}", _LOOK),
+    )
+
+
+IP_LINK: Final = paste_format("ip link", _HEAD, read_links)

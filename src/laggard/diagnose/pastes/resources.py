@@ -1,0 +1,227 @@
+"""The formats `df`, `free, numactl -H` and `ulimit -a`: disks and memory that are used up, and a limit with which
+RDMA cannot lock buffers.
+
+/proc/meminfo and /proc/PID/limits are read too. Sources: procps (src/free.c), numactl (numactl.c), the kernel's
+Documentation/filesystems/proc.rst.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from laggard.diagnose.pastes.section import Section, paste_format
+from laggard.kit.majority import majority
+from laggard.model import Finding, Severity
+from laggard.probes.probe import Fact, finding
+
+_DISKS_HEAD: Final = re.compile(
+    r"^Filesystem\b.{1,80}(?:Use|Used|Capacity|IUse|%IUsed)%?.{0,40}\bMounted on\s*$", re.MULTILINE
+)
+_ROW: Final = re.compile(
+    r"^(\S.{0,300}?)??[ \t]+([\d.,]+[BKMGTPEkbi]{0,3})[ \t]+([\d.,]+[BKMGTPEkbi]{0,3})"
+    r"[ \t]+(-?[\d.,]+[BKMGTPEkbi]{0,3})[ \t]+(\d{1,3})%[ \t]+(/\S{0,300})[ \t]*$"
+)
+_IMAGE: Final = re.compile(
+    r"^(?:/dev/(?:loop|sr)\d|squashfs|fuse\.squash|\S+\.(?:sif|squashfs|iso)\b)|^(?:cvmfs2|iso9660)"
+)
+_NOT_OF_JOBS: Final = re.compile(
+    r"^(?:/snap/|/var/lib/snapd/|/sys/|/media/|/cdrom|/boot|/cvmfs|/run/(?!user)|/mnt/iso)"
+)
+MIN_WARNED_PERCENT: Final = 97
+"""The share in use from which on a file system is nearly full."""
+MAX_FINDINGS: Final = 16
+
+
+class _Row(NamedTuple):
+    device: str
+    size: str
+    available: str
+    percent: int
+    mount: str
+    inodes: bool
+
+
+def read_disks(section: Section) -> Iterator[Finding | Fact]:
+    rows = [row for row in _rows(section.text) if not _IMAGE.match(row.device) and not _NOT_OF_JOBS.match(row.mount)]
+    yield Fact("fullest", {row.mount: f"{row.percent}%" for row in sorted(rows, key=lambda row: -row.percent)[:4]})
+    full = [row for row in rows if row.percent >= MIN_WARNED_PERCENT]
+    for row in full[:MAX_FINDINGS]:
+        yield _disk_finding(row)
+
+
+def _rows(text: str) -> Iterator[_Row]:
+    inodes = in_table = False
+    name = ""
+    for line in text.split("\n")[:4096]:
+        if _DISKS_HEAD.match(line):
+            in_table, inodes = True, "nodes" in line
+        elif in_table and (match := _ROW.fullmatch(line)):
+            yield _Row((match[1] or name).strip(), match[2], match[4], int(match[5]), match[6], inodes)
+        name = line.strip()  # df of old breaks the line after a long name
+
+
+def _disk_finding(row: _Row) -> Finding:
+    is_full = row.percent >= 100 or row.available.rstrip("BKMGTPEkbi") in ("0", "0.0")
+    what = "inodes" if row.inodes else "bytes"
+    left = "no inode left (too many files)" if row.inodes else f"no room left: {row.percent}% of {row.size} are in use"
+    summary = f"has {left}" if is_full else f"is nearly full: {row.percent}% of its {what}"
+    return finding(
+        "DISK_FULL",
+        row.mount,
+        summary,
+        severity=Severity.CRITICAL if is_full else Severity.WARNING,
+        evidence={"filesystem": row.device, "size": row.size, "available": row.available, "percent": row.percent},
+        fix=_fix(row),
+        commands=(f"df -h {row.mount}", f"df -i {row.mount}", f"du -xh {row.mount} | sort -h | tail"),
+    )
+
+
+def _fix(row: _Row) -> str:
+    if row.mount == "/dev/shm":
+        return (
+            "Remove what dead jobs left in shared memory (/dev/shm), or enlarge it: `--shm-size` for Docker, an "
+            "emptyDir with medium Memory for Kubernetes."
+        )
+    if row.inodes:
+        return "Remove or pack small files (caches, old checkpoints, data sets of single files)."
+    return "Remove what is not needed: images and layers of containers, logs, core dumps, old checkpoints, caches."
+
+
+DISKS: Final = paste_format("df", _DISKS_HEAD, read_disks)
+
+
+_MEMORY_HEAD: Final = re.compile(
+    r"^[^\S\n]+total\s+used\s+free\b.*$|^MemTotal:\s+\d+ kB|^available: \d+ nodes? \(", re.MULTILINE
+)
+_COLUMNS: Final = re.compile(r"^[^\S\n]+total\s+used\s+free\b.*$", re.MULTILINE)
+_MEMORY: Final = re.compile(r"^Mem:\s+(.{1,300})$", re.MULTILINE)
+_FIELD: Final = re.compile(r"^(MemTotal|MemAvailable|Shmem):\s+(\d{1,18}) kB", re.MULTILINE)
+_NODE: Final = re.compile(r"^node (\d{1,4}) (cpus|size):[ \t]*(.*?)[ \t]*$", re.MULTILINE)
+MAX_SHARE_LEFT: Final = 0.02
+"""The largest share of available memory that is critical: the kernel is about to kill processes."""
+MIN_SHARED: Final = 0.3
+"""The least share of memory in /dev/shm and the like that is named as the cause."""
+_UNITS: Final = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40, "P": 1 << 50}
+
+
+def read_memory(section: Section) -> Iterator[Finding | Fact]:
+    amounts = _amounts(section.text)
+    total, available = amounts.get("total", 0.0), amounts.get("available")
+    if total and available is not None:
+        yield Fact("memory_available_share", round(available / total, 3))
+        if available <= MAX_SHARE_LEFT * total:
+            yield _used_up(total, available, amounts.get("shared", 0.0))
+    yield from _nodes(section.text)
+
+
+def _amounts(text: str) -> dict[str, float]:
+    """Returns amounts by the names of `free`'s columns, in any unit: only their shares count."""
+    fields = {name: float(value) for name, value in _FIELD.findall(text)}
+    if "MemTotal" in fields and "MemAvailable" in fields:
+        return {
+            "total": fields["MemTotal"], "available": fields["MemAvailable"], "shared": fields.get("Shmem", 0.0)
+        }  # fmt: skip
+    columns, values = _COLUMNS.search(text), _MEMORY.search(text)
+    if not columns or not values:
+        return {}
+    amounts = dict(zip(columns[0].split(), map(_amount, values[1].split()), strict=False))
+    if "available" not in amounts and {"free", "buffers", "cached"} <= amounts.keys():
+        amounts["available"] = amounts["free"] + amounts["buffers"] + amounts["cached"]
+    return amounts
+
+
+def _amount(word: str) -> float:
+    match = re.fullmatch(r"(\d{1,18}(?:\.\d{1,6})?)([KMGTP]?)i?B?", word)
+    return float(match[1]) * _UNITS.get(match[2], 1) if match else 0.0
+
+
+def _used_up(total: float, available: float, shared: float) -> Finding:
+    is_shared = shared >= MIN_SHARED * total
+    told = f"; {shared / total:.0%} are in shared memory (/dev/shm and tmpfs)" if is_shared else ""
+    return finding(
+        "HOST_MEMORY_LOW",
+        "the host's memory",
+        f"is used up: {available / total:.1%} are available{told}",
+        severity=Severity.CRITICAL,
+        evidence={"available_share": round(available / total, 4), "shared_share": round(shared / total, 4)},
+        fix="Remove what dead jobs left in /dev/shm."
+        if is_shared
+        else "Look for what holds it: DataLoader workers, pinned or offloaded memory, a leak; end what is left over.",
+        commands=("ls -lS /dev/shm | head", "ps -eo pid,rss,cmd --sort -rss | head"),
+    )
+
+
+def _nodes(text: str) -> Iterator[Finding | Fact]:
+    """Judges NUMA nodes that have CPUs: those without are GPUs' or memory cards', and may be empty."""
+    shown: dict[str, dict[str, str]] = {}
+    for node, what, value in _NODE.findall(text)[:8192]:
+        shown.setdefault(node, {})[what] = value
+    sizes = {
+        node: int(re.sub(r"\D", "", each["size"])[:15] or 0)
+        for node, each in shown.items()
+        if each.get("cpus") and "size" in each
+    }
+    if shown:
+        yield Fact("numa_nodes_with_cpus", len(sizes))
+    usual = majority(sizes.values()) or max(sizes.values(), default=0)
+    for node, size in sizes.items():
+        if len(sizes) > 1 and 2 * size < usual:
+            yield _small_node(node, size, usual)
+
+
+def _small_node(node: str, size: int, usual: int) -> Finding:
+    return finding(
+        "HOST_MEMORY_LOW",
+        f"NUMA node {node}",
+        f"has {size} MB of memory, others have {usual} MB",
+        severity=Severity.CRITICAL if size == 0 else Severity.WARNING,
+        evidence={"size_megabytes": size, "others_megabytes": usual},
+        fix="Memory modules of this processor are missing, or were switched off after errors: look at the list of "
+        "modules and at the firmware's log, and reseat or replace them.",
+        commands=("dmidecode -t 17", "ipmitool sel elist"),
+    )
+
+
+MEMORY: Final = paste_format("free, numactl -H", _MEMORY_HEAD, read_memory)
+
+
+_LIMITS_HEAD: Final = re.compile(
+    r"^(?:max locked memory\s+\(kbytes, -l\)\s+\w+|Max locked memory\s+\w+\s+\w+\s+bytes)", re.MULTILINE
+)
+_LOCKED: Final = re.compile(
+    r"^(?:max locked memory\s+\(kbytes, -l\)\s+(\d{1,18}|unlimited)"
+    r"|Max locked memory\s+(\d{1,18}|unlimited)\s+\w+\s+bytes)",
+    re.MULTILINE,
+)
+_SEEN: Final = re.compile(
+    r"[Cc]ouldn't allocate MR|ibv_reg_mr|failed to create mr|failed to register memory", re.IGNORECASE
+)
+MIN_LOCKED_BYTES: Final = 1 << 30
+"""The least memory that a process may lock for RDMA: NCCL registers hundreds of MB for each GPU."""
+
+
+def read_limits(section: Section) -> Iterator[Finding | Fact]:
+    for match in list(_LOCKED.finditer(section.text))[:64]:
+        limit = match[1] or match[2]
+        yield Fact("locked_memory", limit)
+        size = None if limit == "unlimited" else int(limit) * (1024 if match[1] else 1)
+        if size is not None and size < MIN_LOCKED_BYTES:
+            yield _limit_finding(size, bool(_SEEN.search(section.text)))
+
+
+def _limit_finding(size: int, seen: bool) -> Finding:
+    return finding(
+        "MEMLOCK_LIMIT",
+        "locked memory",
+        f"is limited to {size // 1024} KiB (ulimit -l)" + (": RDMA could not register memory" if seen else ""),
+        severity=Severity.CRITICAL if seen else Severity.WARNING,
+        evidence={"limit_bytes": size},
+        fix="Where jobs use RDMA, set memlock to unlimited: in /etc/security/limits.conf, and as LimitMEMLOCK=infinity "
+        "of the service that starts them (slurmd, containerd); restart it.",
+        commands=("ulimit -l", "systemctl show slurmd -p LimitMEMLOCK"),
+    )
+
+
+LIMITS: Final = paste_format("ulimit -a", _LIMITS_HEAD, read_limits)

@@ -1,0 +1,234 @@
+"""The formats `sinfo, scontrol show node` and `sacct`: nodes that were taken out of service, with a table of reasons,
+and how jobs ended.
+
+Sources: Slurm (src/sinfo/opts.c, src/common/node_info.c of 20.11 to 25.05; src/sacct, src/common/job_state.c, "JOB
+STATE CODES" of sacct's manual; src/slurmctld/node_mgr.c, src/slurmd/slurmd/req.c, src/slurmctld/ping_nodes.c), LBNL's
+Node Health Check.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple
+
+from laggard.diagnose.pastes.section import Section, parts_of, paste_format
+from laggard.model import Finding, Severity
+from laggard.probes.probe import Fact, finding
+
+
+class DrainReason(NamedTuple):
+    pattern: str
+    code: str
+    severity: Severity | None
+    """None: planned, and no fault."""
+    fix: str
+
+
+_LOG = "Read slurmctld's and slurmd's log of that time; then resume the node: scontrol update node=NODE state=resume."
+DRAIN_REASONS: Final[tuple[DrainReason, ...]] = (
+    DrainReason(r"gres/\S* ?count|gres/gpu|gpu count|missing gpu|gpus? missing|gpu \d+ (?:of|/) ?\d+|fewer gpus",
+        "GPU_MISSING", Severity.CRITICAL,
+        "A GPU does not answer: see nvidia-smi and the kernel's log for its Xid. Restart the node; then reseat it."),
+    DrainReason(r"low realmem|low real ?memory|dimm|memory (?:size|missing|lost)", "HOST_MEMORY_LOW", Severity.CRITICAL,
+        "Memory modules are missing or were switched off after errors (dmidecode -t 17, ipmitool sel elist); where "
+        "the node has always had so much, lower RealMemory in slurm.conf."),
+    DrainReason(r"kill task failed|unkillable|step(?:d)? not terminated|job (?:not )?ending", "NODE_DRAINED",
+        Severity.CRITICAL, "A process of a job could not be killed: it waits in the kernel (state D) for a file system "
+        "or a driver. Find it, and what it waits for, before the node is restarted: ps -eo pid,stat,wchan:30,cmd | "
+        "grep ' D'."),
+    DrainReason(r"\bxid|fallen off|gpu.{0,20}(?:error|fail|lost|bad|fault|fell)", "GPU_XID", Severity.CRITICAL,
+        "Read the kernel's log for the Xid: dmesg -T | grep Xid; it tells what to do with the GPU."),
+    DrainReason(r"\becc\b|row.?remap|uncorrect|\bdbe\b", "GPU_ECC_UNCORRECTED", Severity.CRITICAL,
+        "Look at the GPUs' ECC errors and remapped rows: nvidia-smi -q -d ECC,ROW_REMAPPER; and at the host's memory."),
+    DrainReason(r"nvlink|nvswitch|fabric ?manager", "FABRIC_NOT_READY", Severity.CRITICAL,
+        "Check the fabric manager and the NVLinks: systemctl status nvidia-fabricmanager, nvidia-smi nvlink -s."),
+    DrainReason(r"\bib\d?\b|infiniband|\bmlx\d|\bhca\b|\bnic\b|\broce\b|link down|port down", "RDMA_PORT_DOWN",
+        Severity.CRITICAL, "Check the port and its cable: ibstat, mlxlink -d DEVICE -m -c."),
+    DrainReason(r"no space|disk full|full disk|low tmpdisk|/\S* (?:is )?full|fs_(?:free|used|size|inodes)", "DISK_FULL",
+        Severity.CRITICAL, "Remove what fills the disk: df -h, df -i."),
+    DrainReason(r"\bmounts?\b|mounted|lustre|\bnfs\b|gpfs|beegfs|weka|stale file|file ?system", "MOUNT_HUNG",
+        Severity.CRITICAL, "Check the mounts of that node and their server."),
+    DrainReason(
+        r"prolog|epilog|health ?check|nhc:|batch job complete f|unexpectedly rebooted|not respon|low socket|low cpu|"
+        r"invalid|duplicate jobid|node configuration differs|cgroup|plugin", "NODE_DRAINED", Severity.CRITICAL, _LOG),
+    DrainReason(
+        r"maint|upgrade|update|kernel|reboot|firmware|reserv|planned|burn.?in|patch|install|test|replac|rma\b|decom|reimag"
+        r"|power|scheduled|move|debug", "NODE_DRAINED", None, _LOG),
+)  # fmt: skip
+"""The first that is found in a reason counts; the last one is of what is planned."""
+OTHER_REASON: Final = DrainReason("", "NODE_DRAINED", Severity.WARNING, _LOG)
+_COMPILED: Final = tuple((re.compile(row.pattern, re.IGNORECASE), row) for row in DRAIN_REASONS)
+
+
+_BROKEN: Final = re.compile(
+    r"fail|error|fault|lost|missing|\bdown\b|\bno[t ]|\blow\b|xid|uncorrect|\becc\b|\bbad\b|dead|hung|hang|unkill|stuck"
+    r"|stale|fell|fallen|throttl|mismatch|reported|time(?:d )?out|invalid|unexpected|panic|broken|\bhot\b",
+    re.IGNORECASE,
+)
+_PLANNED: Final = re.compile(
+    r"maint|upgrad|updat|firmware|reserv|planned|burn.?in|patch|install|decom|reimag|scheduled|migrat", re.IGNORECASE
+)
+
+
+def drain_reason(text: str) -> DrainReason:
+    """The row of a reason. What somebody plans for GPUs, links or mounts is no fault of theirs."""
+    if _PLANNED.search(text[:400]) and not _BROKEN.search(text[:400]):
+        return DRAIN_REASONS[-1]
+    return next((row for pattern, row in _COMPILED if pattern.search(text[:400])), OTHER_REASON)
+
+
+_NODES_HEAD: Final = re.compile(
+    r"^(?:REASON\s+USER\s+TIMESTAMP\b.*NODELIST|PARTITION\s.*\bSTATE\b.*|NODELIST\s.*\bSTATE\b.*|NodeName=\S+ .*)\s*$",
+    re.MULTILINE,
+)
+_REASONS: Final = re.compile(r"^REASON\s+USER\s+TIMESTAMP\b.*NODELIST\s*$")
+_ROW: Final = re.compile(
+    r"^(\S.{0,400}?)\s+([\w.()-]+)\s+(\d{4}-\d\d-\d\dT\S+|Unknown|None)\s+(?:([a-z*~#!%$@^+_-]+)\s+)?(\S+)\s*$"
+)
+_NODE: Final = re.compile(r"^NodeName=(\S+)", re.MULTILINE)
+_REASON: Final = re.compile(r"^[^\S\n]*Reason=(.{1,1000}?)(?: \[([\w.-]+)@([^\]\n]+)\])?\s*$", re.MULTILINE)
+_STATE: Final = re.compile(r"\bState=(\S+)")
+_OUT: Final = re.compile(r"DOWN|DRAIN|FAIL|NOT_RESPONDING|INVALID_REG", re.IGNORECASE)
+_ON_PURPOSE: Final = re.compile(r"REBOOT|MAINT|POWER|PLANNED", re.IGNORECASE)
+_DEAD: Final = re.compile(r"(?:down|fail|unk)\w*\*?|\w+\*")
+MAX_NODES: Final = 4096
+
+
+def read_nodes(section: Section) -> Iterator[Finding | Fact]:
+    blocks = [(head[1], block) for head, block in parts_of(_NODE, section.text, MAX_NODES)]
+    told: set[str] = set()
+    for name, block in blocks:
+        for found in _judge_node(name, block):
+            told.add(name)
+            yield found
+    lines = section.text.split("\n")[: MAX_NODES * 4]
+    rows = [match for match in map(_ROW.match, _after_head(lines, _REASONS)) if match]
+    yield Fact("nodes", len(blocks) + len(rows))
+    if not rows and any(_REASONS.match(line.rstrip()) for line in lines):
+        yield Fact("no_node_has_a_reason", True)  # a heading alone is all that `sinfo -R` prints then
+    for match in rows[:MAX_NODES]:
+        if match[5] not in told:
+            told.add(match[5])
+            yield from _node_finding(match[5], match[4] or "drained or down", match[1], match[2], match[3])
+    yield from _states(lines, bool(rows or blocks))
+
+
+def _judge_node(name: str, block: str) -> Iterator[Finding]:
+    state, reason = _STATE.search(block), _REASON.search(block)
+    if state and _OUT.search(state[1]) and not _ON_PURPOSE.search(state[1]):
+        text = reason[1] if reason else "no reason is given"
+        yield from _node_finding(name, state[1], text, (reason and reason[2]) or "", (reason and reason[3]) or "")
+
+
+def _after_head(lines: list[str], head: re.Pattern[str]) -> Iterator[str]:
+    """Yields the lines of a table, up to an empty one."""
+    inside = False
+    for line in lines:
+        if head.match(line.rstrip()):
+            inside = True
+        elif not line.strip():
+            inside = False
+        elif inside:
+            yield line
+
+
+def _states(lines: list[str], told: bool) -> Iterator[Finding | Fact]:
+    """Judges sinfo's table of states: nodes that do not answer. `sinfo -R` tells why others are drained."""
+    head = next((line.split() for line in lines if "STATE" in line and "NODELIST" in line and "REASON" not in line), [])
+    if not head:
+        return
+    out = [line.split() for line in lines if len(line.split()) == len(head)]
+    place, names = head.index("STATE"), head.index("NODELIST")
+    states = {row[names]: row[place] for row in out if row != head}
+    bad = {names: state for names, state in states.items() if _DEAD.fullmatch(state)}
+    yield Fact("nodes_out", {name: state for name, state in states.items() if _OUT.search(state)})
+    for name, state in bad.items() if not told else ():
+        yield from _node_finding(name, state, "Not responding" if state.endswith("*") else "no reason is given", "", "")
+
+
+def _node_finding(name: str, state: str, reason: str, user: str, when: str) -> Iterator[Finding]:
+    row = drain_reason(reason)
+    if row.severity is None:
+        return
+    yield finding(
+        row.code,
+        f"node {name}",
+        f"is {state}, the reason: {reason.strip()}",
+        severity=row.severity,
+        evidence={"reason": reason.strip(), "set_by": user or None, "since": when or None, "state": state},
+        fix=row.fix,
+        commands=(f"scontrol show node {name}", "sinfo -R -o '%60E %12u %19H %N'"),
+    )
+
+
+SLURM_NODES: Final = paste_format("sinfo, scontrol show node", _NODES_HEAD, read_nodes)
+
+
+_JOBS_HEAD: Final = re.compile(r"^[^\S\n]*JobID(?:Raw)?\b[^\n]*\bState\b[^\n]*(?:\n[ -]*--[ -]*)?$", re.MULTILINE)
+_MEMORY = "Ask for more memory, or use less: fewer DataLoader workers, no copy of the data set in each."
+_JOB_LOG = "The job's own output says why: give it to `laggard diagnose` with this table."
+JOB_STATES: Final[tuple[tuple[str, str, str, Severity, str], ...]] = (
+    ("OUT_OF_ME", "JOB_HOST_OUT_OF_MEMORY", "was killed for its memory limit", Severity.CRITICAL, _MEMORY),
+    ("NODE_FAIL", "JOB_KILLED", "ended because a node failed", Severity.CRITICAL, "Look at the node: sinfo -R."),
+    ("BOOT_FAIL", "JOB_KILLED", "ended because a node did not boot", Severity.CRITICAL, "Look at the node: sinfo -R."),
+    ("PREEMPTED", "JOB_PREEMPTED", "was preempted", Severity.CRITICAL, "Start it again from its checkpoint."),
+    ("TIMEOUT", "JOB_PREEMPTED", "reached its time limit", Severity.CRITICAL, "Ask for more time, or save in time."),
+    ("DEADLINE", "JOB_PREEMPTED", "reached its deadline", Severity.CRITICAL, "Submit it with a later deadline."),
+    ("CANCELLED", "JOB_KILLED", "was cancelled", Severity.WARNING, "Ask who cancelled it: the number is a user's."),
+    ("FAILED", "JOB_EXCEPTION", "failed", Severity.WARNING, _JOB_LOG),
+)
+MAX_JOBS: Final = 8
+"""The most jobs that are told of, the last ones."""
+
+
+def read_jobs(section: Section) -> Iterator[Finding | Fact]:
+    jobs: dict[str, list[dict[str, str]]] = {}
+    for row in _rows(section.text.split("\n")[:65536]):
+        jobs.setdefault(re.split(r"[.+]", row.get("JobID") or row.get("JobIDRaw") or "")[0], []).append(row)
+    yield Fact("jobs", len(jobs))
+    for job in list(jobs)[-MAX_JOBS:]:
+        if found := _judge(job, jobs[job]):
+            yield found
+
+
+def _rows(lines: list[str]) -> Iterator[dict[str, str]]:
+    names: list[str] = []
+    spans: list[tuple[int, int]] = []
+    for number, line in enumerate(lines):
+        if _JOBS_HEAD.match(line):
+            names = line.rstrip("|\n").split("|") if "|" in line else line.split()
+            below = lines[number + 1] if number + 1 < len(lines) else ""
+            spans = [match.span() for match in re.finditer(r"-+", below)] if "|" not in line else []
+        elif names and not line.strip():
+            names = []
+        elif names and not set(line) <= set("- "):
+            cells = line.split("|") if not spans else [line[begin:end].strip() for begin, end in spans]
+            yield dict(zip(names, map(str.strip, cells), strict=False))
+
+
+def _judge(job: str, rows: list[dict[str, str]]) -> Finding | None:
+    """Judges a job by its own row, and by its steps where its own row says only that it failed."""
+    if rows[0].get("State", "").startswith(("COMPLETED", "RUNNING", "PENDING")):
+        return None
+    for prefix, code, words, severity, fix in JOB_STATES:
+        for row in rows:
+            if row.get("State", "").startswith(prefix):
+                return _job_finding(code, job, f"{words} ({_ending(row)})", severity, row, fix)
+    return None
+
+
+def _ending(row: Mapping[str, str]) -> str:
+    exits = row.get("ExitCode", "")
+    return f"{row['State']}, exit code {exits}" if exits else row["State"]
+
+
+def _job_finding(code: str, job: str, summary: str, severity: Severity, row: Mapping[str, str], fix: str) -> Finding:
+    kept = {
+        name.lower(): row[name] for name in ("NodeList", "MaxRSS", "ReqMem", "Elapsed", "Timelimit") if row.get(name)
+    }
+    commands = (f"sacct -j {job} --format=JobID,State,ExitCode,MaxRSS,ReqMem,NodeList",)
+    return finding(code, f"job {job}", summary, severity=severity, evidence=kept, fix=fix, commands=commands)
+
+
+SLURM_JOBS: Final = paste_format("sacct", _JOBS_HEAD, read_jobs)

@@ -1,0 +1,1 @@
+"""The modules that every room may import, and that import no room."""

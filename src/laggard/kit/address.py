@@ -1,0 +1,69 @@
+"""Addresses of daemons and databases, with and without the login in them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+from urllib.parse import parse_qsl, urlsplit
+
+if TYPE_CHECKING:
+    from ipaddress import IPv4Address, IPv6Address
+
+
+def as_url(address: str, port: int) -> str:
+    """`address` as a URL where it is written as HOST or HOST:PORT; `port`: for one that names none. What names its
+    scheme stays as it is."""
+    if not address or "://" in address:
+        return address
+    server, slash, path = address.partition("/")
+    host = server.rpartition("@")[2]
+    named = host.rpartition(":")[2].isdecimal() and not host.endswith("]") and (host.count(":") == 1 or "]:" in host)
+    return f"http://{server}{'' if named else f':{port}'}{slash}{path}"
+
+
+def without_login(url: str) -> str:
+    """`url` for messages, logs and pages: less the user and the password before its host, and less its query and
+    fragment, which may hold a token. It need not be an address."""
+    scheme, separator, rest = url.partition("://")
+    if not separator:
+        scheme, rest = "", url
+    host_and_path = rest.rpartition("@")[2]  # the last one: a password may have an @
+    return scheme + separator + host_and_path.partition("?")[0].partition("#")[0]
+
+
+def ip_of(text: str) -> IPv4Address | IPv6Address | None:
+    """The address that `text` is, without a zone, and an IPv4 address within IPv6 as that; None where it is none."""
+    import ipaddress  # here: the gate, which has to start fast, needs none
+
+    try:
+        found = ipaddress.ip_address(text.partition("%")[0])
+    except ValueError:
+        return None
+    return (found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None) or found
+
+
+# URLs of PostgreSQL in place of a file's path. Standard library only.
+
+_SCHEMES: Final = ("postgresql://", "postgres://")
+"""Those of libpq: https://www.postgresql.org/docs/current/libpq-connect.html#LIBPQ-CONNSTRING-URIS"""
+
+_SECRETS: Final = frozenset(("password", "sslpassword"))
+
+
+def is_database_url(place: str) -> bool:
+    return place.startswith(_SCHEMES)
+
+
+def refusal(url: str) -> str:
+    """The reason why it is not taken; empty where it is. A password in it would be read by everybody who reads the
+    command line, the settings or a log."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return "is no URL: write postgresql://HOST/NAME"
+    login = parts.netloc.rpartition("@")[0]
+    if ":" in login or any(name.lower() in _SECRETS for name, _ in parse_qsl(parts.query, keep_blank_values=True)):
+        return (
+            "is given with a password: put that into a file of mode 0600 and name it, as passfile=FILE in the URL or "
+            "as PGPASSFILE"
+        )
+    return ""

@@ -1,0 +1,135 @@
+"""The cost model gives back the law that runs were made from, and says what they cannot tell."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from laggard.recommend.zero import (
+    MemoryPlan,
+    Network,
+    Observation,
+    StateBytes,
+    activation_bounds,
+    collective_seconds,
+    ring_seconds,
+    stage_collectives,
+    stage_seconds,
+    state_bytes,
+)
+from laggard.reports.runs import Configuration
+from laggard.reports.step_model import fit_step_model, predict, solve_nonnegative
+
+SAMPLE, MICRO_STEP = 3e-3, 8e-3
+EXTRA = {1: 0.0, 2: 20e-3}
+ONCE = {1: 170e-3, 2: 10e-3}
+
+
+def made(sizes: list[tuple[int, int]], noise: float = 0.0, seed: int = 0) -> list[Configuration]:
+    random = np.random.default_rng(seed)
+    found = []
+    for stage in (1, 2):
+        for micro_batch, grad_accum in sizes:
+            seconds = SAMPLE * micro_batch * grad_accum + (MICRO_STEP + EXTRA[stage]) * grad_accum + ONCE[stage]
+            speed = micro_batch * grad_accum / seconds * np.exp(random.normal(0, noise))
+            found.append(Configuration("p", stage, micro_batch, grad_accum, (), float(speed), ()))
+    return found
+
+
+def test_runs_of_several_global_batches_tell_all_parts() -> None:
+    model = fit_step_model(made([(16, 4), (32, 4), (64, 4), (64, 8), (16, 16)]))
+    assert model is not None
+    found = {each.name: each for each in model.parameters}
+    assert found["a sample"].seconds == pytest.approx(SAMPLE)
+    assert found["a micro-step"].seconds == pytest.approx(MICRO_STEP)
+    assert found["stage 2 a micro-step"].seconds == pytest.approx(EXTRA[2])
+    assert found["stage 1 a step"].seconds == pytest.approx(ONCE[1])
+    assert all(each.identifiable for each in model.parameters)
+
+
+def test_at_one_global_batch_computing_and_what_is_done_once_are_not_told_apart() -> None:
+    model = fit_step_model(made([(16, 32), (32, 16), (64, 8), (128, 4)], 0.005))
+    assert model is not None
+    found = {each.name: each for each in model.parameters}
+    assert [name for name, each in found.items() if not each.identifiable] == [
+        "a sample",
+        "stage 1 a step",
+        "stage 2 a step",
+    ]
+    extra = found["stage 2 a micro-step"]
+    assert extra.low is not None and extra.high is not None and extra.low < EXTRA[2] < extra.high
+
+
+def test_intervals_hold_what_they_promise() -> None:
+    held = 0
+    for seed in range(8):
+        model = fit_step_model(made([(16, 4), (32, 4), (64, 4), (64, 8), (16, 16)], 0.03, seed))
+        assert model is not None
+        found = predict(model, 2, 128, 4)
+        assert found is not None and found.low is not None and found.high is not None
+        right = 512 / (SAMPLE * 512 + (MICRO_STEP + EXTRA[2]) * 4 + ONCE[2])
+        held += found.low <= right <= found.high
+    assert held >= 5
+
+
+def test_with_as_many_parts_as_runs_there_is_no_interval() -> None:
+    model = fit_step_model(made([(16, 4)]))
+    assert model is not None and model.noise is None
+    assert all(each.low is None for each in model.parameters)
+    assert predict(model, 3, 16, 4) is None
+    assert fit_step_model([Configuration("p", 1, 8, 8, (), None, ())]) is None
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 1000))
+def test_nonnegative_least_squares_is_at_its_optimum(seed: int) -> None:
+    """Karush, Kuhn and Tucker: where a part is positive the gradient is 0, else it points below 0."""
+    random = np.random.default_rng(seed)
+    design, target = random.normal(size=(9, 4)), random.normal(size=9)
+    found = solve_nonnegative(design, target)
+    gradient = design.T @ (target - design @ found)
+    assert (found >= 0).all() and (gradient < 1e-6).all() and np.abs(gradient[found > 0]).max(initial=0) < 1e-6
+
+
+def test_volumes_of_the_stages() -> None:
+    assert [(each.op, each.size_bytes, each.times) for each in stage_collectives(2, 10.0, 4, 4)] == [
+        ("all_reduce", 40.0, 4),
+        ("all_gather", 20.0, 1),
+    ]
+    network = Network(gpus=16, bus_bandwidth=184e9, latency=0.0, nodes=2)
+    assert ring_seconds("all_gather", 0.44e9 * 2, network) == pytest.approx(4.5e-3, rel=0.05)  # measured: 4.41 to 4.51
+    assert ring_seconds("all_reduce", 0.44e9 * 4, network) == pytest.approx(17.9e-3, rel=0.01)
+    assert stage_seconds(3, 1e9, 4, network) > stage_seconds(2, 1e9, 4, network) > stage_seconds(1, 1e9, 4, network)
+    assert stage_seconds(3, 1e9, 4, Network(1, 1e9)) == 0.0
+
+
+def test_small_messages_go_by_the_tree_on_many_nodes() -> None:
+    network = Network(gpus=1024, bus_bandwidth=200e9, nodes=128)
+    assert collective_seconds("all_reduce", 1024, network) < ring_seconds("all_reduce", 1024, network) / 10
+    assert collective_seconds("all_reduce", 8e9, network) == pytest.approx(
+        ring_seconds("all_reduce", 8e9, network), rel=0.2
+    )
+
+
+def test_memory_of_the_stages() -> None:
+    plan = MemoryPlan(parameters=1e9, gpus=8, gpu_bytes=80e9)
+    assert [state_bytes(stage, plan) for stage in range(4)] == pytest.approx([16e9, 5.5e9, 3.75e9, 2e9])
+
+
+@pytest.mark.parametrize("gpus", [16, 64, 128])
+@pytest.mark.parametrize(("gradient", "teacher"), [(2, 16e9), (4, 0.0)])
+def test_published_runs_out_of_memory_are_explained(gpus: int, gradient: int, teacher: float) -> None:
+    """Both with a teacher in memory and with gradients in fp32: the runs alone do not decide which."""
+    plan = MemoryPlan(8e9, gpus, 80e9, StateBytes(gradient=gradient), teacher)
+    fitted = {1: (64,), 2: (64, 128), 3: (64, 128, 256)}
+    seen = [Observation(stage, size, True) for stage, sizes in fitted.items() for size in sizes]
+    seen += [Observation(1, 128, False), Observation(2, 256, False)]
+    bounds = activation_bounds(seen, plan)
+    assert bounds.consistent and bounds.high is not None
+
+
+def test_observations_that_contradict_the_plan() -> None:
+    plan = MemoryPlan(8e9, 8, 80e9)
+    assert not activation_bounds([Observation(1, 64, True), Observation(3, 8, False)], plan).consistent

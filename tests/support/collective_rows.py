@@ -1,0 +1,54 @@
+"""Collectives of a job, from rows that a test writes down."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from laggard.kit.constants import OPS
+from laggard.locate.collectives import Collectives, ProcessGroup
+from laggard.locate.job_timings import JobTimings
+
+DTYPES = {"column": np.int32, "group": np.int32, "peer": np.int32, "op": np.int8}
+
+
+class Row(NamedTuple):
+    """One rank's part in a collective, a send or a receive, by that rank's clock."""
+
+    column: int
+    step: int
+    group: int
+    op: str
+    seq: int
+    start: float
+    end: float
+    waited: float = math.nan
+    size: int = 1000
+    peer: int = -1
+
+
+def collectives(rows: Iterable[Row], groups: Sequence[ProcessGroup]) -> Collectives:
+    by_number = (row._replace(op=OPS.index(row.op)) for row in rows)  # type: ignore[arg-type]
+    columns = zip(Row._fields, zip(*by_number, strict=True), strict=True)
+    arrays: dict[str, Any] = {name: np.array(values, DTYPES.get(name)) for name, values in columns}
+    return Collectives(**arrays, groups=tuple(groups))
+
+
+def of(timings: JobTimings) -> Collectives:
+    """The collectives of a job that has some."""
+    assert timings.collectives is not None
+    return timings.collectives
+
+
+def changed(timings: JobTimings, **changes: Any) -> JobTimings:
+    """The job with other values of its collectives."""
+    return dataclasses.replace(timings, collectives=dataclasses.replace(of(timings), **changes))
+
+
+def only(timings: JobTimings, kept: np.ndarray) -> JobTimings:
+    """The job with those records of its collectives that are `kept`."""
+    return changed(timings, **{name: getattr(of(timings), name)[kept] for name in Row._fields})
