@@ -95,7 +95,8 @@ def code_lines(module: str) -> int:
 
 def room_of(module: str) -> str:
     parts = module.split(".")
-    return parts[1] if len(parts) > 1 and (PACKAGE / parts[1]).is_dir() else "cli, model and single files"
+    is_folder = len(parts) > 1 and any((PACKAGE / parts[1]).glob("*.py"))  # one that is gone may have left __pycache__
+    return parts[1] if is_folder else "cli, model and single files"
 
 
 @cache
