@@ -39,7 +39,6 @@ from laggard.locate.medians import middle
 from laggard.locate.partial_verdict import NOTHING_FOUND, PAIR, PartialVerdict, corrupt_ranks
 from laggard.locate.slow.busy_threads import (
     accuses,
-    by_turns_notes,
     culprit_may_be_missing,
     least_wait_notes,
     missing_ranks_notes,
@@ -47,29 +46,19 @@ from laggard.locate.slow.busy_threads import (
     slow_at_their_own_experts,
     unnamed_time_notes,
     with_busy_threads,
-    without_shared_data,
-    without_turns,
 )
+from laggard.locate.slow.by_place import by_place
 from laggard.locate.slow.culprits import (
-    brief_notes,
     doubted_notes,
-    rank_zero_note,
+    left_notes,
+    left_to_scripts,
     slow_culprits,
     stall_notes,
     stalls_beside,
 )
 from laggard.locate.slow.host_facts import with_host_facts
-from laggard.locate.slow.intermittent import doubted_ranks, intermittent_ranks
-from laggard.locate.slow.ranks import (
-    Slow,
-    has_stages_of_its_own,
-    machines_of_their_own_work,
-    machines_of_their_stages,
-    machines_slow_elsewhere,
-    slow_ranks,
-)
-from laggard.locate.slow.significance import by_place
-from laggard.locate.slow.steps import MIN_STEPS, Steps, longest_stage_notes, steps_needed
+from laggard.locate.slow.ranks import Slow, slow_ranks
+from laggard.locate.slow.steps import Steps, longest_stage_notes, steps_needed
 from laggard.model import MAX_NAMED_RANKS, Culprit, Location, Note, Verdict, Window
 
 _HOST_PHASES = ("input", "between_steps", *SCRIPT_PHASES)
@@ -168,38 +157,25 @@ def _slow_ranks(timings: JobTimings, steps: Steps) -> _SlowRanks:
         return _SlowRanks(notes=(_unseen_waits_note(timings),), conclusive=False)
     placed = by_place(timings, steps)
     steps = placed.steps
-    found = slow_ranks(steps, timings.nodes)
-    if not found and steps.phased:
-        steps, found = _slow_machines(timings, steps)
+    compared = slow_ranks(steps, timings.nodes)
+    found = compared.slow
     if not found and timings.stages is not None and (steps.peers.sizes == 1).any():
         beside, found = slow_at_their_own_experts(steps, timings.nodes, timings.stages)
         steps = beside if found else steps
     unnamed = () if found else unnamed_time_notes(timings, steps)
-    lasting = found if steps.live else [rank for rank in found if not rank.brief]
-    often = intermittent_ranks(steps, timings.nodes, lasting, timings.collectives)
-    if often and timings.positions is not None and len(timings.ranks) < timings.world_size:
-        often = without_shared_data(steps, timings.nodes, often)
-    sometimes = without_turns(steps, often)
-    turns = by_turns_notes(timings, often, sometimes)
-    again = {column for each in sometimes for column in each.columns}
-    found = [rank for rank in found if not (rank.brief and again >= set(rank.columns))]
-    logging = [each for each in sometimes if not steps.phased and timings.ranks[each.columns[0]] == 0]
-    found += [each for each in sometimes if each not in logging]
-    brief = [rank for rank in found if rank.brief]
-    lasting = [rank for rank in found if not rank.brief]
-    culprits, ratio, uneven = slow_culprits(timings, steps, lasting)
+    left = left_to_scripts(timings, steps, [*found, *([compared.doubted] if compared.doubted else ())])
+    found = [each for each in found if each not in left]
+    culprits, ratio, uneven = slow_culprits(timings, steps, found)
     culprits = with_busy_threads(timings, with_host_facts(timings, culprits))
     network = _in_network(timings, steps, found, culprits)
     culprits, links = (*culprits, *network.hosts), network.links
-    stalls = stall_notes(steps, lasting)
-    typical = float(steps.duration[~stalls_beside(steps, lasting)].mean()) if stalls else None
+    stalls = stall_notes(steps, found)
+    typical = float(steps.duration[~stalls_beside(steps, found)].mean()) if stalls else None
     stages = () if culprits or links else longest_stage_notes(timings, steps)
-    few = () if culprits or links or network.later else _in_few_steps(timings, steps, found)
-    told = not accuses(unnamed) and not stages and not placed.confounded and not few
-    seen_healthy = told and all(rank.since >= MIN_STEPS for rank in brief)
-    logs = (rank_zero_note(timings, each) for each in logging)
-    notes = (*placed.notes, *brief_notes(timings, brief), *turns, *unnamed, *uneven)
-    notes = (*notes, *stalls, *stages, *logs, *few, *network.notes)
+    undecided = () if culprits or links or network.later or left else doubted_notes(timings, steps, compared)
+    seen_healthy = not accuses(unnamed) and not stages and not placed.confounded and not undecided
+    logs = left_notes(timings, left)
+    notes = (*placed.notes, *unnamed, *uneven, *stalls, *stages, *logs, *undecided, *network.notes)
     by_cost = sorted((*culprits, *links, *network.later), key=lambda culprit: -(culprit.recoverable_ratio or 0.0))
     if timings.hidden_by:
         seen = tuple(culprit for culprit in by_cost if culprit.phase in _HOST_PHASES)
@@ -207,16 +183,6 @@ def _slow_ranks(timings: JobTimings, steps: Steps) -> _SlowRanks:
         hidden = _hidden_waits_note(timings, doubted)
         return _SlowRanks(seen, (*notes, hidden), round(ratio, 3) if seen else None, typical, conclusive=False)
     return _SlowRanks(tuple(by_cost), notes, round(ratio, 3), typical, seen_healthy and not network.notes)
-
-
-def _in_few_steps(timings: JobTimings, steps: Steps, found: Sequence[Slow]) -> tuple[Note, ...]:
-    """The note on ranks whose slow steps cost much and are few; where no phases are known, rank 0 may have logged."""
-    if found:
-        return ()
-    doubted = doubted_ranks(steps, timings.nodes)
-    return doubted_notes(
-        timings, [each for each in doubted if steps.phased or int(timings.ranks[each.columns[0]]) != 0]
-    )
 
 
 class _InNetwork(NamedTuple):
@@ -247,23 +213,6 @@ def _in_network(timings: JobTimings, steps: Steps, found: Sequence[Slow], culpri
         return _InNetwork(hosts, links, later.culprits, later.notes)
     unlike = () if ways is None or timings.hidden_by else unlike_ways(timings, ways, steps, in_network)
     return _InNetwork(hosts, links, notes=unlike)
-
-
-def _slow_machines(timings: JobTimings, steps: Steps) -> tuple[Steps, list[Slow]]:
-    """The machine that is slow in what the test of ranks does not see, and the steps that show it: between the phases,
-    or in what hosts do by themselves where nobody elsewhere does its ranks' work."""
-    nodes, work = timings.nodes, steps.peers.number
-    if machines := machines_slow_elsewhere(with_other := steps.with_other(), nodes):
-        return with_other, machines
-    if has_stages_of_its_own(work, nodes):
-        host = steps.with_host_phases(nodes)
-        if machines := machines_of_their_stages(host, work, nodes):
-            return host, machines
-    if timings.stages is not None:
-        host = steps.with_host_phases(nodes, timings.stages)
-        if machines := machines_of_their_own_work(host, work, nodes):
-            return host, machines
-    return steps, []
 
 
 def _without_moved_by_slow(

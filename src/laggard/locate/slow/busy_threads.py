@@ -14,9 +14,8 @@ from laggard.kit.constants import PHASES
 from laggard.kit.words import counted, ranks_text, seconds_text, step_times_text
 from laggard.locate.job_timings import WARM_UP_STEPS, Floats, JobTimings, OwnThreads
 from laggard.locate.medians import last_axis_median, median, median_over_steps, middle
-from laggard.locate.slow.ranks import Slow, is_waited_for, slow_ranks
-from laggard.locate.slow.significance import MIN_KNOWN
-from laggard.locate.slow.steps import OTHER, Steps, node_numbers, steps_needed
+from laggard.locate.slow.ranks import MIN_KNOWN, Slow, is_waited_for, slow_ranks
+from laggard.locate.slow.steps import OTHER, Steps, steps_needed
 from laggard.locate.slow.uneven_work import MIN_UPDATE_SHARE
 from laggard.model import MAX_NAMED_RANKS, Culprit, Note
 
@@ -92,14 +91,14 @@ def slow_at_their_own_experts(
     if not steps.phased or not judged.any():
         return steps, []
     beside = steps.regrouped(number, nodes)
-    found = [each for each in slow_ranks(beside, nodes) if judged[list(each.columns)].all()]
+    found = [each for each in slow_ranks(beside, nodes).slow if judged[list(each.columns)].all()]
     return beside, [each for each in found if _is_slower(beside, each) and is_waited_for(beside, each)]
 
 
 def _is_slower(steps: Steps, each: Slow) -> bool:
     own = np.isin(np.arange(len(steps.peers.number)), each.columns)
     others = ~own & np.isin(steps.peers.number, steps.peers.number[list(each.columns)])
-    phases = steps.phases[each.since :]
+    phases = steps.phases[each.since : each.until]
     passes, update = _ratio(phases[:, :, _PASSES].sum(axis=2), own, others), _ratio(phases[:, :, _UPDATE], own, others)
     tells = median(median_over_steps(phases[:, others, _UPDATE])) >= MIN_UPDATE_SHARE * median(steps.duration)
     less, more = sorted((passes - 1, update - 1))
@@ -111,47 +110,6 @@ def _ratio(seconds: Floats, own: NDArray[np.bool_], others: NDArray[np.bool_]) -
     level = median_over_steps(seconds)
     usual = median(level[others])
     return median(level[own]) / usual if usual > 0 else 0.0
-
-
-# Tells a rank that is slow now and then from one whose data take longer now and then. Pure.
-#
-# Ranks of one replica work on the same sequences, stage after stage: where these take longer, all of them do, whatever
-# else they do. With their recordings lost, one that is left seems to be slow by itself among the other replicas' ranks.
-
-ALIKE: Final = 0.9
-"""The correlation from which on two ranks are slower than their peers in the same steps, by as much. Of ranks that wait
-for a slow one nothing of it is in their own time."""
-
-MIN_ALIKE: Final = 2
-"""The number of such ranks, on other machines and of other stages."""
-
-
-def without_shared_data(steps: Steps, nodes: Sequence[str | None], slow: Sequence[Slow]) -> list[Slow]:
-    """`slow` without the ranks that are slow in the same steps as ranks elsewhere that do other work."""
-    machine = node_numbers(nodes)
-    return [each for each in slow if _alike(steps, machine, each.columns) < MIN_ALIKE]
-
-
-def _alike(steps: Steps, machine: NDArray[np.int64], columns: Sequence[int]) -> int:
-    work = steps.peers.number
-    here, own = set(machine[list(columns)].tolist()), set(work[list(columns)].tolist())
-    others = [
-        column
-        for column in range(steps.excess.shape[1])
-        if int(machine[column]) not in here and int(work[column]) not in own
-    ]
-    if not others:
-        return 0
-    series = np.nan_to_num(steps.excess[:, list(columns)]).mean(axis=1)
-    return int((_correlations(series, np.nan_to_num(steps.excess[:, others])) >= ALIKE).sum())
-
-
-def _correlations(series: Floats, others: Floats) -> Floats:
-    """[K]: the correlation (Pearson's) of a series [S] with each of the `others` [S, K]; 0 of one that is constant."""
-    one, many = series - series.mean(), others - others.mean(axis=0)
-    length = np.sqrt((one**2).sum() * (many**2).sum(axis=0))
-    found: Floats = np.divide(one @ many, length, out=np.zeros(many.shape[1]), where=length > 0)
-    return found
 
 
 # Tells of a rank that the others wait for, and whose time belongs to no phase. Pure.
@@ -168,8 +126,8 @@ def unnamed_time_notes(timings: JobTimings, steps: Steps) -> tuple[Note, ...]:
     """A note on each such rank, the slowest first. `steps`: in whose phases nobody is slow."""
     if not steps.phased:
         return ()
-    found = slow_ranks(steps.with_other(), timings.nodes)
-    told = [each for each in found if not (each.brief or each.whole_host) and is_waited_for(steps, each)]
+    found = slow_ranks(steps.with_other(), timings.nodes).slow
+    told = [each for each in found if not each.whole_host and is_waited_for(steps, each)]
     return tuple(filter(None, (_note(timings, steps, each) for each in told[:MAX_NOTES])))
 
 
@@ -182,7 +140,7 @@ def _note(timings: JobTimings, steps: Steps, each: Slow) -> Note | None:
     (column,) = each.columns
     same = steps.peers.number == steps.peers.number[column]
     peers = np.flatnonzero(same & (np.arange(len(same)) != column))
-    unnamed = steps.phases[each.since :, :, OTHER]
+    unnamed = steps.phases[each.since : each.until, :, OTHER]
     own, theirs = median(unnamed[:, column]), median(last_axis_median(unnamed[:, peers])) if len(peers) else 0.0
     if own - theirs < MIN_SHARE * each.excess:
         return None
@@ -226,44 +184,6 @@ def _stepless_text(ranks: Sequence[int], some: bool) -> str:
     has, whom = ("has", "it") if len(ranks) == 1 else ("have", "them")
     steps = "too few steps" if some else "no steps"
     return f"the others wait, and {ranks_text(ranks)} {has} {steps} to be compared by: they may wait for {whom}"
-
-
-# Tells ranks that are slow by turns from one that is slow now and then. Pure.
-#
-# Where each rank of those that do the same work is slow in some steps, nobody is left to compare it with: whatever runs
-# beside them on their machines holds up one after the other.
-
-CLEAR_COST_RATIO: Final = 4.0
-"""The ratio of a rank's cost to the next one's from which on it is a culprit all the same."""
-
-
-def without_turns(steps: Steps, slow: Sequence[Slow]) -> list[Slow]:
-    """`slow` without the ranks that are slow by turns."""
-    number, kept = steps.peers.number, list(slow)
-    for peers in {int(number[each.columns[0]]) for each in slow}:
-        members = set(np.flatnonzero(number == peers).tolist())
-        own = sorted((each for each in slow if members >= set(each.columns)), key=_cost, reverse=True)
-        if len(own) < 2 or {column for each in own for column in each.columns} != members:
-            continue
-        first = own[:1] if _cost(own[0]) >= CLEAR_COST_RATIO * _cost(own[1]) else []
-        kept = [each for each in kept if each not in own or each in first]
-    return kept
-
-
-def by_turns_notes(timings: JobTimings, found: Sequence[Slow], kept: Sequence[Slow]) -> tuple[Note, ...]:
-    """A note on those of `found` that are not `kept`; empty where all are, or where one is kept beside them."""
-    gone = [each for each in found if each not in kept]
-    if not gone or kept:
-        return ()
-    ranks = sorted(int(timings.ranks[column]) for each in gone for column in each.columns)
-    text = f"{ranks_text(ranks)} are slow by turns, in some steps each: other work on their machines holds them up"
-    return (Note("by_turns", text, ranks=tuple(ranks[:MAX_NAMED_RANKS])),)
-
-
-def _cost(each: Slow) -> float:
-    """Seconds a step, over all steps."""
-    share = 1.0 if each.hits is None else float(each.hits.mean())
-    return share * each.excess
 
 
 # The note on a job of one rank: where the time of its steps goes. Nothing tells whether that is slow. Pure.

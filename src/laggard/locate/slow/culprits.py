@@ -10,13 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laggard.kit.constants import PHASES, SCRIPT_PHASES
+from laggard.kit.majority import grouped
 from laggard.kit.words import counted, phase_text, ranks_text, seconds_text, step_times_text
 from laggard.locate.job_timings import Floats, JobTimings
 from laggard.locate.medians import last_axis_median, median
+from laggard.locate.slow.ranks import Compared as ComparedRanks
 from laggard.locate.slow.ranks import Slow
 from laggard.locate.slow.replay import TOLERANCE, Replay
 from laggard.locate.slow.significance import confidence
 from laggard.locate.slow.steps import Steps
+from laggard.locate.slow.tested import MIN_COST
 from laggard.locate.slow.uneven_work import Compared, is_by_design, more_between, more_work, uneven_work_note
 from laggard.model import MAX_NAMED_RANKS, Culprit, Note
 
@@ -58,9 +61,9 @@ def stalls_beside(steps: Steps, slow: Sequence[Slow]) -> NDArray[np.bool_]:
 
 
 def _by_replay(timings: JobTimings, steps: Steps, slow: Sequence[Slow]) -> Payoff | None:
-    """The payoff by what waits for what; None where that is not known, or where a culprit is slow now and then only:
-    the last steps do not stand for all."""
-    if len(slow) > MAX_REPLAYED or any(each.hits is not None for each in slow):
+    """The payoff by what waits for what; None where that is not known, or where a culprit is slow now and then, or
+    no longer: the last steps do not stand for all."""
+    if len(slow) > MAX_REPLAYED or any(each.hits is not None or each.until < len(steps.numbers) for each in slow):
         return None
     since = max(each.since for each in slow)
     stalled = np.flatnonzero(stalls_beside(steps, slow))
@@ -139,15 +142,8 @@ NO_PHASES_FACTOR = 0.9
 ONE_PEER_FACTOR = 0.95
 """The factor of the confidence with a single peer, which may be faster than it should be."""
 
-MIN_CHANGED_SAVED = 0.02
-"""The least share of the step that is saved by the repair of a rank which is compared with its own first steps: what
-else ran on its CPUs then is not known."""
-
 PAST, PROPORTION = "in its first steps", "in proportion to its other passes"
 """The words in place of "its peers" for a rank whose work nobody else does."""
-
-PEER_TIME_RATIO = 0.25
-"""The share of a rank's time for something below which its peers leave it to that rank."""
 
 
 class SlowCulprits(NamedTuple):
@@ -161,11 +157,10 @@ class SlowCulprits(NamedTuple):
 
 def slow_culprits(timings: JobTimings, steps: Steps, slow: list[Slow]) -> SlowCulprits:
     """Describes the slow ranks and machines."""
-    saved, ratio, replayed = payoff(timings, steps, slow)
-    if replayed:
-        kept = [each for each, share in zip(slow, saved, strict=True) if not _is_a_small_change(steps, each, share)]
-        if len(kept) < len(slow):
-            return slow_culprits(timings, steps, kept)
+    saved, ratio, _ = payoff(timings, steps, slow)
+    kept = [each for each, share in zip(slow, saved, strict=True) if _is_worth_it(steps, each, share * len(slow))]
+    if len(kept) < len(slow):
+        return slow_culprits(timings, steps, kept)
     culprits = [_culprit(timings, steps, slow, *each) for each in zip(slow, saved, strict=True)]
     notes = tuple(uneven_work_note(culprit) for culprit in culprits if is_by_design(culprit))
     if notes:
@@ -174,33 +169,27 @@ def slow_culprits(timings: JobTimings, steps: Steps, slow: list[Slow]) -> SlowCu
     return SlowCulprits(tuple(sorted(culprits, key=lambda it: -(it.recoverable_ratio or 0.0))), ratio, notes)
 
 
-def _is_a_small_change(steps: Steps, each: Slow, saved: float) -> bool:
-    """Whether it is compared with its own first steps alone, and costs less than MIN_CHANGED_SAVED."""
-    return bool(steps.past.alone[list(each.columns)].all()) and saved < MIN_CHANGED_SAVED
+def _is_worth_it(steps: Steps, each: Slow, saved: float) -> bool:
+    """Whether its repair saves MIN_COST of the time of all steps, or its part of that. `saved`: of the time since it
+    became slow."""
+    since = float(steps.duration[each.since :].sum())
+    return saved * since >= MIN_COST * float(steps.duration.sum())
 
 
-def brief_notes(timings: JobTimings, slow: list[Slow]) -> list[Note]:
-    """One note about the ranks that were slow for a moment only; none where there are no such ranks."""
-    if not slow:
-        return []
-    ranks = tuple(sorted(int(timings.ranks[column]) for each in slow for column in each.columns))
-    longest = max(slow, key=lambda each: each.seconds)
-    when = f"in the last {longest.steps} steps, {seconds_text(longest.seconds)}"
-    text = f"{ranks_text(ranks)} slower than the others {when}: too short a time to accuse anyone"
-    return [Note("brief", text, ranks=ranks[:MAX_NAMED_RANKS])]
-
-
-def doubted_notes(timings: JobTimings, slow: Sequence[Slow]) -> tuple[Note, ...]:
-    """The note about the ranks whose few slow steps cost much; none where there are no such ranks."""
-    if not slow:
+def doubted_notes(timings: JobTimings, steps: Steps, compared: ComparedRanks) -> tuple[Note, ...]:
+    """The note about who costs much, and is too seldom slow, or too much like noise, to be accused."""
+    each = compared.doubted
+    if each is None:
         return ()
-    ranks = tuple(int(timings.ranks[column]) for each in slow for column in each.columns)
-    first = slow[0]
-    count = 0 if first.hits is None else int(first.hits.sum())
+    ranks = tuple(sorted(int(timings.ranks[column]) for column in each.columns))
+    cost = float(each.series.sum()) / float(steps.duration.sum())
+    hits = int((each.series > 0).sum()) if each.hits is None else int(each.hits.sum())
+    first, last = int(steps.numbers[each.since]), int(steps.numbers[each.until - 1])
     text = (
-        f"rank {ranks[0]} was slower than the others in {counted(count, 'step')} of {len(first.series)}, by"
-        f" {seconds_text(first.excess)} each: too few to accuse it, and too costly to call the job healthy"
-    )
+        f"{ranks_text(ranks)} was slower than the others in {counted(hits, 'step')} between {first} and {last}, by"
+        f" {seconds_text(each.excess)} each, {cost:.0%} of the time: too little to tell it from noise, and too costly"
+        f" to call the job healthy; some {compared.needed} steps like these would decide"
+    ).replace("%", " %")
     return (Note("slow_in_few_steps", text, ranks=ranks[:MAX_NAMED_RANKS]),)
 
 
@@ -217,14 +206,32 @@ def stall_notes(steps: Steps, slow: Sequence[Slow]) -> list[Note]:
     return [Note("stall", text)]
 
 
-def rank_zero_note(timings: JobTimings, each: Slow) -> Note:
-    rank = int(timings.ranks[each.columns[0]])
-    hits = 0 if each.hits is None else int(each.hits.sum())
+def left_to_scripts(timings: JobTimings, steps: Steps, slow: Sequence[Slow]) -> list[Slow]:
+    """Those of `slow` that are busier now and then, where no phase is known, if they stand where scripts leave logging,
+    evaluation and checkpoints: the first or the last rank, or the first of each machine."""
+    some = [] if steps.phased else [each for each in slow if each.hits is not None and not each.whole_host]
+    ranks = {int(timings.ranks[column]) for each in some for column in each.columns}
+    firsts = {min(of_node) for of_node in grouped(timings.ranks.tolist(), lambda rank: node_of(timings, rank)).values()}
+    of_scripts = ranks in ({0}, {timings.world_size - 1}) or len(ranks) > 1 and ranks in (firsts, firsts - {0})
+    return some if of_scripts else []
+
+
+def node_of(timings: JobTimings, rank: int) -> str | None:
+    return timings.nodes[int(np.flatnonzero(timings.ranks == rank)[0])]
+
+
+def left_notes(timings: JobTimings, left: Sequence[Slow]) -> tuple[Note, ...]:
+    """The note on what is left to ranks by their place."""
+    if not left:
+        return ()
+    ranks = tuple(sorted(int(timings.ranks[column]) for each in left for column in each.columns))
+    hits = max(int(each.hits.sum()) for each in left if each.hits is not None)
     text = (
-        f"rank {rank} is busier in {hits} of {len(each.series)} steps: logging, evaluation and checkpoints are its "
-        "work, and no phase tells whether it is more than that"
+        f"{ranks_text(ranks)} {'is' if len(ranks) == 1 else 'are'} busier in {hits} of {len(left[0].series)} steps:"
+        " logging, evaluation and checkpoints are the work of such a place, and no phase tells whether it is more than"
+        " that"
     )
-    return Note("rank_zero", text, ranks=(rank,))
+    return (Note("rank_zero", text, ranks=ranks[:MAX_NAMED_RANKS]),)
 
 
 class _Comparison(NamedTuple):
@@ -237,7 +244,6 @@ class _Comparison(NamedTuple):
     peers_waited: float
     peers_busy: float
     peer_count: int
-    elsewhere: float = 0.0  # by how much it takes longer than they do in all other phases
 
 
 def _culprit(timings: JobTimings, steps: Steps, slow: list[Slow], each: Slow, saved: float) -> Culprit:
@@ -245,7 +251,7 @@ def _culprit(timings: JobTimings, steps: Steps, slow: list[Slow], each: Slow, sa
     peers = _peers(steps, slow, _median_rank(steps, each), timings.nodes)
     compared = _compare(steps, each, peers)
     phase = PHASES[compared.phase]
-    ranks = tuple(sorted(int(timings.ranks[column]) for column in each.machine or each.columns))
+    ranks = tuple(sorted(int(timings.ranks[column]) for column in each.columns))
     node, gpu = timings.nodes[each.columns[0]], timings.gpus[each.columns[0]]
     given = Compared(_rows(steps, each), np.array(each.columns), peers)
     more: tuple[str, ...] = ()
@@ -253,7 +259,7 @@ def _culprit(timings: JobTimings, steps: Steps, slow: list[Slow], each: Slow, sa
         more = more_work(steps, given, gpu is not None)
     elif compared.phase == BETWEEN_STEPS:  # as reinforcement learning generates there
         more = more_between(steps, given)
-    kind = "uneven_work" if more else _kind(timings, each, compared)
+    kind = "uneven_work" if more else _kind(steps, each, compared)
     others = (int(rank) for rank in timings.ranks if int(rank) not in ranks)
     return Culprit(
         kind=kind,
@@ -272,23 +278,16 @@ def _culprit(timings: JobTimings, steps: Steps, slow: list[Slow], each: Slow, sa
     )
 
 
-def _kind(timings: JobTimings, each: Slow, compared: _Comparison) -> str:
-    """The kind of culprit, by the phase. What rank 0 alone does between the steps, and what one rank alone does in a
-    phase that scripts leave to one rank, is the script's choice. Where its peers do it, too, and faster, it is the
-    machine's."""
-    alone = compared.peer_count > 0 and compared.peers < PEER_TIME_RATIO * compared.own and not each.whole_host
-    if alone and compared.phase in SCRIPTS or _does_more_between(timings, each, compared):
+def _kind(steps: Steps, each: Slow, compared: _Comparison) -> str:
+    """The kind of culprit, by the phase. What peers spend less than MIN_COST of the step on they leave to one rank, by
+    the script's choice. Where they do it, too, and faster, it is the machine's."""
+    alone = compared.peer_count > 0 and compared.peers < MIN_COST * median(steps.duration) and not each.whole_host
+    is_scripts = compared.phase == BETWEEN_STEPS or compared.phase in SCRIPTS
+    if alone and is_scripts:
         return "uneven_work"
-    if each.whole_host or compared.phase == BETWEEN_STEPS or compared.phase in SCRIPTS:
+    if each.whole_host or is_scripts:
         return "slow_host"
     return "slow_input" if compared.phase == INPUT else "slow_compute"
-
-
-def _does_more_between(timings: JobTimings, each: Slow, compared: _Comparison) -> bool:
-    """Whether it is rank 0, which takes longer between the steps, and there alone: a slow CPU would slow its passes."""
-    is_rank_zero = len(each.columns) == 1 and int(timings.ranks[each.columns[0]]) == 0
-    there_alone = compared.elsewhere < PEER_TIME_RATIO * (compared.own - compared.peers)
-    return compared.phase == BETWEEN_STEPS and is_rank_zero and compared.peer_count > 0 and there_alone
 
 
 def _compare(steps: Steps, each: Slow, peers: NDArray[np.int64]) -> _Comparison:
@@ -311,7 +310,6 @@ def _compare(steps: Steps, each: Slow, peers: NDArray[np.int64]) -> _Comparison:
         median(_medians(steps.waited[tail], peers)),
         median(_medians(steps.busy[tail], peers)),
         len(peers),
-        float(np.nansum(np.fmax(excess, 0.0)) - max(excess[phases.index(phase)], 0.0)),
     )
 
 
@@ -331,7 +329,7 @@ def _compare_with_past(steps: Steps, columns: NDArray[np.int64], tail: slice | N
 
 def _slow_steps(each: Slow) -> slice | NDArray[np.int64]:
     """The steps in which the culprit is slow."""
-    return slice(each.since, None) if each.hits is None else np.flatnonzero(each.hits)
+    return slice(each.since, each.until) if each.hits is None else np.flatnonzero(each.hits)
 
 
 def _rows(steps: Steps, each: Slow) -> NDArray[np.int64]:
@@ -341,7 +339,7 @@ def _rows(steps: Steps, each: Slow) -> NDArray[np.int64]:
 
 def _median_rank(steps: Steps, each: Slow) -> int:
     """The culprit's column in the middle by its excess."""
-    excesses = [median(steps.excess[each.since :, column]) for column in each.columns]
+    excesses = [median(steps.excess[each.since : each.until, column]) for column in each.columns]
     return each.columns[int(np.argsort(excesses)[len(excesses) // 2])]
 
 
@@ -378,8 +376,6 @@ def _evidence(steps: Steps, each: Slow, compared: _Comparison) -> tuple[str, ...
             f"{seconds_text(each.excess)}"
         ).replace("%", " %")
     all_slow = (f"most of the {len(each.columns)} ranks of the machine are slow",) if each.whole_host else ()
-    if each.machine:
-        all_slow = (f"{len(each.columns)} of the {len(each.machine)} ranks of the machine are slow in this phase",)
     waits = (
         ()
         if not compared.peer_count or compared.waited == compared.peers_waited == 0

@@ -236,16 +236,15 @@ NAMED_SHARE = 0.5
 """The share of the own time in named phases from which on time outside them accuses nobody: it may be a wait that no
 record tells of, or rank 0 writing its log."""
 
+SAMPLED_STEPS: Final = 16
+"""The number of steps that tell whether phases have names."""
+
 STALL_RATIO = 20.0
 """A step so many times as long as most is a stall: one of 150 s would drown what each of a thousand others loses."""
 
 MAX_STALLED_SHARE = 0.02
 """The largest share of the steps that may be stalls. Where more are so long, or more than one of few, the job is like
 that, as by a checkpoint each time."""
-
-
-HOST_PHASES = [PHASES.index("input"), PHASES.index("between_steps")]
-"""What hosts do by themselves, and in all stages of a pipeline alike."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -295,15 +294,6 @@ class Steps:
         excess = np.where(past.alone, past.excess(busy), busy - self.peers.medians(busy))
         return dataclasses.replace(self, busy=busy, excess=excess, past=past, phased=False)
 
-    def with_host_phases(self, nodes: Sequence[str | None], stages: NDArray[np.int32] | None = None) -> Steps:
-        """The same steps, with what hosts do by themselves judged alone, and the ranks of each of `stages` [R]
-        compared; without them all ranks: loading input and what is between the steps is alike in all stages of a
-        pipeline but the first and the last."""
-        busy = self.phases[:, :, HOST_PHASES].sum(axis=2)
-        past = Past.of(None, busy.shape[1], False)
-        peers = Peers.of(np.zeros(busy.shape[1], np.int32) if stages is None else stages, nodes)
-        return dataclasses.replace(self, busy=busy, peers=peers, excess=busy - peers.medians(busy), past=past)
-
     @staticmethod
     def usable(timings: JobTimings) -> Steps | None:
         """The steps after the warm-up that at least half of the ranks have finished; None where they are too few."""
@@ -314,7 +304,7 @@ class Steps:
         if keep.sum() < MIN_STEPS:
             return None
         kept = _rows(keep)
-        phases = timings.phase_seconds[kept]
+        phases = _without_own_warm_up(timings.phase_seconds[kept])
         phased = _are_named(phases)
         busy = judged(phases, phased)
         positions = np.zeros(len(timings.ranks), np.int32) if timings.positions is None else timings.positions
@@ -335,6 +325,19 @@ class Steps:
         )
 
 
+def _without_own_warm_up(phases: Floats) -> Floats:
+    """`phases` [S, R, P], with nan in the first steps of ranks that came later than others, as one that was replaced:
+    it compiles and loads what the others have."""
+    known = np.isfinite(phases[:, :, 0])
+    late = np.flatnonzero(~known[0] & known.any(axis=0))
+    if not len(late):
+        return phases
+    found = phases.copy()
+    for column, first in zip(late.tolist(), known[:, late].argmax(axis=0).tolist(), strict=True):
+        found[first : first + WARM_UP_STEPS, column] = np.nan
+    return found
+
+
 def _first_steps(timings: JobTimings) -> Floats | None:
     """[FIRST_STEPS, R, P]: own time in the first steps, of the ranks that nobody does the work of."""
     return None if timings.alone is None or not timings.alone.any() else timings.first_phases
@@ -348,10 +351,11 @@ def steps_needed(timings: JobTimings) -> int:
 
 
 def _are_named(phases: Floats) -> bool:
-    """Whether most of the own time is in a phase that has a name, by the middle of the window."""
-    sample = phases[len(phases) // 2]
-    own = sample.sum(axis=1)
-    return median(sample[:, :OTHER].sum(axis=1) / np.where(own > 0, own, np.nan)) >= NAMED_SHARE
+    """Whether most of the own time is in a phase that has a name, in most of some steps of the window."""
+    some = phases[:: max(1, len(phases) // SAMPLED_STEPS)]
+    own = over_phases(some)
+    named = over_phases(some[:, :, :OTHER])
+    return median(last_axis_median(named / np.where(own > 0, own, np.nan))) >= NAMED_SHARE
 
 
 def _rows(keep: NDArray[np.bool_]) -> slice | NDArray[np.int64]:

@@ -29,9 +29,6 @@ TIME_EXPONENT: Final = 1.5
 """The largest power of the work with which time grows: attention's with the square of a sequence's length, all else in
 proportion. Our choice."""
 
-TIME_ERROR_RATIO: Final = 1.1
-"""The factor by which time may exceed that power, since times are noisy."""
-
 MIN_EXPLAINED: Final = 0.5
 """The least share of the longer time that more work has to explain, where the peers' steps tell how much it does."""
 
@@ -43,9 +40,6 @@ MIN_UPDATE_SHARE: Final = 0.01
 
 MAX_EXCESS_RATIO: Final = 2.0
 """The largest ratio between the excesses over 1 of forward and backward that are longer by the same factor."""
-
-SMALL_SHARE: Final = 0.1
-"""The share of the step below which rank 0's work between the steps accuses nobody: every script has some of it."""
 
 _FORWARD, _BACKWARD, _OPTIMIZER, _BETWEEN = (
     PHASES.index(name) for name in ("forward", "backward", "optimizer", "between_steps")
@@ -128,7 +122,7 @@ def _is_slow_at_its_work(steps: Steps, compared: Compared) -> bool:
 
 def _by_elements(works: tuple[float, float], longer: float) -> tuple[str, ...]:
     more = works[0] / works[1]
-    if more < MIN_MORE_WORK or longer > TIME_ERROR_RATIO * more**TIME_EXPONENT:
+    if more < MIN_MORE_WORK or more**TIME_EXPONENT - 1 < MIN_EXPLAINED * (longer - 1):
         return ()
     return (f"its model gets {works[0]:,.0f} elements a step, its peers' {works[1]:,.0f}: {times_text(more)} as many",)
 
@@ -155,8 +149,7 @@ def is_by_design(culprit: Culprit) -> bool:
     """Whether uneven work is told of in a note alone: what scripts leave to one rank, and what comes by turns."""
     if culprit.kind != "uneven_work":
         return False
-    small = culprit.phase == "between_steps" and (culprit.recoverable_ratio or 0.0) < SMALL_SHARE
-    return culprit.persistence != "persistent" or culprit.phase in SCRIPT_PHASES or small
+    return culprit.persistence != "persistent" or culprit.phase in ("between_steps", *SCRIPT_PHASES)
 
 
 def uneven_work_note(culprit: Culprit) -> Note:

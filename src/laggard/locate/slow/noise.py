@@ -1,0 +1,189 @@
+"""How far healthy ranks stray from their peers, where their noise lasts: the chance that a level is no more than that.
+Pure.
+
+Noise that lasts does not go away in a mean: of a window that is no longer than its memory, the mean strays as far as a
+single step. So its variance over a window is not taken from that of its steps. What is measured is by how much the
+means of neighbouring blocks of 1, 2, 4 ... steps differ (Haar's wavelet variance, in time series of clocks known as
+Allan's: Percival and Walden, Wavelet Methods for Time Series Analysis, 2000, chapter 8). Noise without memory halves it
+with each doubling; noise that lasts does so only beyond its memory, which may be longer than what is recorded.
+
+Beyond what is recorded a model has to tell: noise that keeps the share rho of its value from step to step, beside noise
+drawn anew, and a level by which a rank differs for good. All are taken together that explain the blocks and the levels
+of the other ranks, each by its likelihood. So no estimate has to be right: where the ranks cannot tell noise that lasts
+from a slow rank, the chance is large. It is a mixture of Student's t, as in Smyth's moderated t (Stat. Appl. Genet.
+Mol. Biol. 3, 2004)."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from laggard.locate.job_timings import Floats
+from laggard.locate.medians import deviation, median
+
+RHOS: Final = {0.0: 0.30, 0.5: 0.25, 0.8: 0.20, 0.9: 0.10, 0.95: 0.06, 0.98: 0.04, 0.99: 0.03, 0.995: 0.02}
+"""The shares that noise keeps from step to step, and how likely each is beforehand. Our choice: of 101 real runs nearly
+all had less than 0.5 (docs/benchmark.md); the long ones are there so that a job which has them is believed."""
+
+FRESH: Final = (0.0, 0.3, 0.7, 0.95)
+"""The parts of the variance of a step's noise that are drawn anew in each step."""
+
+LEVELS: Final = {0.001: 0.5, 0.003: 0.5, 0.01: 0.01, 0.03: 1e-4, 0.1: 1e-4}
+"""The standard deviations, in step times, of what healthy ranks differ by for good, and how likely each is beforehand.
+GPUs of one kind differ by less than half a percent at equal work; one job in some thousand gives its ranks unequal work
+that nothing tells of."""
+
+OF_GPUS: Final = 0.003
+"""The largest of LEVELS that is there without a cause. What is beyond it is asked once of a job, and not at each look:
+it stays."""
+
+MAX_FREEDOM: Final = 8.0
+"""The most degrees of freedom of one length of blocks: a model that is roughly right has to fit all lengths alike, and
+not the shortest to the last digit."""
+
+_FEW: Final = 4
+"""Below so many series, all of them are averaged; from there on their median is taken, which one slow rank does not
+move."""
+
+_SPREADS: Final = 3.0
+
+
+class Blocks(NamedTuple):
+    """Half the mean square of what neighbouring blocks of `length` steps differ by, in step times squared."""
+
+    length: int
+    variance: float
+    freedom: float
+
+
+def blocks_of(series: Floats) -> list[Blocks]:
+    """The blocks of all lengths of `series` [S, R]: 1, 2, 4 ... steps, up to half of what there is."""
+    steps, count = series.shape
+    found = []
+    length = 1
+    while (pairs := steps // (2 * length)) >= 1:
+        means = series[steps - 2 * length * pairs :].reshape(pairs, 2, length, count).mean(axis=2)
+        own = ((means[:, 0] - means[:, 1]) ** 2).mean(axis=0) / 2
+        several = count >= _FEW
+        # The median of chi-squared lies below its mean (Wilson and Hilferty, Proc. Nat. Acad. Sci. 17, 1931).
+        variance = median(own) / (1 - 2 / (9 * pairs)) ** 3 if several else float(own.mean())
+        freedom = 0.9 * pairs * count * (0.6 if several else 0.5)
+        found.append(Blocks(length, max(variance, 1e-12), min(MAX_FREEDOM, max(1.0, freedom))))
+        length *= 2
+    return found
+
+
+def joined_blocks(parts: Sequence[Sequence[Blocks]]) -> list[Blocks]:
+    """The blocks of several parts of a window, none across their bounds."""
+    by_length: dict[int, list[Blocks]] = {}
+    for each in (each for part in parts for each in part):
+        by_length.setdefault(each.length, []).append(each)
+    found = []
+    for length, some in sorted(by_length.items()):
+        freedom = sum(each.freedom for each in some)
+        variance = sum(each.variance * each.freedom for each in some) / freedom
+        found.append(Blocks(length, variance, min(MAX_FREEDOM, freedom)))
+    return found
+
+
+class Spread(NamedTuple):
+    """The variance of the levels of healthy ranks, as they are seen; without any freedom, of nobody."""
+
+    variance: float = 0.0
+    freedom: float = 0.0
+
+
+def spread_of(levels: Floats) -> Spread:
+    """The spread of `levels` [R] but for those that stand out, who may be slow, or be compared with one who is."""
+    known = levels[np.isfinite(levels)]
+    if len(known) < 2:
+        return Spread()
+    usual = max(1.4826 * deviation(known) * (1 + 1.2 / len(known)), OF_GPUS)
+    kept = known[np.abs(known - median(known)) <= _SPREADS * usual]
+    if len(kept) < 2:
+        return Spread(usual * usual, 1.0)
+    return Spread(float(kept.var(ddof=1)), 0.8 * (len(kept) - 1))
+
+
+class Chances(NamedTuple):
+    """How likely healthy noise is to reach a level: `ever` with all that ranks may differ by for good, `now` without
+    what needs a cause of its own."""
+
+    ever: float
+    now: float
+
+
+class Noise:
+    """The models that explain what is seen, each with its weight, the variance of a level, and its freedom."""
+
+    def __init__(
+        self, blocks: Sequence[Blocks], steps: int, spread: Spread, error: float = 0.0, wider: float = 1.0
+    ) -> None:
+        """`steps`: the length of the window whose levels are judged. `error`: the variance of what they are compared
+        with, in step times squared. `wider`: how many times the others' variance the noise of the judged one has."""
+        freedom = np.array([each.freedom for each in blocks])
+        seen = np.array([each.variance for each in blocks])
+        lengths = tuple(each.length for each in blocks)
+        within, over, prior = _models(lengths, steps)
+        scale = (freedom * seen / within).sum(axis=1) / freedom.sum()
+        fit = prior - (freedom * np.log(within)).sum(axis=1) / 2 - freedom.sum() * np.log(scale) / 2
+        levels = np.array(list(LEVELS))
+        self._variance = (wider * scale * over)[:, None] + levels**2 + error
+        fit = fit[:, None] + np.log(list(LEVELS.values()))
+        if spread.freedom:
+            fit = fit - spread.freedom / 2 * (np.log(self._variance) + spread.variance / self._variance)
+        weight = np.exp(fit - fit.max())
+        self._weight = weight / weight.sum()
+        self._without_cause = levels <= OF_GPUS
+        self._freedom = float(freedom.sum() + spread.freedom)
+
+    def chances(self, level: float) -> Chances:
+        """The chances that a healthy rank reaches `level`, in step times."""
+        tail = _upper_tail(level / np.sqrt(self._variance), self._freedom)
+        weight = self._weight[:, self._without_cause]
+        now = float((weight * tail[:, self._without_cause]).sum() / max(float(weight.sum()), 1e-300))
+        return Chances(float((self._weight * tail).sum()), now)
+
+
+@functools.lru_cache(64)
+def _models(lengths: tuple[int, ...], steps: int) -> tuple[Floats, Floats, Floats]:
+    """[M, K]: the variance of blocks of each of `lengths` [K] by each model, of steps of variance 1; [M]: that of the
+    mean of `steps`; [M]: the logarithm of how likely the model is beforehand."""
+    within, over, prior = [], [], []
+    for rho, weight in RHOS.items():
+        for fresh in FRESH if rho else FRESH[:1]:
+            lasts = [2 * (1 - fresh) * (_mean(rho, each) - _mean(rho, 2 * each)) for each in lengths]
+            within.append([fresh / each + last for each, last in zip(lengths, lasts, strict=True)])
+            over.append(fresh / steps + (1 - fresh) * _mean(rho, steps))
+            prior.append(math.log(weight / (len(FRESH) if rho else 1)))
+    return np.array(within), np.array(over), np.array(prior)
+
+
+def _mean(rho: float, steps: int) -> float:
+    """The variance of the mean of so many steps of variance 1, each of which keeps rho of the one before."""
+    return (steps * (1 + rho) / (1 - rho) - 2 * rho * (1 - rho**steps) / (1 - rho) ** 2) / steps**2
+
+
+def _upper_tail(ratio: NDArray[np.float64], freedom: float) -> NDArray[np.float64]:
+    """What Student's t exceeds `ratio` with (Wallace's approximation, Ann. Math. Statist. 30, 1959)."""
+    normal = np.sqrt(freedom * np.log1p(ratio * ratio / freedom)) * (8 * freedom + 1) / (8 * freedom + 3)
+    erfc = np.frompyfunc(math.erfc, 1, 1)
+    found: NDArray[np.float64] = np.asarray(erfc(normal / math.sqrt(2)), np.float64) / 2
+    return found
+
+
+def chance_of_moments(count: int, blocks: int, share: float) -> float:
+    """How likely `count` or more of so many blocks stray, each with the probability `share`."""
+    if count <= 0:
+        return 1.0
+    log_share, log_rest, whole = math.log(share), math.log1p(-share), math.lgamma(blocks + 1)
+    found = sum(  # by logarithms: recordings have thousands of steps
+        math.exp(whole - math.lgamma(hit + 1) - math.lgamma(rest + 1) + hit * log_share + rest * log_rest)
+        for hit, rest in ((hit, blocks - hit) for hit in range(count, blocks + 1))
+    )
+    return min(1.0, found)

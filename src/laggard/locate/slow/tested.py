@@ -1,0 +1,259 @@
+"""The one test of who is slower than its peers: what it costs, and how likely healthy noise costs as much. Pure.
+
+A unit, a rank or a machine, is judged by the mean of its excess over its peers, in all of the window and in parts of
+it, so that what came and went counts as what it cost. It is accused where that costs MIN_COST of the time of all steps,
+and where it has neither of the two harmless reasons:
+
+- *noise*, which may last (noise.py);
+- *moments*: other work on a machine holds any rank up now and then, for about as long as a block of MOMENT_SECONDS. The
+  unit strays in so many blocks of time that this is no coincidence, beside how often its peers stray as far.
+
+All units and parts share one rate of error: a healthy recording accuses somebody in ERRORS of cases, a healthy live job
+in LIVE_ERRORS of its hours, though a verdict is drawn on it again and again (a union bound over units, parts, looks).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from laggard.locate.job_timings import Floats
+from laggard.locate.medians import median, median_over_steps
+from laggard.locate.slow.noise import (
+    Blocks,
+    Noise,
+    Spread,
+    blocks_of,
+    chance_of_moments,
+    joined_blocks,
+    spread_of,
+)
+from laggard.locate.slow.steps import MIN_STEPS
+
+MIN_COST: Final = 0.01
+"""The share of the time of all steps below which nobody is accused: looking for it costs more."""
+
+ERRORS: Final = 1 / 500
+"""The share of healthy recordings in which somebody may be accused."""
+
+LIVE_ERRORS: Final = 1 / 1000
+"""The same of the hours of healthy live jobs."""
+
+LOOKS: Final = 720
+"""The verdicts on a live job in an hour: one each five seconds."""
+
+MOMENT_SECONDS: Final = 0.5
+"""The length of the blocks of time by which moments are counted. Two ranks on two cores, beside other work that was
+rare, were held up for 0.1 to 0.9 s."""
+
+LIVE_MOMENT_SECONDS: Final = 2.5
+"""The same of a live job, on which a verdict is drawn again and again until a rare moment comes: beside ten processes
+that came and went, ranks were held up for up to 4 s, so that three blocks are no such moment."""
+
+STRAY_SHARE: Final = 1e-3
+"""The share of the blocks in which any rank may stray, if its peers never do. Our choice: once in some ten minutes."""
+
+STRAY_BLOCKS: Final = 20
+"""The number of blocks that this prior is worth beside those of the peers."""
+
+DOUBTED_COST: Final = 0.05
+"""The share of the time from which on a job is not called healthy where a unit's excess is unlikely, and not so much so
+that it is accused."""
+
+DOUBTED_CHANCE: Final = 0.01
+
+LONGEST_MOMENT_SECONDS: Final = 4.0
+"""The longest that healthy ranks were held up by other work on their machine. What lasted longer is no moment, and may
+have been once."""
+
+PARTS: Final = 8
+"""The number of parts into which the window is cut: each run of them is judged, and shorter and shorter last steps."""
+
+MAX_CANDIDATES: Final = 64
+"""The most units that are judged in each part of the window, the costliest first: where more are slow, it is not they
+that differ."""
+
+MAX_COMPARED: Final = 512
+"""The most others that a unit is judged beside."""
+
+
+class Part(NamedTuple):
+    """The steps from index `begin` to before `end`."""
+
+    begin: int
+    end: int
+
+
+class Found(NamedTuple):
+    """`level`: the unit's excess in the part, in step times; `cost`: as a share of all steps; `chance`: that of healthy
+    noise, over what is allowed, so that 1 and less accuse. `doubtful`: it is not harmless either. `needed`: the steps
+    that would decide."""
+
+    unit: int
+    part: Part
+    level: float
+    cost: float
+    chance: float
+    doubtful: bool
+    needed: int
+
+
+class Judged(NamedTuple):
+    """`slow`: the units that are accused. `doubted`: the costliest one that is neither accused nor harmless."""
+
+    slow: tuple[Found, ...] = ()
+    doubted: Found | None = None
+
+
+class Units(NamedTuple):
+    """What is judged. `excess` [S, U]: seconds longer than its peers, nan where unknown. `judged` [U]: which may be
+    accused, and compared. `mirrors`: of units that are compared with one other alone, that: its excess is theirs,
+    mirrored. `errors` [U]: by how many seconds a step their peers' time may be wrong."""
+
+    excess: Floats
+    judged: NDArray[np.bool_]
+    mirrors: Mapping[int, int]
+    errors: Floats | None = None
+
+
+def judge(units: Units, duration: Floats, live: bool) -> Judged:
+    """Judges all units of steps of `duration` [S]."""
+    step, others = median(duration), np.flatnonzero(units.judged)
+    if len(duration) < MIN_STEPS or not len(others) or not step > 0:
+        return Judged()
+    test = _Test(units, _known(units.excess) / step, others, step, live)
+    best: dict[int, Found] = {}
+    doubted: Found | None = None
+    for each in test.found():
+        if each.chance <= 1:
+            if each.unit not in best or each.cost > best[each.unit].cost:
+                best[each.unit] = each
+        elif doubted is None or each.cost > doubted.cost:
+            doubted = each
+    if doubted is not None and doubted.unit in best:
+        doubted = None
+    return Judged(tuple(best.values()), doubted)
+
+
+def parts_of(steps: int) -> list[Part]:
+    """The parts of a window, the longest first: all; the runs of its eighths; and the last steps, from a sixteenth on
+    halved down to MIN_STEPS."""
+    bounds = sorted({round(place * steps / PARTS) for place in range(PARTS + 1)})
+    found = {Part(begin, end) for begin in bounds for end in bounds if end - begin >= min(MIN_STEPS, steps)}
+    length = steps // (2 * PARTS)
+    while length >= MIN_STEPS:
+        found.add(Part(steps - length, steps))
+        length //= 2
+    if steps > MIN_STEPS:
+        found.add(Part(steps - MIN_STEPS, steps))
+    return sorted(found, key=lambda part: (part.begin - part.end, part))
+
+
+def _known(excess: Floats) -> Floats:
+    """`excess` with each unit's mean in place of what is not known."""
+    known = np.isfinite(excess)
+    if known.all():
+        return excess
+    count = known.sum(axis=0)
+    mean = np.where(known, excess, 0.0).sum(axis=0) / np.maximum(count, 1)
+    return np.where(known, excess, mean)
+
+
+class _Test:
+    def __init__(self, units: Units, relative: Floats, others: NDArray[np.int64], step: float, live: bool) -> None:
+        self._relative, self._step, self._live = relative, step, live
+        self._in_all = LIVE_ERRORS if live else ERRORS
+        self._at_a_look = LIVE_ERRORS / LOOKS if live else ERRORS
+        self._some = others[:: max(1, len(others) // MAX_COMPARED)]
+        self._mirrors, self._judged, self._count = units.mirrors, units.judged, len(others)
+        self._errors = None if units.errors is None else (np.nan_to_num(units.errors) / step) ** 2
+        self._sums = np.concatenate((np.zeros((1, relative.shape[1])), np.cumsum(relative, axis=0)))
+        seconds = LIVE_MOMENT_SECONDS if live else MOMENT_SECONDS
+        self._block = max(1, math.ceil(seconds / step))
+        count = len(relative) // self._block
+        self._first = len(relative) - count * self._block
+        self._moments = relative[self._first :].reshape(count, self._block, relative.shape[1]).mean(axis=1)
+        self._blocks = blocks_of(relative[:, self._some])
+
+    def found(self) -> list[Found]:
+        """What is accused or doubted in each part."""
+        steps = len(self._relative)
+        parts = parts_of(steps)
+        found = []
+        for part in parts:
+            length = part.end - part.begin
+            levels = (self._sums[part.end] - self._sums[part.begin]) / length
+            costs = levels * length / steps
+            units = np.flatnonzero((costs >= MIN_COST) & self._judged)
+            if not len(units):
+                continue
+            # Half of what is allowed is kept for the window as a whole.
+            tests = 2 * self._count * (1 if length == steps else len(parts) - 1)
+            below = self._below(part)
+            for unit in units[np.argsort(-costs[units])][:MAX_CANDIDATES].tolist():
+                each = self._beside_others(part, unit, levels, below, tests)
+                if each.chance <= 1 or each.doubtful:
+                    found.append(each)
+        return found
+
+    def _below(self, part: Part) -> Floats:
+        """[U]: the mean square by which each unit is below its own median in the part: a slow one strays upwards."""
+        own = self._relative[part.begin : part.end]
+        below = np.minimum(own - median_over_steps(own), 0.0)
+        found: Floats = (below**2).sum(axis=0) / np.maximum((below < 0).sum(axis=0), 1)
+        return found
+
+    def _beside_others(self, part: Part, unit: int, levels: Floats, below: Floats, tests: int) -> Found:
+        """The unit beside the others. `tests`: how many share what is allowed."""
+        level, length = float(levels[unit]), part.end - part.begin
+        others = self._some[(self._some != unit) & (self._some != self._mirrors.get(unit, -1))]
+        spread = spread_of(levels[others]) if len(others) > 1 else Spread()
+        error = 0.0 if self._errors is None else float(self._errors[unit])
+        usual = median(below[others]) if self._count > 3 else 0.0
+        wider = max(1.0, float(below[unit]) / usual) if usual > 0 else 1.0
+        of_noise = Noise(self._within(part), length, spread, error, wider).chances(level)
+        of_moments = self._of_moments(part, level, unit, others)
+        now = max(of_noise.now if self._live else of_noise.ever, of_moments)
+        chance = max(now * tests / self._at_a_look, of_noise.ever * self._count / self._in_all)
+        cost = level * length / len(self._relative)
+        is_long = level * length * self._step > LONGEST_MOMENT_SECONDS
+        unlikely = of_noise.ever <= DOUBTED_CHANCE and (is_long or of_moments <= DOUBTED_CHANCE)
+        more = math.log(self._at_a_look / tests) / math.log(min(0.5, max(now, 1e-300)))
+        return Found(
+            unit,
+            part,
+            level,
+            cost,
+            chance,
+            unlikely and cost >= DOUBTED_COST and not self._live,
+            math.ceil(length * max(1.0, more)),
+        )
+
+    def _within(self, part: Part) -> list[Blocks]:
+        """The blocks of the series, of few of them none across the begin of the part: a slow one's own would be."""
+        if len(self._some) > 3 or not part.begin:
+            return self._blocks
+        halves = (self._relative[: part.begin, self._some], self._relative[part.begin :, self._some])
+        return joined_blocks([blocks_of(each) for each in halves])
+
+    def _of_moments(self, part: Part, level: float, unit: int, others: NDArray[np.int64]) -> float:
+        """The chance that moments alone make the unit stray by half of its level in as many blocks of time."""
+        first = -((self._first - part.begin) // self._block) if part.begin > self._first else 0
+        last = (part.end - self._first) // self._block
+        own = int((self._moments[first:last, unit] > level / 2).sum())
+        theirs = self._moments[:, others]
+        stray = (float((theirs > level / 2).sum()) + STRAY_SHARE * STRAY_BLOCKS) / (theirs.size + STRAY_BLOCKS)
+        return chance_of_moments(own, max(last - first, 0), min(max(stray, STRAY_SHARE), 0.999))
+
+
+def segment(relative: Sequence[float] | Floats, level: float) -> Part:
+    """The steps from and to which a series is about `level`, and not 0: the run with the largest sum beyond half of
+    it."""
+    sums = np.concatenate(([0.0], np.cumsum(np.nan_to_num(np.asarray(relative)) - level / 2)))
+    lowest = np.minimum.accumulate(sums)
+    end = int(np.argmax(sums - lowest))
+    return Part(int(np.argmin(sums[: end + 1])), end)
