@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from laggard.kit.constants import PHASES, SCRIPT_PHASES
 from laggard.kit.majority import grouped
-from laggard.kit.words import counted, phase_text, ranks_text, seconds_text, step_times_text
+from laggard.kit.words import counted, joined, phase_text, ranks_text, seconds_text, step_times_text
 from laggard.locate.job_timings import Floats, JobTimings
 from laggard.locate.medians import last_axis_median, median
 from laggard.locate.slow.ranks import Compared as ComparedRanks
@@ -142,6 +142,7 @@ NO_PHASES_FACTOR = 0.9
 ONE_PEER_FACTOR = 0.95
 """The factor of the confidence with a single peer, which may be faster than it should be."""
 
+MAX_NAMED_NODES = 4
 PAST, PROPORTION = "in its first steps", "in proportion to its other passes"
 """The words in place of "its peers" for a rank whose work nobody else does."""
 
@@ -178,6 +179,8 @@ def _is_worth_it(steps: Steps, each: Slow, saved: float) -> bool:
 
 def doubted_notes(timings: JobTimings, steps: Steps, compared: ComparedRanks) -> tuple[Note, ...]:
     """The note about who costs much, and is too seldom slow, or too much like noise, to be accused."""
+    if compared.fast:
+        return (_two_speeds_note(timings, steps, compared.fast),)
     each = compared.doubted
     if each is None:
         return ()
@@ -191,6 +194,18 @@ def doubted_notes(timings: JobTimings, steps: Steps, compared: ComparedRanks) ->
         f" to call the job healthy; some {compared.needed} steps like these would decide"
     ).replace("%", " %")
     return (Note("slow_in_few_steps", text, ranks=ranks[:MAX_NAMED_RANKS]),)
+
+
+def _two_speeds_note(timings: JobTimings, steps: Steps, fast: Sequence[int]) -> Note:
+    ranks = tuple(sorted(int(timings.ranks[column]) for column in fast))
+    faster = -median(last_axis_median(steps.excess[:, list(fast)])) / median(steps.duration)
+    nodes = sorted({node for column in fast if (node := timings.nodes[column])})
+    where = f" on {joined(nodes)}" if 0 < len(nodes) <= MAX_NAMED_NODES else ""
+    text = (
+        f"{ranks_text(ranks)}{where} are faster than all others at the same work, by {faster:.0%} of the step, and wait"
+        " for them: there are two kinds of machines, clocks or settings, and most are of the slower one"
+    ).replace("%", " %")
+    return Note("two_speeds", text, ranks=ranks[:MAX_NAMED_RANKS])
 
 
 def stall_notes(steps: Steps, slow: Sequence[Slow]) -> list[Note]:

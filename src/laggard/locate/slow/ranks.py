@@ -29,6 +29,10 @@ STEADY_SHARE: Final = 0.6
 CULPRIT_SHARE: Final = 0.02
 """The share of culprits among peers up to which the peers' median is as good as that without them."""
 
+FAST_SHARE: Final = 0.25
+"""The share of the ranks that have to be faster than most for a job to have two kinds of machines. Our choice: fewer
+may have less work."""
+
 MAX_ROUNDS: Final = 8
 """The most rounds in which the others are compared again after culprits were taken out of their peers."""
 
@@ -51,11 +55,13 @@ class Slow:
 
 
 class Compared(NamedTuple):
-    """The slow ranks and machines, the slowest first, and the one that is neither accused nor harmless."""
+    """The slow ranks and machines, the slowest first, and the one that is neither accused nor harmless. `fast`: the
+    columns of ranks that are faster than most, where they are FAST_SHARE of all: there are two kinds."""
 
     slow: list[Slow]
     doubted: Slow | None = None
     needed: int = 0  # the steps that would decide whether it is
+    fast: tuple[int, ...] = ()
 
 
 def slow_ranks(steps: Steps, nodes: Sequence[str | None]) -> Compared:
@@ -77,8 +83,19 @@ def slow_ranks(steps: Steps, nodes: Sequence[str | None]) -> Compared:
         if not new or not (disturbed.any() or any(each.whole_host for each in new)):
             break
         steps = steps.without(culprits, disturbed)
-    merged = sorted(_by_machine(steps, found, machine), key=lambda each: -each.excess)
-    return Compared(merged, *(doubted if doubted is not None and not found else ()))
+    if not found:
+        return Compared([], *(doubted or (None, 0)), _fast_ranks(steps))
+    return Compared(sorted(_by_machine(steps, found, machine), key=lambda each: -each.excess))
+
+
+def _fast_ranks(steps: Steps) -> tuple[int, ...]:
+    """The columns of ranks that are as surely faster than their peers as others are slower. Where a majority is slow,
+    the median is its own."""
+    several = np.isfinite(steps.excess).sum(axis=0) >= MIN_KNOWN
+    several &= steps.peers.sizes > 2
+    found = judge(Units(-steps.excess, several, {}), steps.duration, steps.live).slow
+    fast = tuple(sorted(each.unit for each in found))
+    return fast if len(fast) >= FAST_SHARE * max(2, int(several.sum())) else ()
 
 
 def _judged_ranks(steps: Steps, culprits: NDArray[np.bool_]) -> Judged:

@@ -300,7 +300,7 @@ class Steps:
         if len(timings.ranks) < 2:
             return None
         finished = np.isfinite(timings.step_seconds).sum(axis=1)
-        keep = (finished >= max(2, len(timings.ranks) / 2)) & (timings.steps >= WARM_UP_STEPS)
+        keep = (finished >= max(2, len(timings.ranks) / 2)) & (timings.steps >= _first_judged(timings))
         if keep.sum() < MIN_STEPS:
             return None
         kept = _rows(keep)
@@ -323,6 +323,12 @@ class Steps:
             phased=phased,
             live=timings.live and any(state.state == "running" for state in timings.states),
         )
+
+
+def _first_judged(timings: JobTimings) -> int:
+    """The first step after the warm-up. A recording begins with its processes, whatever number their first step has."""
+    begins = not timings.live and not timings.profiled and len(timings.steps) >= MIN_STEPS + WARM_UP_STEPS
+    return WARM_UP_STEPS + (int(timings.steps[0]) if begins else 0)
 
 
 def _without_own_warm_up(phases: Floats) -> Floats:
