@@ -158,9 +158,11 @@ class SlowCulprits(NamedTuple):
 
 def slow_culprits(timings: JobTimings, steps: Steps, slow: list[Slow]) -> SlowCulprits:
     """Describes the slow ranks and machines."""
-    saved, ratio, _ = payoff(timings, steps, slow)
+    saved, ratio, replayed = payoff(timings, steps, slow)
+    # Where work is unequal, the busiest rank tells nothing of what the others wait for.
+    is_known = replayed or len(steps.peers.classes) == len(steps.peers.classes[0]) == 1
     kept = [each for each, share in zip(slow, saved, strict=True) if _is_worth_it(steps, each, share * len(slow))]
-    if len(kept) < len(slow):
+    if is_known and len(kept) < len(slow):
         return slow_culprits(timings, steps, kept)
     culprits = [_culprit(timings, steps, slow, *each) for each in zip(slow, saved, strict=True)]
     notes = tuple(uneven_work_note(culprit) for culprit in culprits if is_by_design(culprit))

@@ -49,7 +49,7 @@ class Slow:
     since: int
     until: int
     excess: float  # seconds, in the steps in which it is slow
-    margin: float  # 1 where it is just accused; twice as much for the square of that chance
+    margin: float  # 2 where it is just accused, and 1 more for each tenth of that chance
     series: Floats  # [S]: its excess in each step, 0 where it is not slow
     hits: NDArray[np.bool_] | None = None  # [S]: in which steps it is slow, where it is so now and then only
 
@@ -141,7 +141,7 @@ def _slow(steps: Steps, columns: tuple[int, ...], whole_host: bool, found: Found
         part.begin,
         part.end,
         median(series[part.begin : part.end] if steady else series[hit]),
-        1 - math.log10(max(found.chance, 1e-99)) / 3,
+        2 - math.log10(max(found.chance, 1e-99)),
         np.where(hit, series, 0.0) if not steady or part.end < len(series) else series,
         None if steady else hit,
     )
