@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from laggard.locate.hang.hangs import HUNG_LATE_SECONDS, NOTHING_FOUND, PartialVerdict, hung_ranks, ranks_in_cycles
+from laggard.locate.hang.hangs import HUNG_LATE_SECONDS, NOTHING_FOUND, PartialVerdict, hung_ranks
+from laggard.locate.hang.wait_graph import ranks_in_cycles
 from laggard.locate.job_timings import JobTimings, RankInfo, RankState, build_timings
 from laggard.rankfile.layout import LANE_COUNT
 from laggard.wire.ranks import BeatRow, InFlight, LaneProgress

@@ -103,7 +103,7 @@ def test_who_came_and_never_finished_what_the_others_did_is_named() -> None:
     assert hung(location) == [(6,)]
     assert location.culprits[0].phase == "collective"
     assert location.culprits[0].evidence[0] == (
-        "came to all_reduce number 20 of tp:1, which others finished, and never finished it"
+        "came to all_reduce number 20 of tp:1, which ranks 4-5 and 7 finished, and never finished it"
     )
 
 
