@@ -219,24 +219,6 @@ def gone(step: int) -> RankState:
     return RankState("died", step, None, None)
 
 
-@pytest.mark.parametrize(
-    ("milliseconds", "last_steps", "expected"),
-    [
-        (12, (114, 119), [1]),
-        (12, (119, 114), [2]),
-        (12, (118, 119), [1, 2]),  # the writers write each tenth of a second: as good as the same time
-        (300, (9, 11), [1]),
-        (300, (10, 11), [1, 2]),  # one may have finished a step that the other was about to
-    ],
-)
-def test_of_two_that_are_gone_the_one_died_first_whose_recording_ends_clearly_earlier(
-    milliseconds: int, last_steps: tuple[int, int], expected: list[int]
-) -> None:
-    failed = RankState("died", max(last_steps), None, None, end=PEER_GONE.end)
-    states = (failed, *(gone(step) for step in last_steps))
-    assert first(dead_ranks(recorded(milliseconds / 1000, states))) == expected
-
-
 def test_a_job_none_of_whose_ranks_recorded_an_end_is_not_called_well() -> None:
     """A launcher that kills the others after one died, and one that cancels the job, leave the same."""
     found = dead_ranks(recorded(0.012, (gone(114), gone(119))))

@@ -13,10 +13,12 @@ import dataclasses
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
 
+from laggard.kit.constants import OPS
 from laggard.kit.majority import grouped
 from laggard.kit.words import ranks_text, seconds_text
 from laggard.locate.collectives import NEEDS_ALL
@@ -24,7 +26,7 @@ from laggard.locate.hang.different_calls import DifferentCalls, beside_abort, di
 from laggard.locate.hang.hangs import HUNG_STEPS, MAY_TAKE_LONG, hung_before_the_end, is_few, left_early
 from laggard.locate.hang.live_waits import Arrivals, Departure, flight_text, least_seconds
 from laggard.locate.hang.unfinished import unfinished_operations
-from laggard.locate.hang.wait_graph import SILENT_BEATS, culprit_at, next_step
+from laggard.locate.hang.wait_graph import culprit_at, next_step, silence
 from laggard.locate.job_timings import JobTimings, LastBeat, RankState
 from laggard.locate.medians import middle
 from laggard.locate.partial_verdict import NOTHING_FOUND, PartialVerdict
@@ -36,8 +38,6 @@ SAME_FAILURE_SECONDS = 1.0
 kernel reports a death late."""
 CLOCK_SKEW_SECONDS = 0.5
 """The largest difference that is assumed between the clocks of two nodes: chrony and NTP keep them far closer."""
-_WRITE_SECONDS = 0.1
-"""The interval at which the hooks write a recording."""
 _MIN_AFTER_SECONDS = 0.0005
 """The shortest time that is told of: less is 0 ms for people."""
 _MAX_NOTES = 32
@@ -53,9 +53,8 @@ whose peer is gone."""
 
 
 class Death(NamedTuple):
-    """A rank's death between `earliest` and `latest`, Unix time. `why`: of the kinds above. `heard_seconds`: how far
-    its recording reaches, from the first step on, where it has no end; steps of one job are finished together.
-    `last`: where it stood then, as it said itself. `stood`: it stood there long before the others ended."""
+    """A rank's death between `earliest` and `latest`, Unix time. `why`: of the kinds above. `last`: where it stood then,
+    as it said itself, where it has no end. `stood`: the same of one that stood there long before the others ended."""
 
     column: int
     node: str | None
@@ -63,13 +62,17 @@ class Death(NamedTuple):
     latest: float
     why: int
     end: RankEnd | None
-    heard_seconds: float
     last: LastBeat | None = None
-    stood: bool = False
+    stood: LastBeat | None = None
 
     @property
     def victim(self) -> bool:
         return self.why >= _WAITED
+
+    @property
+    def quiet_seconds(self) -> float:
+        """The time after its last step at which it still said where it stood."""
+        return self.last.quiet_seconds if self.last else 0.0
 
     def precedes(self, other: Death, allowed_seconds: float = 0.0) -> bool:
         """Whether the clocks tell that it was before the other, by more than they may differ and `allowed_seconds`."""
@@ -78,47 +81,31 @@ class Death(NamedTuple):
 
 
 class _Order:
-    """The order of the deaths of a job."""
+    """The order of the deaths of a job. Where no end is recorded, it is by what ranks said last: steps of one job are
+    finished together, so that for how long each could say that it finished none tells who outlived whom."""
 
     def __init__(self, timings: JobTimings) -> None:
-        self._timings = timings
         known = timings.step_seconds[np.isfinite(timings.step_seconds)]
         self.step_seconds = middle(known) if len(known) else None
-        died = (column for column, state in enumerate(timings.states) if state.state == "died")
-        self.reached = reached = _reached_steps(timings)
-        self._all_gone = all(state.state == "died" and state.end is None for state in timings.states)
-        self.deaths = sorted((self._death(column, reached[column]) for column in died), key=lambda it: it.latest)
-        outside = (each.heard_seconds for each in self.deaths if each.last and not (each.victim or each.last.in_flight))
-        self._heard_outside = max(outside, default=0.0)
-
-    def _death(self, column: int, reached: int) -> Death:
-        state, last = self._timings.states[column], self._last(column)
-        end, node = state.end, self._timings.nodes[column]
-        gone = _WAITED if state.in_flight is not None else _KILLED
-        if end is None:
-            # One that told of another's end at the very time of that end outlived it.
-            earliest = -math.inf if state.alive_at is None else math.nextafter(state.alive_at, math.inf)
-            heard = (reached + 1) * (self.step_seconds or 0.0) + (last.quiet_seconds if last else 0.0)
-            return Death(column, node, earliest, math.inf, gone, None, heard, last)
-        if end.signal == "SIGTERM" or (end.others_failed and not end.cause):
-            why = _FOR_OTHERS
-        elif end.cause or end.exception or end.exit_code or end.signal not in ("", "SIGKILL"):
-            why = _BY_ITSELF
-        else:
-            why = _KILLED if end.signal else gone
-        return Death(column, node, end.at_seconds - end.uncertain_seconds, end.at_seconds, why, end, math.inf, last)
-
-    def _last(self, column: int) -> LastBeat | None:
-        return self._timings.last_beats[column] if self._timings.last_beats else None
+        found = (_death(timings, column) for column, state in enumerate(timings.states) if state.state == "died")
+        self.deaths = sorted(found, key=lambda death: death.latest)
+        outside = (each for each in self.deaths if each.last and not (each.victim or each.last.in_flight))
+        self._outside_until = max((each.quiet_seconds for each in outside), default=0.0)
 
     def first(self) -> list[Death]:
-        """The deaths that none explains."""
-        return [death for death in self.deaths if not any(self._explains(other, death) for other in self.deaths)]
+        """The deaths that none explains. Of each machine, and of all, those that can explain the most are asked."""
+        everywhere = _strongest(self.deaths)
+        here = {node: _strongest(its) for node, its in grouped(self.deaths, lambda death: death.node).items()}
+        return [
+            death
+            for death in self.deaths
+            if not any(self._explains(one, death) for one in (*everywhere, *here[death.node]))
+        ]
 
     def _explains(self, one: Death, other: Death) -> bool:
         """Whether `one` explains that the other died."""
-        if one.end is None and other.end is None and not self._timings.live:
-            return self._is_silent_before(one, other)
+        if one.last and other.last:
+            return self._is_silent_before(one, one.last, other)
         if one.end is not None and not one.victim and self._waited_long(other):
             return True
         if other.victim and not one.victim:  # a victim is after its cause, though that may be told of later
@@ -127,66 +114,87 @@ class _Order:
             return one.precedes(other, SAME_FAILURE_SECONDS)
         return one.precedes(other) or (one.why < other.why and not other.precedes(one))
 
-    def _is_silent_before(self, one: Death, other: Death) -> bool:
-        """Whether the recording of `one`, of which no end is known either, ends before the other's. Who waited in a
-        collective waited for who did not, unless that one said as late where it stood: then it was only the last to
-        come. Else one that went on to say that it was in no collective tells of
-        a silence; where all waited, hung_before_the_end() does. Where all were gone at once, by how much recordings reach
-        further tells nothing."""
-        step, after = self.step_seconds or 0.0, other.heard_seconds - one.heard_seconds
-        longer = max(step, _WRITE_SECONDS / 2)
-        spoke = one.last is not None and one.last.quiet_seconds > 0.0
+    def _is_silent_before(self, one: Death, last: LastBeat, other: Death) -> bool:
+        """Whether a rank said nothing more, `last` before, when the other still did. Who waited in a collective waited
+        for who did not, unless that one said as late where it stood: then it was only the last to come. Else one that
+        went on to say that it was in no collective tells of a silence; where all waited, hung_before_the_end() does."""
+        after = other.quiet_seconds - one.quiet_seconds
         if one.why < other.why:
-            return after > (one.last.beat.interval_seconds if one.last and spoke else -longer)
-        if one.last and (spoke or (other.last and other.last.quiet_seconds)):
-            silent = silence(one.last) + least_seconds(self.step_seconds)
-            return after > 0.0 and self._heard_outside - one.heard_seconds > silent
-        return after > longer and not self._all_gone
+            return not one.quiet_seconds or after > last.beat.interval_seconds
+        return after > 0.0 and self._outside_until - one.quiet_seconds > self._silence(last)
 
     def _waited_long(self, death: Death) -> bool:
         last = death.last if self.step_seconds is not None else None
-        return (
-            last is not None
-            and last.in_flight is not None
-            and last.quiet_seconds > silence(last) + least_seconds(self.step_seconds)
-        )
+        return last is not None and last.in_flight is not None and last.quiet_seconds > self._silence(last)
+
+    def _silence(self, last: LastBeat) -> float:
+        """The seconds without a word that no wait explains."""
+        return silence(last.beat) + least_seconds(self.step_seconds)
 
     def stuck(self, first: Sequence[Death]) -> list[Death]:
-        """The first deaths, if all of these ranks stood still for long, as they said last, and all others ended since
-        their collectives had failed, by a timeout say. One that is stuck in the driver of a GPU that has stopped does
-        not: the job hung long before somebody killed it. Else none."""
+        """The first deaths, if all of these ranks stood still for long, where none works alone for as long, and all
+        others ended since their collectives had failed, by a timeout say. One that is stuck in the driver of a GPU that
+        has stopped does not: the job hung long before somebody killed it. Else none."""
         others = [death for death in self.deaths if death not in first]
-        long = HUNG_STEPS * (self.step_seconds or 0.0)
-        stood = all(death.end is None and death.last and _is_long(death.last, long) for death in first)
         told = bool(others) and all(death.why == _FOR_OTHERS for death in others)
-        return [death._replace(stood=True) for death in first] if stood and told else []
+        stood = [death._replace(stood=death.last) for death in first if self._stood_long(death)]
+        return stood if told and len(stood) == len(first) else []
+
+    def _stood_long(self, death: Death) -> bool:
+        last = death.last
+        if last is None or (last.in_flight is None and last.phase in MAY_TAKE_LONG):
+            return False
+        seconds = last.in_flight.seconds if last.in_flight else last.quiet_seconds
+        return seconds > max(HUNG_STEPS * (self.step_seconds or 0.0), silence(last.beat))
 
 
-def silence(last: LastBeat) -> float:
-    """The seconds without a word after which the rank is silent."""
-    return SILENT_BEATS * last.beat.interval_seconds + 1.0
+def _strongest(deaths: Sequence[Death]) -> set[Death]:
+    """Of each kind, the deaths that were the first by either bound, and the one that said nothing for the longest."""
+    orders = (attrgetter("latest"), attrgetter("earliest"), attrgetter("quiet_seconds"))
+    kinds = grouped(deaths, lambda death: (death.why, death.end is None)).values()
+    return {min(alike, key=order) for alike in kinds for order in orders}
 
 
-def _is_long(last: LastBeat, least: float) -> bool:
-    """Whether a rank stood still for more than `least` seconds, where none works alone for as long."""
-    seconds = last.in_flight.seconds if last.in_flight else last.quiet_seconds
-    return seconds > max(least, silence(last)) and (last.in_flight is not None or last.phase not in MAY_TAKE_LONG)
+def _death(timings: JobTimings, column: int) -> Death:
+    state, node = timings.states[column], timings.nodes[column]
+    end, gone = state.end, _WAITED if state.in_flight is not None else _KILLED
+    if end is None:
+        # One that told of another's end at the very time of that end outlived it.
+        earliest = -math.inf if state.alive_at is None else math.nextafter(state.alive_at, math.inf)
+        last = timings.last_beats[column] if timings.last_beats else None
+        return Death(column, node, earliest, math.inf, gone, None, last)
+    if end.signal == "SIGTERM" or (end.others_failed and not end.cause):
+        why = _FOR_OTHERS
+    elif end.cause or end.exception or end.exit_code or end.signal not in ("", "SIGKILL"):
+        why = _BY_ITSELF
+    else:
+        why = _KILLED if end.signal else gone
+    return Death(column, node, end.at_seconds - end.uncertain_seconds, end.at_seconds, why, end)
 
 
 def _reached_steps(timings: JobTimings) -> list[int]:
     """The last step in which each rank is known to have lived: it finished it, or came to a collective in it that another
-    member finished, which nobody does without all of them. A recording may stop before its process does."""
-    reached = [-1 if state.step is None else state.step for state in timings.states]
+    member finished, which nobody does without all of them. A recording may stop before its process does. -1 of a rank
+    that others missed: they never finished a later collective that it has to come to."""
+    reached = [0 if state.step is None else state.step for state in timings.states]
     collectives = timings.collectives
-    if collectives is None or all(state.end or state.state != "died" for state in timings.states):
+    if collectives is None:
         return reached
-    done = np.isfinite(collectives.end) & np.isin(collectives.op, tuple(NEEDS_ALL))
-    newest = np.full(len(collectives.groups), -1, np.int64)
-    np.maximum.at(newest, collectives.group[done], collectives.step[done])
+    for_all = np.isin(collectives.op, tuple(NEEDS_ALL))
+    lane = collectives.group.astype(np.int64) * len(OPS) + collectives.op
+    done = for_all & np.isfinite(collectives.end)
+    newest, steps = np.full((2, len(collectives.groups) * len(OPS)), -1, np.int64)
+    np.maximum.at(newest, lane[done], collectives.seq[done])
+    np.maximum.at(steps, lane[done], collectives.step[done])
+    beyond = for_all & ~np.isfinite(collectives.end)
+    beyond[beyond] = collectives.seq[beyond] > newest[lane[beyond]]
+    missing = {*collectives.group[beyond].tolist()}
     columns = {int(rank): column for column, rank in enumerate(timings.ranks)}
-    for group, step in zip(collectives.groups, newest.tolist(), strict=True):
+    for place, group in enumerate(collectives.groups):
+        step = int(steps[place * len(OPS) : (place + 1) * len(OPS)].max())
         for column in (columns[rank] for rank in group.ranks if rank in columns):
-            reached[column] = max(reached[column], step)
+            missed = place in missing or reached[column] < 0
+            reached[column] = -1 if missed else max(reached[column], step)
     return reached
 
 
@@ -205,8 +213,9 @@ def dead_ranks(timings: JobTimings) -> PartialVerdict:
     notes = _notes(timings, deaths, first)
     if left:
         return PartialVerdict(_culprits(timings, deaths, first), (*left_early(timings, left, ()).notes, *notes))
-    if _was_over(timings, order):
-        return PartialVerdict(notes=(*_stopped_recordings(timings, order), *notes))
+    reached = _reached_steps(timings)
+    if _was_over(timings, deaths, reached):
+        return PartialVerdict(notes=tuple(_over_note(timings, death, reached[death.column]) for death in deaths))
     if _waited_for_another(timings, deaths):
         return PartialVerdict(notes=notes)
     if all(death.victim for death in deaths) and _some_are_unseen(timings):
@@ -228,7 +237,7 @@ def _hung_before(timings: JobTimings, order: _Order) -> bool:
     if not others or any(state != "finished" for state in others) or any(death.end for death in order.deaths):
         return False
     waited = [death.last for death in order.deaths if death.last and death.last.in_flight]
-    if not any(last.quiet_seconds > silence(last) for last in waited):
+    if not any(last.quiet_seconds > silence(last.beat) for last in waited):
         return False
     return hung_before_the_end(timings, order.step_seconds) != NOTHING_FOUND
 
@@ -293,25 +302,14 @@ def _whole_job_ended(timings: JobTimings, deaths: Sequence[Death], first: Sequen
     return len(first) == len(deaths) or ways == {("SIGTERM", None, "", "")}
 
 
-def _was_over(timings: JobTimings, order: _Order) -> bool:
-    """Whether all other ranks finished normally, and none of those that died lacks a step or says how it died. Others
-    that stayed in a collective after the last step did not finish."""
-    died = {death.column for death in order.deaths}
+def _was_over(timings: JobTimings, deaths: Sequence[Death], reached: Sequence[int]) -> bool:
+    """Whether all other ranks finished normally, and of those that died none is missed, lacks a step or says how it
+    died. `reached`: as of _reached_steps()."""
+    died = {death.column for death in deaths}
     others = [state for column, state in enumerate(timings.states) if column not in died]
     last = max((state.step or 0 for state in timings.states), default=0)
-    silent = all(_tells_nothing(death.end) for death in order.deaths)
-    complete = all(order.reached[column] >= last for column in died)
-    finished = all(state.state == "finished" for state in others) and not _some_stayed(timings, died, last)
-    return bool(others) and silent and complete and finished
-
-
-def _some_stayed(timings: JobTimings, died: set[int], last_step: int) -> bool:
-    """Whether a rank that did not die never finished a collective of a step after the last."""
-    collectives = timings.collectives
-    if collectives is None:
-        return False
-    unfinished = ~np.isfinite(collectives.end) & (collectives.step > last_step)
-    return bool((unfinished & ~np.isin(collectives.column, sorted(died))).any())
+    silent = all(_tells_nothing(death.end) and reached[death.column] >= last for death in deaths)
+    return bool(others) and silent and all(state.state == "finished" for state in others)
 
 
 def _waited_for_another(timings: JobTimings, deaths: Sequence[Death]) -> bool:
@@ -378,11 +376,11 @@ def _culprit(
     return culprit_at(
         timings,
         [each.column for each in together],
-        death.last if death.stood and death.last else state,
+        death.stood or state,
         waiting,
         kind="hung" if state.doubted or death.stood else "dead",
-        silent=state.doubted and not death.stood,
-        device_stopped=death.stood and death.last is not None and death.last.in_flight is not None,
+        silent=state.doubted and death.stood is None,
+        device_stopped=death.stood is not None and death.stood.in_flight is not None,
         since_step=next_step(state),
         confidence=round(sure / math.sqrt(len(rivals)), 2),
         evidence=tuple(_evidence(timings, together, rivals, later)),
@@ -398,9 +396,9 @@ def _evidence(
         yield f"all {len(together)} ranks of the machine died in the same way at the same time"
     if death.end:
         yield f"it ended at {time_text(death.end)} by its node's clock"
-    if death.stood and death.last:
+    if death.stood:
         others = "the others' processes ended when their collectives failed, and this one did not"
-        yield f"it stood {_stood_text(death.last)}, as it said last; {others}"
+        yield f"it stood {_stood_text(death.stood)}, as it said last; {others}"
     else:
         yield f"it was {_place_text(timings, timings.states[death.column])}"
     if death.end and death.end.kernel:
@@ -408,9 +406,7 @@ def _evidence(
     if len(rivals) > 1:
         yield f"{_ranks(timings, rivals)} ended too close together for their clocks: each may have been the first"
     if later and later[0].latest < math.inf:
-        after = later[0].latest - rivals[0].latest
-        when = f", the next {seconds_text(after)} later" if _MIN_AFTER_SECONDS <= after < math.inf else ""
-        yield f"{_ranks(timings, later)} ended after it{when}"
+        yield f"{_ranks(timings, later)} ended after it"
     if aborted := beside_abort(timings, death.column):
         yield aborted.text
     if death.victim:
@@ -435,22 +431,22 @@ def _note(timings: JobTimings, told: str, deaths: Sequence[Death]) -> Note:
 
 def _told(timings: JobTimings, death: Death, after: float) -> str:
     state = timings.states[death.column]
-    if death.stood and death.last:
-        return f"recorded no end, and stood {_stood_text(death.last)}"
+    if death.stood:
+        return f"recorded no end, and stood {_stood_text(death.stood)}"
     if state.doubted:
         return f"recorded nothing more {_place_text(timings, state)}, and no end: stopped or killed"
     when = f", {seconds_text(after)} after the first" if _MIN_AFTER_SECONDS <= after < math.inf else ""
     return f"died {_place_text(timings, state)}{when}: {end_text(state.end)}"
 
 
-def _stopped_recordings(timings: JobTimings, order: _Order) -> Iterator[Note]:
-    """The notes on ranks that went on when their recordings did not."""
-    for death in order.deaths:
-        step, rank = timings.states[death.column].step or 0, int(timings.ranks[death.column])
-        reached = order.reached[death.column]
-        if reached > step:
-            text = f"the recording of rank {rank} stops in step {step}, and the rank went on: others finished"
-            yield Note("lacks", f"{text} collectives with it until step {reached}", (rank,), death.node)
+def _over_note(timings: JobTimings, death: Death, reached: int) -> Note:
+    """The note on a rank without an end, though the job went on to its own."""
+    state, rank = timings.states[death.column], int(timings.ranks[death.column])
+    step = state.step or 0
+    if reached <= step:
+        return _note(timings, _told(timings, death, 0.0), [death])
+    text = f"the recording of rank {rank} stops in step {step}, and the rank went on: others finished collectives with"
+    return Note("lacks", f"{text} it until step {reached}", (rank,), death.node)
 
 
 def _ended_notes(timings: JobTimings, deaths: Sequence[Death]) -> tuple[Note, ...]:

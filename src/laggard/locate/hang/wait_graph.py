@@ -19,6 +19,7 @@ from laggard.kit.majority import grouped
 from laggard.kit.words import counted, ranks_text
 from laggard.locate.job_timings import JobTimings, RankState
 from laggard.model import MAX_NAMED_RANKS, Culprit, Note
+from laggard.wire.ranks import BeatRow
 
 Node = TypeVar("Node", bound=Hashable)
 
@@ -129,8 +130,13 @@ def has_left(state: RankState) -> bool:
     return state.state == "finished" and state.end is not None and state.beat is not None
 
 
+def silence(beat: BeatRow) -> float:
+    """The seconds without a sign of life after which a rank is silent."""
+    return SILENT_BEATS * beat.interval_seconds + 1.0
+
+
 def is_silent(state: RankState) -> bool:
-    return state.beat is not None and silent_seconds(state) > SILENT_BEATS * state.beat.interval_seconds + 1.0
+    return state.beat is not None and silent_seconds(state) > silence(state.beat)
 
 
 def silent_seconds(state: RankState) -> float:
