@@ -31,9 +31,9 @@ from laggard.locate.hang.live_waits import (
     Arrivals,
     Departure,
     find_waits,
-    flight_text,
     in_the_world,
     least_seconds,
+    where_text,
 )
 from laggard.locate.hang.wait_graph import (
     Members,
@@ -50,7 +50,6 @@ from laggard.locate.hang.wait_graph import (
 from laggard.locate.job_timings import WARM_UP_STEPS, JobTimings, LastBeat, RankState
 from laggard.locate.partial_verdict import NOTHING_FOUND, PartialVerdict
 from laggard.model import MAX_NAMED_RANKS, Culprit, Note
-from laggard.wire.words import time_text
 
 HUNG_STOPPED_SECONDS = 2.0
 """The time for which a rank must have been stopped to be called hung even where no other is known to wait for it. A
@@ -114,7 +113,7 @@ def stopped_to_the_end(timings: JobTimings) -> PartialVerdict:
             timings.states[column],
             range(len(timings.states)),
             confidence=_STOPPED_CONFIDENCE,
-            evidence=(seen, *_where(timings.states[column])),
+            evidence=(seen, *where_text(timings.states[column], next_step(timings.states[column]))),
             stopped=True,
         )
         for column in stopped[:MAX_NAMED_RANKS]
@@ -170,7 +169,7 @@ def left_early(timings: JobTimings, left: Sequence[Departure], notes: tuple[Note
     """Those that left, as the ones that the others cannot go on without. Where they are more than those whom their
     collective still has, it is these that went on to one collective more than the others."""
     if is_few(left):
-        return PartialVerdict(tuple(left_culprit(timings, each) for each in left[:_MAX_NOTES]), notes)
+        return PartialVerdict(tuple(_left_culprit(timings, each) for each in left[:_MAX_NOTES]), notes)
     return PartialVerdict(notes=(extra_note(timings, left), *notes))
 
 
@@ -178,31 +177,13 @@ def is_few(left: Sequence[Departure]) -> bool:
     return bool(left) and 2 * len(left) <= max(each.members for each in left)
 
 
-def left_culprit(timings: JobTimings, left: Departure) -> Culprit:
+def _left_culprit(timings: JobTimings, left: Departure) -> Culprit:
     state = timings.states[left.column]
     waiting = ranks_text(int(timings.ranks[each]) for each in left.waiting)
-    evidence = f"it left at step {next_step(state)}, while {waiting} went on to {left.missed}, to which it never came"
-    others = [each for each in timings.states if each.state == "died" and each.end]
-    lines = [evidence]
-    if state.end and state.end.at_seconds > 0.0:
-        lines.insert(0, f"it ended at {time_text(state.end)} by its node's clock")
-        first = min((each.end.at_seconds for each in others if each.end), default=None)
-        if first is not None:
-            after = seconds_text(max(0.0, first - state.end.at_seconds))
-            lines.append(f"the first of the others ended {after} later")
-    victims = (column for column, other in enumerate(timings.states) if other.state != "finished")
-    return culprit_at(
-        timings,
-        [left.column],
-        state,
-        victims,
-        kind="dead",
-        phase=None,
-        group=None,
-        confidence=LEFT_CONFIDENCE,
-        evidence=tuple(lines),
-        end=state.end,
-    )
+    text = f"it left at step {next_step(state)}, while {waiting} went on to {left.missed}, to which it never came"
+    others = [column for column, other in enumerate(timings.states) if other.state != "finished"]
+    more = {"kind": "dead", "phase": None, "confidence": LEFT_CONFIDENCE, "evidence": (text,), "end": state.end}
+    return culprit_at(timings, [left.column], state, others, **more)
 
 
 def extra_note(timings: JobTimings, left: Sequence[Departure]) -> Note:
@@ -315,18 +296,15 @@ class _Hang(NamedTuple):
         waited = wait.seconds if wait else 0.0
         if not (at_once or silent_to_the_end) and waited <= self._hung_after(state, wait):
             return None
-        first = sorted(self.graph.standings)[: MAX_NAMED_RANKS + 1]
-        found = culprit_at(
-            self.timings,
-            [root],
-            state,
-            first,
-            confidence=_STOPPED_CONFIDENCE if state.stopped else 0.8 if is_silent(state) else 0.6,
-            evidence=tuple(self._evidence(root, wait)),
-            stopped=state.stopped,
-            silent=silent_to_the_end,
-        )
-        return found if found.group or wait is None else structs.replace(found, group=wait.group)
+        more = {
+            "confidence": _STOPPED_CONFIDENCE if state.stopped else 0.8 if is_silent(state) else 0.6,
+            "evidence": tuple(self._facts(root, wait)),
+            "stopped": state.stopped,
+            "silent": silent_to_the_end,
+        }
+        if wait is not None and state.in_flight is None:
+            more["group"] = wait.group
+        return culprit_at(self.timings, [root], state, sorted(self.graph.standings)[: MAX_NAMED_RANKS + 1], **more)
 
     def _hung_after(self, state: RankState, wait: Standing | None) -> float:
         """The seconds for which others must have waited for the rank before it is called hung. Of a job that was ended
@@ -343,12 +321,14 @@ class _Hang(NamedTuple):
         waited = np.sort(np.nan_to_num(self.timings.waited_seconds[steps, column]))
         return float(waited[-2]) if len(waited) > 1 else 0.0
 
-    def _evidence(self, root: int, wait: Standing | None) -> Iterator[str]:
+    def _facts(self, root: int, wait: Standing | None) -> Iterator[str]:
+        """What is known of a rank that others wait for."""
         state = self.timings.states[root]
         silent = seconds_text(silent_seconds(state))
         if state.stopped:
-            yield "its process is stopped, by a signal or a debugger"
-        elif self.ended and is_silent(state):
+            brief = wait is None and not _stopped_for_long(state)
+            yield f"its process is stopped, by a signal or a debugger{', and may go on' if brief else ''}"
+        elif is_silent(state) and self.ended:
             yield (
                 f"its last sign of life came at least {silent} before the others': its process was stopped or killed, "
                 "or none of its threads got to run"
@@ -357,24 +337,16 @@ class _Hang(NamedTuple):
             yield f"its last sign of life is {silent} old: none of its threads gets to run"
         if wait and root in wait.awaited:
             yield f"it has not arrived at {wait.missed}, number {wait.number}"
-        yield from _where(state)
+        yield from where_text(state, next_step(state))
+        if wait:
+            yield f"others have waited for {seconds_text(wait.seconds)}"
 
     def _root_note(self, root: int) -> Note:
         """Names the rank that others wait for."""
         rank, node = int(self.timings.ranks[root]), self.timings.nodes[root]
-        who = f"rank {rank}" + (f" on {node}" if node else "")
-        state, wait = self.timings.states[root], self.graph.wait_for(root)
-        condition = "is stopped" if state.stopped else "is silent" if is_silent(state) else ""
-        if wait is None:
-            brief = state.stopped and not _stopped_for_long(state)
-            how = "was stopped just now, and may go on" if brief else condition or "stands still"
-            return Note("stopped", f"{who} {how}", (rank,), node)
-        late = f"has not arrived at {wait.missed}, number {wait.number}" if root in wait.awaited else ""
-        text = f"{who} {' and '.join(filter(None, (condition, late))) or 'stands still'}"
-        if late and state.phase and not state.in_flight:
-            where = f"it is in {state.phase} of step {next_step(state)}"
-            text += f"; {where}, and others have waited for {seconds_text(wait.seconds)}"
-        return Note("not_arrived", text, (rank,), node)
+        wait = self.graph.wait_for(root)
+        text = f"rank {rank}{f' on {node}' if node else ''}: {'; '.join(self._facts(root, wait))}"
+        return Note("not_arrived" if wait else "stopped", text, (rank,), node)
 
     def waiting_notes(self, remark: str = "") -> Iterator[Note]:
         """One note for each collective, send or receive that ranks wait in; beyond _MAX_NOTES one note for all the rest.
@@ -393,14 +365,6 @@ class _Hang(NamedTuple):
         verb = "waits" if len(ranks) == 1 else "wait"
         text = f"{ranks_text(ranks)} {verb} in {where} {seconds_text(longest)}{remark}"
         return Note("waiting", text, ranks[:MAX_NAMED_RANKS])
-
-
-def _where(state: RankState) -> Iterator[str]:
-    if state.in_flight:
-        flight = state.in_flight
-        yield f"it is in {flight_text(flight)}, number {flight.seq}, for {seconds_text(flight.seconds)}"
-    elif state.phase:
-        yield f"it is in {state.phase}"
 
 
 def _stopped_for_long(state: RankState) -> bool:

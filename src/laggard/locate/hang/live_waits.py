@@ -15,8 +15,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Set
 from typing import NamedTuple
 
+from laggard.kit.words import seconds_text
 from laggard.locate.hang.wait_graph import Members, Standing, has_left, is_alive, is_silent, next_step
-from laggard.locate.job_timings import JobTimings, RankState
+from laggard.locate.job_timings import JobTimings, LastBeat, RankState
 from laggard.rankfile.layout import LANE_COUNT
 from laggard.wire.ranks import GroupProgress, InFlight
 
@@ -255,6 +256,16 @@ def find_waits(timings: JobTimings, step_seconds: float | None, stopped: frozens
 def flight_text(flight: InFlight) -> str:
     """The operation that a rank is in, for people: `all_reduce of dp:0-3`, `recv of pp:0-3 from rank 1`."""
     return _operation_text(flight.op, flight.group, flight.peer)
+
+
+def where_text(at: RankState | LastBeat, step: int) -> Iterator[str]:
+    """A sentence on where a rank stands, none where nothing tells: `it is in backward of step 7`, `it is in all_reduce
+    of dp:0-3, number 63, for 86 s`."""
+    if at.in_flight:
+        flight = at.in_flight
+        yield f"it is in {flight_text(flight)}, number {flight.seq}, for {seconds_text(flight.seconds)}"
+    elif at.phase:
+        yield f"it is in {at.phase} of step {step}"
 
 
 def _operation_text(op: str, group: str, peer: int) -> str:
