@@ -12,6 +12,7 @@ hooked after its first messages, or receives from any rank.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Set
 from typing import NamedTuple
 
@@ -19,7 +20,7 @@ from laggard.kit.words import seconds_text
 from laggard.locate.hang.wait_graph import Members, Standing, has_left, is_alive, is_silent, next_step
 from laggard.locate.job_timings import JobTimings, LastBeat, RankState
 from laggard.rankfile.layout import LANE_COUNT
-from laggard.wire.ranks import GroupProgress, InFlight
+from laggard.wire.ranks import GroupProgress, InFlight, LaneProgress
 
 COUNTERPART = {"send": "recv", "recv": "send"}
 """The operation of the partner when a rank sends, and when it receives."""
@@ -46,9 +47,20 @@ MADE_BY_CPP = f"{OF_THE_WORLD} that C++ made, as DDP's"
 """The text for a collective of which only the Flight Recorder tells."""
 
 
-class _Count(NamedTuple):
-    entered: int
-    done: int
+class _Lane(NamedTuple):
+    """What ranks count together: an operation of a group, or the messages of one rank to another, whatever the group."""
+
+    op: str
+    group: str = ""
+    source: int = ANY_RANK
+    target: int = ANY_RANK
+
+    @classmethod
+    def of(cls, rank: int, it: LaneProgress | InFlight) -> _Lane:
+        """The lane that `it` is of, which the rank reports."""
+        if it.op not in COUNTERPART:
+            return cls(it.op, it.group)
+        return cls("send", "", rank, it.peer) if it.op == "send" else cls("send", "", it.peer, rank)
 
 
 class Departure(NamedTuple):
@@ -62,75 +74,66 @@ class Departure(NamedTuple):
 
 
 class Arrivals:
-    """The number of collectives of each lane (op and group) that each rank (its column) has entered."""
+    """How far each rank (its column) has come in each lane."""
 
     def __init__(self, timings: JobTimings) -> None:
-        self._ranks = timings.ranks
-        self._columns = {int(rank): column for column, rank in enumerate(timings.ranks)}
+        self._ranks = [int(rank) for rank in timings.ranks]
+        self._columns = {rank: column for column, rank in enumerate(self._ranks)}
         self._states = timings.states
         self._members = Members(timings)
-        self._entered: dict[tuple[str, str], dict[int, int]] = {}
-        self._missing: dict[tuple[str, str, int], frozenset[int]] = {}  # cached: all ranks that wait there ask for it
-        self._longest: dict[tuple[str, str, int], float] = {}  # how long a rank has been in it, in seconds
-        self.point_to_point = False
-        """True where any rank has sent or received."""
+        self._entered: dict[_Lane, dict[int, int]] = {}
+        self._done: dict[tuple[_Lane, int], int] = {}
+        self._missing: dict[tuple[_Lane, int], frozenset[int]] = {}  # cached: all ranks that wait there ask for it
+        self._longest: dict[tuple[_Lane, int], float] = {}  # how long a rank has been in it, in seconds
         for column, state in enumerate(timings.states):
-            for lane in state.beat.lanes if state.beat else ():
-                self._count(lane.op, lane.group, column, lane.entered)
+            for row in state.beat.lanes if state.beat else ():
+                lane = self._count(column, row, row.entered)
+                self._done[lane, column] = row.done + self._done.get((lane, column), 0)
             if state.in_flight:
-                flight = state.in_flight
-                place = flight.op, flight.group, flight.seq
-                self._count(*place[:2], column, flight.seq)
-                self._longest[place] = max(flight.seconds, self._longest.get(place, 0.0))
+                place = self._count(column, state.in_flight, state.in_flight.seq), state.in_flight.seq
+                self._longest[place] = max(state.in_flight.seconds, self._longest.get(place, 0.0))
+        self.point_to_point = any(lane.op == "send" for lane in self._entered)
 
-    def _count(self, op: str, group: str, column: int, count: int) -> None:
-        self.point_to_point |= op in COUNTERPART
-        if op not in COUNTERPART:  # sends and receives are counted by pair
-            entered = self._entered.setdefault((op, group), {})
-            entered[column] = max(entered.get(column, 0), count)
+    def _count(self, column: int, it: LaneProgress | InFlight, count: int) -> _Lane:
+        lane = _Lane.of(self._ranks[column], it)
+        entered = self._entered.setdefault(lane, {})
+        entered[column] = max(entered.get(column, 0), count)
+        return lane
 
     def standing(self, column: int, least: float) -> Standing | None:
-        """Where the rank waits; None where it does not, or for less than `least` seconds."""
+        """Where the rank waits; None where it does not, or for less than `least` seconds. The messages of a batch are
+        waited for together, and the live word is the last: if the partner has come to that, another in flight whose
+        partner has not."""
         state, flight = self._states[column], self._states[column].in_flight
         if not is_alive(state) or flight is None or flight.seconds < least:
             return None
-        flight = self._stuck_in(column, flight)
-        operation = missed = flight_text(flight)
-        if flight.op in COUNTERPART:
-            missed = _operation_text(COUNTERPART[flight.op], flight.group, int(self._ranks[column]))
-        awaited = self._awaited(column, flight)
-        return Standing(column, operation, missed, flight.group, flight.seq, flight.seconds, awaited)
-
-    def _stuck_in(self, column: int, flight: InFlight) -> InFlight:
-        """The collective or message that the rank waits in, where its live word is `flight`. The messages of a batch are
-        waited for together, and `flight` is only the last: if the partner has come to that, another in flight whose
-        partner has not."""
-        beat = self._states[column].beat
-        if flight.op not in COUNTERPART or beat is None or self._partner_is_missing(column, flight) is not False:
-            return flight
-        others = (
-            InFlight(lane.op, lane.group, lane.entered, flight.seconds, lane.peer)
-            for lane in beat.lanes
-            if lane.op in COUNTERPART and lane.peer != ANY_RANK and lane.entered > lane.done
+        rows = state.beat.lanes if state.beat and flight.op in COUNTERPART else ()
+        batch = (
+            InFlight(row.op, row.group, row.entered, flight.seconds, row.peer)
+            for row in rows
+            if row.op in COUNTERPART and row.entered > row.done
         )
-        return next((other for other in others if self._partner_is_missing(column, other)), flight)
+        at = next((each for each in (flight, *batch) if self._awaited(column, each)), flight)
+        missed = _operation_text(COUNTERPART.get(at.op, at.op), at.group, self._ranks[column])
+        return Standing(column, flight_text(at), missed, at.group, at.seq, at.seconds, self._awaited(column, at))
 
     def _awaited(self, column: int, flight: InFlight) -> frozenset[int]:
         """The ranks that live, or left with status 0, and had not come to `flight`, which the rank is in, when a rank
-        was in it already: members of the group that have entered fewer collectives of the lane, or the partner that
-        has entered fewer sends or receives of the pair."""
-        if flight.op in COUNTERPART:
-            missing = self._partner_is_missing(column, flight)
-            return frozenset((self._columns[flight.peer],) if missing else ())
-        place = flight.op, flight.group, flight.seq
+        was in it already: members of the group, or the partner, that have entered fewer of the lane."""
+        place = lane, number = _Lane.of(self._ranks[column], flight), flight.seq
         if place not in self._missing:
-            entered = self._entered.get(place[:2], {})
-            members = set(entered) | self._members.of(flight.group)
-            behind = (member for member in members if entered.get(member, 0) < flight.seq)
-            begin = self._longest.get(place, 0.0)
-            self._missing[place] = frozenset(member for member in behind if self._counts_since(member, begin))
-        missing_members = self._missing[place]
-        return missing_members - {column} if column in missing_members else missing_members
+            entered, begin = self._entered[lane], self._longest.get(place, flight.seconds)
+            behind = (member for member in self._members_of(lane) if entered.get(member, 0) < number)
+            self._missing[place] = frozenset(
+                member for member in behind if self._counts_since(member, begin) and self._is_sure(member, lane, begin)
+            )
+        found = self._missing[place]
+        return found - {column} if column in found else found
+
+    def _members_of(self, lane: _Lane) -> Set[int]:
+        if lane.op == "send":
+            return {self._columns[rank] for rank in (lane.source, lane.target) if rank in self._columns}
+        return self._entered[lane].keys() | self._members.of(lane.group)
 
     def _counts_since(self, column: int, begin_seconds: float) -> bool:
         """Whether the rank lives, and its counts are newer than a wait that began so many seconds ago; or it left, and
@@ -139,55 +142,57 @@ class Arrivals:
         is_read = state.beat is not None and was_read_since(state, state.beat.age_seconds, begin_seconds)
         return has_left(state) or (is_alive(state) and is_read)
 
-    def _partner_is_missing(self, column: int, flight: InFlight) -> bool | None:
-        """Whether rank `flight.peer` has not come to the send or receive `flight` that the rank is in. None where that
-        is not known."""
-        place = self._columns.get(flight.peer, column)
-        partner = self._states[place]
-        theirs = _messages(partner, COUNTERPART[flight.op], int(self._ranks[column]))
-        if place == column or partner.beat is None or theirs is None or not (is_alive(partner) or has_left(partner)):
-            return None
-        if theirs.entered >= flight.seq:
+    def _is_sure(self, column: int, lane: _Lane, begin_seconds: float) -> bool:
+        """Whether the rank's count of a lane is of what others count there: not where a message of it may be from any
+        rank, where its rank file has no room for more lanes, and where more were done elsewhere than were begun here."""
+        entered, beat = self._entered[lane].get(column, 0), self._states[column].beat
+        if not entered and beat is not None and len(beat.lanes) >= LANE_COUNT:
             return False
-        if not self._counts_since(place, flight.seconds):
-            return None
-        if partner.beat.age_seconds > flight.seconds:  # from before the wait, and nothing has come since: it stands
+        if lane.op != "send":
             return True
-        ours = _messages(self._states[column], flight.op, flight.peer)
-        return True if ours and ours.done <= theirs.entered else None  # else more were done here than were begun there
+        anybody = (lane._replace(source=ANY_RANK), lane._replace(target=ANY_RANK))
+        if any(column in self._entered.get(each, {}) for each in anybody) or ANY_RANK in lane:
+            return False
+        # A beat from before the wait, after which nothing has come, is one of a rank that stands still.
+        stands = beat is not None and beat.age_seconds > begin_seconds
+        return stands or max(self._done.get((lane, other), 0) for other in self._members_of(lane)) <= entered
 
     def departures(self, among: Set[int]) -> tuple[Departure, ...]:
         """The ranks that left with status 0 while ranks of `among` went on to what these never came to, in the order of
         their ends. How many of each lane ranks had entered counts, and not when they left: ranks that end one after the
         other have entered equally many, and so have those of DDP's join()."""
+        ahead = {
+            lane: waiting
+            for lane, entered in self._entered.items()
+            if (waiting := {column: count for column, count in entered.items() if column in among})
+        }
         found = []
         for column, state in enumerate(self._states):
-            missed = [*self._missed(column, among)] if has_left(state) else []
+            missed = (
+                [*self._missed(column, ahead), *self._missed_in_the_world(column, among)] if has_left(state) else []
+            )
             if missed and state.end:
                 waiting = frozenset().union(*(each.waiting for each in missed))
                 found.append((state.end.at_seconds, missed[0]._replace(waiting=waiting)))
         return tuple(departure for _, departure in sorted(found, key=lambda each: each[0]))
 
-    def _missed(self, column: int, among: Set[int]) -> Iterator[Departure]:
-        state, rank = self._states[column], int(self._ranks[column])
-        lanes = state.beat.lanes if state.beat else ()
-        for (op, group), entered in self._entered.items():
-            own = entered.get(column, 0)
-            waiting = frozenset(other for other in among if entered.get(other, 0) > own)
-            members = entered.keys() | self._members.of(group)
-            if waiting and column in members and (own or len(lanes) < LANE_COUNT):
-                yield Departure(column, f"{op} of {group}, number {own + 1}", waiting, len(members))
-        for other in sorted(among):
-            beat = self._states[other].beat
-            for lane in beat.lanes if beat else ():
-                op, of_other = COUNTERPART.get(lane.op), int(self._ranks[other])
-                theirs = _messages(state, op, of_other) if op and lane.peer == rank else None
-                if op and theirs is not None and theirs.entered < lane.entered:
-                    missed = f"{_operation_text(op, lane.group, of_other)}, number {theirs.entered + 1}"
-                    yield Departure(column, missed, frozenset((other,)), 2)
+    def _missed(self, column: int, ahead: Mapping[_Lane, Mapping[int, int]]) -> Iterator[Departure]:
+        for lane, entered in ahead.items():
+            own = self._entered[lane].get(column, 0)
+            waiting = frozenset(other for other, count in entered.items() if count > own)
+            members = self._members_of(lane) if waiting else ()
+            if column in members and self._is_sure(column, lane, math.inf):
+                yield Departure(column, f"{self._missed_text(column, lane)}, number {own + 1}", waiting, len(members))
+
+    def _missed_in_the_world(self, column: int, among: Set[int]) -> Iterator[Departure]:
         waiting = frozenset(other for other in among if self._went_on_in_the_world(other, column))
         if waiting:
             yield Departure(column, OF_THE_WORLD, waiting, len(self._states))
+
+    def _missed_text(self, column: int, lane: _Lane) -> str:
+        if lane.op != "send":
+            return f"{lane.op} of {lane.group}"
+        return f"send to rank {lane.target}" if self._ranks[column] == lane.source else f"recv from rank {lane.source}"
 
     def _went_on_in_the_world(self, column: int, left: int) -> bool:
         """Whether a rank stands in a collective of the world that C++ made, which only torch's Flight Recorder tells
@@ -196,28 +201,10 @@ class Arrivals:
         groups = state.beat.groups if state.beat else ()
         if not any(group.name == THE_WORLD and stands_in(group) for group in groups):
             return False
-        everybody = len(self._states)
-        counts = [
-            entered
-            for (_, group), entered in self._entered.items()
-            if left in entered and len(entered.keys() | self._members.of(group)) == everybody
-        ]
+        lanes = (lane for lane, entered in self._entered.items() if left in entered and lane.op != "send")
+        counts = [self._entered[lane] for lane in lanes if len(self._members_of(lane)) == len(self._states)]
         is_behind = all(entered[left] <= entered.get(column, 0) for entered in counts)
         return bool(counts) and is_behind and next_step(other) <= next_step(state)
-
-
-def _messages(state: RankState, op: str, peer: int) -> _Count | None:
-    """The number of messages that a rank has sent to or received from `peer`. None where its counts cannot answer that:
-    what it received from any rank may be from `peer`, and a rank file has no room for the lanes of very many peers."""
-    reported = state.beat.lanes if state.beat else ()
-    lanes = [lane for lane in reported if lane.op == op and lane.peer in (peer, ANY_RANK)]
-    flight = state.in_flight if state.in_flight and state.in_flight.op == op else None
-    if any(lane.peer == ANY_RANK for lane in lanes) or (flight and flight.peer == ANY_RANK):
-        return None
-    if len(lanes) > 1 or (not lanes and len(reported) >= LANE_COUNT):
-        return None
-    entered = max([flight.seq if flight and flight.peer == peer else 0, *(lane.entered for lane in lanes)])
-    return _Count(entered, sum(lane.done for lane in lanes))
 
 
 def was_read_since(state: RankState, age_seconds: float, begin_seconds: float) -> bool:
