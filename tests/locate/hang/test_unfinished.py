@@ -55,7 +55,7 @@ def test_who_never_came_is_named_and_those_that_wait_are_its_victims() -> None:
     assert hung(location) == [(6,)]
     (culprit,) = location.culprits
     assert culprit.since_step == LAST and culprit.victims == tuple(rank for rank in range(RANKS) if rank != 6)
-    where = f"all_reduce number 20 of world:0-15 in step {LAST}"
+    where = "all_reduce number 20 of world:0-15"
     assert culprit.evidence == (f"never came to {where}, in which ranks 0-5 and 7-15 stayed",)
 
 

@@ -9,22 +9,40 @@ Followed from rank to rank, that ends at one of three places:
   several of them tell which it is;
 - a circle of ranks each of which never came to what another stands at: a deadlock.
 
-How far hosts have launched ahead tells nothing. Who lacks what others could not have finished without it has an older
-dump than they, and then nobody is named. In a recording each rank came to something last, and was killed in it: one
-to which all came is told of where others wait for its members.
+Dumps tell what devices have yet to finish of what hosts launched far ahead, and how far that is tells nothing. Where
+nothing tells what a device has begun, it may stand at what was launched later as well, as at the buckets of gradients
+that are reduced beside the backward pass: it does where another member of the earlier operation, that has not finished
+that one either, went on as far. Who lacks what others could not have finished without it has an older dump than they,
+and then nobody is named.
+
+A recording holds each collective that a rank entered; one that it never left has no end, and the rank came to it. To
+what another member finished all came, whatever is recorded of them: that needs every member. Each rank came to
+something last and was killed in it, so that one to which all came is told of where others wait for its members.
 """
 
 from __future__ import annotations
 
+import enum
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from laggard.kit.constants import OPS
 from laggard.kit.majority import grouped
 from laggard.kit.words import ranks_text, seconds_text
-from laggard.locate.collectives import DeviceQueue, DeviceQueues, Lane, Launched, Operation
-from laggard.locate.hang.open_operations import SEND, Attendance, Stands, open_collectives
+from laggard.locate.collectives import (
+    NEEDS_ALL,
+    Collectives,
+    DeviceQueue,
+    DeviceQueues,
+    Lane,
+    Launched,
+    Operation,
+    ProcessGroup,
+)
 from laggard.locate.hang.wait_graph import (
     Standing,
     WaitGraph,
@@ -36,8 +54,11 @@ from laggard.locate.hang.wait_graph import (
     unseen_note,
 )
 from laggard.locate.job_timings import JobTimings
+from laggard.locate.medians import distinct
 from laggard.locate.partial_verdict import NOTHING_FOUND, PartialVerdict
 from laggard.model import MAX_NAMED_RANKS, Culprit, Note
+
+SEND, RECV = OPS.index("send"), OPS.index("recv")
 
 STILL_SECONDS = 5.0
 """The time for which nothing may have changed on a rank before it counts as standing still. Our own choice: above what
@@ -58,11 +79,12 @@ _MAX_EVIDENCE = 4
 
 
 class _Stuck(NamedTuple):
-    """An operation that does not end for `ranks`. `done`: the members for whom it ended; `unseen`: those of whom
-    nothing is known. `late`: the devices of `ranks` have not begun it, with nothing else to finish, and those of `came`
-    have."""
+    """An operation, with its name, that does not end for `ranks`. `done`: the members for whom it ended; `unseen`: those
+    of whom nothing is known. `late`: the devices of `ranks` have not begun it, with nothing else to finish, and those
+    of `came` have."""
 
-    launched: Launched
+    operation: Operation
+    name: str
     ranks: frozenset[int]
     done: frozenset[int] = frozenset()
     unseen: frozenset[int] = frozenset()
@@ -129,31 +151,32 @@ class _Unfinished:
         self._timings, self._queues = timings, queues
         self._by_rank = queues.by_rank
         self._attendance = Attendance(queues)
-        self._column = {rank: column for column, rank in enumerate(timings.ranks.tolist())}
         self._open = {rank for rank, queue in self._by_rank.items() if queue.open}
+        self._sends = {rank for rank in self._open if all(each.op == SEND for each in self._by_rank[rank].open)}
         self._of_devices = timings.queues is not None
-        still = {rank: queue.first for rank, queue in self._by_rank.items() if queue.open and _still(queue)}
-        self._first = {launched.operation: launched for all_of in still.values() for launched in all_of}
-        self._graph = WaitGraph(self._standing(rank, all_of) for rank, all_of in still.items())
+        still = {rank: self._by_rank[rank].first for rank in self._open if _still(self._by_rank[rank])}
+        self._first = {launched.operation: launched for rank in sorted(still) for launched in still[rank]}
+        self._graph = WaitGraph(self._standing(rank, still[rank]) for rank in sorted(still))
 
     def _standing(self, rank: int, first: Sequence[Launched]) -> Standing:
         missing = [self._attendance.of(each.operation)[Stands.NOT_LAUNCHED] for each in first]
         awaited = missing[0].union(*missing[1:]) if len({*missing}) > 1 else missing[0]
         at = next((each for each, members in zip(first, missing, strict=True) if members), first[0])
-        name = _name(self._queues, at.operation, at.op)
-        seconds = self._by_rank[rank].still_seconds or 0.0
-        return Standing(rank, name, name, self._group(at) or "", at.operation.number, seconds, awaited)
+        name, (lane, number) = _name(self._queues, at.operation, at.op), at.operation
+        group = self._queues.groups[lane.group].name if lane.group >= 0 else ""
+        return Standing(rank, name, name, group, number, self._by_rank[rank].still_seconds or 0.0, awaited)
 
     def verdict(self) -> PartialVerdict:
         stuck = [found for launched in self._first.values() if (found := self._stuck_in(launched))]
         late = frozenset().union(*(each.ranks for each in stuck if each.late))
-        whole = [each for each in stuck if not each.late and not each.unseen and not each.ranks & late]
+        came = [each for each in stuck if not each.late]
+        whole = [each for each in came if not each.unseen and not each.ranks & late]
         named = [*self._silent_hosts()]
         named += [self._device_culprit(each.ranks, [each]) for each in stuck if each.late]
         named += [self._device_culprit(ranks, of) for ranks, of in _suspicions(whole) if self._is_suspect(ranks)]
         if named and sum(len(each.ranks) for each in named) <= MAX_SHARE * len(self._by_rank):
             return PartialVerdict(tuple(named))
-        return PartialVerdict(notes=(self._note([each for each in stuck if not each.late]),))
+        return PartialVerdict(notes=(self._note(came),))
 
     def _is_suspect(self, ranks: frozenset[int]) -> bool:
         awaited = self._of_devices or bool(ranks & self._graph.awaited)
@@ -163,121 +186,99 @@ class _Unfinished:
         """What does not end although all came that are seen, or what some devices have not begun; None of others."""
         members = self._attendance.of(launched.operation)
         came, done, unseen = members[Stands.CAME], members[Stands.DONE], members[Stands.UNKNOWN]
+        name = _name(self._queues, launched.operation, launched.op)
         late = frozenset(rank for rank in members[Stands.NOT_BEGUN] if not self._by_rank[rank].has_other)
         if late and came | done:
-            return _Stuck(launched, late, came=came, late=True)
+            return _Stuck(launched.operation, name, late, came=came, late=True)
         is_whole = len(came | done | unseen) == len({*self._queues.members(launched.operation)})
-        return _Stuck(launched, came, done, unseen) if came and is_whole else None
+        return _Stuck(launched.operation, name, came, done, unseen) if came and is_whole else None
 
     def _silent_hosts(self) -> Iterator[Culprit]:
         """The ranks that never came to what others stand at, and have nothing to finish: their hosts are at something
         else. A send alone keeps no host from going on: who sends to ranks that wait for it counts as well. All ranks of
         a machine of which none came are one culprit."""
-        sends = {rank for rank in self._open if all(each.op == SEND for each in self._by_rank[rank].open)}
-        hosts = [
-            rank
-            for rank in sorted(self._graph.awaited - (self._open - (sends and sends & self._in_circles())))
-            if not self._by_rank[rank].has_other and _still(self._by_rank[rank])
-        ]
-        nodes, sizes = self._timings.nodes, Counter(self._timings.nodes)
-        here = Counter(nodes[self._column[rank]] for rank in hosts)
+        at_something = self._open - self._in_circles() if self._sends else self._open
+        queues = ((rank, self._by_rank[rank]) for rank in sorted(self._graph.awaited - at_something))
+        hosts = [rank for rank, queue in queues if not queue.has_other and _still(queue)]
+        nodes = dict(zip(self._timings.ranks.tolist(), self._timings.nodes, strict=True))
+        sizes, here = Counter(nodes.values()), Counter(nodes[rank] for rank in hosts)
 
         def together(rank: int) -> str | int:
-            node = nodes[self._column[rank]]
+            node = nodes[rank]
             return node if node is not None and 1 < here[node] == sizes[node] < len(nodes) else rank
 
         for ranks in grouped(hosts, together).values():
             yield self._host_culprit(ranks)
 
     def _in_circles(self) -> frozenset[int]:
-        """The ranks that wait for one another, be it for what was launched and has something else before it."""
+        """The ranks with nothing but sends that wait for one another, be it for what was launched and has something
+        else before it."""
         late = (Stands.NOT_LAUNCHED, Stands.BEHIND, Stands.NOT_BEGUN)
         waits: dict[int, set[int]] = {rank: set() for rank in self._graph.standings}
         for rank, found in waits.items():
             for launched in self._by_rank[rank].first:
                 members = self._attendance.of(launched.operation)
                 found.update(*(members[each] for each in late))
-        return ranks_in_cycles(waits)
+        return ranks_in_cycles(waits) & self._sends
 
     def _host_culprit(self, ranks: Sequence[int]) -> Culprit:
-        launched = next(
-            each for each in self._first.values() if self._attendance.of(each.operation)[Stands.NOT_LAUNCHED] & {*ranks}
-        )
-        state = self._timings.states[self._column[ranks[0]]]
-        stayed = self._attendance.of(launched.operation)[Stands.CAME]
-        step = f" in step {launched.position}" if self._since(launched) is not None else ""
+        wait = self._graph.wait_for(ranks[0])
+        stayed = ranks_text(rank for rank, each in self._graph.standings.items() if ranks[0] in each.awaited)
         together = [f"none of the {len(ranks)} ranks of the machine came"] if len(ranks) > 1 else []
-        name = _name(self._queues, launched.operation, launched.op)
-        return self._culprit(
-            ranks,
-            launched,
-            kind="dead" if has_left(state) else "hung",
-            phase=None,
-            confidence=CONFIDENCE,
-            evidence=(*together, f"never came to {name}{step}, in which {ranks_text(stayed)} stayed"),
-            end=state.end if has_left(state) else None,
-        )
+        name, group = (wait.operation, wait.group) if wait else ("", "")
+        more: dict[str, object] = {"phase": None, "confidence": CONFIDENCE}
+        state = self._timings.states[self._columns(ranks)[0]]
+        if has_left(state):
+            more |= {"kind": "dead", "end": state.end}
+        return self._culprit(ranks, group, [*together, f"never came to {name}, in which {stayed} stayed"], **more)
 
     def _device_culprit(self, ranks: frozenset[int], stuck: Sequence[_Stuck]) -> Culprit:
-        return self._culprit(
-            sorted(ranks),
-            stuck[0].launched,
-            phase="collective",
-            confidence=CONFIDENCE if len(ranks) == 1 else SHARED_CONFIDENCE,
-            evidence=tuple(self._device_evidence(ranks, stuck)),
-            device_stopped=self._of_devices,
-        )
+        place = stuck[0].operation.lane.group
+        group = self._queues.groups[place].name if place >= 0 else ""
+        confidence = CONFIDENCE if len(ranks) == 1 else SHARED_CONFIDENCE
+        more = {"phase": "collective", "confidence": confidence, "device_stopped": self._of_devices}
+        return self._culprit(sorted(ranks), group, self._device_evidence(ranks, stuck), **more)
 
-    def _culprit(self, ranks: Sequence[int], at: Launched, **more: object) -> Culprit:
-        columns = [self._column[rank] for rank in ranks]
-        waiting = (self._column[rank] for rank in self._open)
-        state = self._timings.states[columns[0]]
-        return culprit_at(
-            self._timings, columns, state, waiting, group=self._group(at), since_step=self._since(at), **more
-        )
+    def _culprit(self, ranks: Sequence[int], group: str, evidence: Iterable[str], **more: object) -> Culprit:
+        columns = self._columns(ranks)
+        more |= {"group": group or None, "evidence": tuple(evidence)}
+        if self._of_devices:  # dumps tell no steps
+            more["since_step"] = None
+        return culprit_at(self._timings, columns, self._timings.states[columns[0]], self._columns(self._open), **more)
+
+    def _columns(self, ranks: Iterable[int]) -> list[int]:
+        return np.searchsorted(self._timings.ranks, sorted(ranks)).tolist()
 
     def _device_evidence(self, ranks: frozenset[int], stuck: Sequence[_Stuck]) -> Iterator[str]:
         for each in stuck[:_MAX_EVIDENCE]:
-            name = _name(self._queues, each.launched.operation, each.launched.op)
             if each.late:
                 others = f"those of {ranks_text(each.came)} did" if each.came else "others have finished it"
-                yield f"enqueued {name}, which its device never began, while {others}"
+                yield f"enqueued {each.name}, which its device never began, while {others}"
             elif each.done:
-                yield f"came to {name}, which {ranks_text(each.done)} finished, and never finished it"
+                yield f"came to {each.name}, which {ranks_text(each.done)} finished, and never finished it"
             else:
-                yield f"came to {name}, as did {ranks_text(each.ranks - ranks) or 'all'}, and nobody finished it"
-        if len(ranks) > 1:
-            return
-        if len(stuck) > 1:
+                others = ranks_text(each.ranks - ranks) or "all"
+                yield f"came to {each.name}, as did {others}, and nobody finished it"
+        if len(ranks) == 1 and len(stuck) > 1:
             yield f"it alone is in all {len(stuck)} operations to which all came and which do not end"
-        ahead = len(self._by_rank[next(iter(ranks))].open) - 1
-        if ahead and self._of_devices:
+        ahead = len(self._by_rank[min(ranks)].open) - 1
+        if len(ranks) == 1 and ahead and self._of_devices:
             yield f"its host went on and launched {ahead} more, none of which is finished"
 
     def _note(self, stuck: Sequence[_Stuck]) -> Note:
-        """The note where nobody is named."""
-        sends = {rank for rank in self._open if all(each.op == SEND for each in self._by_rank[rank].open)}
+        """The note where nobody is named. `stuck`: to which all came."""
         standings = self._graph.standings.items()
-        circle = ranks_in_cycles({rank: each.awaited for rank, each in standings if rank not in sends})
+        circle = ranks_in_cycles({rank: each.awaited for rank, each in standings if rank not in self._sends})
         if circle and not stuck:
             return circle_note(circle)
         unseen = [each for each in stuck if each.unseen]
         if unseen:
-            first = min(unseen, key=lambda each: (len(each.unseen), each.launched.operation))
-            name = _name(self._queues, first.launched.operation, first.launched.op)
+            first = min(unseen, key=lambda each: (len(each.unseen), each.operation))
             ranks = sorted(frozenset().union(*(each.unseen for each in unseen)))
-            return unseen_note(sorted(first.ranks), name, ranks, len(self._open))
+            return unseen_note(sorted(first.ranks), first.name, ranks, len(self._open))
         whole = sorted(stuck, key=lambda each: len(each.ranks))
-        names = [_name(self._queues, each.launched.operation, each.launched.op) for each in whole[:2]]
-        return unfinished_note(sorted(whole[0].ranks if whole else self._open), len(self._open), names)
-
-    def _group(self, launched: Launched) -> str | None:
-        place = launched.operation.lane.group
-        return self._queues.groups[place].name if place >= 0 else None
-
-    def _since(self, launched: Launched) -> int | None:
-        """The step in which a recording has the operation."""
-        return None if self._of_devices or launched.position < 0 else launched.position
+        in_first = sorted(whole[0].ranks if whole else self._open)
+        return unfinished_note(in_first, len(self._open), [each.name for each in whole[:2]])
 
 
 def _suspicions(stuck: Sequence[_Stuck]) -> Iterator[tuple[frozenset[int], list[_Stuck]]]:
@@ -302,3 +303,194 @@ def _name(queues: DeviceQueues, operation: Operation, op: int = -1) -> str:
     if lane.group < 0:
         return f"the send number {number} from rank {lane.source} to rank {lane.target}"
     return f"{OPS[op] if op >= 0 else 'collective'} number {number} of {queues.groups[lane.group].name}"
+
+
+class Stands(enum.Enum):
+    """The ways in which a member stands to an operation."""
+
+    DONE = enum.auto()
+    CAME = enum.auto()  # its device stands at it, as far as anything tells
+    NOT_BEGUN = enum.auto()  # its device has nothing else to finish before, and has not begun it
+    BEHIND = enum.auto()  # it launched the operation, and its device has something else to finish before
+    NOT_LAUNCHED = enum.auto()
+    UNKNOWN = enum.auto()  # nothing tells
+
+
+class Attendance:
+    """The members of the operations of a job. What was found once is kept."""
+
+    def __init__(self, queues: DeviceQueues) -> None:
+        self._queues = queues
+        self._by_rank = queues.by_rank
+        self._found: dict[Operation, Mapping[Stands, frozenset[int]]] = {}
+        self._passed: dict[Operation, list[tuple[int, int]]] = {}
+
+    def of(self, operation: Operation) -> Mapping[Stands, frozenset[int]]:
+        """The members by how they stand to the operation; each kind is there, if empty."""
+        if operation not in self._found:
+            found: dict[Stands, set[int]] = {stands: set() for stands in Stands}
+            for member in self._queues.members(operation):
+                found[self._stands(member, operation)].add(member)
+            self._found[operation] = {stands: frozenset(members) for stands, members in found.items()}
+        return self._found[operation]
+
+    def _stands(self, rank: int, operation: Operation) -> Stands:
+        queue = self._by_rank.get(rank)
+        if queue is None or not queue.knows(operation.lane):
+            return Stands.UNKNOWN
+        if operation.number > queue.last_numbers.get(operation.lane, -1):
+            return Stands.NOT_LAUNCHED
+        launched = queue.by_operation.get(operation)
+        if launched is None:
+            return Stands.DONE
+        if launched.begun:
+            return Stands.CAME
+        is_first = launched in queue.first
+        if launched.begun is False:
+            return Stands.NOT_BEGUN if is_first else Stands.BEHIND
+        if not queue.ordered:
+            return self._stands_by_peers(queue, operation)
+        return Stands.CAME if is_first or self._is_beside_all(rank, queue, launched) else Stands.BEHIND
+
+    def _stands_by_peers(self, queue: DeviceQueue, operation: Operation) -> Stands:
+        """How a rank stands that tells no order of its launches. What others launched in an order, or finished, it
+        launched in the same."""
+        if queue.heads[operation.lane] != operation.number:
+            return Stands.BEHIND
+        if not queue.knows_messages:
+            return Stands.UNKNOWN
+        others = [each.operation for each in queue.first if each.operation != operation]
+        if any(self._precedes(other, operation) for other in others):
+            return Stands.BEHIND
+        return Stands.CAME if all(self._precedes(operation, other) for other in others) else Stands.UNKNOWN
+
+    def _precedes(self, one: Operation, other: Operation) -> bool:
+        """Whether some member of both launched `one` before the other, or finished it and not yet the other."""
+        for rank in {*self._queues.members(one)} & {*self._queues.members(other)}:
+            queue = self._by_rank.get(rank)
+            after = queue.by_operation.get(other) if queue and queue.ordered else None
+            if queue is None or after is None or not queue.knows(one.lane):
+                continue
+            before = queue.by_operation.get(one)
+            is_done = before is None and queue.last_numbers.get(one.lane, -1) >= one.number
+            if is_done or (before is not None and before.position < after.position):
+                return True
+        return False
+
+    def _is_beside_all(self, rank: int, queue: DeviceQueue, launched: Launched) -> bool:
+        """Whether the operation waits for none of what its rank launched before: it is the first of its lane, and
+        others passed each of those as far as this."""
+        lane, number = launched.operation
+        earlier = (each for each in queue.open if each.position < launched.position)
+        return queue.heads[lane] == number and all(
+            self._passed_by_others(rank, each.operation) >= launched.position - each.position for each in earlier
+        )
+
+    def _passed_by_others(self, rank: int, operation: Operation) -> int:
+        """By how many places others went on beyond an operation that they have not finished, at most."""
+        if operation not in self._passed:
+            queues = ((member, self._by_rank.get(member)) for member in self._queues.members(operation))
+            went_on = [
+                (queue.newest_done - own.position, member)
+                for member, queue in queues
+                if queue and queue.ordered and (own := queue.by_operation.get(operation))
+            ]
+            self._passed[operation] = sorted(went_on, reverse=True)[:2]
+        return next((places for places, member in self._passed[operation] if member != rank), -1)
+
+
+def open_collectives(timings: JobTimings) -> DeviceQueues | None:
+    """What each rank of a recording never finished. There is a lane for each group and operation, and positions tell
+    nothing. None where nothing is left unfinished."""
+    collectives = timings.collectives
+    if collectives is None or not len(timings.ranks):
+        return None
+    lanes = _lanes(collectives, timings)
+    known = (lanes >= 0) & (collectives.seq >= 0)
+    rows = np.flatnonzero(known & ~np.isfinite(collectives.end) & _is_last(collectives, timings))
+    if not len(rows):
+        return None
+    wanted = distinct(lanes[rows])
+    of_lanes = np.flatnonzero(known & np.isin(lanes, wanted))
+    reached = _Reached(collectives, of_lanes, np.searchsorted(wanted, lanes[of_lanes]), timings)
+    names = [_lane(collectives, timings, place, int(lane)) for place, lane in enumerate(wanted)]
+    open_of: dict[int, list[Launched]] = {}
+    for row, place in zip(rows.tolist(), np.searchsorted(wanted, lanes[rows]).tolist(), strict=True):
+        column, number, op = (int(each[row]) for each in (collectives.column, collectives.seq, collectives.op))
+        if reached.came_to(place, column) <= number:
+            launched = Launched(Operation(names[place], number), 0, op, True)
+            open_of.setdefault(column, []).append(launched)
+    by_rank = {}
+    for column, rank in enumerate(timings.ranks.tolist()):
+        last = {names[place]: number for place, number in reached.last.get(column, {}).items()}
+        by_rank[rank] = DeviceQueue(tuple(open_of.get(column, ())), ordered=False, last_numbers=last)
+    return DeviceQueues(tuple(_group(collectives, timings, int(lane)) for lane in wanted), by_rank)
+
+
+class _Reached:
+    """How far each rank (column) came in each lane (its place). `last`: the last number that it came to, by column."""
+
+    def __init__(
+        self, collectives: Collectives, rows: NDArray[np.int64], places: NDArray[np.int64], timings: JobTimings
+    ) -> None:
+        width = len(timings.ranks)
+        keys, inverse = np.unique(places * width + collectives.column[rows], return_inverse=True)
+        last, done = np.full(len(keys), -1, np.int64), np.full(len(keys), -1, np.int64)
+        np.maximum.at(last, inverse, collectives.seq[rows])
+        finished = np.isfinite(collectives.end[rows])
+        np.maximum.at(done, inverse[finished], collectives.seq[rows][finished])
+        newest = np.full(int(places.max()) + 1, -1, np.int64)
+        for_all = finished & np.isin(collectives.op[rows], tuple(NEEDS_ALL))
+        np.maximum.at(newest, places[for_all], collectives.seq[rows][for_all])
+        of_lane, column = np.divmod(keys, width)
+        came = np.maximum(done, newest[of_lane])
+        self._came = dict(zip(keys.tolist(), came.tolist(), strict=True))
+        self._width = width
+        self.last: dict[int, dict[int, int]] = {}
+        numbers = np.maximum(last, came).tolist()
+        for place, rank, number in zip(of_lane.tolist(), column.tolist(), numbers, strict=True):
+            self.last.setdefault(rank, {})[place] = number
+
+    def came_to(self, place: int, column: int) -> int:
+        """The last number of the lane that the rank finished, or that another did who could not without it. What it left
+        unfinished before that, as DDP's join() does, nobody waited for."""
+        return self._came[place * self._width + column]
+
+
+def _lanes(collectives: Collectives, timings: JobTimings) -> NDArray[np.int64]:
+    """[C]: the number of each record's lane: one for each group and operation, and after these one for each pair; -1
+    where nothing tells."""
+    ranks, peer = timings.ranks, collectives.peer.astype(np.int64)
+    own, sends = ranks[collectives.column], collectives.op == SEND
+    source, target = np.where(sends, own, peer), np.where(sends, peer, own)
+    of_pair = len(collectives.groups) * len(OPS) + source * (int(ranks[-1]) + 1) + target
+    of_pair = np.where(np.isin(peer, ranks), of_pair, -1)
+    of_group = np.where(collectives.op >= 0, collectives.group.astype(np.int64) * len(OPS) + collectives.op, -1)
+    return np.where(sends | (collectives.op == RECV), of_pair, of_group)
+
+
+def _lane(collectives: Collectives, timings: JobTimings, place: int, number: int) -> Lane:
+    pair = number - len(collectives.groups) * len(OPS)
+    return Lane(place) if pair < 0 else Lane(-1, *divmod(pair, int(timings.ranks[-1]) + 1))
+
+
+def _group(collectives: Collectives, timings: JobTimings, number: int) -> ProcessGroup:
+    """The group of a lane. The members of one that was not declared are those that came."""
+    place = number // len(OPS)
+    if place >= len(collectives.groups):
+        return ProcessGroup("", "", ())
+    group = collectives.groups[place]
+    came = timings.ranks[distinct(collectives.column[collectives.group == place])]
+    return group if group.ranks else group._replace(ranks=tuple(came.tolist()))
+
+
+def _is_last(collectives: Collectives, timings: JobTimings) -> NDArray[np.bool_]:
+    """[C]: which records may be the rank's last: those of the last step of which it recorded anything, and none of a
+    rank that ended with status 0. What it left unfinished before, it had not waited for."""
+    finished = np.isfinite(collectives.end) & (collectives.step >= 0)
+    last_step = np.array([-1 if state.step is None else state.step for state in timings.states], np.int64)
+    np.maximum.at(last_step, collectives.column[finished], collectives.step[finished])
+    ended = np.array([state.state == "finished" and state.end is not None for state in timings.states], np.bool_)
+    is_last = (collectives.step < 0) | (collectives.step >= last_step[collectives.column])
+    last: NDArray[np.bool_] = is_last & ~ended[collectives.column]
+    return last

@@ -1,8 +1,8 @@
 """The wait graph of a job that stands still, and the words for it: who stands in what, and who has yet to come. Pure.
 
 Three readers fill it: live_waits.py from the rows of ranks that live, and from where recordings say that they stood
-last; open_operations.py from the collectives of a recording that never ended, and from what dumps say that devices have
-yet to finish. Who is awaited and stands in nothing is at the root. Where all that are awaited stand in something
+last; unfinished.py from the collectives of a recording that never ended, and from what dumps say that devices have yet
+to finish. Who is awaited and stands in nothing is at the root. Where all that are awaited stand in something
 themselves, some of them wait for one another in a circle.
 """
 
