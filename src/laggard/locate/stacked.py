@@ -1,17 +1,16 @@
 """The places in the code of a job's culprits: the stacks that the ranks' processes took, put beside the verdict.
 
 A slow rank is compared with its peers, by shares of samples; a hung one stands beside a rank that waits for it; one
-that died left its last stack. Where a rank has no stack of its own, its place in the kernel stands in for one. Without a
-culprit, stacks are a note on a job that stands still. They accuse nobody but of a hang, of an ended job: a rank that
+that died left its last stack. Where a rank has no stack of its own, its place in the kernel stands in for one. Without
+a culprit, stacks are a note on a job that stands still. They accuse nobody but of a hang, of an ended job: a rank that
 stood in its own code while all others waited in a collective, where nothing else tells. A stack says where a process
 stood once. So it counts only where the process is known to have stood there to the end, and where all ranks of the job
-left one: who is missing may be whom all wait for. The thresholds are our own choices.
-"""
+left one: who is missing may be whom all wait for. The thresholds are our own choices."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 

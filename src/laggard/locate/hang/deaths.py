@@ -48,13 +48,14 @@ _WHO_TELLS = (
 
 _BY_ITSELF, _KILLED, _WAITED, _FOR_OTHERS = range(4)
 """What a rank's end says of why it died, from a cause to a victim: an exception, status or fault of its own; that it is
-gone, or a SIGKILL, and no more; the same inside a collective, in which victims block; an exception or a signal of a rank
-whose peer is gone."""
+gone, or a SIGKILL, and no more; the same inside a collective, in which victims block; an exception or a signal of a
+rank whose peer is gone."""
 
 
 class Death(NamedTuple):
-    """A rank's death between `earliest` and `latest`, Unix time. `why`: of the kinds above. `last`: where it stood then,
-    as it said itself, where it has no end. `stood`: the same of one that stood there long before the others ended."""
+    """A rank's death between `earliest` and `latest`, Unix time. `why`: of the kinds above. `last`: where it stood
+    then, as it said itself, where it has no end. `stood`: the same of one that stood there long before the others
+    ended."""
 
     column: int
     node: str | None
@@ -173,9 +174,9 @@ def _death(timings: JobTimings, column: int) -> Death:
 
 
 def _reached_steps(timings: JobTimings) -> list[int]:
-    """The last step in which each rank is known to have lived: it finished it, or came to a collective in it that another
-    member finished, which nobody does without all of them. A recording may stop before its process does. -1 of a rank
-    that others missed: they never finished a later collective that it has to come to."""
+    """The last step in which each rank is known to have lived: it finished it, or came to a collective in it that
+    another member finished, which nobody does without all of them. A recording may stop before its process does. -1 of
+    a rank that others missed: they never finished a later collective that it has to come to."""
     reached = [0 if state.step is None else state.step for state in timings.states]
     collectives = timings.collectives
     if collectives is None:
@@ -199,8 +200,8 @@ def _reached_steps(timings: JobTimings) -> list[int]:
 
 
 def dead_ranks(timings: JobTimings) -> PartialVerdict:
-    """The ranks that died first, as culprits, and a note about each death. There is no culprit where the whole job was
-    ended, where it was over already, or where whoever died first is not among the ranks that are seen."""
+    """The ranks that died first, as culprits, and a note about each death. There is no culprit where what explains them
+    all is none of them."""
     order = _Order(timings)
     deaths, first = order.deaths, order.first()
     if not deaths or _hung_before(timings, order):
@@ -208,26 +209,36 @@ def dead_ranks(timings: JobTimings) -> PartialVerdict:
     left = _left_before(timings, deaths, first)
     if is_few(left):
         return left_early(timings, left, _notes(timings, deaths, deaths[:1]))
+    elsewhere = None if left and not _whole_job_ended(timings, deaths, first) else _elsewhere(timings, deaths, first)
+    if elsewhere is not None:
+        return PartialVerdict(notes=elsewhere)
+    told = left_early(timings, left, ()).notes if left else ()
+    different = None if left else _called_differently(timings, deaths, first)
+    if different is not None:
+        first, told = _called_otherwise(timings, different, deaths, first), (different.note(),)
+    elif not left and (stood := order.stuck(first)):
+        first, deaths = stood, [*stood, *(death for death in deaths if death not in first)]
+    return PartialVerdict(_culprits(timings, deaths, first), (*told, *_notes(timings, deaths, first)))
+
+
+def _elsewhere(timings: JobTimings, deaths: Sequence[Death], first: Sequence[Death]) -> tuple[Note, ...] | None:
+    """The notes where all deaths are explained by what is none of them: somebody ended the whole job, it was over, they
+    waited for a rank that did not die, or died for one that is not seen. None where they are not."""
     if _whole_job_ended(timings, deaths, first):
-        return PartialVerdict(notes=_ended_notes(timings, deaths))
-    notes = _notes(timings, deaths, first)
-    if left:
-        return PartialVerdict(_culprits(timings, deaths, first), (*left_early(timings, left, ()).notes, *notes))
+        return _ended_notes(timings, deaths)
     reached = _reached_steps(timings)
     if _was_over(timings, deaths, reached):
-        return PartialVerdict(notes=tuple(_over_note(timings, death, reached[death.column]) for death in deaths))
-    if _waited_for_another(timings, deaths):
-        return PartialVerdict(notes=notes)
-    if all(death.victim for death in deaths) and _some_are_unseen(timings):
+        return tuple(_over_note(timings, death, reached[death.column]) for death in deaths)
+    if not all(death.victim for death in deaths):
+        return None
+    awaited = {rank for culprit in unfinished_operations(timings).culprits for rank in culprit.ranks}
+    if awaited and not awaited & {int(timings.ranks[death.column]) for death in deaths}:
+        return _notes(timings, deaths, first)
+    unknown = any(state.state == "unknown" for state in timings.states)
+    if unknown or len(timings.states) < timings.world_size:
         text = "the ranks that are seen died as ranks do when another is gone: the first may be one that is not seen"
-        return PartialVerdict(notes=(Note("first_unseen", text), *notes))
-    different = _called_differently(timings, deaths, first)
-    if different is not None:
-        first, notes = _called_otherwise(timings, different, deaths, first), (different.note(), *notes)
-    elif stood := order.stuck(first):
-        deaths = [*stood, *(death for death in deaths if death not in first)]
-        first, notes = stood, _notes(timings, deaths, stood)
-    return PartialVerdict(_culprits(timings, deaths, first), notes)
+        return (Note("first_unseen", text), *_notes(timings, deaths, first))
+    return None
 
 
 def _hung_before(timings: JobTimings, order: _Order) -> bool:
@@ -293,8 +304,8 @@ def _as_last_said(timings: JobTimings) -> JobTimings:
 
 
 def _whole_job_ended(timings: JobTimings, deaths: Sequence[Death], first: Sequence[Death]) -> bool:
-    """Whether all processes were ended together, in the same way: by the user or the scheduler. A launcher kills all but
-    the first, and signals tell no order of their own."""
+    """Whether all processes were ended together, in the same way: by the user or the scheduler. A launcher kills all
+    but the first, and signals tell no order of their own."""
     ways = {_way(death.end) for death in deaths}
     explained = any(death.end and (death.end.cause or death.end.exception) for death in deaths)
     if not len(deaths) == len(timings.states) > 1 or len(ways) > 1 or explained:
@@ -312,23 +323,8 @@ def _was_over(timings: JobTimings, deaths: Sequence[Death], reached: Sequence[in
     return bool(others) and silent and all(state.state == "finished" for state in others)
 
 
-def _waited_for_another(timings: JobTimings, deaths: Sequence[Death]) -> bool:
-    """Whether all that died were waiting for a rank that did not: one that left, as by an exception, for which the
-    launcher ended the others."""
-    if not all(death.victim for death in deaths):
-        return False
-    died = {int(timings.ranks[death.column]) for death in deaths}
-    awaited = {rank for culprit in unfinished_operations(timings).culprits for rank in culprit.ranks}
-    return bool(awaited) and not awaited & died
-
-
 def _tells_nothing(end: RankEnd | None) -> bool:
     return end is None or not (end.signal or end.exit_code or end.exception or end.cause)
-
-
-def _some_are_unseen(timings: JobTimings) -> bool:
-    unknown = any(state.state == "unknown" for state in timings.states)
-    return unknown or len(timings.states) < timings.world_size
 
 
 def _way(end: RankEnd | None) -> tuple[str, int | None, str, str]:
@@ -365,8 +361,8 @@ def _culprits(timings: JobTimings, deaths: Sequence[Death], first: Sequence[Deat
 def _culprit(
     timings: JobTimings, together: Sequence[Death], first: Sequence[Death], deaths: Sequence[Death]
 ) -> Culprit:
-    """The rank of a death; where its machine went down, all of its ranks together. Less sure where several may have been
-    the first, and where the rank died as victims do, or was not seen to be stuck. Our own choice."""
+    """The rank of a death; where its machine went down, all of its ranks together. Less sure where several may have
+    been the first, and where the rank died as victims do, or was not seen to be stuck. Our own choice."""
     death = together[0]
     state = timings.states[death.column]
     rivals = [each for each in first if each not in together[1:]]

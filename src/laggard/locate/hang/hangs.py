@@ -349,8 +349,8 @@ class _Hang(NamedTuple):
         return Note("not_arrived" if wait else "stopped", text, (rank,), node)
 
     def waiting_notes(self, remark: str = "") -> Iterator[Note]:
-        """One note for each collective, send or receive that ranks wait in; beyond _MAX_NOTES one note for all the rest.
-        `remark` is added to each text."""
+        """One note for each collective, send or receive that ranks wait in; beyond _MAX_NOTES one note for all the
+        rest. `remark` is added to each text."""
         by_operation = grouped(self.graph.standings.values(), lambda wait: (wait.operation, wait.number))
         operations = list(by_operation.items())
         for (operation, number), same in operations[:_MAX_NOTES]:

@@ -48,7 +48,7 @@ MADE_BY_CPP = f"{OF_THE_WORLD} that C++ made, as DDP's"
 
 
 class _Lane(NamedTuple):
-    """What ranks count together: an operation of a group, or the messages of one rank to another, whatever the group."""
+    """What ranks count together: an operation of a group, or the messages of one rank to another in any group."""
 
     op: str
     group: str = ""
@@ -144,7 +144,7 @@ class Arrivals:
 
     def _is_sure(self, column: int, lane: _Lane, begin_seconds: float) -> bool:
         """Whether the rank's count of a lane is of what others count there: not where a message of it may be from any
-        rank, where its rank file has no room for more lanes, and where more were done elsewhere than were begun here."""
+        rank, where its rank file has no room for more lanes, and where more were done there than were begun here."""
         entered, beat = self._entered[lane].get(column, 0), self._states[column].beat
         if not entered and beat is not None and len(beat.lanes) >= LANE_COUNT:
             return False

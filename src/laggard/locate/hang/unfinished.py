@@ -69,8 +69,8 @@ MAX_SHARE = 0.5
 for, and the job was ended as a whole."""
 
 CONFIDENCE = 0.8
-"""The confidence that a rank which never came, or a device which is in all that does not end, hangs. How long the others
-had waited is not recorded: the job may have been ended before the rank could come. Our own choice."""
+"""The confidence that a rank which never came, or a device which is in all that does not end, hangs. How long the
+others had waited is not recorded: the job may have been ended before the rank could come. Our own choice."""
 
 SHARED_CONFIDENCE = 0.5
 """The confidence where one of several ranks' devices, or the network, no longer completes anything. Our own choice."""
@@ -79,9 +79,9 @@ _MAX_EVIDENCE = 4
 
 
 class _Stuck(NamedTuple):
-    """An operation, with its name, that does not end for `ranks`. `done`: the members for whom it ended; `unseen`: those
-    of whom nothing is known. `late`: the devices of `ranks` have not begun it, with nothing else to finish, and those
-    of `came` have."""
+    """An operation, with its name, that does not end for `ranks`. `done`: the members for whom it ended; `unseen`:
+    those of whom nothing is known. `late`: the devices of `ranks` have not begun it, with nothing else to finish, and
+    those of `came` have."""
 
     operation: Operation
     name: str
@@ -452,8 +452,8 @@ class _Reached:
             self.last.setdefault(rank, {})[place] = number
 
     def came_to(self, place: int, column: int) -> int:
-        """The last number of the lane that the rank finished, or that another did who could not without it. What it left
-        unfinished before that, as DDP's join() does, nobody waited for."""
+        """The last number of the lane that the rank finished, or that another did who could not without it. What it
+        left unfinished before that, as DDP's join() does, nobody waited for."""
         return self._came[place * self._width + column]
 
 
