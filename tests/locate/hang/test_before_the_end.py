@@ -6,6 +6,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -71,6 +73,17 @@ def test_a_rank_that_was_waited_for_for_long_when_the_job_was_ended_hung_in_its_
     assert not found(61.0, "checkpoint").culprits, "one rank may save for minutes"
     assert named(found(181.0, "checkpoint")) == [(2,)]
     assert not found(61.0, "forward", step=4.0).culprits, "twenty steps are longer"
+
+
+@pytest.mark.parametrize(("waits", "is_named"), [((30.0, 30.0), False), ((30.0, 0.5), True), ((10.0, 10.0), True)])
+def test_a_wait_that_came_and_passed_twice_is_usual(waits: tuple[float, float], is_named: bool) -> None:
+    """Rank 2 loads its input anew now and then; the job is killed 25 s into the next time."""
+    beats = [stands(25.0, 20), stands(25.0, 20), stands(25.0, 19, inside=False)._replace(phase="input")]
+    job = timings(beats)
+    waited = np.full((8, 3), 0.01)
+    waited[[2, 5], :2] = np.array(waits)[:, None]
+    steps = dataclasses.replace(job, steps=np.arange(8), waited_seconds=waited, step_seconds=waited + 0.1)
+    assert named(hung_before_the_end(steps, STEP)) == ([(2,)] if is_named else [])
 
 
 def test_a_rank_whose_gpu_does_not_complete_what_all_others_have_is_named() -> None:

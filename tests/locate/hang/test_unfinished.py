@@ -80,6 +80,14 @@ def test_what_nobody_waits_for_is_no_hang_where_later_ones_were_finished() -> No
     assert not location.culprits, location.culprits
 
 
+def test_to_what_another_finished_all_came_whatever_is_recorded_of_them() -> None:
+    """The recording of rank 6 ends in an all_reduce that others finished, as they did the next."""
+    others = [rank for rank in range(RANKS) if rank != 6]
+    later = [(rank, 0, "all_reduce", STEPS + 1, -1, True) for rank in others]
+    location = locate(recorded([*entered(others, 0, finished=True), *entered([6], 0), *later]))
+    assert location.culprits == (), location.culprits
+
+
 def test_who_never_came_is_named_beside_what_nobody_waits_for() -> None:
     others = [rank for rank in range(RANKS) if rank != 6]
     unwaited = entered(range(RANKS), 0)

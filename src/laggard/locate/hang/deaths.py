@@ -10,6 +10,7 @@ recordings reach does. The thresholds are our own choices.
 from __future__ import annotations
 
 import dataclasses
+import enum
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -46,14 +47,18 @@ _WHO_TELLS = (
     "node laggard tells it"
 )
 
-_BY_ITSELF, _KILLED, _WAITED, _FOR_OTHERS = range(4)
-"""What a rank's end says of why it died, from a cause to a victim: an exception, status or fault of its own; that it is
-gone, or a SIGKILL, and no more; the same inside a collective, in which victims block; an exception or a signal of a
-rank whose peer is gone."""
+
+class Why(enum.IntEnum):
+    """What a rank's end says of why it died, from a cause to a victim."""
+
+    BY_ITSELF = enum.auto()  # an exception, a status or a fault of its own
+    KILLED = enum.auto()  # it is gone, or was killed, and no more is known
+    WAITED = enum.auto()  # the same inside a collective, in which victims block
+    FOR_OTHERS = enum.auto()  # an exception or a signal of a rank whose peer is gone
 
 
 class Death(NamedTuple):
-    """A rank's death between `earliest` and `latest`, Unix time. `why`: of the kinds above. `last`: where it stood
+    """A rank's death between `earliest` and `latest`, Unix time. `last`: where it stood
     then, as it said itself, where it has no end. `stood`: the same of one that stood there long before the others
     ended."""
 
@@ -61,14 +66,14 @@ class Death(NamedTuple):
     node: str | None
     earliest: float
     latest: float
-    why: int
+    why: Why
     end: RankEnd | None
     last: LastBeat | None = None
     stood: LastBeat | None = None
 
     @property
     def victim(self) -> bool:
-        return self.why >= _WAITED
+        return self.why >= Why.WAITED
 
     @property
     def quiet_seconds(self) -> float:
@@ -137,7 +142,7 @@ class _Order:
         others ended since their collectives had failed, by a timeout say. One that is stuck in the driver of a GPU that
         has stopped does not: the job hung long before somebody killed it. Else none."""
         others = [death for death in self.deaths if death not in first]
-        told = bool(others) and all(death.why == _FOR_OTHERS for death in others)
+        told = bool(others) and all(death.why == Why.FOR_OTHERS for death in others)
         stood = [death._replace(stood=death.last) for death in first if self._stood_long(death)]
         return stood if told and len(stood) == len(first) else []
 
@@ -158,18 +163,18 @@ def _strongest(deaths: Sequence[Death]) -> set[Death]:
 
 def _death(timings: JobTimings, column: int) -> Death:
     state, node = timings.states[column], timings.nodes[column]
-    end, gone = state.end, _WAITED if state.in_flight is not None else _KILLED
+    end, gone = state.end, Why.WAITED if state.in_flight is not None else Why.KILLED
     if end is None:
         # One that told of another's end at the very time of that end outlived it.
         earliest = -math.inf if state.alive_at is None else math.nextafter(state.alive_at, math.inf)
         last = timings.last_beats[column] if timings.last_beats else None
         return Death(column, node, earliest, math.inf, gone, None, last)
     if end.signal == "SIGTERM" or (end.others_failed and not end.cause):
-        why = _FOR_OTHERS
+        why = Why.FOR_OTHERS
     elif end.cause or end.exception or end.exit_code or end.signal not in ("", "SIGKILL"):
-        why = _BY_ITSELF
+        why = Why.BY_ITSELF
     else:
-        why = _KILLED if end.signal else gone
+        why = Why.KILLED if end.signal else gone
     return Death(column, node, end.at_seconds - end.uncertain_seconds, end.at_seconds, why, end)
 
 
@@ -275,7 +280,7 @@ def _called_differently(timings: JobTimings, deaths: Sequence[Death], first: Seq
     """The different calls that ranks died of: as recordings have them, else as gloo aborted one of the first and the
     others ended after it."""
     found = different_calls(timings)
-    if found is not None or any(death.why == _BY_ITSELF for death in deaths if death not in first):
+    if found is not None or any(death.why == Why.BY_ITSELF for death in deaths if death not in first):
         return found
     return next(filter(None, (beside_abort(timings, death.column) for death in first)), None)
 

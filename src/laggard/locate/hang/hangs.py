@@ -141,11 +141,11 @@ def hung_ranks(
     left = _left(timings, graph)
     if left:
         return left_early(timings, left, tuple(hang.waiting_notes()))
-    if graph.circle:  # whoever else is late, these wait for ever
-        standings = [graph.standings[column] for column in sorted(graph.circle)]
-        ranks = [int(timings.ranks[column]) for column in graph.circle]
-        circle = standing_differently(timings, standings) or circle_note(ranks)
-        return PartialVerdict(notes=(circle, *hang.waiting_notes()))
+    circle = sorted(graph.circle)
+    if circle:  # whoever else is late, these wait for ever
+        different = standing_differently(timings, [graph.standings[column] for column in circle])
+        note = different or circle_note(int(timings.ranks[column]) for column in circle)
+        return PartialVerdict(notes=(note, *hang.waiting_notes()))
     # Where all came, the silent ranks entered the collective and stand still in it, with every thread.
     silent = frozenset(column for column, state in enumerate(states) if is_alive(state) and is_silent(state))
     roots = graph.roots or (silent if whole and len(silent) < len(states) else frozenset())

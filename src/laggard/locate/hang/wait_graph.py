@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Hashable, Iterable, Mapping, Sequence, Set
-from functools import cached_property
 from typing import Any, Final, NamedTuple, TypeVar
 
 from msgspec import structs
@@ -56,7 +55,7 @@ class WaitGraph:
         """Who is awaited and stands in nothing."""
         return self.awaited - self.standings.keys()
 
-    @cached_property
+    @property
     def circle(self) -> frozenset[int]:
         return ranks_in_cycles({rank: each.awaited for rank, each in self.standings.items()})
 
