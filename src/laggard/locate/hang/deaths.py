@@ -24,7 +24,7 @@ from laggard.kit.majority import grouped
 from laggard.kit.words import ranks_text, seconds_text
 from laggard.locate.collectives import NEEDS_ALL
 from laggard.locate.hang.different_calls import DifferentCalls, beside_abort, different_calls
-from laggard.locate.hang.hangs import HUNG_STEPS, MAY_TAKE_LONG, hung_before_the_end, is_few, left_early
+from laggard.locate.hang.hangs import HUNG_STEPS, MAY_TAKE_LONG, hung_before_the_end, left_early
 from laggard.locate.hang.live_waits import Arrivals, Departure, flight_text, least_seconds
 from laggard.locate.hang.unfinished import unfinished_operations
 from laggard.locate.hang.wait_graph import culprit_at, next_step, silence
@@ -58,9 +58,8 @@ class Why(enum.IntEnum):
 
 
 class Death(NamedTuple):
-    """A rank's death between `earliest` and `latest`, Unix time. `last`: where it stood
-    then, as it said itself, where it has no end. `stood`: the same of one that stood there long before the others
-    ended."""
+    """A rank's death between `earliest` and `latest`, Unix time. `last`: where it stood then, as it said itself, where
+    it has no end. `stood`: the same of one that stood there long before the others ended."""
 
     column: int
     node: str | None
@@ -212,18 +211,19 @@ def dead_ranks(timings: JobTimings) -> PartialVerdict:
     if not deaths or _hung_before(timings, order):
         return NOTHING_FOUND
     left = _left_before(timings, deaths, first)
-    if is_few(left):
-        return left_early(timings, left, _notes(timings, deaths, deaths[:1]))
-    elsewhere = None if left and not _whole_job_ended(timings, deaths, first) else _elsewhere(timings, deaths, first)
+    if left:
+        found = left_early(timings, left, _notes(timings, deaths, first))
+        return found if found.culprits else PartialVerdict(_culprits(timings, deaths, first), found.notes)
+    elsewhere = _elsewhere(timings, deaths, first)
     if elsewhere is not None:
         return PartialVerdict(notes=elsewhere)
-    told = left_early(timings, left, ()).notes if left else ()
-    different = None if left else _called_differently(timings, deaths, first)
+    different = _called_differently(timings, deaths, first)
     if different is not None:
-        first, told = _called_otherwise(timings, different, deaths, first), (different.note(),)
-    elif not left and (stood := order.stuck(first)):
+        notes = different.note(), *_notes(timings, deaths, first)
+        return PartialVerdict(_culprits(timings, deaths, _called_otherwise(timings, different, deaths, first)), notes)
+    if stood := order.stuck(first):
         first, deaths = stood, [*stood, *(death for death in deaths if death not in first)]
-    return PartialVerdict(_culprits(timings, deaths, first), (*told, *_notes(timings, deaths, first)))
+    return PartialVerdict(_culprits(timings, deaths, first), _notes(timings, deaths, first))
 
 
 def _elsewhere(timings: JobTimings, deaths: Sequence[Death], first: Sequence[Death]) -> tuple[Note, ...] | None:
@@ -261,8 +261,6 @@ def _hung_before(timings: JobTimings, order: _Order) -> bool:
 def _left_before(timings: JobTimings, deaths: Sequence[Death], first: Sequence[Death]) -> tuple[Departure, ...]:
     """The ranks that left with status 0 before any died, where that explains the first deaths: each of these ranks had
     gone on to a collective that those never came to, and died as ranks do then."""
-    if not any(state.state == "finished" and state.end for state in timings.states):
-        return ()
     found = Arrivals(_as_last_said(timings)).departures({death.column for death in deaths})
     before = tuple(each for each in found if _ended_before(timings, each.column, deaths[0]))
     explained = frozenset().union(*(each.waiting for each in before))
@@ -289,7 +287,7 @@ def _called_otherwise(
     timings: JobTimings, different: DifferentCalls, deaths: Sequence[Death], first: Sequence[Death]
 ) -> list[Death]:
     """The deaths of the ranks that called what fewer called, where that is why the first ones died: gloo aborts either
-    side of calls that do not match. None where which side took another way is not known. Else `first`."""
+    side of calls that do not match. None where it is not known which side took another way. Else `first`."""
     caused = any(death.end and death.end.cause for death in first)
     if caused or not {int(timings.ranks[death.column]) for death in first} <= set(different.ranks):
         return list(first)

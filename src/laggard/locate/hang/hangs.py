@@ -167,14 +167,16 @@ def _left(timings: JobTimings, graph: WaitGraph) -> tuple[Departure, ...]:
 
 def left_early(timings: JobTimings, left: Sequence[Departure], notes: tuple[Note, ...]) -> PartialVerdict:
     """Those that left, as the ones that the others cannot go on without. Where they are more than those whom their
-    collective still has, it is these that went on to one collective more than the others."""
-    if is_few(left):
+    collective still has, it is these that went on to one collective more than the others, and a note says so."""
+    if 2 * len(left) <= max(each.members for each in left):
         return PartialVerdict(tuple(_left_culprit(timings, each) for each in left[:_MAX_NOTES]), notes)
-    return PartialVerdict(notes=(extra_note(timings, left), *notes))
-
-
-def is_few(left: Sequence[Departure]) -> bool:
-    return bool(left) and 2 * len(left) <= max(each.members for each in left)
+    waiting = ranks_of(timings, frozenset().union(*(each.waiting for each in left)))
+    others = ranks_text(int(timings.ranks[each.column]) for each in left)
+    text = (
+        f"{ranks_text(waiting)} called {left[0].missed}, which {others} did not: they have ended, with exit status 0; "
+        "what to do: find where the program calls a collective on some of its ranks alone"
+    )
+    return PartialVerdict(notes=(Note("mismatch", text, ranks=waiting), *notes))
 
 
 def _left_culprit(timings: JobTimings, left: Departure) -> Culprit:
@@ -184,17 +186,6 @@ def _left_culprit(timings: JobTimings, left: Departure) -> Culprit:
     others = [column for column, other in enumerate(timings.states) if other.state != "finished"]
     more = {"kind": "dead", "phase": None, "confidence": LEFT_CONFIDENCE, "evidence": (text,), "end": state.end}
     return culprit_at(timings, [left.column], state, others, **more)
-
-
-def extra_note(timings: JobTimings, left: Sequence[Departure]) -> Note:
-    """The note on ranks that called a collective which most others, that have ended, did not call."""
-    waiting = ranks_of(timings, frozenset().union(*(each.waiting for each in left)))
-    others = ranks_text(int(timings.ranks[each.column]) for each in left)
-    text = (
-        f"{ranks_text(waiting)} called {left[0].missed}, which {others} did not: they have ended, with exit status 0; "
-        "what to do: find where the program calls a collective on some of its ranks alone"
-    )
-    return Note("mismatch", text, ranks=waiting)
 
 
 class Behind(NamedTuple):

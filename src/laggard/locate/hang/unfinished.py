@@ -247,7 +247,8 @@ class _Unfinished:
         return culprit_at(self._timings, columns, self._timings.states[columns[0]], self._columns(self._open), **more)
 
     def _columns(self, ranks: Iterable[int]) -> list[int]:
-        return np.searchsorted(self._timings.ranks, sorted(ranks)).tolist()
+        columns: list[int] = np.searchsorted(self._timings.ranks, sorted(ranks)).tolist()
+        return columns
 
     def _device_evidence(self, ranks: frozenset[int], stuck: Sequence[_Stuck]) -> Iterator[str]:
         for each in stuck[:_MAX_EVIDENCE]:
