@@ -162,9 +162,9 @@ class Arrivals:
         their ends. How many of each lane ranks had entered counts, and not when they left: ranks that end one after the
         other have entered equally many, and so have those of DDP's join()."""
         ahead = {
-            lane: waiting
+            lane: counts
             for lane, entered in self._entered.items()
-            if (waiting := {column: count for column, count in entered.items() if column in among})
+            if (counts := {other: count for other, count in entered.items() if other in among})
         }
         found = []
         for column, state in enumerate(self._states):

@@ -445,7 +445,7 @@ class _Reached:
         np.maximum.at(newest, places[for_all], collectives.seq[rows][for_all])
         of_lane, column = np.divmod(keys, width)
         came = np.maximum(done, newest[of_lane])
-        self._came = dict(zip(keys.tolist(), came.tolist(), strict=True))
+        self._came: dict[int, int] = dict(zip(keys.tolist(), came.tolist(), strict=True))
         self._width = width
         self.last: dict[int, dict[int, int]] = {}
         numbers = np.maximum(last, came).tolist()
