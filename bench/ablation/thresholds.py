@@ -26,8 +26,8 @@ JUDGE: Final = "laggard.recording.judged"
 _NAME: Final = re.compile(r"_?[A-Z][A-Z0-9_]*")
 
 NO_THRESHOLDS: Final[Mapping[str, str]] = {
-    "hang.departures:_MIN_AFTER_SECONDS": "words",
-    "hang.waits:ANY_RANK": "a code",
+    "hang.deaths:_MIN_AFTER_SECONDS": "words",
+    "hang.live_waits:ANY_RANK": "a code",
     "inferred_positions:REGULAR_SHARE": "decides when a recording is read",
     "job_timings:FIRST_STEPS": "decides when a recording is read",
     "job_timings:RECORDED_ROWS": "memory",
@@ -52,7 +52,7 @@ NO_THRESHOLDS: Final[Mapping[str, str]] = {
 """Constants that no verdict on timings hangs on, with the reason. So it is with names that end in CONFIDENCE, and with
 whole numbers called MAX_.., bounds of memory, work and text, but for MAX_DECIDES."""
 
-MAX_DECIDES: Final = frozenset(("MAX_CULPRITS", "MAX_DEVICES", "MAX_LINKS", "MAX_ROUNDS"))
+MAX_DECIDES: Final = frozenset(("MAX_LINKS", "MAX_ROUNDS"))
 """Whole numbers called MAX_.. that decide who is named."""
 
 

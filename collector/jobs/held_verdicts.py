@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from laggard.collector.jobs.job import Job, JobKey, RankWindow, Run
 from laggard.collector.jobs.snapshot import JobSnapshot
 from laggard.kit.words import counted
-from laggard.locate.hang.waits import SILENT_BEATS, WAITING_BESIDE_STOPPED_SECONDS
+from laggard.locate.hang.live_waits import WAITING_BESIDE_STOPPED_SECONDS
+from laggard.locate.hang.wait_graph import SILENT_BEATS
 from laggard.locate.job_timings import JobTimings
 from laggard.locate.medians import median_over_steps
 from laggard.locate.slow.host_facts import NOT_KNOWN

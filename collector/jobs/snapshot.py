@@ -19,8 +19,7 @@ from laggard.collector.jobs.window import JobWindows
 from laggard.collector.node_findings import NodeGpus, failing_note, findings_by_node
 from laggard.collector.targets import NodeLabels
 from laggard.kit.words import counted, joined, listed, natural, printable_line, ranks_text
-from laggard.locate.hang.launched_job import LaunchedJob
-from laggard.locate.hang.launches import locate_launches, no_timings
+from laggard.locate.hang.launches import LaunchedJob, locate_launches, no_timings
 from laggard.locate.job_timings import JobTimings, NodeFindings, live_timings
 from laggard.locate.stacked import with_stacks
 from laggard.model import MAX_NAMED_RANKS, Location, Note, Verdict, Window

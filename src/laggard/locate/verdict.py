@@ -9,10 +9,8 @@ work (live_positions.py).
   slow/culprits.py describes them, and computes what fixing them would save.
 - links/slow_links.py decides which links are slow, by the time of transfers; links/later_links.py which have become so.
 - partial_verdict.py decides whose parameters differ from those of its replicas, where digests of them are recorded.
-- hang/hangs.py decides who is hung and who waits for whom, hang/unfinished.py does so from a recording and
-  hang/stopped_devices.py from what devices have yet to finish;
-  hang/different_calls.py finds ranks that called different collectives; hang/deaths.py finds who died first, and
-  hang/departures.py who left with status 0 before others could go on.
+- hang/hangs.py decides who is hung and who waits for whom, hang/unfinished.py does so by what ranks have yet to finish;
+  hang/different_calls.py finds ranks that called different collectives, and hang/deaths.py who died first.
 """
 
 from __future__ import annotations
@@ -26,11 +24,10 @@ from msgspec import structs
 from laggard.kit.constants import OPS, SCRIPT_PHASES
 from laggard.kit.words import joined, ranks_text
 from laggard.locate.explanation import explained
-from laggard.locate.hang.deaths import dead_ranks, hung_before_the_end
+from laggard.locate.hang.deaths import dead_ranks
 from laggard.locate.hang.different_calls import different_calls, mismatched_collectives
-from laggard.locate.hang.hangs import hung_ranks
-from laggard.locate.hang.stopped_devices import stopped_devices, stopped_to_the_end
-from laggard.locate.hang.unfinished import unfinished_collectives
+from laggard.locate.hang.hangs import hung_before_the_end, hung_ranks, stopped_to_the_end
+from laggard.locate.hang.unfinished import unfinished_operations
 from laggard.locate.job_timings import JobTimings
 from laggard.locate.links.channels import Ways, ways_of
 from laggard.locate.links.later_links import later_links
@@ -111,8 +108,7 @@ def _hung_ranks(timings: JobTimings, steps: Steps | None) -> PartialVerdict:
     found = hung_before_the_end(timings, step_seconds)
     found = hung_ranks(timings, step_seconds) if found == NOTHING_FOUND else found
     found = mismatched_collectives(timings) if found == NOTHING_FOUND else found
-    if found == NOTHING_FOUND:
-        found = unfinished_collectives(timings) if timings.queues is None else stopped_devices(timings)
+    found = unfinished_operations(timings) if found == NOTHING_FOUND else found
     if found == NOTHING_FOUND or any(culprit.stopped or culprit.kind == "dead" for culprit in found.culprits):
         return found
     different = different_calls(timings)

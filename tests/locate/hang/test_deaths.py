@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.collective_rows import Row, collectives
 from support.steps import StepRow, step_table
 
 from laggard.kit.constants import PHASES
+from laggard.locate.collectives import ProcessGroup
 from laggard.locate.hang.deaths import dead_ranks
 from laggard.locate.job_timings import JobTimings, LastBeat, RankInfo, RankState, build_timings
 from laggard.locate.partial_verdict import PartialVerdict
@@ -219,24 +222,6 @@ def gone(step: int) -> RankState:
     return RankState("died", step, None, None)
 
 
-@pytest.mark.parametrize(
-    ("milliseconds", "last_steps", "expected"),
-    [
-        (12, (114, 119), [1]),
-        (12, (119, 114), [2]),
-        (12, (118, 119), [1, 2]),  # the writers write each tenth of a second: as good as the same time
-        (300, (9, 11), [1]),
-        (300, (10, 11), [1, 2]),  # one may have finished a step that the other was about to
-    ],
-)
-def test_of_two_that_are_gone_the_one_died_first_whose_recording_ends_clearly_earlier(
-    milliseconds: int, last_steps: tuple[int, int], expected: list[int]
-) -> None:
-    failed = RankState("died", max(last_steps), None, None, end=PEER_GONE.end)
-    states = (failed, *(gone(step) for step in last_steps))
-    assert first(dead_ranks(recorded(milliseconds / 1000, states))) == expected
-
-
 def test_a_job_none_of_whose_ranks_recorded_an_end_is_not_called_well() -> None:
     """A launcher that kills the others after one died, and one that cancels the job, leave the same."""
     found = dead_ranks(recorded(0.012, (gone(114), gone(119))))
@@ -312,3 +297,34 @@ def test_who_said_for_long_that_it_waited_outlived_the_one_whose_end_is_known() 
     assert first(dead_ranks(timings)) == [1]
     early = tuple(None if rank == 1 else says(6.0, inside=True) for rank in range(4))
     assert set(first(dead_ranks(dataclasses.replace(timings, last_beats=early)))) == {0, 1, 2, 3}
+
+
+def went_on(last: int, missed: bool) -> PartialVerdict:
+    """The recording of rank 1 stops in step 9, and those of the others in step 19, which end with status 0. They finish
+    an all_reduce of all in each step until `last`; with `missed`, they never finish one after that."""
+    group = ProcessGroup("dp:0-3", "dp", (0, 1, 2, 3))
+    rows = [
+        Row(rank, step, 0, "all_reduce", step, float(step), step + 0.1)
+        for rank in range(4)
+        for step in range(10 if rank == 1 else last + 1)
+    ]
+    if missed:
+        rows += [Row(rank, last + 1, 0, "all_reduce", last + 1, last + 1.0, math.nan) for rank in (0, 2, 3)]
+    over = RankState("finished", 19, None, None, end=RankEnd(NOW, 0.0, exit_code=0))
+    timings = recorded(0.25, (over, gone(9), over, over))
+    return dead_ranks(dataclasses.replace(timings, collectives=collectives(rows, [group])))
+
+
+def test_a_rank_lived_as_long_as_others_finished_collectives_with_it() -> None:
+    """Its recording stopped before it did, as at a full disk."""
+    found = went_on(19, missed=False)
+    assert not found.culprits
+    assert [(note.kind, note.ranks) for note in found.notes] == [("lacks", (1,))]
+    assert "stops in step 9, and the rank went on: others finished collectives with it until step 19" in (
+        found.notes[0].text
+    )
+
+
+@pytest.mark.parametrize(("last", "missed"), [(19, True), (15, False), (15, True)])
+def test_a_rank_that_others_missed_or_did_without_died(last: int, missed: bool) -> None:
+    assert first(went_on(last, missed)) == [1]

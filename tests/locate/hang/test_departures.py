@@ -68,7 +68,7 @@ def test_who_left_before_the_others_could_go_on_is_named_and_not_its_victims() -
     said = (
         f"it left at step 40, while ranks 0 and 2 went on to all_reduce of {WORLD}, number 41, to which it never came"
     )
-    assert said in culprit.evidence and "the first of the others ended 1.00 s later" in culprit.evidence
+    assert culprit.evidence == (said,)
     assert culprit.advice.startswith("find why its program ended before the others'")
     assert {note.ranks for note in location.notes if note.kind == "rank_died"} == {(0,), (2,)}
 
@@ -155,7 +155,7 @@ def test_a_receive_from_a_rank_that_left_is_explained_by_it() -> None:
     second = second._replace(beat=with_lane(second, pair[1]))
     location = judge(first, second)
     assert dead(location) == [(1,)]
-    assert any("went on to send of pp:0-1 to rank 0, number 8" in line for line in location.culprits[0].evidence)
+    assert any("went on to send to rank 0, number 8" in line for line in location.culprits[0].evidence)
 
 
 def with_lane(state: RankState, lane: LaneProgress) -> BeatRow:

@@ -14,7 +14,8 @@ from laggard.agent.ras.asker import SETTLE_SECONDS, SPREAD_SECONDS, RasAsker
 from laggard.collector.jobs.unseen import RasAnswer, launched_jobs
 from laggard.collector.scrape.validation import validate_ranks
 from laggard.locate.describe import sentence
-from laggard.locate.hang.launches import HUNG_SECONDS, STANDSTILL_SECONDS, locate_launches
+from laggard.locate.hang.hangs import HUNG_LATE_SECONDS as HUNG_SECONDS
+from laggard.locate.hang.launches import STANDSTILL_SECONDS, locate_launches
 from laggard.locate.job_timings import NodeFindings
 from laggard.model import Location, Verdict
 from laggard.wire import encode

@@ -55,7 +55,7 @@ def test_who_never_came_is_named_and_those_that_wait_are_its_victims() -> None:
     assert hung(location) == [(6,)]
     (culprit,) = location.culprits
     assert culprit.since_step == LAST and culprit.victims == tuple(rank for rank in range(RANKS) if rank != 6)
-    where = f"all_reduce number 20 of world:0-15 in step {LAST}"
+    where = "all_reduce number 20 of world:0-15"
     assert culprit.evidence == (f"never came to {where}, in which ranks 0-5 and 7-15 stayed",)
 
 
@@ -78,6 +78,14 @@ def test_what_nobody_waits_for_is_no_hang_where_later_ones_were_finished() -> No
         last += [(rank, 0, "all_reduce", STEPS + 2 * late + 1, -1, True) for rank in ranks]
     location = locate(recorded(last))
     assert not location.culprits, location.culprits
+
+
+def test_to_what_another_finished_all_came_whatever_is_recorded_of_them() -> None:
+    """The recording of rank 6 ends in an all_reduce that others finished, as they did the next."""
+    others = [rank for rank in range(RANKS) if rank != 6]
+    later = [(rank, 0, "all_reduce", STEPS + 1, -1, True) for rank in others]
+    location = locate(recorded([*entered(others, 0, finished=True), *entered([6], 0), *later]))
+    assert location.culprits == (), location.culprits
 
 
 def test_who_never_came_is_named_beside_what_nobody_waits_for() -> None:
@@ -103,7 +111,7 @@ def test_who_came_and_never_finished_what_the_others_did_is_named() -> None:
     assert hung(location) == [(6,)]
     assert location.culprits[0].phase == "collective"
     assert location.culprits[0].evidence[0] == (
-        "came to all_reduce number 20 of tp:1, which others finished, and never finished it"
+        "came to all_reduce number 20 of tp:1, which ranks 4-5 and 7 finished, and never finished it"
     )
 
 

@@ -1,199 +1,271 @@
 """Finds the ranks whose processes died in the middle of a job, and which of them died first. Pure.
 
-When one rank dies, its peers fail in their next collective or block there, and the launcher ends them with SIGTERM.
-Those are victims, and their deaths say nothing about the cause. Deaths are put in order by the clocks of the nodes'
-agents, as far as these can tell them apart. The thresholds are our own choices.
+When one rank dies, its peers fail in their next collective or block there, and the launcher ends them with SIGTERM. So
+deaths have an order: one explains another if the launcher killed that one after it, if it came first, or if that one
+waited for it. Culprits are those that nothing explains. Where no death explains another, the whole job was ended. The
+clocks of the nodes' agents order deaths, as far as they can tell them apart; where no end is recorded, how far
+recordings reach does. The thresholds are our own choices.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import enum
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from operator import attrgetter
+from typing import NamedTuple
 
 import numpy as np
-from msgspec import structs
 
+from laggard.kit.constants import OPS
 from laggard.kit.majority import grouped
-from laggard.locate.hang.departures import (
-    CLOCK_SKEW_SECONDS,
-    MAX_NOTES,
-    WHO_TELLS,
-    Death,
-    Departure,
-    Departures,
-    death_culprit,
-    death_notes,
-    ended_notes,
-    extra_note,
-    few,
-    left_culprit,
-)
+from laggard.kit.words import ranks_text, seconds_text
+from laggard.locate.collectives import NEEDS_ALL
 from laggard.locate.hang.different_calls import DifferentCalls, beside_abort, different_calls
-from laggard.locate.hang.hangs import HUNG_STEPS, MAY_TAKE_LONG, hung_ranks
-from laggard.locate.hang.unfinished import unfinished_collectives
-from laggard.locate.hang.waits import SILENT_BEATS, least_seconds
+from laggard.locate.hang.hangs import HUNG_STEPS, MAY_TAKE_LONG, hung_before_the_end, left_early
+from laggard.locate.hang.live_waits import Arrivals, Departure, flight_text, least_seconds
+from laggard.locate.hang.unfinished import unfinished_operations
+from laggard.locate.hang.wait_graph import culprit_at, next_step, silence
 from laggard.locate.job_timings import JobTimings, LastBeat, RankState
 from laggard.locate.medians import middle
 from laggard.locate.partial_verdict import NOTHING_FOUND, PartialVerdict
-from laggard.model import Note, RankEnd
-
-# Finds who hung before a job was killed, by where its ranks stood as their recordings tell it last. Pure.
-#
-# A rank that finishes no step says again and again where it stands (docs/contracts.md), and a process that is stopped
-# says nothing. No clock is compared with another's: ranks of one job finish a step within a step's time of each other,
-# so who fell silent first is told by for how long each could still say that it finished none.
-
-
-def hung_before_the_end(timings: JobTimings, step_seconds: float | None) -> PartialVerdict:
-    """The ranks that others waited for when the job was killed; where it still runs, when it recorded its last.
-    `step_seconds`: as of hung_ranks()."""
-    told = [beat for beat in timings.last_beats if beat is not None]
-    if timings.live or not told:
-        return NOTHING_FOUND
-    longest = max(beat.quiet_seconds for beat in told) - least_seconds(step_seconds)
-    states = tuple(
-        state if beat is None else _state(state, beat, max(0.0, longest - beat.quiet_seconds))
-        for state, beat in zip(timings.states, timings.last_beats, strict=True)
-    )
-    ended = not any(state.state == "running" for state in timings.states)
-    found = hung_ranks(dataclasses.replace(timings, states=states), step_seconds, ended)
-    return _without_those_that_wait(timings, found)
-
-
-def _without_those_that_wait(timings: JobTimings, found: PartialVerdict) -> PartialVerdict:
-    """`found`, with a note in place of culprits that stood in a collective, where it cannot be told that they were the
-    first to fall silent: they may have waited for a rank of which nothing is recorded, or, in the first step, have
-    started later than the others."""
-    unseen = len(timings.ranks) < timings.world_size
-    first_step = any(state.step is None for state in timings.states)
-    sure = tuple(culprit for culprit in found.culprits if culprit.phase != "collective")
-    if not (unseen or first_step) or len(sure) == len(found.culprits):
-        return found
-    if sure:
-        return PartialVerdict(sure, found.notes)
-    missing = "the first to stop may be one of which nothing is recorded"
-    late = "who stopped first cannot be told: no step was finished, and ranks start at different times"
-    why = missing if unseen else late
-    text = f"the ranks that are seen stood in a collective when their recordings ended; {why}"
-    return PartialVerdict(notes=(Note("first_unseen", text), *found.notes))
-
-
-def _state(state: RankState, last: LastBeat, age: float) -> RankState:
-    """The rank as it was just before the end; `age`: for how long at least it had been silent."""
-    asked = last.beat.groups_age_seconds
-    beat = structs.replace(last.beat, age_seconds=age, groups_age_seconds=None if asked is None else asked + age)
-    return RankState("running", state.step, last.phase, last.in_flight, state.stopped, beat)
-
-
-# Finds the ranks that stood still long before their processes were killed, and alone did not end by themselves. Pure.
-#
-# Where a collective fails, as by its timeout, the processes that waited in it end. One that is stuck in the driver of a
-# GPU that has stopped does not: somebody kills it later, and its recording has no end.
-
-
-def stuck(timings: JobTimings, first: Sequence[Death], others: Sequence[Death]) -> list[Death]:
-    """The `first` deaths with the places where they stood, if all of these ranks stood still for long, as they said
-    last, and all `others` told that they ended since their collectives had failed: the job hung long before. Else
-    none."""
-    if not timings.last_beats or not others or not all(death.told for death in others):
-        return []
-    known = timings.step_seconds[np.isfinite(timings.step_seconds)]
-    long = HUNG_STEPS * (middle(known) if len(known) else 0.0)
-    stood = [death._replace(stood=timings.last_beats[death.column]) for death in first]
-    ended = any(timings.states[death.column].end for death in first)
-    return [] if ended or not all(each.stood and _is_long(each.stood, long) for each in stood) else stood
-
-
-def _is_long(last: LastBeat, least: float) -> bool:
-    """Whether a rank stood still for more than `least` seconds, where none works alone for as long."""
-    seconds = last.in_flight.seconds if last.in_flight else last.quiet_seconds
-    return seconds > max(least, silence(last)) and (last.in_flight is not None or last.phase not in MAY_TAKE_LONG)
-
-
-def silence(last: LastBeat) -> float:
-    """The seconds without a word after which the rank is silent."""
-    return SILENT_BEATS * last.beat.interval_seconds + 1.0
-
+from laggard.model import MAX_NAMED_RANKS, Culprit, Note, RankEnd
+from laggard.wire.words import end_text, time_text
 
 SAME_FAILURE_SECONDS = 1.0
 """The longest time after a victim's death at which the death of a rank that died of itself may still be the cause: the
 kernel reports a death late."""
-_WRITE_SECONDS = 0.1
-"""The interval at which the hooks write a recording."""
-_NOT_RECORDED = f"ranks waited when all processes ended together, and who died first is not recorded: {WHO_TELLS}"
+CLOCK_SKEW_SECONDS = 0.5
+"""The largest difference that is assumed between the clocks of two nodes: chrony and NTP keep them far closer."""
+_MIN_AFTER_SECONDS = 0.0005
+"""The shortest time that is told of: less is 0 ms for people."""
+_MAX_NOTES = 32
+_WHO_TELLS = (
+    "the launcher's log names the first that failed, the kernel's log who was out of memory, and with an agent on each "
+    "node laggard tells it"
+)
+
+
+class Why(enum.IntEnum):
+    """What a rank's end says of why it died, from a cause to a victim."""
+
+    BY_ITSELF = enum.auto()  # an exception, a status or a fault of its own
+    KILLED = enum.auto()  # it is gone, or was killed, and no more is known
+    WAITED = enum.auto()  # the same inside a collective, in which victims block
+    FOR_OTHERS = enum.auto()  # an exception or a signal of a rank whose peer is gone
+
+
+class Death(NamedTuple):
+    """A rank's death between `earliest` and `latest`, Unix time. `last`: where it stood then, as it said itself, where
+    it has no end. `stood`: the same of one that stood there long before the others ended."""
+
+    column: int
+    node: str | None
+    earliest: float
+    latest: float
+    why: Why
+    end: RankEnd | None
+    last: LastBeat | None = None
+    stood: LastBeat | None = None
+
+    @property
+    def victim(self) -> bool:
+        return self.why >= Why.WAITED
+
+    @property
+    def quiet_seconds(self) -> float:
+        """The time after its last step at which it still said where it stood."""
+        return self.last.quiet_seconds if self.last else 0.0
+
+    def precedes(self, other: Death, allowed_seconds: float = 0.0) -> bool:
+        """Whether the clocks tell that it was before the other, by more than they may differ and `allowed_seconds`."""
+        skew = 0.0 if self.node == other.node else CLOCK_SKEW_SECONDS
+        return other.earliest > self.latest + skew + allowed_seconds
+
+
+class _Order:
+    """The order of the deaths of a job. Where no end is recorded, it is by what ranks said last: steps of one job are
+    finished together, so that for how long each could say that it finished none tells who outlived whom."""
+
+    def __init__(self, timings: JobTimings) -> None:
+        known = timings.step_seconds[np.isfinite(timings.step_seconds)]
+        self.step_seconds = middle(known) if len(known) else None
+        found = (_death(timings, column) for column, state in enumerate(timings.states) if state.state == "died")
+        self.deaths = sorted(found, key=lambda death: death.latest)
+        outside = (each for each in self.deaths if each.last and not (each.victim or each.last.in_flight))
+        self._outside_until = max((each.quiet_seconds for each in outside), default=0.0)
+
+    def first(self) -> list[Death]:
+        """The deaths that none explains. Of each machine, and of all, those that can explain the most are asked."""
+        everywhere = _strongest(self.deaths)
+        here = {node: _strongest(its) for node, its in grouped(self.deaths, lambda death: death.node).items()}
+        return [
+            death
+            for death in self.deaths
+            if not any(self._explains(one, death) for one in (*everywhere, *here[death.node]))
+        ]
+
+    def _explains(self, one: Death, other: Death) -> bool:
+        """Whether `one` explains that the other died."""
+        if one.last and other.last:
+            return self._is_silent_before(one, one.last, other)
+        if one.end is not None and not one.victim and self._waited_long(other):
+            return True
+        if other.victim and not one.victim:  # a victim is after its cause, though that may be told of later
+            return not other.precedes(one, SAME_FAILURE_SECONDS)
+        if one.victim and not other.victim:
+            return one.precedes(other, SAME_FAILURE_SECONDS)
+        return one.precedes(other) or (one.why < other.why and not other.precedes(one))
+
+    def _is_silent_before(self, one: Death, last: LastBeat, other: Death) -> bool:
+        """Whether a rank said nothing more, `last` before, when the other still did. Who waited in a collective waited
+        for who did not, unless that one said as late where it stood: then it was only the last to come. Else one that
+        went on to say that it was in no collective tells of a silence; where all waited, hung_before_the_end() does."""
+        after = other.quiet_seconds - one.quiet_seconds
+        if one.why < other.why:
+            return not one.quiet_seconds or after > last.beat.interval_seconds
+        return after > 0.0 and self._outside_until - one.quiet_seconds > self._silence(last)
+
+    def _waited_long(self, death: Death) -> bool:
+        last = death.last if self.step_seconds is not None else None
+        return last is not None and last.in_flight is not None and last.quiet_seconds > self._silence(last)
+
+    def _silence(self, last: LastBeat) -> float:
+        """The seconds without a word that no wait explains."""
+        return silence(last.beat) + least_seconds(self.step_seconds)
+
+    def stuck(self, first: Sequence[Death]) -> list[Death]:
+        """The first deaths, if all of these ranks stood still for long, where none works alone for as long, and all
+        others ended since their collectives had failed, by a timeout say. One that is stuck in the driver of a GPU that
+        has stopped does not: the job hung long before somebody killed it. Else none."""
+        others = [death for death in self.deaths if death not in first]
+        told = bool(others) and all(death.why == Why.FOR_OTHERS for death in others)
+        stood = [death._replace(stood=death.last) for death in first if self._stood_long(death)]
+        return stood if told and len(stood) == len(first) else []
+
+    def _stood_long(self, death: Death) -> bool:
+        last = death.last
+        if last is None or (last.in_flight is None and last.phase in MAY_TAKE_LONG):
+            return False
+        seconds = last.in_flight.seconds if last.in_flight else last.quiet_seconds
+        return seconds > max(HUNG_STEPS * (self.step_seconds or 0.0), silence(last.beat))
+
+
+def _strongest(deaths: Sequence[Death]) -> set[Death]:
+    """Of each kind, the deaths that were the first by either bound, and the one that said nothing for the longest."""
+    orders = (attrgetter("latest"), attrgetter("earliest"), attrgetter("quiet_seconds"))
+    kinds = grouped(deaths, lambda death: (death.why, death.end is None)).values()
+    return {min(alike, key=order) for alike in kinds for order in orders}
+
+
+def _death(timings: JobTimings, column: int) -> Death:
+    state, node = timings.states[column], timings.nodes[column]
+    end, gone = state.end, Why.WAITED if state.in_flight is not None else Why.KILLED
+    if end is None:
+        # One that told of another's end at the very time of that end outlived it.
+        earliest = -math.inf if state.alive_at is None else math.nextafter(state.alive_at, math.inf)
+        last = timings.last_beats[column] if timings.last_beats else None
+        return Death(column, node, earliest, math.inf, gone, None, last)
+    if end.signal == "SIGTERM" or (end.others_failed and not end.cause):
+        why = Why.FOR_OTHERS
+    elif end.cause or end.exception or end.exit_code or end.signal not in ("", "SIGKILL"):
+        why = Why.BY_ITSELF
+    else:
+        why = Why.KILLED if end.signal else gone
+    return Death(column, node, end.at_seconds - end.uncertain_seconds, end.at_seconds, why, end)
+
+
+def _reached_steps(timings: JobTimings) -> list[int]:
+    """The last step in which each rank is known to have lived: it finished it, or came to a collective in it that
+    another member finished, which nobody does without all of them. A recording may stop before its process does. -1 of
+    a rank that others missed: they never finished a later collective that it has to come to."""
+    reached = [0 if state.step is None else state.step for state in timings.states]
+    collectives = timings.collectives
+    if collectives is None:
+        return reached
+    for_all = np.isin(collectives.op, tuple(NEEDS_ALL))
+    lane = collectives.group.astype(np.int64) * len(OPS) + collectives.op
+    done = for_all & np.isfinite(collectives.end)
+    newest, steps = np.full((2, len(collectives.groups) * len(OPS)), -1, np.int64)
+    np.maximum.at(newest, lane[done], collectives.seq[done])
+    np.maximum.at(steps, lane[done], collectives.step[done])
+    beyond = for_all & ~np.isfinite(collectives.end)
+    beyond[beyond] = collectives.seq[beyond] > newest[lane[beyond]]
+    missing = {*collectives.group[beyond].tolist()}
+    columns = {int(rank): column for column, rank in enumerate(timings.ranks)}
+    for place, group in enumerate(collectives.groups):
+        step = int(steps[place * len(OPS) : (place + 1) * len(OPS)].max())
+        for column in (columns[rank] for rank in group.ranks if rank in columns):
+            missed = place in missing or reached[column] < 0
+            reached[column] = -1 if missed else max(reached[column], step)
+    return reached
 
 
 def dead_ranks(timings: JobTimings) -> PartialVerdict:
-    """The ranks that died first, as culprits, and a note about each death. There is no culprit where the whole job was
-    ended, where it was over already, or where whoever died first is not among the ranks that are seen."""
-    silent = _silent_before_the_others(timings)
-    deaths = sorted(
-        (_death(timings, column, silent) for column, state in enumerate(timings.states) if state.state == "died"),
-        key=lambda death: death.latest,
-    )
-    if not deaths or _killed_while_they_waited(timings, deaths):
+    """The ranks that died first, as culprits, and a note about each death. There is no culprit where what explains them
+    all is none of them."""
+    order = _Order(timings)
+    deaths, first = order.deaths, order.first()
+    if not deaths or _hung_before(timings, order):
         return NOTHING_FOUND
-    first = _without_those_that_waited(timings, _explained(timings, _first(deaths)))
     left = _left_before(timings, deaths, first)
-    if few(left):
-        told = death_notes(timings, deaths, deaths[:1])
-        return PartialVerdict(tuple(left_culprit(timings, each, deaths[0].latest) for each in left[:MAX_NOTES]), told)
-    if _whole_job_ended(timings, deaths, first):
-        return PartialVerdict(notes=ended_notes(timings, deaths))
-    first = _recorded_least(timings, first)
-    rest = [death for death in deaths if death not in first]
-    notes = death_notes(timings, (*first, *rest), first)
-    notes = (extra_note(timings, left), *notes) if left else notes
-    if not left and (_was_over(timings, deaths) or _waited_for_another(timings, deaths)):
-        return PartialVerdict(notes=notes)
-    if all(death.victim for death in deaths) and _some_are_unseen(timings):
-        text = "the ranks that are seen died as ranks do when another is gone: the first may be one that is not seen"
-        return PartialVerdict(notes=(Note("first_unseen", text), *notes))
-    if not silent and any(_spoke_to_the_end(timings, death) for death in first):
-        return PartialVerdict(notes=(Note("first_unseen", _NOT_RECORDED), *notes))
-    different = different_calls(timings)
-    if different is None and all(_is_after(timings, death) for death in deaths if death not in first):
-        different = next(filter(None, (beside_abort(timings, death.column) for death in first)), None)
-        if different is not None and not different.few:  # which side took another way is not known
-            return PartialVerdict(notes=(different.note(), *notes))
+    if left:
+        found = left_early(timings, left, _notes(timings, deaths, first))
+        return found if found.culprits else PartialVerdict(_culprits(timings, deaths, first), found.notes)
+    elsewhere = _elsewhere(timings, deaths, first)
+    if elsewhere is not None:
+        return PartialVerdict(notes=elsewhere)
+    different = _called_differently(timings, deaths, first)
     if different is not None:
-        first = _called_otherwise(timings, different, first, deaths)
-        notes = (different.note(), *notes)
-    elif not left and (stood := stuck(timings, first, rest)):
-        first, deaths = stood, sorted((*stood, *rest), key=lambda death: death.latest)
-        notes = death_notes(timings, deaths, first)
-    culprits = [
-        death_culprit(timings, death, first, deaths, together)
-        for death, together in _by_machine(timings, first, deaths)
-    ]
-    return PartialVerdict(tuple(culprits[:MAX_NOTES]), notes)
+        notes = different.note(), *_notes(timings, deaths, first)
+        return PartialVerdict(_culprits(timings, deaths, _called_otherwise(timings, different, deaths, first)), notes)
+    if stood := order.stuck(first):
+        first, deaths = stood, [*stood, *(death for death in deaths if death not in first)]
+    return PartialVerdict(_culprits(timings, deaths, first), _notes(timings, deaths, first))
 
 
-def _called_otherwise(
-    timings: JobTimings, different: DifferentCalls, first: Sequence[Death], deaths: Sequence[Death]
-) -> list[Death]:
-    """The deaths of the ranks that called what fewer called, where that is why the first ones died: gloo aborts either
-    side of calls that do not match. Else `first`."""
-    ranks = {int(timings.ranks[death.column]) for death in first}
-    odd = [death for death in deaths if int(timings.ranks[death.column]) in different.few]
-    ends = [timings.states[death.column].end for death in first]
-    if not odd or not ranks <= set(different.ranks) or any(end and end.cause for end in ends):
-        return list(first)
-    return odd
+def _elsewhere(timings: JobTimings, deaths: Sequence[Death], first: Sequence[Death]) -> tuple[Note, ...] | None:
+    """The notes where all deaths are explained by what is none of them: somebody ended the whole job, it was over, they
+    waited for a rank that did not die, or died for one that is not seen. None where they are not."""
+    if _whole_job_ended(timings, deaths, first):
+        return _ended_notes(timings, deaths)
+    reached = _reached_steps(timings)
+    if _was_over(timings, deaths, reached):
+        return tuple(_over_note(timings, death, reached[death.column]) for death in deaths)
+    if not all(death.victim for death in deaths):
+        return None
+    awaited = {rank for culprit in unfinished_operations(timings).culprits for rank in culprit.ranks}
+    if awaited and not awaited & {int(timings.ranks[death.column]) for death in deaths}:
+        return _notes(timings, deaths, first)
+    unknown = any(state.state == "unknown" for state in timings.states)
+    if unknown or len(timings.states) < timings.world_size:
+        text = "the ranks that are seen died as ranks do when another is gone: the first may be one that is not seen"
+        return (Note("first_unseen", text), *_notes(timings, deaths, first))
+    return None
+
+
+def _hung_before(timings: JobTimings, order: _Order) -> bool:
+    """Whether the other ranks finished, and all of these were killed after some of them had long waited for another:
+    hung_before_the_end() tells for whom. What goes down, as a machine, has not waited before."""
+    others = [state.state for state in timings.states if state.state != "died"]
+    if not others or any(state != "finished" for state in others) or any(death.end for death in order.deaths):
+        return False
+    waited = [death.last for death in order.deaths if death.last and death.last.in_flight]
+    if not any(last.quiet_seconds > silence(last.beat) for last in waited):
+        return False
+    return hung_before_the_end(timings, order.step_seconds) != NOTHING_FOUND
 
 
 def _left_before(timings: JobTimings, deaths: Sequence[Death], first: Sequence[Death]) -> tuple[Departure, ...]:
     """The ranks that left with status 0 before any died, where that explains the first deaths: each of these ranks had
     gone on to a collective that those never came to, and died as ranks do then."""
-    found = Departures(timings).early({death.column for death in deaths})
-    ends = [timings.states[death.column].end for death in first]
-    if any(end and end.cause for end in ends):
-        return ()
+    found = Arrivals(_as_last_said(timings)).departures({death.column for death in deaths})
     before = tuple(each for each in found if _ended_before(timings, each.column, deaths[0]))
     explained = frozenset().union(*(each.waiting for each in before))
-    return before if {death.column for death in first} <= explained else ()
+    caused = any(death.end and death.end.cause for death in first)
+    return before if not caused and {death.column for death in first} <= explained else ()
 
 
 def _ended_before(timings: JobTimings, column: int, death: Death) -> bool:
@@ -202,219 +274,212 @@ def _ended_before(timings: JobTimings, column: int, death: Death) -> bool:
     return end is not None and end.at_seconds - end.uncertain_seconds <= death.latest + allowance
 
 
-def _death(timings: JobTimings, column: int, silent: frozenset[int]) -> Death:
-    state = timings.states[column]
-    end = state.end
-    if end is None:
-        victim = column not in silent if silent else state.in_flight is not None
-        # One that told of another's end at the very time of that end outlived it.
-        earliest = -math.inf if state.alive_at is None else math.nextafter(state.alive_at, math.inf)
-        return Death(column, timings.nodes[column], earliest, math.inf, victim)
-    victim = told = end.signal == "SIGTERM" or (end.others_failed and not end.cause)
-    if not (end.signal or end.exception or end.exit_code):  # gone: killed peers block in collectives
-        victim = state.in_flight is not None
-    return Death(column, timings.nodes[column], end.at_seconds - end.uncertain_seconds, end.at_seconds, victim, told)
+def _called_differently(timings: JobTimings, deaths: Sequence[Death], first: Sequence[Death]) -> DifferentCalls | None:
+    """The different calls that ranks died of: as recordings have them, else as gloo aborted one of the first and the
+    others ended after it."""
+    found = different_calls(timings)
+    if found is not None or any(death.why == Why.BY_ITSELF for death in deaths if death not in first):
+        return found
+    return next(filter(None, (beside_abort(timings, death.column) for death in first)), None)
 
 
-def _silent_before_the_others(timings: JobTimings) -> frozenset[int]:
-    """The ranks, of those without an end, that said nothing while one that did not wait went on to say where it stood:
-    they died first, wherever they were. Where all others waited, who is silent is told by hung_before_the_end()."""
-    told = {
-        column: beat
-        for column, beat in enumerate(timings.last_beats)
-        if beat is not None and timings.states[column].state == "died" and timings.states[column].end is None
-    }
-    outside = [
-        beat.quiet_seconds
-        for column, beat in told.items()
-        if timings.states[column].in_flight is None and beat.in_flight is None
-    ]
-    known = timings.step_seconds[np.isfinite(timings.step_seconds)]
-    if not outside or not len(known):
-        return frozenset()
-    longest = max(outside) - least_seconds(middle(known))
-    return frozenset(column for column, beat in told.items() if longest - beat.quiet_seconds > silence(beat))
-
-
-def _killed_while_they_waited(timings: JobTimings, deaths: Sequence[Death]) -> bool:
-    """Whether the other ranks finished, and all of these were killed after some of them had long waited for another:
-    hung_before_the_end() tells for whom. What goes down, as a machine, has not waited before."""
-    if not timings.last_beats or any(timings.states[death.column].end for death in deaths):
-        return False
-    died = {death.column for death in deaths}
-    others = [state.state for column, state in enumerate(timings.states) if column not in died]
-    if not others or any(state != "finished" for state in others):
-        return False
-    beats = (timings.last_beats[column] for column in sorted(died))
-    waited = [beat for beat in beats if beat is not None and beat.in_flight is not None]
-    if not any(beat.quiet_seconds > silence(beat) for beat in waited):
-        return False
-    known = timings.step_seconds[np.isfinite(timings.step_seconds)]
-    return hung_before_the_end(timings, middle(known) if len(known) else None) != NOTHING_FOUND
-
-
-def _spoke_to_the_end(timings: JobTimings, death: Death) -> bool:
-    """Whether a rank of which no end is recorded still said where it stood as late as those that waited for it: what
-    tells it from them is that it came last, not that it died first."""
-    last = timings.last_beats[death.column] if timings.last_beats else None
-    if last is None or timings.states[death.column].end is not None or not last.quiet_seconds:
-        return False
-    waited = [
-        beat.quiet_seconds
-        for state, beat in zip(timings.states, timings.last_beats, strict=True)
-        if beat is not None and state.state == "died" and state.end is None and state.in_flight is not None
-    ]
-    return bool(waited) and max(waited) - last.quiet_seconds <= last.beat.interval_seconds
-
-
-def _first(deaths: Sequence[Death]) -> list[Death]:
-    """The deaths of which each may have been the first. `deaths`: in order. Where all died as victims, that is whose
-    place alone says so: others do not fail as if a peer were gone before one is."""
-    own = [death for death in deaths if not death.victim]
-    near = [death for death in own if death.earliest <= deaths[0].latest + SAME_FAILURE_SECONDS]
-    candidates = near or list(deaths)
-    may_be = [death for death in candidates if death.may_precede(candidates[0])]
-    return [death for death in may_be if not death.told] or may_be
-
-
-def _explained(timings: JobTimings, first: Sequence[Death]) -> list[Death]:
-    """`first` without those of whom nothing is known but that they were killed, where it is known of another why it
-    ended, by the kernel or by itself: a launcher kills the others after it."""
-    ends = [timings.states[death.column].end for death in first]
-    if not any(end and (end.cause or _is_its_own(end)) for end in ends):
+def _called_otherwise(
+    timings: JobTimings, different: DifferentCalls, deaths: Sequence[Death], first: Sequence[Death]
+) -> list[Death]:
+    """The deaths of the ranks that called what fewer called, where that is why the first ones died: gloo aborts either
+    side of calls that do not match. None where it is not known which side took another way. Else `first`."""
+    caused = any(death.end and death.end.cause for death in first)
+    if caused or not {int(timings.ranks[death.column]) for death in first} <= set(different.ranks):
         return list(first)
-    killed = [_is_only_killed(end) for end in ends]
-    return [death for death, only_killed in zip(first, killed, strict=True) if not only_killed]
+    odd = [death for death in deaths if int(timings.ranks[death.column]) in different.few]
+    return odd if odd or not different.few else list(first)
 
 
-def _without_those_that_waited(timings: JobTimings, first: Sequence[Death]) -> list[Death]:
-    """`first` without those that said for long that they waited, where of others an end is known, and these had said no
-    such thing: they were gone by then. What became of those that waited is not recorded."""
-    known = timings.step_seconds[np.isfinite(timings.step_seconds)]
-    if not timings.last_beats or not len(known):
-        return list(first)
-    long = least_seconds(middle(known))
-    beats = [timings.last_beats[death.column] for death in first]
-    waited = [
-        beat is not None and beat.in_flight is not None and beat.quiet_seconds > silence(beat) + long for beat in beats
-    ]
-    rest = [death for death, did in zip(first, waited, strict=True) if not did]
-    gone = bool(rest) and all(timings.states[death.column].end for death in rest)
-    return rest if gone else list(first)
-
-
-def _recorded_least(timings: JobTimings, first: Sequence[Death]) -> list[Death]:
-    """`first` without those whose recordings reach clearly further than another's, where all that is known of these
-    ranks is that they are gone: a launcher kills the others after the first. Ranks of one job finish a step together,
-    so the difference of their last steps is the time between the last writes of their recordings."""
-    ends = [timings.states[death.column].end for death in first]
-    known = timings.step_seconds[np.isfinite(timings.step_seconds)]
-    beats = [timings.last_beats[death.column] for death in first if timings.last_beats]
-    if timings.live or any(ends) or any(beat and beat.quiet_seconds for beat in beats) or not len(known):
-        return list(first)
-    last = [timings.states[death.column].step or 0 for death in first]
-    near = max(1.0, _WRITE_SECONDS / 2 / middle(known))
-    return [death for death, step in zip(first, last, strict=True) if step - min(last) <= near]
-
-
-def _is_its_own(end: RankEnd) -> bool:
-    """Whether the rank itself ended so, and not for another that is gone."""
-    return bool(end.exception or end.exit_code) and not (end.others_failed or end.signal)
-
-
-def _is_after(timings: JobTimings, death: Death) -> bool:
-    """Whether a rank ended as ranks do after another: by an error of the network, or killed by the launcher."""
-    return death.told or _is_only_killed(timings.states[death.column].end)
-
-
-def _is_only_killed(end: RankEnd | None) -> bool:
-    if end is None or _tells_nothing(end):
-        return True
-    return end.signal == "SIGKILL" and not (end.cause or end.exception)
-
-
-def _by_machine(
-    timings: JobTimings, first: Sequence[Death], deaths: Sequence[Death]
-) -> Iterator[tuple[Death, tuple[Death, ...]]]:
-    """Each of the first deaths by itself, but one of each machine all ranks of which died in the same way and as
-    early, with these: then the machine went down, and not one rank after the other. Where all machines of the job did,
-    it was none of them."""
-    machines = grouped((death for death in deaths if death.node is not None), lambda death: death.node)
-    sizes = Counter(timings.nodes)
-    down = {
-        node: tuple(sorted(its, key=lambda death: death.column))
-        for node, its in machines.items()
-        if len(its) == sizes[node] > 1 and _died_as_one(timings, its)
-    }
-    down = down if set(down) != set(timings.nodes) else {}
-    told = set()
-    for death in first:
-        if death.node not in down:
-            yield death, (death,)
-        elif death.node not in told:
-            told.add(death.node)
-            yield death, down[death.node]
-
-
-def _died_as_one(timings: JobTimings, deaths: Sequence[Death]) -> bool:
-    """Whether ranks died in the same way, none later than SAME_FAILURE_SECONDS after the first of them."""
-    ways = {_way(timings.states[death.column].end) for death in deaths}
-    earliest = min(death.latest for death in deaths)
-    as_early = all(death.earliest <= earliest + SAME_FAILURE_SECONDS for death in deaths)
-    return len(ways) == 1 and as_early and not all(death.victim for death in deaths)
-
-
-def _way(end: RankEnd | None) -> tuple[str, int | None, str, str]:
-    return (end.signal, end.exit_code, end.exception, end.cause) if end else ("", None, "", "")
+def _as_last_said(timings: JobTimings) -> JobTimings:
+    """The job with its ranks where they stood, as those said last of which no end is recorded."""
+    if not timings.last_beats:
+        return timings
+    states = tuple(
+        state._replace(beat=last.beat, in_flight=last.in_flight or state.in_flight) if last else state
+        for state, last in zip(timings.states, timings.last_beats, strict=True)
+    )
+    return dataclasses.replace(timings, states=states)
 
 
 def _whole_job_ended(timings: JobTimings, deaths: Sequence[Death], first: Sequence[Death]) -> bool:
-    """Whether all processes were ended together, in the same way: by the user or the scheduler."""
-    if not len(deaths) == len(timings.states) > 1:
-        return False
-    ends = [timings.states[death.column].end for death in deaths]
-    ways = {_way(end) for end in ends}
-    explained = any(end.cause or end.exception for end in ends if end)
-    if len(ways) > 1 or explained:
+    """Whether all processes were ended together, in the same way: by the user or the scheduler. A launcher kills all
+    but the first, and signals tell no order of their own."""
+    ways = {_way(death.end) for death in deaths}
+    explained = any(death.end and (death.end.cause or death.end.exception) for death in deaths)
+    if not len(deaths) == len(timings.states) > 1 or len(ways) > 1 or explained:
         return False
     return len(first) == len(deaths) or ways == {("SIGTERM", None, "", "")}
 
 
-def _was_over(timings: JobTimings, deaths: Sequence[Death]) -> bool:
-    """Whether all other ranks finished normally, and none of those that died lacks a step or says how it died. Others
-    that stayed in a collective after the last step did not finish."""
+def _was_over(timings: JobTimings, deaths: Sequence[Death], reached: Sequence[int]) -> bool:
+    """Whether all other ranks finished normally, and of those that died none is missed, lacks a step or says how it
+    died. `reached`: as of _reached_steps()."""
     died = {death.column for death in deaths}
     others = [state for column, state in enumerate(timings.states) if column not in died]
     last = max((state.step or 0 for state in timings.states), default=0)
-    silent = all(_tells_nothing(timings.states[column].end) for column in died)
-    complete = all((timings.states[column].step or 0) == last for column in died)
-    finished = all(state.state == "finished" for state in others) and not _some_stayed(timings, died, last)
-    return bool(others) and silent and complete and finished
-
-
-def _waited_for_another(timings: JobTimings, deaths: Sequence[Death]) -> bool:
-    """Whether all that died were waiting for a rank that did not: one that left, as by an exception, for which the
-    launcher ended the others."""
-    if not all(death.victim for death in deaths):
-        return False
-    died = {int(timings.ranks[death.column]) for death in deaths}
-    awaited = {rank for culprit in unfinished_collectives(timings).culprits for rank in culprit.ranks}
-    return bool(awaited) and not awaited & died
-
-
-def _some_stayed(timings: JobTimings, died: set[int], last_step: int) -> bool:
-    """Whether a rank that did not die never finished a collective of a step after the last."""
-    collectives = timings.collectives
-    if collectives is None:
-        return False
-    unfinished = ~np.isfinite(collectives.end) & (collectives.step > last_step)
-    return bool((unfinished & ~np.isin(collectives.column, sorted(died))).any())
+    silent = all(_tells_nothing(death.end) and reached[death.column] >= last for death in deaths)
+    return bool(others) and silent and all(state.state == "finished" for state in others)
 
 
 def _tells_nothing(end: RankEnd | None) -> bool:
     return end is None or not (end.signal or end.exit_code or end.exception or end.cause)
 
 
-def _some_are_unseen(timings: JobTimings) -> bool:
-    unknown = any(state.state == "unknown" for state in timings.states)
-    return unknown or len(timings.states) < timings.world_size
+def _way(end: RankEnd | None) -> tuple[str, int | None, str, str]:
+    return (end.signal, end.exit_code, end.exception, end.cause) if end else ("", None, "", "")
+
+
+def _by_machine(timings: JobTimings, first: Sequence[Death], deaths: Sequence[Death]) -> Iterator[tuple[Death, ...]]:
+    """Each of the first deaths by itself, but one of each machine all ranks of which died in the same way and as
+    early, with these: then the machine went down, and not one rank after the other. Where all machines of the job did,
+    it was none of them."""
+    machines = grouped((death for death in deaths if death.node is not None), lambda death: death.node)
+    sizes = Counter(timings.nodes)
+    down = {node: its for node, its in machines.items() if len(its) == sizes[node] > 1 and _died_as_one(its)}
+    down = down if set(down) != set(timings.nodes) else {}
+    alone = [(death,) for death in first if death.node not in down]
+    together = {death.node: tuple(down[death.node]) for death in first if death.node in down}
+    yield from sorted(
+        (*alone, *together.values()), key=lambda each: first.index(next(it for it in each if it in first))
+    )
+
+
+def _died_as_one(deaths: Sequence[Death]) -> bool:
+    """Whether ranks died in the same way, none later than SAME_FAILURE_SECONDS after the first of them."""
+    earliest = min(death.latest for death in deaths)
+    as_early = all(death.earliest <= earliest + SAME_FAILURE_SECONDS for death in deaths)
+    return len({_way(death.end) for death in deaths}) == 1 and as_early and not all(death.victim for death in deaths)
+
+
+def _culprits(timings: JobTimings, deaths: Sequence[Death], first: Sequence[Death]) -> tuple[Culprit, ...]:
+    machines = list(_by_machine(timings, first, deaths))[:_MAX_NOTES]
+    return tuple(_culprit(timings, together, first, deaths) for together in machines)
+
+
+def _culprit(
+    timings: JobTimings, together: Sequence[Death], first: Sequence[Death], deaths: Sequence[Death]
+) -> Culprit:
+    """The rank of a death; where its machine went down, all of its ranks together. Less sure where several may have
+    been the first, and where the rank died as victims do, or was not seen to be stuck. Our own choice."""
+    death = together[0]
+    state = timings.states[death.column]
+    rivals = [each for each in first if each not in together[1:]]
+    later = [each for each in deaths if each not in first and each not in together]
+    sure = 0.5 if death.victim else 0.7 if death.stood else 0.95
+    waiting = (column for column, other in enumerate(timings.states) if other.state != "finished")
+    return culprit_at(
+        timings,
+        [each.column for each in together],
+        death.stood or state,
+        waiting,
+        kind="hung" if state.doubted or death.stood else "dead",
+        silent=state.doubted and death.stood is None,
+        device_stopped=death.stood is not None and death.stood.in_flight is not None,
+        since_step=next_step(state),
+        confidence=round(sure / math.sqrt(len(rivals)), 2),
+        evidence=tuple(_evidence(timings, together, rivals, later)),
+        end=state.end,
+    )
+
+
+def _evidence(
+    timings: JobTimings, together: Sequence[Death], rivals: Sequence[Death], later: Sequence[Death]
+) -> Iterator[str]:
+    death = together[0]
+    if len(together) > 1:
+        yield f"all {len(together)} ranks of the machine died in the same way at the same time"
+    if death.end:
+        yield f"it ended at {time_text(death.end)} by its node's clock"
+    if death.stood:
+        others = "the others' processes ended when their collectives failed, and this one did not"
+        yield f"it stood {_stood_text(death.stood)}, as it said last; {others}"
+    else:
+        yield f"it was {_place_text(timings, timings.states[death.column])}"
+    if death.end and death.end.kernel:
+        yield f"the kernel: {death.end.kernel}"
+    if len(rivals) > 1:
+        yield f"{_ranks(timings, rivals)} ended too close together for their clocks: each may have been the first"
+    if later and later[0].latest < math.inf:
+        yield f"{_ranks(timings, later)} ended after it"
+    if aborted := beside_abort(timings, death.column):
+        yield aborted.text
+    if death.victim:
+        yield "ranks end so when another is gone: the cause may be elsewhere"
+
+
+def _notes(timings: JobTimings, deaths: Sequence[Death], first: Sequence[Death]) -> tuple[Note, ...]:
+    """A note for each kind of death, in their order: a thousand ranks that are killed at once are told of once."""
+    since = (first or deaths)[0].latest
+    ordered = [*first, *(death for death in deaths if death not in first)]
+    alike = grouped(ordered, lambda death: _told(timings, death, 0.0 if death in first else death.latest - since))
+    return tuple(_note(timings, told, those) for told, those in list(alike.items())[:_MAX_NOTES])
+
+
+def _note(timings: JobTimings, told: str, deaths: Sequence[Death]) -> Note:
+    ranks = tuple(sorted(int(timings.ranks[death.column]) for death in deaths))
+    nodes = {death.node for death in deaths}
+    node = nodes.pop() if len(nodes) == 1 else None
+    where = f" on {node}" if node else f" on {len(nodes)} machines" if len(nodes) > 1 else ""
+    return Note("rank_died", f"{ranks_text(ranks)}{where} {told}", ranks[:MAX_NAMED_RANKS], node)
+
+
+def _told(timings: JobTimings, death: Death, after: float) -> str:
+    state = timings.states[death.column]
+    if death.stood:
+        return f"recorded no end, and stood {_stood_text(death.stood)}"
+    if state.doubted:
+        return f"recorded nothing more {_place_text(timings, state)}, and no end: stopped or killed"
+    when = f", {seconds_text(after)} after the first" if _MIN_AFTER_SECONDS <= after < math.inf else ""
+    return f"died {_place_text(timings, state)}{when}: {end_text(state.end)}"
+
+
+def _over_note(timings: JobTimings, death: Death, reached: int) -> Note:
+    """The note on a rank without an end, though the job went on to its own."""
+    state, rank = timings.states[death.column], int(timings.ranks[death.column])
+    step = state.step or 0
+    if reached <= step:
+        return _note(timings, _told(timings, death, 0.0), [death])
+    text = f"the recording of rank {rank} stops in step {step}, and the rank went on: others finished collectives with"
+    return Note("lacks", f"{text} it until step {reached}", (rank,), death.node)
+
+
+def _ended_notes(timings: JobTimings, deaths: Sequence[Death]) -> tuple[Note, ...]:
+    """The notes on a job that was ended as a whole. Where no rank has an end, one may have died of itself and the
+    launcher have killed the others: a recording does not tell that from a job that was cancelled."""
+    end = deaths[0].end
+    if any(timings.states[death.column].doubted for death in deaths):
+        text = f"none of the {len(deaths)} recordings has an end: the job was killed, or it still runs"
+        return (Note("ended", text),)
+    how = f" by {end.signal}" if end and end.signal else ""
+    ended = Note("ended", f"the job was ended: all {len(deaths)} processes were killed{how}")
+    if timings.live or end is not None:
+        return (ended,)
+    return Note("first_unseen", f"who died first is not recorded: {_WHO_TELLS}"), ended
+
+
+def _ranks(timings: JobTimings, deaths: Sequence[Death]) -> str:
+    return ranks_text(int(timings.ranks[each.column]) for each in deaths)
+
+
+def _stood_text(last: LastBeat) -> str:
+    """Where a rank stood, for people: `in all_reduce of dp:0-3, number 63, for 86 s`, `in backward for 87 s`."""
+    if last.in_flight:
+        flight = last.in_flight
+        return f"in {flight_text(flight)}, number {flight.seq}, for {seconds_text(flight.seconds)}"
+    return f"in {last.phase} for {seconds_text(last.quiet_seconds)}" if last.phase else "outside of any phase"
+
+
+def _place_text(timings: JobTimings, state: RankState) -> str:
+    """The place where the rank died, for people: `in step 59, in all_reduce of dp:0-3`. A recording lacks the last
+    tenth of a second of a process that did not end by itself."""
+    ended_by_itself = state.end is not None and bool(state.end.exit_code or state.end.exception)
+    or_later = "" if timings.live or ended_by_itself else " or later"
+    step = f"in step {next_step(state)}{or_later}"
+    if state.in_flight:
+        return f"{step}, in {state.in_flight.op} of {state.in_flight.group}"
+    return f"{step}, in {state.phase}" if state.phase else step

@@ -9,297 +9,39 @@ whatever stands still: sends, receives and collectives in CUDA graphs are not co
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from msgspec import structs
+
+from laggard.kit.majority import grouped
 from laggard.kit.words import counted, ranks_text, seconds_text
 from laggard.locate.explanation import explained
-from laggard.locate.hang.hangs import ranks_in_cycles
-from laggard.locate.hang.launched_job import (
-    STOPPED_CONFIDENCE,
-    Device,
-    LaunchedJob,
-    communicator_name,
-    device_of,
-    gpu_of,
-    inner_text,
-    launches_text,
-    others,
-    processes_text,
-    ranks_of,
-    total,
-)
+from laggard.locate.hang.hangs import HUNG_LATE_SECONDS
+from laggard.locate.hang.wait_graph import ranks_in_cycles
 from laggard.locate.job_timings import JobTimings, NodeFindings, build_timings
-from laggard.locate.partial_verdict import PartialVerdict
-from laggard.model import Culprit, Location, Note, Verdict, Window
-from laggard.wire.ranks import RasCommunicator, RasRank
-
-DEAD_CONFIDENCE = 0.7
-"""The confidence that a process is dead which NCCL calls so. NCCL calls a process dead that it has not reached for 60
-s: the network can be the cause."""
-GONE_CONFIDENCE = 0.9
-CUT_OFF_CONFIDENCE = 0.4
-"""The confidence where half of the ranks or more are missing: the network between the halves may be the cause."""
-
-
-def missing_peers(job: LaunchedJob) -> PartialVerdict:
-    """The ranks that NCCL RAS has no answer from. A communicator that ranks have begun to leave has such, too."""
-    gone: dict[tuple[str, str], dict[Device, RasRank]] = {}
-    for communicator in job.report.communicators:
-        if communicator.ending or communicator.starting:
-            continue
-        for rank in communicator.ranks:
-            if rank.missing and (kind := _missing_kind(rank)):
-                gone.setdefault((kind, rank.host), {}).setdefault(device_of(rank), rank)
-    culprits = [
-        _missing_culprit(job, kind, host, members)
-        for (kind, host), members in sorted(gone.items())
-        if kind != "unresponsive"
-    ]
-    notes = [_unresponsive_note(job, host, members) for (kind, host), members in gone.items() if kind == "unresponsive"]
-    return PartialVerdict(tuple(culprits), tuple(notes))
-
-
-def _missing_kind(rank: RasRank) -> str:
-    """The state of the process: dead, stopped, unresponsive; empty where nothing is wrong with it. What the agent sees
-    of the process itself goes before what NCCL concludes."""
-    if rank.process == "gone":
-        return "dead"
-    if rank.process == "stopped":
-        return "stopped" if rank.readings > 1 else "unresponsive"
-    if rank.dead and rank.process != "running":
-        return "dead"
-    return "unresponsive" if rank.unresponsive or rank.dead else ""
-
-
-def _missing_culprit(job: LaunchedJob, kind: str, host: str, members: Mapping[Device, RasRank]) -> Culprit:
-    seen_gone = all(rank.process == "gone" for rank in members.values())
-    cut_off = 2 * sum(rank.missing for rank in job.world.ranks) >= job.world.size
-    confidence = GONE_CONFIDENCE if seen_gone else CUT_OFF_CONFIDENCE if cut_off else DEAD_CONFIDENCE
-    evidence = [_how_text(kind, seen_gone), processes_text(members)]
-    if kind == "dead" and not seen_gone and cut_off:
-        evidence.append("half of the ranks or more are not reached: the network between the two parts may be the cause")
-    return Culprit(
-        kind="dead" if kind == "dead" else "hung",
-        ranks=ranks_of(job, members),
-        node=job.node(host),
-        gpu=gpu_of(members),
-        confidence=STOPPED_CONFIDENCE if kind == "stopped" else confidence,
-        evidence=tuple(evidence),
-        victims=others(job, members),
-        stopped=kind == "stopped",
-    )
-
-
-def _how_text(kind: str, seen_gone: bool) -> str:
-    if kind == "stopped":
-        return "its process is stopped, by a signal or a debugger, as the agent there sees"
-    if seen_gone:
-        return "its process is gone, as the agent there sees"
-    return "NCCL RAS considers its process dead: it has not reached it for 60 s"
-
-
-def _unresponsive_note(job: LaunchedJob, host: str, members: Mapping[Device, RasRank]) -> Note:
-    ranks = ranks_of(job, members)
-    longest = max(rank.unchanged_seconds for rank in members.values())
-    since = f" for {seconds_text(longest)}" if longest else ""
-    text = f"{ranks_text(ranks) or 'a rank'} on {job.node(host)} does not answer NCCL RAS{since}"
-    return Note("unresponsive", text, ranks, job.node(host))
-
+from laggard.model import MAX_NAMED_RANKS, Culprit, Location, Note, Verdict, Window
+from laggard.wire.ranks import Launches, RasCommunicator, RasJob, RasRank
 
 STANDSTILL_SECONDS = 20.0
 """The time for which no count may have changed before anybody is named: at least two answers, whatever their
 interval."""
 
-HUNG_SECONDS = 180.0
-"""The time for which no count may have changed before a rank that is behind is called hung. A rank that saves a
-checkpoint is behind too; the same choice as in hangs.py for a rank that lives."""
+STOPPED_CONFIDENCE = 0.9
+"""The confidence that a process hangs which the kernel calls stopped."""
+
+GONE_CONFIDENCE = 0.9
+DEAD_CONFIDENCE = 0.7
+"""The confidence that a process is dead which NCCL calls so. NCCL calls a process dead that it has not reached for 60
+s: the network can be the cause."""
+CUT_OFF_CONFIDENCE = 0.4
+"""The confidence where half of the ranks or more are missing: the network between the halves may be the cause."""
 
 HUNG_CONFIDENCE = 0.6
 """The confidence that a rank which is behind hangs. Launches are the host's: a rank may be behind because it waits for
 something that is not counted."""
 
-
-def no_timings(job: LaunchedJob, findings: Mapping[str, NodeFindings]) -> JobTimings:
-    """The empty timings of a job that has none."""
-    return build_timings(job.report.job_id, job.world.size, {}, {}, findings)
-
-
-def locate_launches(job: LaunchedJob, findings: Mapping[str, NodeFindings]) -> Location:
-    """The verdict. It is never ok: nothing tells slow ranks. `findings`: by node."""
-    lost = missing_peers(job)
-    behind = PartialVerdict() if any(it.kind == "dead" for it in lost.culprits) else _ranks_behind(job)
-    found = (*lost.culprits, *behind.culprits)
-    notes = (*lost.notes, *behind.notes, *_error_notes(job), _source_note(job))
-    failed = found or any(note.kind in ("deadlock", "launches_differ", "nccl_error") for note in notes)
-    nodes = tuple(sorted({job.node(rank.host) for it in job.report.communicators for rank in it.ranks}))
-    timings = dataclasses.replace(no_timings(job, findings), nodes=nodes)
-    return Location(
-        verdict=Verdict.FAIL if failed else Verdict.UNKNOWN,
-        job_id=job.report.job_id,
-        world_size=job.world.size,
-        ranks_seen=job.world.answered,
-        window=Window(),
-        slowdown_ratio=None,
-        culprits=tuple(explained(culprit, timings) for culprit in found),
-        notes=notes,
-        owner=job.report.owner,
-    )
-
-
-def _source_note(job: LaunchedJob) -> Note:
-    source = f"NCCL {job.report.nccl_version}, {seconds_text(job.report.age_seconds)} ago"
-    text = (
-        f"seen through NCCL RAS alone ({source}), which tells who hangs or died, and not who is slow; for that start "
-        "the job under laggard run"
-    )
-    return Note("launches_only", text)
-
-
-class _Wait(NamedTuple):
-    """A communicator in which nothing goes on, and its ranks that have launched the fewest collectives."""
-
-    communicator: RasCommunicator
-    behind: tuple[RasRank, ...]
-    fewest: int
-
-
-def _ranks_behind(job: LaunchedJob) -> PartialVerdict:
-    still = [it for it in job.report.communicators if _is_still(it)]
-    mixed = [it for it in still if _differing(it)]
-    waits = [wait for it in still if it not in mixed and (wait := _wait(it))]
-    waiting = {device_of(rank) for wait in waits for rank in _waiting_in(wait)}
-    roots: dict[Device, _Wait] = {}
-    for wait in sorted(waits, key=lambda it: (-it.communicator.unchanged_seconds, it.communicator.size)):
-        for rank in wait.behind:
-            if device_of(rank) not in waiting and _has_stopped(rank):
-                roots.setdefault(device_of(rank), wait)
-    notes = [_differing_note(job, it) for it in mixed]
-    if waits and not roots:
-        notes += _deadlock_notes(job, waits)
-    culprits = [_hung_culprit(job, wait, devices) for wait, devices in _by_wait(roots) if _is_hung(wait, devices)]
-    notes += [_not_arrived_note(job, wait, devices) for wait, devices in _by_wait(roots)]
-    return PartialVerdict(tuple(culprits), tuple(notes))
-
-
-def _is_still(it: RasCommunicator) -> bool:
-    return it.readings > 1 and it.unchanged_seconds >= STANDSTILL_SECONDS and not it.starting and not it.ending
-
-
-def _has_stopped(rank: RasRank) -> bool:
-    """Whether the device launches nothing in other communicators either."""
-    return rank.readings > 1 and rank.unchanged_seconds >= STANDSTILL_SECONDS
-
-
-def _wait(it: RasCommunicator) -> _Wait | None:
-    """None where all ranks have launched as many."""
-    answered = [rank for rank in it.ranks if not rank.missing]
-    fewest = min((total(rank.launches) for rank in answered), default=total(it.launches))
-    if fewest >= total(it.launches):
-        return None
-    return _Wait(it, tuple(rank for rank in answered if total(rank.launches) == fewest), fewest)
-
-
-def _waiting_in(wait: _Wait) -> Iterator[RasRank]:
-    yield from (rank for rank in wait.communicator.ranks if not rank.missing and total(rank.launches) > wait.fewest)
-
-
-def _differing(it: RasCommunicator) -> list[RasRank]:
-    """The ranks that have launched what those at the front have not: another program, or another order."""
-    ahead = it.launches
-    return [
-        rank
-        for rank in it.ranks
-        if not rank.missing and any(count > ahead.get(name, 0) for name, count in rank.launches.items())
-    ]
-
-
-def _by_wait(roots: Mapping[Device, _Wait]) -> Iterator[tuple[_Wait, list[Device]]]:
-    """The roots, together those that are behind in the same communicator on the same host."""
-    together: dict[tuple[str, str], tuple[_Wait, list[Device]]] = {}
-    for device, wait in roots.items():
-        together.setdefault((wait.communicator.id, device.host), (wait, []))[1].append(device)
-    yield from together.values()
-
-
-def _is_hung(wait: _Wait, devices: Sequence[Device]) -> bool:
-    return wait.communicator.unchanged_seconds >= HUNG_SECONDS or _all_stopped(wait, devices)
-
-
-def _all_stopped(wait: _Wait, devices: Sequence[Device]) -> bool:
-    return all(rank.process == "stopped" for rank in wait.behind if device_of(rank) in devices)
-
-
-def _hung_culprit(job: LaunchedJob, wait: _Wait, devices: Sequence[Device]) -> Culprit:
-    members = {device_of(rank): rank for rank in wait.behind if device_of(rank) in devices}
-    stopped = _all_stopped(wait, devices)
-    all_behind = {device_of(rank): rank for rank in wait.behind}
-    return Culprit(
-        kind="hung",
-        ranks=ranks_of(job, members),
-        node=job.node(devices[0].host),
-        gpu=gpu_of(members),
-        group=communicator_name(wait.communicator),
-        confidence=STOPPED_CONFIDENCE if stopped else HUNG_CONFIDENCE,
-        evidence=tuple(_hung_evidence(job, wait, members)),
-        victims=others(job, all_behind) if wait.communicator.id == job.world.id else (),
-        stopped=stopped,
-    )
-
-
-def _hung_evidence(job: LaunchedJob, wait: _Wait, members: Mapping[Device, RasRank]) -> Iterator[str]:
-    it, own = wait.communicator, next(iter(members.values()))
-    yield (
-        f"NCCL RAS: launched {launches_text(own.launches)} in {communicator_name(it)}, where "
-        f"{counted(it.at_front, 'rank')} launched {launches_text(it.launches)}, and no count has changed for "
-        f"{seconds_text(it.unchanged_seconds)} ({it.readings} answers)"
-    )
-    if it.id != job.world.id:
-        yield f"there it is {ranks_text(rank.rank for rank in members.values())} of {it.size}"
-    yield processes_text(members)
-
-
-def _not_arrived_note(job: LaunchedJob, wait: _Wait, devices: Sequence[Device]) -> Note:
-    members = {device_of(rank): rank for rank in wait.behind if device_of(rank) in devices}
-    ranks, it, node = ranks_of(job, members), wait.communicator, job.node(devices[0].host)
-    who = ranks_text(ranks) or inner_text(members, it)
-    verb = "has" if len(members) == 1 else "have"
-    text = (
-        f"{who} on {node} {verb} launched {counted(wait.fewest, 'collective')} of {total(it.launches)} in "
-        f"{communicator_name(it)}, as NCCL RAS has it for {seconds_text(it.unchanged_seconds)}"
-    )
-    return Note("not_arrived", text, ranks, node)
-
-
-def _deadlock_notes(job: LaunchedJob, waits: Sequence[_Wait]) -> Iterator[Note]:
-    """Devices each of which is behind where another waits for it, in a circle."""
-    numbers: dict[Device, int] = {}
-    edges: dict[int, set[int]] = {}
-    for wait in waits:
-        behind = {numbers.setdefault(device_of(rank), len(numbers)) for rank in wait.behind}
-        for rank in _waiting_in(wait):
-            edges.setdefault(numbers.setdefault(device_of(rank), len(numbers)), set()).update(behind)
-    circle = ranks_in_cycles(edges)
-    if not circle:
-        return
-    devices = [device for device, number in numbers.items() if number in circle]
-    ranks = ranks_of(job, devices)
-    who = ranks_text(ranks) or counted(len(devices), "rank")
-    text = f"{who} wait for one another, a deadlock: each has yet to launch what another waits in"
-    yield Note("deadlock", text, ranks)
-
-
-def _differing_note(job: LaunchedJob, it: RasCommunicator) -> Note:
-    odd = _differing(it)
-    ranks = ranks_of(job, {device_of(rank): rank for rank in odd})
-    who = ranks_text(ranks) or counted(len(odd), "rank")
-    text = (
-        f"{who} launched other collectives in {communicator_name(it)} "
-        f"({launches_text(odd[0].launches)}) than the others ({launches_text(it.launches)}), and nothing has gone on "
-        f"for {seconds_text(it.unchanged_seconds)}: the program does not do the same on all ranks"
-    )
-    return Note("launches_differ", text, ranks)
-
+_MAX_PROCESSES = 8
 
 _ERRORS = {
     1: "unhandled CUDA error",
@@ -313,12 +55,276 @@ _ERRORS = {
 none."""
 
 
+class Device(NamedTuple):
+    """One GPU of one process, in each communicator one rank."""
+
+    host: str
+    pid: int
+    gpu: int
+
+
+Members = Mapping[Device, RasRank]
+
+
+@dataclasses.dataclass(frozen=True)
+class LaunchedJob:
+    """A job as NCCL RAS tells of it. `nodes`: names of its hosts; a host that no agent is on has none."""
+
+    report: RasJob
+    nodes: Mapping[str, str]
+
+    @property
+    def world(self) -> RasCommunicator:
+        return max(self.report.communicators, key=lambda it: it.size)
+
+    def node(self, host: str) -> str:
+        return self.nodes.get(host, host)
+
+    def ranks_of(self, members: Iterable[Device]) -> tuple[int, ...]:
+        """Their ranks in the largest communicator, as far as they are known."""
+        known = {_device_of(rank): rank.rank for rank in self.world.ranks}
+        return tuple(sorted(known[device] for device in members if device in known))[:MAX_NAMED_RANKS]
+
+    def culprit(self, members: Members, all_behind: Iterable[Device] | None, how: str, **more: object) -> Culprit:
+        """These ranks of one host. `how`: the first line of the evidence; `all_behind`: those that are no victims, None
+        where nobody is known to wait."""
+        own = {*(all_behind or ())}
+        left = {rank.rank for rank in self.world.ranks if rank.missing or _device_of(rank) in own}
+        victims = () if all_behind is None else tuple(rank for rank in range(self.world.size) if rank not in left)
+        host = next(iter(members)).host
+        found = Culprit(
+            kind="hung",
+            ranks=self.ranks_of(members),
+            node=self.node(host),
+            gpu=str(next(iter(members)).gpu) if len(members) == 1 else None,
+            evidence=(how, _processes_text(members)),
+            victims=victims[:MAX_NAMED_RANKS],
+        )
+        return structs.replace(found, **more)
+
+    def note(self, kind: str, members: Iterable[Device], text: str, host: str | None = None) -> Note:
+        """`text`: with the ranks in place of `{}`."""
+        devices = [*members]
+        ranks, node = self.ranks_of(devices), None if host is None else self.node(host)
+        who = (ranks_text(ranks) or counted(len(devices), "rank")) + (f" on {node}" if node else "")
+        return Note(kind, text.format(who), ranks, node)
+
+
+def no_timings(job: LaunchedJob, findings: Mapping[str, NodeFindings]) -> JobTimings:
+    """The empty timings of a job that has none."""
+    return build_timings(job.report.job_id, job.world.size, {}, {}, findings)
+
+
+def locate_launches(job: LaunchedJob, findings: Mapping[str, NodeFindings]) -> Location:
+    """The verdict. It is never ok: nothing tells slow ranks. `findings`: by node."""
+    lost = _missing(job)
+    culprits = [_missing_culprit(job, kind, of) for (kind, _), of in sorted(lost.items()) if kind != "unresponsive"]
+    notes = [_unresponsive_note(job, of) for (kind, _), of in lost.items() if kind == "unresponsive"]
+    if all(it.kind != "dead" for it in culprits):
+        behind, told = _ranks_behind(job)
+        culprits, notes = [*culprits, *behind], [*notes, *told]
+    notes += [*_error_notes(job), _source_note(job)]
+    failed = culprits or any(note.kind in ("deadlock", "launches_differ", "nccl_error") for note in notes)
+    nodes = tuple(sorted({job.node(rank.host) for it in job.report.communicators for rank in it.ranks}))
+    timings = dataclasses.replace(no_timings(job, findings), nodes=nodes)
+    return Location(
+        verdict=Verdict.FAIL if failed else Verdict.UNKNOWN,
+        job_id=job.report.job_id,
+        world_size=job.world.size,
+        ranks_seen=job.world.answered,
+        window=Window(),
+        slowdown_ratio=None,
+        culprits=tuple(explained(culprit, timings) for culprit in culprits),
+        notes=tuple(notes),
+        owner=job.report.owner,
+    )
+
+
+def _missing(job: LaunchedJob) -> dict[tuple[str, str], dict[Device, RasRank]]:
+    """The ranks that NCCL RAS has no answer from, by what is wrong with them and host. A communicator that ranks have
+    begun to leave has such, too."""
+    gone: dict[tuple[str, str], dict[Device, RasRank]] = {}
+    for communicator in job.report.communicators:
+        if communicator.ending or communicator.starting:
+            continue
+        for rank in communicator.ranks:
+            if rank.missing and (kind := _missing_kind(rank)):
+                gone.setdefault((kind, rank.host), {}).setdefault(_device_of(rank), rank)
+    return gone
+
+
+def _missing_kind(rank: RasRank) -> str:
+    """The state of the process: dead, stopped, unresponsive; empty where nothing is wrong with it. What the agent sees
+    of the process itself goes before what NCCL concludes."""
+    if rank.process == "gone" or (rank.dead and rank.process not in ("running", "stopped")):
+        return "dead"
+    if rank.process == "stopped" and rank.readings > 1:
+        return "stopped"
+    return "unresponsive" if rank.unresponsive or rank.dead or rank.process == "stopped" else ""
+
+
+def _missing_culprit(job: LaunchedJob, kind: str, members: Members) -> Culprit:
+    if kind == "stopped":
+        how = "its process is stopped, by a signal or a debugger, as the agent there sees"
+        return job.culprit(members, members, how, confidence=STOPPED_CONFIDENCE, stopped=True)
+    if all(rank.process == "gone" for rank in members.values()):
+        how = "its process is gone, as the agent there sees"
+        return job.culprit(members, members, how, kind="dead", confidence=GONE_CONFIDENCE)
+    how = "NCCL RAS considers its process dead: it has not reached it for 60 s"
+    found = job.culprit(members, members, how, kind="dead", confidence=DEAD_CONFIDENCE)
+    if 2 * sum(rank.missing for rank in job.world.ranks) < job.world.size:
+        return found
+    cut_off = "half of the ranks or more are not reached: the network between the two parts may be the cause"
+    return structs.replace(found, confidence=CUT_OFF_CONFIDENCE, evidence=(*found.evidence, cut_off))
+
+
+def _unresponsive_note(job: LaunchedJob, members: Members) -> Note:
+    longest = max(rank.unchanged_seconds for rank in members.values())
+    since = f" for {seconds_text(longest)}" if longest else ""
+    return job.note("unresponsive", members, f"{{}} does not answer NCCL RAS{since}", next(iter(members)).host)
+
+
+class _Wait(NamedTuple):
+    """A communicator in which nothing goes on, and its devices that have launched the fewest collectives."""
+
+    communicator: RasCommunicator
+    behind: Members
+    waiting: frozenset[Device]
+
+    def on_hosts(self, devices: Iterable[Device]) -> list[Members]:
+        """Those of `devices` that are behind here, together those of each host."""
+        hosts = grouped((device for device in devices if device in self.behind), lambda device: device.host)
+        return [{device: self.behind[device] for device in own} for own in hosts.values()]
+
+
+def _ranks_behind(job: LaunchedJob) -> tuple[list[Culprit], list[Note]]:
+    still = [it for it in job.report.communicators if _is_still(it) and not it.starting and not it.ending]
+    notes = [_differing_note(job, it, odd) for it in still if (odd := _differing(it))]
+    waits = [wait for it in still if not _differing(it) and (wait := _wait(it))]
+    waiting = {device for wait in waits for device in wait.waiting}
+    culprits = []
+    named: set[Device] = set()
+    for wait in sorted(waits, key=lambda it: (-it.communicator.unchanged_seconds, it.communicator.size)):
+        roots = [device for device, rank in wait.behind.items() if device not in waiting | named and _is_still(rank)]
+        named.update(roots)
+        for members in wait.on_hosts(roots):
+            notes.append(_not_arrived_note(job, wait, members))
+            stopped = all(rank.process == "stopped" for rank in members.values())
+            if stopped or wait.communicator.unchanged_seconds >= HUNG_LATE_SECONDS:
+                culprits.append(_hung_culprit(job, wait, members, stopped))
+    circle = ranks_in_cycles(_waits_for(waits)) if not named else ()
+    if circle:
+        text = "{} wait for one another, a deadlock: each has yet to launch what another waits in"
+        notes.insert(0, job.note("deadlock", circle, text))
+    return culprits, notes
+
+
+def _is_still(it: RasCommunicator | RasRank) -> bool:
+    """Whether nothing was launched for a while; by a rank: in no communicator."""
+    return it.readings > 1 and it.unchanged_seconds >= STANDSTILL_SECONDS
+
+
+def _wait(it: RasCommunicator) -> _Wait | None:
+    """None where all ranks have launched as many."""
+    counts = {_device_of(rank): _total(rank.launches) for rank in it.ranks if not rank.missing}
+    fewest = min(counts.values(), default=_total(it.launches))
+    if fewest >= _total(it.launches):
+        return None
+    behind = {_device_of(rank): rank for rank in it.ranks if counts.get(_device_of(rank)) == fewest}
+    return _Wait(it, behind, frozenset(counts) - behind.keys())
+
+
+def _waits_for(waits: Sequence[_Wait]) -> dict[Device, set[Device]]:
+    found: dict[Device, set[Device]] = {}
+    for wait in waits:
+        for device in wait.waiting:
+            found.setdefault(device, set()).update(wait.behind)
+    return found
+
+
+def _hung_culprit(job: LaunchedJob, wait: _Wait, members: Members, stopped: bool) -> Culprit:
+    it, own = wait.communicator, next(iter(members.values()))
+    how = (
+        f"NCCL RAS: launched {_launches_text(own.launches)} in {_name(it)}, where "
+        f"{counted(it.at_front, 'rank')} launched {_launches_text(it.launches)}, and no count has changed for "
+        f"{seconds_text(it.unchanged_seconds)} ({it.readings} answers)"
+    )
+    is_world = it.id == job.world.id
+    found = job.culprit(members, wait.behind if is_world else None, how, group=_name(it), stopped=stopped)
+    inside = () if is_world else (f"there it is {ranks_text(rank.rank for rank in members.values())} of {it.size}",)
+    return structs.replace(
+        found,
+        confidence=STOPPED_CONFIDENCE if stopped else HUNG_CONFIDENCE,
+        evidence=(how, *inside, *found.evidence[1:]),
+    )
+
+
+def _not_arrived_note(job: LaunchedJob, wait: _Wait, members: Members) -> Note:
+    it, fewest = wait.communicator, _total(next(iter(members.values())).launches)
+    text = (
+        f"{{}} {'has' if len(members) == 1 else 'have'} launched {counted(fewest, 'collective')} of "
+        f"{_total(it.launches)} in {_name(it)}, as NCCL RAS has it for {seconds_text(it.unchanged_seconds)}"
+    )
+    return job.note("not_arrived", members, text, next(iter(members)).host)
+
+
+def _differing(it: RasCommunicator) -> list[RasRank]:
+    """The ranks that have launched what those at the front have not: another program, or another order."""
+    return [
+        rank
+        for rank in it.ranks
+        if not rank.missing and any(count > it.launches.get(name, 0) for name, count in rank.launches.items())
+    ]
+
+
+def _differing_note(job: LaunchedJob, it: RasCommunicator, odd: Sequence[RasRank]) -> Note:
+    text = (
+        f"{{}} launched other collectives in {_name(it)} "
+        f"({_launches_text(odd[0].launches)}) than the others ({_launches_text(it.launches)}), and nothing has gone on "
+        f"for {seconds_text(it.unchanged_seconds)}: the program does not do the same on all ranks"
+    )
+    return job.note("launches_differ", map(_device_of, odd), text)
+
+
 def _error_notes(job: LaunchedJob) -> Iterator[Note]:
+    everybody = [rank for it in job.report.communicators for rank in it.ranks]
     for error, words in _ERRORS.items():
-        failed = {
-            device_of(rank): rank for it in job.report.communicators for rank in it.ranks if rank.async_error == error
-        }
+        failed = {_device_of(rank) for rank in everybody if rank.async_error == error}
         if failed:
-            ranks = ranks_of(job, failed)
-            text = f"NCCL reports an error on {ranks_text(ranks) or counted(len(failed), 'rank')}: {words}"
-            yield Note("nccl_error", text, ranks)
+            yield job.note("nccl_error", failed, f"NCCL reports an error on {{}}: {words}")
+
+
+def _source_note(job: LaunchedJob) -> Note:
+    source = f"NCCL {job.report.nccl_version}, {seconds_text(job.report.age_seconds)} ago"
+    text = (
+        f"seen through NCCL RAS alone ({source}), which tells who hangs or died, and not who is slow; for that start "
+        "the job under laggard run"
+    )
+    return Note("launches_only", text)
+
+
+def _device_of(rank: RasRank) -> Device:
+    """NCCL RAS does not know the process of every rank that is missing: those are told apart by their numbers."""
+    return Device(rank.host, rank.pid if rank.pid > 0 else -1 - rank.rank, rank.gpu)
+
+
+def _name(it: RasCommunicator) -> str:
+    return f"communicator {it.id.partition('/')[0]} of {counted(it.size, 'rank')}"
+
+
+def _processes_text(members: Iterable[Device]) -> str:
+    pids = sorted({device.pid for device in members if device.pid > 0})
+    if not pids:
+        return "NCCL RAS does not know its process"
+    more = f" and {len(pids) - _MAX_PROCESSES} more" if len(pids) > _MAX_PROCESSES else ""
+    gpus = sorted({device.gpu for device in members})[:_MAX_PROCESSES]
+    return f"pid {', '.join(map(str, pids[:_MAX_PROCESSES]))}{more}, CUDA device {', '.join(map(str, gpus))}"
+
+
+def _launches_text(launches: Launches) -> str:
+    counts = ", ".join(f"{name} {count}" for name, count in sorted(launches.items(), key=lambda item: -item[1])[:5])
+    return f"{counted(_total(launches), 'collective')}" + (f" ({counts})" if len(launches) > 1 else "")
+
+
+def _total(launches: Launches) -> int:
+    return sum(launches.values())

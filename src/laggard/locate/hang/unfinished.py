@@ -1,25 +1,58 @@
-"""Finds who never came to a collective that others are in, or came and never finished it, in a recording. Pure.
+"""Finds who a job waits for by what each rank has yet to finish, in its recording or by its dump. Pure.
 
-A recording holds each collective that a rank entered; one that it never left has no end. Collectives are matched by
-group, operation and number (by group and number, where that counts all operations), sends and receives by pair and
-number. Who is waited for and waits for nobody is the root; who waits for a rank that is not seen is none.
+Each rank stands at the first thing that it has not finished, and waits for the members that have yet to come to it.
+Followed from rank to rank, that ends at one of three places:
+
+- a rank that never came to what others stand at, and has nothing to finish itself: its host hangs;
+- an operation to which all members came, and which does not end: one of their devices no longer completes anything, and
+  where it ended for others, one of those for whom it did not. A device that has stopped is in every such operation, so
+  several of them tell which it is;
+- a circle of ranks each of which never came to what another stands at: a deadlock.
+
+Dumps tell what devices have yet to finish of what hosts launched far ahead, and how far that is tells nothing. Where
+nothing tells what a device has begun, it may stand at what was launched later as well, as at the buckets of gradients
+that are reduced beside the backward pass: it does where another member of the earlier operation, that has not finished
+that one either, went on as far. Who lacks what others could not have finished without it has an older dump than they,
+and then nobody is named.
+
+A recording holds each collective that a rank entered; one that it never left has no end, and the rank came to it. To
+what another member finished all came, whatever is recorded of them: that needs every member. Each rank came to
+something last and was killed in it, so that one to which all came is told of where others wait for its members.
 """
 
 from __future__ import annotations
 
-import dataclasses
+import enum
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from laggard.kit.constants import OPS
-from laggard.kit.words import counted, ranks_text
-from laggard.locate.collectives import Collectives
-from laggard.locate.hang.hangs import ranks_in_cycles
-from laggard.locate.hang.waits import deadlock_note, has_left
+from laggard.kit.majority import grouped
+from laggard.kit.words import ranks_text, seconds_text
+from laggard.locate.collectives import (
+    NEEDS_ALL,
+    Collectives,
+    DeviceQueue,
+    DeviceQueues,
+    Lane,
+    Launched,
+    Operation,
+    ProcessGroup,
+)
+from laggard.locate.hang.wait_graph import (
+    Standing,
+    WaitGraph,
+    circle_note,
+    culprit_at,
+    has_left,
+    ranks_in_cycles,
+    unfinished_note,
+    unseen_note,
+)
 from laggard.locate.job_timings import JobTimings
 from laggard.locate.medians import distinct
 from laggard.locate.partial_verdict import NOTHING_FOUND, PartialVerdict
@@ -27,302 +60,438 @@ from laggard.model import MAX_NAMED_RANKS, Culprit, Note
 
 SEND, RECV = OPS.index("send"), OPS.index("recv")
 
-MAX_CULPRITS = 16
-"""The most ranks or machines that are named as never having come: where there are more, the job was ended as a
-whole."""
+STILL_SECONDS = 5.0
+"""The time for which nothing may have changed on a rank before it counts as standing still. Our own choice: above what
+ranks of a job that runs wait for one another, and below the shortest timeout that people set."""
+
+MAX_SHARE = 0.5
+"""The largest share of the ranks that may be named: where more than half stand still, they are not what others wait
+for, and the job was ended as a whole."""
 
 CONFIDENCE = 0.8
-"""The confidence that a rank which never came hangs. It is not recorded how long the others had waited: the job may
-have been ended before the rank could come."""
+"""The confidence that a rank which never came, or a device which is in all that does not end, hangs. How long the
+others had waited is not recorded: the job may have been ended before the rank could come. Our own choice."""
 
 SHARED_CONFIDENCE = 0.5
-"""The confidence where several ranks came and none of them finished: any of them, or the network, may stand still."""
+"""The confidence where one of several ranks' devices, or the network, no longer completes anything. Our own choice."""
+
+_MAX_EVIDENCE = 4
 
 
-class _Meeting(NamedTuple):
-    """A collective, or a send and its receive: what its members meet in."""
+class _Stuck(NamedTuple):
+    """An operation, with its name, that does not end for `ranks`. `done`: the members for whom it ended; `unseen`:
+    those of whom nothing is known. `late`: the devices of `ranks` have not begun it, with nothing else to finish, and
+    those of `came` have."""
 
-    op: int  # -1 where a collective's number counts all operations of its group
-    group: int  # -1 for sends and receives
-    source: int  # the columns of who sends and who receives; -1 for collectives
-    target: int
-    seq: int
-
-
-@dataclasses.dataclass
-class _Attendance:
-    """The columns of a meeting's members, and of those that came and that finished it. `step`: in which it was, -1
-    where that is not known. `unseen`: the members' ranks that have no column. `enqueued`: who came on the host while
-    the device has not begun it, though others' have. `op`: an operation of its records, -1 where none tells it."""
-
-    members: frozenset[int]
-    step: int
+    operation: Operation
+    name: str
+    ranks: frozenset[int]
+    done: frozenset[int] = frozenset()
     unseen: frozenset[int] = frozenset()
-    op: int = -1
-    came: set[int] = dataclasses.field(default_factory=set)
-    finished: set[int] = dataclasses.field(default_factory=set)
-    enqueued: set[int] = dataclasses.field(default_factory=set)
-
-    @property
-    def missing(self) -> frozenset[int]:
-        return self.members - self.came
+    came: frozenset[int] = frozenset()
+    late: bool = False
 
 
-def unfinished_collectives(timings: JobTimings) -> PartialVerdict:
-    """The ranks at the root of what never finished, each with those that wait for it."""
-    collectives = timings.collectives
-    if collectives is None:
+def unfinished_operations(timings: JobTimings) -> PartialVerdict:
+    """The ranks at the root of what never finished, each with those that wait; nothing where all is finished."""
+    queues = timings.queues or open_collectives(timings)
+    if queues is None or not any(queue.open for queue in queues.by_rank.values()):
         return NOTHING_FOUND
-    stuck = _stuck(collectives, timings)
-    if not len(stuck):
-        return NOTHING_FOUND
-    meetings = _attendance(collectives, timings, stuck)
-    waits_for: dict[int, frozenset[int]] = {}
-    for attendance in meetings.values():
-        for column in attendance.came - attendance.finished:
-            waits_for[column] = waits_for.get(column, frozenset()) | attendance.missing
-    unseen = [each for each in meetings.values() if each.unseen and not each.finished]
-    for_unseen = frozenset().union(*(each.came for each in unseen))
-    blocked = {column for column, missing in waits_for.items() if missing} | for_unseen
-    awaited = frozenset().union(*waits_for.values())
-    roots = sorted(awaited - blocked)
-    if not roots and for_unseen:
-        return PartialVerdict(notes=(_unseen_note(timings, collectives, meetings, len(blocked)),))
-    if awaited and not roots:
-        cycle = ranks_in_cycles(waits_for)
-        return PartialVerdict(notes=(deadlock_note(timings, cycle),) if cycle else ())
-    together = _together(timings, meetings, roots)
-    if not roots or len(together) > MAX_CULPRITS:
-        return PartialVerdict(notes=(_unfinished_note(timings, collectives, meetings),))
-    return PartialVerdict(tuple(_culprit(timings, collectives, meetings, each, blocked) for each in together))
+    unsure = _moving(queues) or _older_dumps(queues)
+    return PartialVerdict(notes=(unsure,)) if unsure is not None else _Unfinished(timings, queues).verdict()
 
 
-def _stuck(collectives: Collectives, timings: JobTimings) -> NDArray[np.int64]:
-    """The records of collectives that were the rank's last: what it left unfinished and went on from, it had not waited
-    for, and so it is with all of a rank that ended with status 0. Where the source tells no steps, all that is not
-    finished."""
-    known = ~np.isfinite(collectives.end) & (collectives.seq >= 0)
-    ended = [state.state == "finished" and state.end is not None for state in timings.states]
-    known &= ~np.array(ended, np.bool_)[collectives.column] & ~_passed(collectives, known)
-    if not timings.steps_recorded:
-        return np.flatnonzero(known)
-    finished = np.isfinite(collectives.end) & (collectives.step >= 0)
-    last_step = np.full(len(timings.ranks), -1, np.int64)
-    np.maximum.at(last_step, collectives.column[finished], collectives.step[finished])
-    for column, state in enumerate(timings.states):
-        if state.step is not None:
-            last_step[column] = max(last_step[column], state.step)
-    known &= collectives.op >= 0
-    of_last_step = (collectives.step >= 0) & (collectives.step >= last_step[collectives.column])
-    return np.flatnonzero(known & (of_last_step | ((collectives.step < 0) & _begun_last(collectives))))
+def _still(queue: DeviceQueue) -> bool:
+    """Whether nothing had changed on the rank for a while, as far as that is known."""
+    return queue.still_seconds is None or queue.still_seconds >= STILL_SECONDS
 
 
-def _passed(collectives: Collectives, unfinished: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """[C]: which of the unfinished collectives the rank went on from: it finished a later one of the same group and
-    operation, to which all had to come after this one. Nobody waits for it, as for those that DDP's join() adds."""
-    passed = np.zeros(len(unfinished), np.bool_)
-    candidates = np.flatnonzero(unfinished & (collectives.op != SEND) & (collectives.op != RECV))
-    if not len(candidates):
-        return passed
-    op = np.full_like(collectives.op, -1) if collectives.numbered_by_group else collectives.op
-    groups = len(collectives.groups)
-    lanes = (collectives.column.astype(np.int64) * groups + collectives.group) * (len(OPS) + 1) + op
-    wanted = distinct(lanes[candidates])
-    place = np.minimum(np.searchsorted(wanted, lanes), len(wanted) - 1)
-    finished = np.isfinite(collectives.end) & (wanted[place] == lanes)
-    newest = np.full(len(wanted), -1, np.int64)
-    np.maximum.at(newest, place[finished], collectives.seq[finished])
-    passed[candidates] = newest[place[candidates]] > collectives.seq[candidates]
-    return passed
-
-
-def _begun_last(collectives: Collectives) -> NDArray[np.bool_]:
-    """[C]: of which records the rank began nothing later that it finished: where none tells its step, this does."""
-    finished = np.flatnonzero(np.isfinite(collectives.end))
-    latest = np.full(int(collectives.column.max(initial=-1)) + 1, -np.inf)
-    np.fmax.at(latest, collectives.column[finished], collectives.start[finished])
-    last: NDArray[np.bool_] = collectives.start >= latest[collectives.column]
-    return last
-
-
-def _attendance(collectives: Collectives, timings: JobTimings, stuck: NDArray[np.int64]) -> dict[_Meeting, _Attendance]:
-    """The ranks that came to the meetings in which any rank is stuck."""
-    columns = {int(rank): column for column, rank in enumerate(timings.ranks)}
-    members = _Members(collectives, columns)
-    found: dict[_Meeting, _Attendance] = {}
-    for record in stuck.tolist():
-        meeting = _meeting(collectives, record, columns)
-        if meeting is not None and meeting not in found:
-            columns_of, unseen = members.of(meeting)
-            found[meeting] = _Attendance(columns_of, int(collectives.step[record]), unseen)
-    begun = collectives.begun
-    seqs = distinct(collectives.seq[stuck])
-    for record in np.flatnonzero(np.isin(collectives.seq, seqs)).tolist():
-        meeting = _meeting(collectives, record, columns)
-        attendance = found.get(meeting) if meeting is not None else None
-        if attendance is not None:
-            column = int(collectives.column[record])
-            (attendance.came if begun is None or begun[record] else attendance.enqueued).add(column)
-            attendance.op = max(attendance.op, int(collectives.op[record]))
-            if np.isfinite(collectives.end[record]):
-                attendance.finished.add(column)
-    for attendance in found.values():
-        if not attendance.came:  # whether a device began anything is not recorded
-            attendance.came, attendance.enqueued = attendance.enqueued, set()
-    return found
-
-
-def _meeting(collectives: Collectives, record: int, columns: Mapping[int, int]) -> _Meeting | None:
-    """The meeting that the record is of; None for a send to a rank that is not seen."""
-    op, seq, column = int(collectives.op[record]), int(collectives.seq[record]), int(collectives.column[record])
-    if op not in (SEND, RECV):
-        return _Meeting(-1 if collectives.numbered_by_group else op, int(collectives.group[record]), -1, -1, seq)
-    peer = columns.get(int(collectives.peer[record]))
-    if peer is None:
+def _moving(queues: DeviceQueues) -> Note | None:
+    """The note that the job went on until the dumps were written; None where some rank stood still."""
+    standing = [queue for queue in queues.by_rank.values() if queue.open]
+    if any(map(_still, standing)):
         return None
-    source, target = (column, peer) if op == SEND else (peer, column)
-    return _Meeting(SEND, -1, source, target, seq)
-
-
-class _Members:
-    """The ranks that have to come to a meeting: columns, and the ranks of those that have none."""
-
-    def __init__(self, collectives: Collectives, columns: Mapping[int, int]) -> None:
-        self._collectives, self._columns = collectives, columns
-        self._known: dict[int, tuple[frozenset[int], frozenset[int]]] = {}
-
-    def of(self, meeting: _Meeting) -> tuple[frozenset[int], frozenset[int]]:
-        """The columns, and the ranks without a column."""
-        if meeting.group < 0:
-            return frozenset((meeting.source, meeting.target)), frozenset()
-        if meeting.group not in self._known:
-            self._known[meeting.group] = self._of_group(meeting.group)
-        return self._known[meeting.group]
-
-    def _of_group(self, group: int) -> tuple[frozenset[int], frozenset[int]]:
-        declared = self._collectives.groups[group].ranks
-        if not declared:
-            came = self._collectives.column[self._collectives.group == group]
-            return frozenset(distinct(came).tolist()), frozenset()
-        columns = frozenset(self._columns[rank] for rank in declared if rank in self._columns)
-        return columns, frozenset(rank for rank in declared if rank not in self._columns)
-
-
-class _Root(NamedTuple):
-    """Ranks (columns) that are waited for together. `inside`: what they came to and never finished."""
-
-    columns: tuple[int, ...]
-    inside: _Meeting | None
-    whole_machine: bool
-
-
-def _together(timings: JobTimings, meetings: Mapping[_Meeting, _Attendance], roots: Sequence[int]) -> list[_Root]:
-    """The roots: all ranks of a machine, where they are its ranks and none came, as one, and so those that are in the
-    same collective, which none of its members finished."""
-    machine = {column: timings.nodes[column] for column in roots}
-    sizes, here = Counter(timings.nodes), Counter(machine.values())
-    grouped: dict[object, list[int]] = {}
-    inside_of: dict[int, _Meeting | None] = {}
-    for column in roots:
-        inside = next((it for it, each in meetings.items() if column in each.came - each.finished), None)
-        node = machine[column]
-        whole = inside is None and node is not None and 1 < here[node] == sizes[node] < len(timings.nodes)
-        nobody = inside is not None and not meetings[inside].finished
-        inside_of[column] = inside
-        grouped.setdefault(inside if nobody else node if whole else column, []).append(column)
-    return [
-        _Root(tuple(columns), inside_of[columns[0]], len(columns) > 1 and inside_of[columns[0]] is None)
-        for columns in grouped.values()
-    ]
-
-
-def _culprit(
-    timings: JobTimings,
-    collectives: Collectives,
-    meetings: Mapping[_Meeting, _Attendance],
-    root: _Root,
-    blocked: set[int],
-) -> Culprit:
-    columns = set(root.columns)
-    waited_in = min(
-        (item for item in meetings.items() if columns & item[1].missing), key=lambda item: (item[1].step, item[0].seq)
-    )
-    nodes = {timings.nodes[column] for column in columns}
-    node = nodes.pop() if len(nodes) == 1 else None
-    victims = sorted(int(timings.ranks[column]) for column in blocked - columns)
-    meeting, attendance = waited_in if root.inside is None else (root.inside, meetings[root.inside])
-    gone = all(has_left(timings.states[column]) for column in columns)
-    return Culprit(
-        kind="dead" if gone else "hung",
-        ranks=tuple(int(timings.ranks[column]) for column in root.columns),
-        node=node,
-        gpu=timings.gpus[root.columns[0]] if len(columns) == 1 else None,
-        phase="collective" if root.inside is not None else None,
-        group=collectives.groups[meeting.group].name if meeting.group >= 0 else None,
-        since_step=attendance.step if attendance.step >= 0 else None,
-        confidence=CONFIDENCE if len(columns) == 1 or root.whole_machine else SHARED_CONFIDENCE,
-        evidence=tuple(_evidence(timings, collectives, meetings, waited_in, root)),
-        victims=tuple(victims[:MAX_NAMED_RANKS]),
-        end=timings.states[root.columns[0]].end if gone else None,
-    )
-
-
-def _evidence(
-    timings: JobTimings,
-    collectives: Collectives,
-    meetings: Mapping[_Meeting, _Attendance],
-    waited_in: tuple[_Meeting, _Attendance],
-    root: _Root,
-) -> Iterator[str]:
-    if root.whole_machine:
-        yield f"none of the {len(root.columns)} ranks of the machine came"
-    if root.inside is not None:
-        finished = "others" if meetings[root.inside].finished else "nobody"
-        name = _name(timings, collectives, root.inside, meetings[root.inside])
-        yield f"came to {name}, which {finished} finished, and never finished it"
-    meeting, attendance = waited_in
-    waiting = ranks_text(int(timings.ranks[column]) for column in attendance.came - attendance.finished)
-    step = f" in step {attendance.step}" if attendance.step >= 0 else ""
-    name = _name(timings, collectives, meeting, attendance)
-    if set(root.columns) <= attendance.enqueued:
-        yield f"enqueued {name}{step}, which its device never began, and in which {waiting} stayed"
-    else:
-        yield f"never came to {name}{step}, in which {waiting} stayed"
-
-
-def _name(timings: JobTimings, collectives: Collectives, meeting: _Meeting, attendance: _Attendance) -> str:
-    if meeting.group >= 0:
-        op = OPS[attendance.op] if attendance.op >= 0 else "collective"
-        return f"{op} number {meeting.seq} of {collectives.groups[meeting.group].name}"
-    source, target = (int(timings.ranks[column]) for column in (meeting.source, meeting.target))
-    return f"the send number {meeting.seq} from rank {source} to rank {target}"
-
-
-def _unseen_note(
-    timings: JobTimings, collectives: Collectives, meetings: Mapping[_Meeting, _Attendance], waiting: int
-) -> Note:
-    """The note on a hang at whose root is a rank of which nothing is recorded."""
-    meeting, first = min(
-        (item for item in meetings.items() if item[1].unseen and not item[1].finished),
-        key=lambda item: (len(item[1].unseen), item[0].seq),
-    )
-    stayed = ranks_text(int(timings.ranks[column]) for column in first.came - first.finished)
-    name = _name(timings, collectives, meeting, first)
-    others = f"; {counted(waiting, 'rank')} wait in all" if waiting > len(first.came - first.finished) else ""
+    longest = max(queue.still_seconds or 0.0 for queue in standing)
     text = (
-        f"{stayed} never finished {name}, to which all came that are seen; nothing is recorded of "
-        f"{ranks_text(first.unseen)}, which may have died or hang{others}"
+        f"the dumps were written {seconds_text(longest)} after the last thing that they tell, or less: the job may "
+        "have been running; take them again, some seconds later"
     )
-    return Note("unseen_ranks", text, ranks=tuple(sorted(first.unseen))[:MAX_NAMED_RANKS])
+    return Note("moving", text)
 
 
-def _unfinished_note(timings: JobTimings, collectives: Collectives, meetings: Mapping[_Meeting, _Attendance]) -> Note:
-    stuck = sorted({int(timings.ranks[column]) for each in meetings.values() for column in each.came - each.finished})
-    first = min(meetings, key=lambda meeting: (meetings[meeting].step, meeting.seq), default=None)
-    name = _name(timings, collectives, first, meetings[first]) if first is not None else ""
-    where = f": {name}" + (" and others" if len(meetings) > 1 else "") if name else ""
+def _older_dumps(queues: DeviceQueues) -> Note | None:
+    """The note on ranks that lack what others could not have finished without them. What others finished as the last of
+    its lane, a rank may be about to finish; all before that it has finished."""
+    newest: dict[Lane, tuple[int, int]] = {}
+    for rank, queue in queues.by_rank.items():
+        for lane, number in queue.finished.items():
+            newest[lane] = max(newest.get(lane, (-1, -1)), (number, rank))
+    lacking: dict[int, tuple[int, Operation]] = {}
+    for lane, (number, other) in sorted(newest.items()):
+        for rank in queues.members(Operation(lane, number)):
+            queue = queues.by_rank.get(rank, DeviceQueue(is_unknown=True))
+            lacks = queue.last_numbers.get(lane, -1) < number or queue.heads.get(lane, number) < number
+            if queue.knows(lane) and lacks:
+                lacking.setdefault(rank, (other, Operation(lane, number)))
+    if not lacking:
+        return None
+    rank, (other, operation) = min(lacking.items())
     text = (
-        f"{counted(len(stuck), 'rank')} never finished the last collectives, to which all came{where}; the job was "
-        "ended in them, or the network or a device among them stands still"
+        f"the dump of {ranks_text(lacking)} is older than others, or tells less: rank {other} has finished "
+        f"{_name(queues, operation)}, which nobody finishes before rank {rank} has done all before it; take the "
+        "dumps of all ranks at one moment, and where they stay so, look at that rank's GPU"
     )
-    return Note("unfinished", text, ranks=tuple(stuck[:MAX_NAMED_RANKS]))
+    return Note("older_dump", text, ranks=tuple(sorted(lacking))[:MAX_NAMED_RANKS])
+
+
+class _Unfinished:
+    """A job that stands still, and what each of its ranks stands at."""
+
+    def __init__(self, timings: JobTimings, queues: DeviceQueues) -> None:
+        self._timings, self._queues = timings, queues
+        self._by_rank = queues.by_rank
+        self._attendance = Attendance(queues)
+        self._open = {rank for rank, queue in self._by_rank.items() if queue.open}
+        self._sends = {rank for rank in self._open if all(each.op == SEND for each in self._by_rank[rank].open)}
+        self._of_devices = timings.queues is not None
+        still = {rank: self._by_rank[rank].first for rank in self._open if _still(self._by_rank[rank])}
+        self._first = {launched.operation: launched for rank in sorted(still) for launched in still[rank]}
+        self._graph = WaitGraph(self._standing(rank, still[rank]) for rank in sorted(still))
+
+    def _standing(self, rank: int, first: Sequence[Launched]) -> Standing:
+        missing = [self._attendance.of(each.operation)[Stands.NOT_LAUNCHED] for each in first]
+        awaited = missing[0].union(*missing[1:]) if len({*missing}) > 1 else missing[0]
+        at = next((each for each, members in zip(first, missing, strict=True) if members), first[0])
+        name, (lane, number) = _name(self._queues, at.operation, at.op), at.operation
+        group = self._queues.groups[lane.group].name if lane.group >= 0 else ""
+        return Standing(rank, name, name, group, number, self._by_rank[rank].still_seconds or 0.0, awaited)
+
+    def verdict(self) -> PartialVerdict:
+        stuck = [found for launched in self._first.values() if (found := self._stuck_in(launched))]
+        late = frozenset().union(*(each.ranks for each in stuck if each.late))
+        came = [each for each in stuck if not each.late]
+        whole = [each for each in came if not each.unseen and not each.ranks & late]
+        named = [*self._silent_hosts()]
+        named += [self._device_culprit(each.ranks, [each]) for each in stuck if each.late]
+        named += [self._device_culprit(ranks, of) for ranks, of in _suspicions(whole) if self._is_suspect(ranks)]
+        if named and sum(len(each.ranks) for each in named) <= MAX_SHARE * len(self._by_rank):
+            return PartialVerdict(tuple(named))
+        return PartialVerdict(notes=(self._note(came),))
+
+    def _is_suspect(self, ranks: frozenset[int]) -> bool:
+        awaited = self._of_devices or bool(ranks & self._graph.awaited)
+        return awaited and len(ranks) <= MAX_SHARE * len(self._by_rank)
+
+    def _stuck_in(self, launched: Launched) -> _Stuck | None:
+        """What does not end although all came that are seen, or what some devices have not begun; None of others."""
+        members = self._attendance.of(launched.operation)
+        came, done, unseen = members[Stands.CAME], members[Stands.DONE], members[Stands.UNKNOWN]
+        name = _name(self._queues, launched.operation, launched.op)
+        late = frozenset(rank for rank in members[Stands.NOT_BEGUN] if not self._by_rank[rank].has_other)
+        if late and came | done:
+            return _Stuck(launched.operation, name, late, came=came, late=True)
+        is_whole = len(came | done | unseen) == len({*self._queues.members(launched.operation)})
+        return _Stuck(launched.operation, name, came, done, unseen) if came and is_whole else None
+
+    def _silent_hosts(self) -> Iterator[Culprit]:
+        """The ranks that never came to what others stand at, and have nothing to finish: their hosts are at something
+        else. A send alone keeps no host from going on: who sends to ranks that wait for it counts as well. All ranks of
+        a machine of which none came are one culprit."""
+        at_something = self._open - self._in_circles() if self._sends else self._open
+        queues = ((rank, self._by_rank[rank]) for rank in sorted(self._graph.awaited - at_something))
+        hosts = [rank for rank, queue in queues if not queue.has_other and _still(queue)]
+        nodes = dict(zip(self._timings.ranks.tolist(), self._timings.nodes, strict=True))
+        sizes, here = Counter(nodes.values()), Counter(nodes[rank] for rank in hosts)
+
+        def together(rank: int) -> str | int:
+            node = nodes[rank]
+            return node if node is not None and 1 < here[node] == sizes[node] < len(nodes) else rank
+
+        for ranks in grouped(hosts, together).values():
+            yield self._host_culprit(ranks)
+
+    def _in_circles(self) -> frozenset[int]:
+        """The ranks with nothing but sends that wait for one another, be it for what was launched and has something
+        else before it."""
+        late = (Stands.NOT_LAUNCHED, Stands.BEHIND, Stands.NOT_BEGUN)
+        waits: dict[int, set[int]] = {rank: set() for rank in self._graph.standings}
+        for rank, found in waits.items():
+            for launched in self._by_rank[rank].first:
+                members = self._attendance.of(launched.operation)
+                found.update(*(members[each] for each in late))
+        return ranks_in_cycles(waits) & self._sends
+
+    def _host_culprit(self, ranks: Sequence[int]) -> Culprit:
+        wait = self._graph.wait_for(ranks[0])
+        stayed = ranks_text(rank for rank, each in self._graph.standings.items() if ranks[0] in each.awaited)
+        together = [f"none of the {len(ranks)} ranks of the machine came"] if len(ranks) > 1 else []
+        name, group = (wait.operation, wait.group) if wait else ("", "")
+        more: dict[str, object] = {"phase": None, "confidence": CONFIDENCE}
+        state = self._timings.states[self._columns(ranks)[0]]
+        if has_left(state):
+            more |= {"kind": "dead", "end": state.end}
+        return self._culprit(ranks, group, [*together, f"never came to {name}, in which {stayed} stayed"], **more)
+
+    def _device_culprit(self, ranks: frozenset[int], stuck: Sequence[_Stuck]) -> Culprit:
+        place = stuck[0].operation.lane.group
+        group = self._queues.groups[place].name if place >= 0 else ""
+        confidence = CONFIDENCE if len(ranks) == 1 else SHARED_CONFIDENCE
+        more = {"phase": "collective", "confidence": confidence, "device_stopped": self._of_devices}
+        return self._culprit(sorted(ranks), group, self._device_evidence(ranks, stuck), **more)
+
+    def _culprit(self, ranks: Sequence[int], group: str, evidence: Iterable[str], **more: object) -> Culprit:
+        columns = self._columns(ranks)
+        more |= {"group": group or None, "evidence": tuple(evidence)}
+        if self._of_devices:  # dumps tell no steps
+            more["since_step"] = None
+        return culprit_at(self._timings, columns, self._timings.states[columns[0]], self._columns(self._open), **more)
+
+    def _columns(self, ranks: Iterable[int]) -> list[int]:
+        columns: list[int] = np.searchsorted(self._timings.ranks, sorted(ranks)).tolist()
+        return columns
+
+    def _device_evidence(self, ranks: frozenset[int], stuck: Sequence[_Stuck]) -> Iterator[str]:
+        for each in stuck[:_MAX_EVIDENCE]:
+            if each.late:
+                others = f"those of {ranks_text(each.came)} did" if each.came else "others have finished it"
+                yield f"enqueued {each.name}, which its device never began, while {others}"
+            elif each.done:
+                yield f"came to {each.name}, which {ranks_text(each.done)} finished, and never finished it"
+            else:
+                others = ranks_text(each.ranks - ranks) or "all"
+                yield f"came to {each.name}, as did {others}, and nobody finished it"
+        if len(ranks) == 1 and len(stuck) > 1:
+            yield f"it alone is in all {len(stuck)} operations to which all came and which do not end"
+        ahead = len(self._by_rank[min(ranks)].open) - 1
+        if len(ranks) == 1 and ahead and self._of_devices:
+            yield f"its host went on and launched {ahead} more, none of which is finished"
+
+    def _note(self, stuck: Sequence[_Stuck]) -> Note:
+        """The note where nobody is named. `stuck`: to which all came."""
+        standings = self._graph.standings.items()
+        circle = ranks_in_cycles({rank: each.awaited for rank, each in standings if rank not in self._sends})
+        if circle and not stuck:
+            return circle_note(circle)
+        unseen = [each for each in stuck if each.unseen]
+        if unseen:
+            first = min(unseen, key=lambda each: (len(each.unseen), each.operation))
+            ranks = sorted(frozenset().union(*(each.unseen for each in unseen)))
+            return unseen_note(sorted(first.ranks), first.name, ranks, len(self._open))
+        whole = sorted(stuck, key=lambda each: len(each.ranks))
+        in_first = sorted(whole[0].ranks if whole else self._open)
+        return unfinished_note(in_first, len(self._open), [each.name for each in whole[:2]])
+
+
+def _suspicions(stuck: Sequence[_Stuck]) -> Iterator[tuple[frozenset[int], list[_Stuck]]]:
+    """The ranks that are in the most of these operations, with these, then those that are in most of what is left: a
+    device that has stopped is in every operation that it keeps from ending."""
+    left = list(stuck)
+    while left:
+        inside: dict[int, set[int]] = {}
+        for place, each in enumerate(left):
+            for rank in each.ranks:
+                inside.setdefault(rank, set()).add(place)
+        most = max(map(len, inside.values()))
+        first = min(rank for rank, places in inside.items() if len(places) == most)
+        alike = [rank for rank, places in inside.items() if len(places) == most and places & inside[first]]
+        covered = set().union(*(inside[rank] for rank in alike))
+        yield frozenset(alike), [left[place] for place in sorted(covered)]
+        left = [each for place, each in enumerate(left) if place not in covered]
+
+
+def _name(queues: DeviceQueues, operation: Operation, op: int = -1) -> str:
+    lane, number = operation
+    if lane.group < 0:
+        return f"the send number {number} from rank {lane.source} to rank {lane.target}"
+    return f"{OPS[op] if op >= 0 else 'collective'} number {number} of {queues.groups[lane.group].name}"
+
+
+class Stands(enum.Enum):
+    """The ways in which a member stands to an operation."""
+
+    DONE = enum.auto()
+    CAME = enum.auto()  # its device stands at it, as far as anything tells
+    NOT_BEGUN = enum.auto()  # its device has nothing else to finish before, and has not begun it
+    BEHIND = enum.auto()  # it launched the operation, and its device has something else to finish before
+    NOT_LAUNCHED = enum.auto()
+    UNKNOWN = enum.auto()  # nothing tells
+
+
+class Attendance:
+    """The members of the operations of a job. What was found once is kept."""
+
+    def __init__(self, queues: DeviceQueues) -> None:
+        self._queues = queues
+        self._by_rank = queues.by_rank
+        self._found: dict[Operation, Mapping[Stands, frozenset[int]]] = {}
+        self._passed: dict[Operation, list[tuple[int, int]]] = {}
+
+    def of(self, operation: Operation) -> Mapping[Stands, frozenset[int]]:
+        """The members by how they stand to the operation; each kind is there, if empty."""
+        if operation not in self._found:
+            found: dict[Stands, set[int]] = {stands: set() for stands in Stands}
+            for member in self._queues.members(operation):
+                found[self._stands(member, operation)].add(member)
+            self._found[operation] = {stands: frozenset(members) for stands, members in found.items()}
+        return self._found[operation]
+
+    def _stands(self, rank: int, operation: Operation) -> Stands:
+        queue = self._by_rank.get(rank)
+        if queue is None or not queue.knows(operation.lane):
+            return Stands.UNKNOWN
+        if operation.number > queue.last_numbers.get(operation.lane, -1):
+            return Stands.NOT_LAUNCHED
+        launched = queue.by_operation.get(operation)
+        if launched is None:
+            return Stands.DONE
+        if launched.begun:
+            return Stands.CAME
+        is_first = launched in queue.first
+        if launched.begun is False:
+            return Stands.NOT_BEGUN if is_first else Stands.BEHIND
+        if not queue.ordered:
+            return self._stands_by_peers(queue, operation)
+        return Stands.CAME if is_first or self._is_beside_all(rank, queue, launched) else Stands.BEHIND
+
+    def _stands_by_peers(self, queue: DeviceQueue, operation: Operation) -> Stands:
+        """How a rank stands that tells no order of its launches. What others launched in an order, or finished, it
+        launched in the same."""
+        if queue.heads[operation.lane] != operation.number:
+            return Stands.BEHIND
+        if not queue.knows_messages:
+            return Stands.UNKNOWN
+        others = [each.operation for each in queue.first if each.operation != operation]
+        if any(self._precedes(other, operation) for other in others):
+            return Stands.BEHIND
+        return Stands.CAME if all(self._precedes(operation, other) for other in others) else Stands.UNKNOWN
+
+    def _precedes(self, one: Operation, other: Operation) -> bool:
+        """Whether some member of both launched `one` before the other, or finished it and not yet the other."""
+        for rank in {*self._queues.members(one)} & {*self._queues.members(other)}:
+            queue = self._by_rank.get(rank)
+            after = queue.by_operation.get(other) if queue and queue.ordered else None
+            if queue is None or after is None or not queue.knows(one.lane):
+                continue
+            before = queue.by_operation.get(one)
+            is_done = before is None and queue.last_numbers.get(one.lane, -1) >= one.number
+            if is_done or (before is not None and before.position < after.position):
+                return True
+        return False
+
+    def _is_beside_all(self, rank: int, queue: DeviceQueue, launched: Launched) -> bool:
+        """Whether the operation waits for none of what its rank launched before: it is the first of its lane, and
+        others passed each of those as far as this."""
+        lane, number = launched.operation
+        earlier = (each for each in queue.open if each.position < launched.position)
+        return queue.heads[lane] == number and all(
+            self._passed_by_others(rank, each.operation) >= launched.position - each.position for each in earlier
+        )
+
+    def _passed_by_others(self, rank: int, operation: Operation) -> int:
+        """By how many places others went on beyond an operation that they have not finished, at most."""
+        if operation not in self._passed:
+            queues = ((member, self._by_rank.get(member)) for member in self._queues.members(operation))
+            went_on = [
+                (queue.newest_done - own.position, member)
+                for member, queue in queues
+                if queue and queue.ordered and (own := queue.by_operation.get(operation))
+            ]
+            self._passed[operation] = sorted(went_on, reverse=True)[:2]
+        return next((places for places, member in self._passed[operation] if member != rank), -1)
+
+
+def open_collectives(timings: JobTimings) -> DeviceQueues | None:
+    """What each rank of a recording never finished. There is a lane for each group and operation, and positions tell
+    nothing. None where nothing is left unfinished."""
+    collectives = timings.collectives
+    if collectives is None or not len(timings.ranks):
+        return None
+    lanes = _lanes(collectives, timings)
+    known = (lanes >= 0) & (collectives.seq >= 0)
+    rows = np.flatnonzero(known & ~np.isfinite(collectives.end) & _is_last(collectives, timings))
+    if not len(rows):
+        return None
+    wanted = distinct(lanes[rows])
+    of_lanes = np.flatnonzero(known & np.isin(lanes, wanted))
+    reached = _Reached(collectives, of_lanes, np.searchsorted(wanted, lanes[of_lanes]), timings)
+    names = [_lane(collectives, timings, place, int(lane)) for place, lane in enumerate(wanted)]
+    open_of: dict[int, list[Launched]] = {}
+    for row, place in zip(rows.tolist(), np.searchsorted(wanted, lanes[rows]).tolist(), strict=True):
+        column, number, op = (int(each[row]) for each in (collectives.column, collectives.seq, collectives.op))
+        if reached.came_to(place, column) <= number:
+            launched = Launched(Operation(names[place], number), 0, op, True)
+            open_of.setdefault(column, []).append(launched)
+    by_rank = {}
+    for column, rank in enumerate(timings.ranks.tolist()):
+        last = {names[place]: number for place, number in reached.last.get(column, {}).items()}
+        by_rank[rank] = DeviceQueue(tuple(open_of.get(column, ())), ordered=False, last_numbers=last)
+    return DeviceQueues(tuple(_group(collectives, timings, int(lane)) for lane in wanted), by_rank)
+
+
+class _Reached:
+    """How far each rank (column) came in each lane (its place). `last`: the last number that it came to, by column."""
+
+    def __init__(
+        self, collectives: Collectives, rows: NDArray[np.int64], places: NDArray[np.int64], timings: JobTimings
+    ) -> None:
+        width = len(timings.ranks)
+        keys, inverse = np.unique(places * width + collectives.column[rows], return_inverse=True)
+        last, done = np.full(len(keys), -1, np.int64), np.full(len(keys), -1, np.int64)
+        np.maximum.at(last, inverse, collectives.seq[rows])
+        finished = np.isfinite(collectives.end[rows])
+        np.maximum.at(done, inverse[finished], collectives.seq[rows][finished])
+        newest = np.full(int(places.max()) + 1, -1, np.int64)
+        for_all = finished & np.isin(collectives.op[rows], tuple(NEEDS_ALL))
+        np.maximum.at(newest, places[for_all], collectives.seq[rows][for_all])
+        of_lane, column = np.divmod(keys, width)
+        came = np.maximum(done, newest[of_lane])
+        self._came: dict[int, int] = dict(zip(keys.tolist(), came.tolist(), strict=True))
+        self._width = width
+        self.last: dict[int, dict[int, int]] = {}
+        numbers = np.maximum(last, came).tolist()
+        for place, rank, number in zip(of_lane.tolist(), column.tolist(), numbers, strict=True):
+            self.last.setdefault(rank, {})[place] = number
+
+    def came_to(self, place: int, column: int) -> int:
+        """The last number of the lane that the rank finished, or that another did who could not without it. What it
+        left unfinished before that, as DDP's join() does, nobody waited for."""
+        return self._came[place * self._width + column]
+
+
+def _lanes(collectives: Collectives, timings: JobTimings) -> NDArray[np.int64]:
+    """[C]: the number of each record's lane: one for each group and operation, and after these one for each pair; -1
+    where nothing tells."""
+    ranks, peer = timings.ranks, collectives.peer.astype(np.int64)
+    own, sends = ranks[collectives.column], collectives.op == SEND
+    source, target = np.where(sends, own, peer), np.where(sends, peer, own)
+    of_pair = len(collectives.groups) * len(OPS) + source * (int(ranks[-1]) + 1) + target
+    of_pair = np.where(np.isin(peer, ranks), of_pair, -1)
+    of_group = np.where(collectives.op >= 0, collectives.group.astype(np.int64) * len(OPS) + collectives.op, -1)
+    return np.where(sends | (collectives.op == RECV), of_pair, of_group)
+
+
+def _lane(collectives: Collectives, timings: JobTimings, place: int, number: int) -> Lane:
+    pair = number - len(collectives.groups) * len(OPS)
+    return Lane(place) if pair < 0 else Lane(-1, *divmod(pair, int(timings.ranks[-1]) + 1))
+
+
+def _group(collectives: Collectives, timings: JobTimings, number: int) -> ProcessGroup:
+    """The group of a lane. The members of one that was not declared are those that came."""
+    place = number // len(OPS)
+    if place >= len(collectives.groups):
+        return ProcessGroup("", "", ())
+    group = collectives.groups[place]
+    came = timings.ranks[distinct(collectives.column[collectives.group == place])]
+    return group if group.ranks else group._replace(ranks=tuple(came.tolist()))
+
+
+def _is_last(collectives: Collectives, timings: JobTimings) -> NDArray[np.bool_]:
+    """[C]: which records may be the rank's last: those of the last step of which it recorded anything, and none of a
+    rank that ended with status 0. What it left unfinished before, it had not waited for."""
+    finished = np.isfinite(collectives.end) & (collectives.step >= 0)
+    last_step = np.array([-1 if state.step is None else state.step for state in timings.states], np.int64)
+    np.maximum.at(last_step, collectives.column[finished], collectives.step[finished])
+    ended = np.array([state.state == "finished" and state.end is not None for state in timings.states], np.bool_)
+    is_last = (collectives.step < 0) | (collectives.step >= last_step[collectives.column])
+    last: NDArray[np.bool_] = is_last & ~ended[collectives.column]
+    return last
