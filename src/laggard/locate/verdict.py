@@ -7,7 +7,7 @@ work (live_positions.py).
 
 - slow/ranks.py decides which ranks and machines are slow, by the thresholds in slow/significance.py;
   slow/culprits.py describes them, and computes what fixing them would save.
-- links/slow_links.py decides which links are slow, by the time of transfers; links/later_links.py which have become so.
+- links/network.py decides which links are slow, always, since a step or at times, by the time of transfers.
 - partial_verdict.py decides whose parameters differ from those of its replicas, where digests of them are recorded.
 - hang/hangs.py decides who is hung and who waits for whom, hang/unfinished.py does so from a recording and
   hang/stopped_devices.py from what devices have yet to finish;
@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 from msgspec import structs
 
-from laggard.kit.constants import OPS, SCRIPT_PHASES
+from laggard.kit.constants import SCRIPT_PHASES
 from laggard.kit.words import joined, ranks_text
 from laggard.locate.explanation import explained
 from laggard.locate.hang.deaths import dead_ranks, hung_before_the_end
@@ -32,9 +32,7 @@ from laggard.locate.hang.hangs import hung_ranks
 from laggard.locate.hang.stopped_devices import stopped_devices, stopped_to_the_end
 from laggard.locate.hang.unfinished import unfinished_collectives
 from laggard.locate.job_timings import JobTimings
-from laggard.locate.links.channels import Ways, ways_of
-from laggard.locate.links.later_links import later_links
-from laggard.locate.links.slow_links import SlowLinks, slow_links, unlike_ways
+from laggard.locate.links.network import in_network
 from laggard.locate.medians import middle
 from laggard.locate.partial_verdict import NOTHING_FOUND, PAIR, PartialVerdict, corrupt_ranks
 from laggard.locate.slow.busy_threads import (
@@ -189,24 +187,24 @@ def _slow_ranks(timings: JobTimings, steps: Steps) -> _SlowRanks:
     lasting = [rank for rank in found if not rank.brief]
     culprits, ratio, uneven = slow_culprits(timings, steps, lasting)
     culprits = with_busy_threads(timings, with_host_facts(timings, culprits))
-    network = _in_network(timings, steps, found, culprits)
+    network = in_network(timings, steps, bool(found), culprits)
     culprits, links = (*culprits, *network.hosts), network.links
     stalls = stall_notes(steps, lasting)
     typical = float(steps.duration[~stalls_beside(steps, lasting)].mean()) if stalls else None
     stages = () if culprits or links else longest_stage_notes(timings, steps)
-    few = () if culprits or links or network.later else _in_few_steps(timings, steps, found)
+    few = () if culprits or links else _in_few_steps(timings, steps, found)
     told = not accuses(unnamed) and not stages and not placed.confounded and not few
     seen_healthy = told and all(rank.since >= MIN_STEPS for rank in brief)
     logs = (rank_zero_note(timings, each) for each in logging)
     notes = (*placed.notes, *brief_notes(timings, brief), *turns, *unnamed, *uneven)
     notes = (*notes, *stalls, *stages, *logs, *few, *network.notes)
-    by_cost = sorted((*culprits, *links, *network.later), key=lambda culprit: -(culprit.recoverable_ratio or 0.0))
+    by_cost = sorted((*culprits, *links), key=lambda culprit: -(culprit.recoverable_ratio or 0.0))
     if timings.hidden_by:
         seen = tuple(culprit for culprit in by_cost if culprit.phase in _HOST_PHASES)
         doubted = tuple(sorted({rank for culprit in by_cost if culprit not in seen for rank in culprit.ranks}))
         hidden = _hidden_waits_note(timings, doubted)
         return _SlowRanks(seen, (*notes, hidden), round(ratio, 3) if seen else None, typical, conclusive=False)
-    return _SlowRanks(tuple(by_cost), notes, round(ratio, 3), typical, seen_healthy and not network.notes)
+    return _SlowRanks(tuple(by_cost), notes, round(ratio, 3), typical, seen_healthy and not network.doubted)
 
 
 def _in_few_steps(timings: JobTimings, steps: Steps, found: Sequence[Slow]) -> tuple[Note, ...]:
@@ -217,36 +215,6 @@ def _in_few_steps(timings: JobTimings, steps: Steps, found: Sequence[Slow]) -> t
     return doubted_notes(
         timings, [each for each in doubted if steps.phased or int(timings.ranks[each.columns[0]]) != 0]
     )
-
-
-class _InNetwork(NamedTuple):
-    """The slow links, those that became slow `later`, and the `hosts` whose CPUs move the data of links that seem to be
-    slow. A job with one of the notes is not healthy."""
-
-    hosts: tuple[Culprit, ...] = ()
-    links: tuple[Culprit, ...] = ()
-    later: tuple[Culprit, ...] = ()
-    notes: tuple[Note, ...] = ()
-
-
-def _in_network(timings: JobTimings, steps: Steps, found: Sequence[Slow], culprits: tuple[Culprit, ...]) -> _InNetwork:
-    """What the transfers tell. `found`: the slow ranks, `culprits`: those of them that are named. Each question is
-    asked where those before it found nothing."""
-    ways = ways_of(timings, steps.numbers)
-    in_network = slow_links(timings, ways, steps) if ways is not None else SlowLinks()
-    links = in_network.culprits
-    if not (found or culprits or timings.hidden_by):
-        links = _with_bursts(timings, steps, links)
-    hosts, links = _without_moved_by_slow(timings, links, culprits)
-    links = _without_queued(steps, links, found, culprits)
-    named = culprits or hosts or links or timings.hidden_by
-    later = NOTHING_FOUND if named else _later_links(timings, ways, steps)
-    if not (found or named or later != NOTHING_FOUND):
-        links = _slow_exchanges(timings, ways, steps)
-    if found or links or later != NOTHING_FOUND:
-        return _InNetwork(hosts, links, later.culprits, later.notes)
-    unlike = () if ways is None or timings.hidden_by else unlike_ways(timings, ways, steps, in_network)
-    return _InNetwork(hosts, links, notes=unlike)
 
 
 def _slow_machines(timings: JobTimings, steps: Steps) -> tuple[Steps, list[Slow]]:
@@ -264,52 +232,6 @@ def _slow_machines(timings: JobTimings, steps: Steps) -> tuple[Steps, list[Slow]
         if machines := machines_of_their_own_work(host, work, nodes):
             return host, machines
     return steps, []
-
-
-def _without_moved_by_slow(
-    timings: JobTimings, links: tuple[Culprit, ...], slow: Sequence[Culprit]
-) -> tuple[tuple[Culprit, ...], tuple[Culprit, ...]]:
-    if not links:
-        return (), ()
-    from laggard.locate.links.bursts import without_moved_by_slow  # asked where a link is slow
-
-    return without_moved_by_slow(timings, links, slow)
-
-
-def _without_queued(
-    steps: Steps, links: tuple[Culprit, ...], found: Sequence[Slow], slow: Sequence[Culprit]
-) -> tuple[Culprit, ...]:
-    if not links or not found:
-        return links
-    from laggard.locate.links.bursts import without_queued  # asked where links and ranks are slow
-
-    longest = max(rank.excess for rank in found)
-    return tuple(without_queued(links, slow, longest / middle(steps.duration)))
-
-
-def _later_links(timings: JobTimings, ways: Ways | None, steps: Steps) -> PartialVerdict:
-    found = later_links(timings, ways, steps)
-    if not found.culprits:
-        return found
-    from laggard.locate.links.bursts import doubted_by_cpus
-
-    return doubted_by_cpus(timings, found)
-
-
-def _slow_exchanges(timings: JobTimings, ways: Ways | None, steps: Steps) -> tuple[Culprit, ...]:
-    if ways is None or timings.collectives is None or not (timings.collectives.op == OPS.index("all_to_all")).any():
-        return ()
-    from laggard.locate.links.exchanges import slow_exchanges  # asked where there are any and nobody is slow
-
-    return slow_exchanges(timings, ways, steps)
-
-
-def _with_bursts(timings: JobTimings, steps: Steps, links: tuple[Culprit, ...]) -> tuple[Culprit, ...]:
-    if timings.collectives is None or not (timings.collectives.op == OPS.index("send")).any():
-        return links
-    from laggard.locate.links.bursts import links_with_bursts  # asked where there are any and nobody is slow
-
-    return links_with_bursts(timings, steps, links)
 
 
 def _unseen_waits_note(timings: JobTimings) -> Note:
