@@ -152,7 +152,7 @@ def test_no_threshold_hides_in_a_default_that_is_computed() -> None:
 def test_thresholds_are_numbers_that_decide() -> None:
     told = {str(each) for each in thresholds()}
     assert {"slow.significance:SLOW_RATIO", "slow.intermittent:LEVELS[1][0]", "hang.waits:WAITING_SECONDS"} <= told
-    assert {"links.queued:SHADOW_SHARE", "slow.moments:BRIEF_STEPS", "hang.unfinished:MAX_CULPRITS"} <= told
+    assert {"links.raised:OWN_SHARE", "slow.moments:BRIEF_STEPS", "hang.unfinished:MAX_CULPRITS"} <= told
     assert not told & NO_THRESHOLDS.keys()
     assert not {each for each in told if "CONFIDENCE" in each or "_FORWARD" in each or "MAX_COMPARED" in each}
     for name in NO_THRESHOLDS:
