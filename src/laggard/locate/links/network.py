@@ -198,9 +198,9 @@ def _in_change(timings: JobTimings, steps: Steps, ways: Ways | None, change: Cha
     found = NOTHING_RAISED if ways is None else _without_queued(timings, ways.channels, raised_in(ways, steps, change))
     if ways is None or not found.raised:
         kind = SLOWER_SINCE if change.lasts else SLOWER_AT_TIMES
-        told = change.known and change.cost >= MIN_COST_AT_TIMES
+        is_told = change.known and change.cost >= MIN_COST_AT_TIMES
         text = f"{_when(steps, change)}: nothing recorded tells what they wait for"
-        return InNetwork(notes=(Note(kind, text),) if told else ())
+        return InNetwork(notes=(Note(kind, text),) if is_told else ())
     job = _Job(timings, steps, ways)
     places = _explained(job, found, 1)
     if not places:

@@ -117,9 +117,9 @@ def _places(timings: JobTimings, channels: Sequence[Channel], found: Findings) -
         yield Place("within", tuple(columns), _union(through, columns) - crossing, rings[node])
     yield from _switches(machine, on, raised & crossing, found.fast & crossing, crossing)
     for number in sorted(raised):  # a way between two of its members, which no other channel uses
-        columns = channels[number].columns
-        shared = frozenset.intersection(*(through[column] for column in columns))
-        yield Place("group", columns, shared, frozenset() if number in crossing else rings[min(on[number])])
+        members = channels[number].columns
+        shared = frozenset.intersection(*(through[column] for column in members))
+        yield Place("group", members, shared, frozenset() if number in crossing else rings[min(on[number])])
 
 
 def _rings(
