@@ -52,7 +52,7 @@ NO_THRESHOLDS: Final[Mapping[str, str]] = {
 """Constants that no verdict on timings hangs on, with the reason. So it is with names that end in CONFIDENCE, and with
 whole numbers called MAX_.., bounds of memory, work and text, but for MAX_DECIDES."""
 
-MAX_DECIDES: Final = frozenset(("MAX_CULPRITS", "MAX_DEVICES", "MAX_LINKS", "MAX_ROUNDS"))
+MAX_DECIDES: Final = frozenset(("MAX_CULPRITS", "MAX_DEVICES", "MAX_PLACES", "MAX_ROUNDS"))
 """Whole numbers called MAX_.. that decide who is named."""
 
 
