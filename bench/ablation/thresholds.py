@@ -34,8 +34,8 @@ NO_THRESHOLDS: Final[Mapping[str, str]] = {
     "job_timings:RECORDED_STEPS": "decides when a recording is read",
     "job_timings:WINDOW_SECONDS": "decides when a recording is read",
     "job_timings:WINDOW_STEPS": "decides when a recording is read",
-    "links.slow_channels:ROUNDING_TOLERANCE": "rounding",
-    "links.link_culprits:MAX_TOLD_RATIO": "words",
+    "links.places:ROUNDING_TOLERANCE": "rounding",
+    "links.network:MAX_TOLD_RATIO": "words",
     "live_positions:MIN_PEERS": "decides when a recording is read",
     "explanation:_NODES": "words",
     "slow.culprits:NO_PHASES_FACTOR": "the confidence that is told",
@@ -52,7 +52,7 @@ NO_THRESHOLDS: Final[Mapping[str, str]] = {
 """Constants that no verdict on timings hangs on, with the reason. So it is with names that end in CONFIDENCE, and with
 whole numbers called MAX_.., bounds of memory, work and text, but for MAX_DECIDES."""
 
-MAX_DECIDES: Final = frozenset(("MAX_LINKS", "MAX_ROUNDS"))
+MAX_DECIDES: Final = frozenset(("MAX_PLACES", "MAX_ROUNDS"))
 """Whole numbers called MAX_.. that decide who is named."""
 
 

@@ -27,6 +27,8 @@ SURROUNDING = (
     "slow_before",
     "nodes_failing",
     "own_past",
+    "slower_since",
+    "slower_at_times",
     "unseen",
     "digest_skipped",
     NOT_HELD,

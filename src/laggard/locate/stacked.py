@@ -80,9 +80,7 @@ def with_stacks(
     if timings is not None and _may_be_hung(location, stacks):
         location = _with_hung(location, stacks, timings)
     accused = {rank for culprit in location.culprits for rank in culprit.ranks}
-    culprits = tuple(
-        structs.replace(each, stack=stacks.of(each, accused) or each.stack) for each in location.culprits
-    )
+    culprits = tuple(structs.replace(each, stack=stacks.of(each, accused) or each.stack) for each in location.culprits)
     notes = location.notes
     if not location.ranks_seen and not location.culprits:
         notes = (*notes, *stacks.notes())

@@ -7,7 +7,7 @@ work (live_positions.py).
 
 - slow/ranks.py decides which ranks and machines are slow, by the thresholds in slow/significance.py;
   slow/culprits.py describes them, and computes what fixing them would save.
-- links/slow_links.py decides which links are slow, by the time of transfers; links/later_links.py which have become so.
+- links/network.py decides which links are slow, always, since a step or at times, by the time of transfers.
 - partial_verdict.py decides whose parameters differ from those of its replicas, where digests of them are recorded.
 - hang/hangs.py decides who is hung and who waits for whom, hang/unfinished.py does so by what ranks have yet to finish;
   hang/different_calls.py finds ranks that called different collectives, and hang/deaths.py who died first.
@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 from msgspec import structs
 
-from laggard.kit.constants import OPS, SCRIPT_PHASES
+from laggard.kit.constants import SCRIPT_PHASES
 from laggard.kit.words import joined, ranks_text
 from laggard.locate.explanation import explained
 from laggard.locate.hang.deaths import dead_ranks
@@ -29,9 +29,7 @@ from laggard.locate.hang.different_calls import different_calls, mismatched_coll
 from laggard.locate.hang.hangs import hung_before_the_end, hung_ranks, stopped_to_the_end
 from laggard.locate.hang.unfinished import unfinished_operations
 from laggard.locate.job_timings import JobTimings
-from laggard.locate.links.channels import Ways, ways_of
-from laggard.locate.links.later_links import later_links
-from laggard.locate.links.slow_links import SlowLinks, slow_links, unlike_ways
+from laggard.locate.links.network import in_network
 from laggard.locate.medians import middle
 from laggard.locate.partial_verdict import NOTHING_FOUND, PAIR, PartialVerdict, corrupt_ranks
 from laggard.locate.slow.busy_threads import (
@@ -54,7 +52,7 @@ from laggard.locate.slow.culprits import (
     stalls_beside,
 )
 from laggard.locate.slow.host_facts import with_host_facts
-from laggard.locate.slow.ranks import Slow, slow_ranks
+from laggard.locate.slow.ranks import slow_ranks
 from laggard.locate.slow.steps import Steps, longest_stage_notes, steps_needed
 from laggard.model import MAX_NAMED_RANKS, Culprit, Location, Note, Verdict, Window
 
@@ -163,98 +161,22 @@ def _slow_ranks(timings: JobTimings, steps: Steps) -> _SlowRanks:
     found = [each for each in found if each not in left]
     culprits, ratio, uneven = slow_culprits(timings, steps, found)
     culprits = with_busy_threads(timings, with_host_facts(timings, culprits))
-    network = _in_network(timings, steps, found, culprits)
+    network = in_network(timings, steps, bool(found), culprits)
     culprits, links = (*culprits, *network.hosts), network.links
     stalls = stall_notes(steps, found)
     typical = float(steps.duration[~stalls_beside(steps, found)].mean()) if stalls else None
     stages = () if culprits or links else longest_stage_notes(timings, steps)
-    undecided = () if culprits or links or network.later or left else doubted_notes(timings, steps, compared)
+    undecided = () if culprits or links or left else doubted_notes(timings, steps, compared)
     seen_healthy = not accuses(unnamed) and not stages and not placed.confounded and not undecided
     logs = left_notes(timings, left)
     notes = (*placed.notes, *unnamed, *uneven, *stalls, *stages, *logs, *undecided, *network.notes)
-    by_cost = sorted((*culprits, *links, *network.later), key=lambda culprit: -(culprit.recoverable_ratio or 0.0))
+    by_cost = sorted((*culprits, *links), key=lambda culprit: -(culprit.recoverable_ratio or 0.0))
     if timings.hidden_by:
         seen = tuple(culprit for culprit in by_cost if culprit.phase in _HOST_PHASES)
         doubted = tuple(sorted({rank for culprit in by_cost if culprit not in seen for rank in culprit.ranks}))
         hidden = _hidden_waits_note(timings, doubted)
         return _SlowRanks(seen, (*notes, hidden), round(ratio, 3) if seen else None, typical, conclusive=False)
-    return _SlowRanks(tuple(by_cost), notes, round(ratio, 3), typical, seen_healthy and not network.notes)
-
-
-class _InNetwork(NamedTuple):
-    """The slow links, those that became slow `later`, and the `hosts` whose CPUs move the data of links that seem to be
-    slow. A job with one of the notes is not healthy."""
-
-    hosts: tuple[Culprit, ...] = ()
-    links: tuple[Culprit, ...] = ()
-    later: tuple[Culprit, ...] = ()
-    notes: tuple[Note, ...] = ()
-
-
-def _in_network(timings: JobTimings, steps: Steps, found: Sequence[Slow], culprits: tuple[Culprit, ...]) -> _InNetwork:
-    """What the transfers tell. `found`: the slow ranks, `culprits`: those of them that are named. Each question is
-    asked where those before it found nothing."""
-    ways = ways_of(timings, steps.numbers)
-    in_network = slow_links(timings, ways, steps) if ways is not None else SlowLinks()
-    links = in_network.culprits
-    if not (found or culprits or timings.hidden_by):
-        links = _with_bursts(timings, steps, links)
-    hosts, links = _without_moved_by_slow(timings, links, culprits)
-    links = _without_queued(steps, links, found, culprits)
-    named = culprits or hosts or links or timings.hidden_by
-    later = NOTHING_FOUND if named else _later_links(timings, ways, steps)
-    if not (found or named or later != NOTHING_FOUND):
-        links = _slow_exchanges(timings, ways, steps)
-    if found or links or later != NOTHING_FOUND:
-        return _InNetwork(hosts, links, later.culprits, later.notes)
-    unlike = () if ways is None or timings.hidden_by else unlike_ways(timings, ways, steps, in_network)
-    return _InNetwork(hosts, links, notes=unlike)
-
-
-def _without_moved_by_slow(
-    timings: JobTimings, links: tuple[Culprit, ...], slow: Sequence[Culprit]
-) -> tuple[tuple[Culprit, ...], tuple[Culprit, ...]]:
-    if not links:
-        return (), ()
-    from laggard.locate.links.bursts import without_moved_by_slow  # asked where a link is slow
-
-    return without_moved_by_slow(timings, links, slow)
-
-
-def _without_queued(
-    steps: Steps, links: tuple[Culprit, ...], found: Sequence[Slow], slow: Sequence[Culprit]
-) -> tuple[Culprit, ...]:
-    if not links or not found:
-        return links
-    from laggard.locate.links.bursts import without_queued  # asked where links and ranks are slow
-
-    longest = max(rank.excess for rank in found)
-    return tuple(without_queued(links, slow, longest / middle(steps.duration)))
-
-
-def _later_links(timings: JobTimings, ways: Ways | None, steps: Steps) -> PartialVerdict:
-    found = later_links(timings, ways, steps)
-    if not found.culprits:
-        return found
-    from laggard.locate.links.bursts import doubted_by_cpus
-
-    return doubted_by_cpus(timings, found)
-
-
-def _slow_exchanges(timings: JobTimings, ways: Ways | None, steps: Steps) -> tuple[Culprit, ...]:
-    if ways is None or timings.collectives is None or not (timings.collectives.op == OPS.index("all_to_all")).any():
-        return ()
-    from laggard.locate.links.exchanges import slow_exchanges  # asked where there are any and nobody is slow
-
-    return slow_exchanges(timings, ways, steps)
-
-
-def _with_bursts(timings: JobTimings, steps: Steps, links: tuple[Culprit, ...]) -> tuple[Culprit, ...]:
-    if timings.collectives is None or not (timings.collectives.op == OPS.index("send")).any():
-        return links
-    from laggard.locate.links.bursts import links_with_bursts  # asked where there are any and nobody is slow
-
-    return links_with_bursts(timings, steps, links)
+    return _SlowRanks(tuple(by_cost), notes, round(ratio, 3), typical, seen_healthy and not network.doubted)
 
 
 def _unseen_waits_note(timings: JobTimings) -> Note:

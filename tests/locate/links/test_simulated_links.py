@@ -1,5 +1,5 @@
-"""Slow links in simulated jobs: small ones in rows of transfers, those that show in other pairs, ways between machines,
-and ways that only differ from their equals."""
+"""Slow links in simulated jobs: small ones in rows of transfers, those that show in other pairs, and ways between
+machines."""
 
 from __future__ import annotations
 
@@ -42,7 +42,6 @@ def test_an_adapter_that_two_ranks_share_is_told_by_both_of_their_rings(tmp_path
     culprit = slow_link(tmp_path, layout, "device", 1, 16, Fault("slow_nic", 0.15, rank=9))
     assert {8, 9} <= set(culprit.ranks) and culprit.confidence <= 0.5
     assert culprit.recoverable_ratio == pytest.approx(true_culprit(tmp_path)["recoverable_ratio"], abs=0.02)
-    assert any("an adapter that several of a machine share" in line for line in culprit.evidence)
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -53,10 +52,9 @@ def test_with_one_rank_a_machine_the_whole_network_is_no_rail(tmp_path: Path, se
     assert set(true_culprit(tmp_path)["ranks"]) <= set(culprit.ranks) and len(culprit.ranks) == 4
 
 
-@pytest.mark.parametrize("sends", ["together", "later"])
-def test_an_adapter_that_slows_most_pairs_of_a_pipeline_is_named(tmp_path: Path, sends: str) -> None:
+def test_an_adapter_that_slows_most_pairs_of_a_pipeline_is_named(tmp_path: Path) -> None:
     """Rank 1 is an end of four of the six pairs: their median is slow."""
-    layout = f"pp=4,schedule=gpipe,micro=6,blocks=2,gpus_per_node=1,sends={sends}"
+    layout = "pp=4,schedule=gpipe,micro=6,blocks=2,gpus_per_node=1,sends=later"
     assert slow_link(tmp_path, layout, "host", 3, 14, Fault("slow_nic", 0.1, rank=1)).ranks == (1,)
 
 
@@ -77,7 +75,6 @@ def test_the_way_between_two_machines_is_one_culprit(tmp_path: Path, schedule: s
 
 GRID = "dp=2,tp=2,gpus_per_node=1"
 """Two groups of each kind, each between two machines."""
-PIPELINE = "dp=1,pp=4,schedule=gpipe,micro=8,gpus_per_node=1"
 
 
 @pytest.mark.parametrize(
@@ -88,27 +85,6 @@ def test_even_ways_and_what_costs_the_job_nothing_are_healthy(
 ) -> None:
     location = located(tmp_path, layout, "host", seed, 30, *fault)
     assert (location.verdict, location.culprits) == (Verdict.OK, ()) and not (fault and location.notes)
-
-
-@pytest.mark.parametrize(
-    ("layout", "seed", "size", "rank", "words"),
-    [
-        *((GRID, seed, size, rank, "group ") for seed, rank in ((2, 1), (3, 2)) for size in (0.05, 0.1)),
-        *((PIPELINE, seed, 0.05, 1, "the fastest third of its equals") for seed in (1, 2)),
-    ],
-)
-def test_an_adapter_whose_ways_take_longer_than_few_equals_is_told_and_not_accused(
-    tmp_path: Path, layout: str, seed: int, size: float, rank: int, words: str
-) -> None:
-    """Of two groups, and of the pairs of a pipeline, most of which go through it."""
-    location = located(tmp_path, layout, "host", seed, 30, Fault("slow_nic", size))
-    assert (location.verdict, location.culprits) == (Verdict.UNKNOWN, ())
-    (note,) = location.notes
-    assert (note.kind, note.ranks) == ("slow_transfers", (rank,))
-    assert f"times as long as those of {words}" in note.text
-    if layout == GRID:
-        assert ", its only equal" in note.text
-        assert sentence(location).startswith("Cannot tell: group ") and "a longer way by design" in sentence(location)
 
 
 def test_twice_as_long_as_its_only_equal_is_a_slow_link(tmp_path: Path) -> None:

@@ -16,9 +16,7 @@ from laggard.kit.constants import PHASES
 from laggard.locate.collectives import ProcessGroup
 from laggard.locate.describe import culprit_text
 from laggard.locate.job_timings import JobTimings
-from laggard.locate.links import link_culprits, slow_links
-from laggard.locate.links.channels import Channel
-from laggard.locate.links.slow_channels import Explanation, Place
+from laggard.locate.links import network
 from laggard.locate.verdict import locate
 from laggard.model import Culprit, Verdict
 
@@ -91,7 +89,7 @@ def test_a_slow_adapter_is_where_slow_groups_and_pairs_meet(seed: int, rank: int
     (culprit,) = culprits(recorded({rank: 2.5}, seed))
     assert (culprit.kind, culprit.ranks, culprit.node) == ("slow_link", (rank,), f"n{rank // PER_NODE}")
     assert culprit.phase == "collective" and culprit.slowdown_ratio == pytest.approx(2.5, rel=0.1)
-    assert any(f"go through the network adapter of rank {rank}, and no other does" in line for line in culprit.evidence)
+    assert any(f"go through the network adapter of rank {rank}" in line for line in culprit.evidence)
 
 
 def test_a_slow_way_between_two_ranks_is_named_by_its_ends() -> None:
@@ -147,12 +145,12 @@ def test_who_costs_most_is_named_first() -> None:
     assert saved[0] > saved[1] > 0
 
 
-@pytest.mark.parametrize(("saved", "named"), [(0.0, 0), (0.004, 0), (0.006, 1), (None, 1)])
+@pytest.mark.parametrize(("saved", "named"), [(0.0, 0), (0.009, 0), (0.011, 1), (None, 1)])
 def test_a_slow_adapter_that_holds_nobody_up_is_no_culprit(
     monkeypatch: pytest.MonkeyPatch, saved: float | None, named: int
 ) -> None:
     """The payoff stands in for a replay: of one in which the slow transfers queue behind others, of one without."""
-    monkeypatch.setattr(link_culprits, "link_payoff", lambda *_: saved)
+    monkeypatch.setattr(network, "replayed", lambda *_: saved)
     assert len(culprits(recorded({2: 2.5}))) == named
 
 
@@ -247,49 +245,12 @@ def test_who_works_less_is_blocked_longer_by_that() -> None:
     assert not culprits(beside_work(0.012))
 
 
-def test_the_ways_between_several_pairs_of_machines_at_once_accuse_nobody_and_are_told() -> None:
-    """A switch, or longer ways by design: of one pair it would be the way between these machines."""
-    one = {frozenset((rank, rank + PER_NODE)): 30.0 for rank in range(PER_NODE)}
-    (culprit,) = culprits(recorded(one))
+def test_the_way_between_two_machines_is_told_by_all_its_pairs() -> None:
+    (culprit,) = culprits(recorded({frozenset((rank, rank + PER_NODE)): 30.0 for rank in range(PER_NODE)}))
     assert culprit.link == ({"node": "n0"}, {"node": "n1"}) and culprit.ranks == tuple(range(2 * PER_NODE))
-    first = 2 * PER_NODE
-    two = one | {frozenset((rank, rank + PER_NODE)): 30.0 for rank in range(first, first + PER_NODE)}
-    location = locate(recorded(two))
-    assert (location.verdict, location.culprits) == (Verdict.UNKNOWN, ())
-    (note,) = location.notes
-    assert note.kind == "slow_transfers" and note.ranks == tuple(range(4 * PER_NODE))
-    assert "a switch that is slow, or longer ways by design" in note.text
-
-
-def test_ways_between_some_ranks_of_two_machines_have_no_cables_of_their_own() -> None:
-    """As where the last stage of a pipeline sends to the first while others use the way."""
-    some = {frozenset((rank, rank + PER_NODE)): 30.0 for rank in range(2)}
-    assert not culprits(recorded(some))
-    (alone,) = culprits(recorded({frozenset((0, PER_NODE)): 30.0}))
-    assert alone.kind == "slow_link"
 
 
 def test_where_own_work_is_not_known_being_blocked_longer_accuses_nobody() -> None:
     timings = beside_work(0.12)
     timings.phase_seconds[:] = np.nan
     assert not [it for it in culprits(timings) if it.kind == "slow_link"]
-
-
-@pytest.mark.parametrize(
-    ("ring", "told"),
-    [
-        pytest.param(tuple(range(8)), False, id="through two ranks of that machine"),
-        pytest.param((0, 4, 8, 12), True, id="through one"),
-    ],
-)
-def test_a_ring_that_goes_through_slow_links_within_a_machine_is_no_second_culprit(
-    ring: tuple[int, ...], told: bool
-) -> None:
-    inside = tuple(range(4, 8))
-    channels = [Channel("tp:1", "tp", inside), Channel("dp:0", "dp", ring)]
-    found = [
-        Explanation((Place("in_node", inside, frozenset((0,))),), frozenset((0,))),
-        Explanation((Place("group", ring, frozenset((1,))),), frozenset((1,))),
-    ]
-    left = list(slow_links.without_inner(job(16, STEPS, per_node=PER_NODE), channels, found))
-    assert left == (found if told else found[:1])

@@ -209,6 +209,54 @@ def pair_channels(channels: list[Channel], role: str, source: Numbers, target: N
     return np.array([places[number] for number in pairs.tolist()], np.int64)
 
 
+def ways_of_messages(timings: JobTimings, steps: Numbers) -> Ways | None:
+    """The ways of messages, each by itself, in each of `steps` [S]; None where no pair of ranks sends both ways. A link
+    that lets a burst through at full rate and holds up what follows, as a token bucket does, shows in these alone."""
+    collectives = timings.collectives
+    messages = None if collectives is None else messages_of(collectives, timings)
+    if collectives is None or messages is None:
+        return None
+    ended = blocked_seconds(collectives)[messages.recv] > 0
+    trips = round_trips(collectives, messages, ended)
+    seconds = _on_the_way(collectives, messages, trips, ended)
+    known = np.flatnonzero(np.isfinite(seconds) & trips.is_sure[trips.kind])
+    channels: list[Channel] = []
+    channel = pair_channels(channels, PAIR_ROLE, messages.source, messages.target, len(timings.ranks))[known]
+    at, seconds = messages.send[known], seconds[known]
+    transfers = Transfers(channel, collectives.step[at], np.full(len(at), SEND), collectives.size[at],
+                          seconds, seconds, np.ones(len(at), np.int64))  # fmt: skip
+    return _ways_by(timings, steps, channels, transfers)
+
+
+def _on_the_way(collectives: Collectives, messages: Messages, trips: Trips, ended: NDArray[np.bool_]) -> Times:
+    """[M]: for how long each message was on its way, as far as its receiver was blocked: the least is the shortest of
+    its step; what queues behind another is not slower for that. nan where nothing went back. `ended` [M]: its receiver
+    was blocked until it came."""
+    came, sent = collectives.end[messages.recv], collectives.start[messages.send]
+    way = np.where(ended, came - sent, np.inf)
+    direction = 2 * trips.kind + (messages.source < messages.target)
+    shortest = _at_least(direction, way, 2 * len(trips.seconds))
+    usual = trips.seconds[trips.kind]
+    known = ended & np.isfinite(shortest[direction]) & np.isfinite(usual)
+    longer = np.where(known, way, 0.0) - np.where(known, shortest[direction], 0.0)
+    blocked = blocked_seconds(collectives)[messages.recv]  # one that works meanwhile learns late that it has come
+    most = np.minimum(blocked, _since_the_one_before(collectives, messages))
+    found: Times = np.maximum(usual, np.minimum(usual + longer, most))
+    return found
+
+
+def _since_the_one_before(collectives: Collectives, messages: Messages) -> Times:
+    """[M]: from the end of the receive before, of the same two ranks, to the message's own; infinite for the first."""
+    order = np.lexsort((collectives.seq[messages.send], messages.target, messages.source))
+    came, source, target = (each[order] for each in (collectives.end[messages.recv], messages.source, messages.target))
+    same = (source[1:] == source[:-1]) & (target[1:] == target[:-1])
+    gap = np.full(len(order), np.inf)
+    gap[1:][same] = np.diff(came)[same]
+    found = np.empty(len(order))
+    found[order] = gap
+    return found
+
+
 # The time that transfers take, without comparing clocks: the last member to come to a collective does not wait in it.
 # Pure.
 #
@@ -247,10 +295,10 @@ def ways_of(timings: JobTimings, steps: Numbers) -> Ways | None:
     """Those of a job in each of `steps` [S], ascending; None where its collectives are not recorded."""
     if timings.collectives is None:
         return None
-    return ways_by(timings, steps, *channels_and_transfers(timings, timings.collectives))
+    return _ways_by(timings, steps, *channels_and_transfers(timings, timings.collectives))
 
 
-def ways_by(timings: JobTimings, steps: Numbers, channels: Sequence[Channel], transfers: Transfers) -> Ways:
+def _ways_by(timings: JobTimings, steps: Numbers, channels: Sequence[Channel], transfers: Transfers) -> Ways:
     """Those of these channels and transfers, in each of `steps` [S], ascending."""
     categories = _categories(transfers, channels, node_numbers(timings.nodes), steps)
     return Ways(channels, _with_links(categories, channels, timings))

@@ -1,0 +1,289 @@
+"""Decides which places in the network make transfers slow: each question about channels is asked where those before it
+found nothing that is worth something. Pure.
+
+A channel (a process group, or a pair of ranks) is raised where its transfers take longer than they should (raised.py).
+The culprit is the smallest place that covers what is raised (places.py), and the replay says what its repair saves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from laggard.kit.words import counted, ranks_text, seconds_text
+from laggard.locate.collectives import Collectives
+from laggard.locate.job_timings import JobTimings
+from laggard.locate.links.channels import ROUND_TRIP_ROLE, SEND, Channel, Ways, ways_of, ways_of_messages
+from laggard.locate.links.moved_by_cpus import moved_by_cpus
+from laggard.locate.links.places import PLACES, Explanation, explain
+from laggard.locate.links.raised import (
+    BY_BLOCKED,
+    BY_EQUALS,
+    BY_FASTEST,
+    MIN_COST,
+    MIN_COST_AT_TIMES,
+    NOTHING_RAISED,
+    Change,
+    Findings,
+    Raised,
+    changes,
+    raised_among,
+    raised_in,
+)
+from laggard.locate.medians import median, middle
+from laggard.locate.partial_verdict import NOTHING_FOUND, PartialVerdict
+from laggard.locate.slow.replay import TOLERANCE, Replay
+from laggard.locate.slow.significance import confidence
+from laggard.locate.slow.steps import Steps, node_numbers
+from laggard.model import MAX_NAMED_RANKS, Culprit, Note
+
+MAX_PLACES: Final = 4
+"""The most places that are named at once."""
+
+MIN_COST_SHARE: Final = 0.3
+"""The share of the largest excess from which on a channel counts as raised itself: waiting for a slow link shows in
+what its ends do elsewhere. The ablation decides by it."""
+
+MAX_UNEXPLAINED_SHARE: Final = 0.25
+"""The largest share of what is raised that places may leave unexplained; where they leave more, the network as a whole
+is uneven."""
+
+MAX_TOLD_RATIO: Final = 1000.0
+"""The largest ratio that is told: equal transfers may take next to no time where they hide behind work."""
+
+_NO_PLACE: Final = "no place in the network explains which do"
+
+SLOWER_SINCE, SLOWER_AT_TIMES, SLOW_TRANSFERS = "slower_since", "slower_at_times", "slow_transfers"
+
+
+class InNetwork(NamedTuple):
+    """The slow links, and the `hosts` whose CPUs move the data of links that seem to be slow. `doubted`: the job is not
+    known to be healthy."""
+
+    hosts: tuple[Culprit, ...] = ()
+    links: tuple[Culprit, ...] = ()
+    notes: tuple[Note, ...] = ()
+    doubted: bool = False
+
+
+class _Job(NamedTuple):
+    """What the questions are about."""
+
+    timings: JobTimings
+    steps: Steps
+    ways: Ways
+
+
+def in_network(timings: JobTimings, steps: Steps, is_slow: bool, slow: Sequence[Culprit]) -> InNetwork:
+    """What the transfers tell. `slow`: the ranks that are named; `is_slow`: whether any is slow, named or not: messages
+    that wait for it come in other moments than usual."""
+    ways = ways_of(timings, steps.numbers)
+    alone = not (is_slow or slow or timings.hidden_by)
+    found = NOTHING_FOUND if ways is None else _by_equals(_Job(timings, steps, ways), alone)
+    told = moved_by_cpus(timings, found.culprits, slow)
+    if told.hosts or told.links or slow or timings.hidden_by:
+        return InNetwork(told.hosts, told.links)
+    answers = [_in_change(timings, steps, ways, change) for change in changes(steps)]
+    answers.append(InNetwork(notes=found.notes, doubted=bool(found.notes)))
+    named = (each for each in answers if each.hosts or each.links)
+    return next(named, next((each for each in answers if each.notes), InNetwork()))
+
+
+def _by_equals(job: _Job, alone: bool) -> PartialVerdict:
+    """The places that are slow beside equal ones, by the first question that raises any channel; a note where none
+    covers what is raised."""
+    questions = (raised_among(job.ways, job.steps, question) for question in (BY_EQUALS, BY_FASTEST, BY_BLOCKED))
+    found = next((each for each in questions if each.raised), NOTHING_RAISED)
+    links = _culprits(job, found)
+    messages = ways_of_messages(job.timings, job.steps.numbers) if alone and not links else None
+    if messages is not None:
+        links = _culprits(job._replace(ways=messages), raised_among(messages, job.steps, BY_FASTEST))
+    if links or not found.raised or _explained(job, found, MAX_PLACES):
+        return PartialVerdict(links)
+    cost = max(each.excess for each in found.raised.values()) / middle(job.steps.duration)
+    text = f"{'; '.join(_lines(job, found.raised, None))}: {_NO_PLACE}"
+    return PartialVerdict(notes=(Note(SLOW_TRANSFERS, text),) if cost >= MIN_COST_AT_TIMES else ())
+
+
+def _culprits(job: _Job, found: Findings) -> tuple[Culprit, ...]:
+    """The places of what is raised that are worth MIN_COST, the one that costs most first. All are told as one where
+    none is by itself, as where several ranks share an adapter: the job waits for each."""
+    places = _explained(job, found, MAX_PLACES)
+    worth = [(each, _saved(job, found, each)) for each in places]
+    if len(places) > 1 and not any(saved.share >= MIN_COST for _, saved in worth):
+        together = Explanation(
+            tuple(place for each in places for place in each.places),
+            frozenset[int]().union(*(each.explained for each in places)),
+        )
+        worth = [(together, _saved(job, found, together))]
+    worth = sorted((each for each in worth if each[1].share >= MIN_COST), key=lambda each: -each[1].share)
+    return tuple(_culprit(job, found, each, saved) for each, saved in worth)
+
+
+def _explained(job: _Job, found: Findings, most: int) -> list[Explanation]:
+    """The places that explain what is raised, the one that explains most first; none where they leave too much."""
+    largest = max((each.excess for each in found.raised.values()), default=0.0)
+    left = {number: each for number, each in found.raised.items() if each.excess >= MIN_COST_SHARE * largest}
+    whole = sum(each.excess for each in left.values())
+    places = list[Explanation]()
+    while left and len(places) < most:
+        place = explain(job.timings, job.ways.channels, found._replace(raised=left))
+        if place is None:
+            break
+        places.append(place)
+        left = {number: each for number, each in left.items() if number not in place.explained}
+    return places if sum(each.excess for each in left.values()) <= MAX_UNEXPLAINED_SHARE * whole else []
+
+
+class _Saved(NamedTuple):
+    """The share of the time that a repair saves. `known`: False where round trips show the transfers: how much of these
+    hides behind work is not known."""
+
+    share: float
+    known: bool = True
+
+
+def _saved(job: _Job, found: Findings, place: Explanation) -> _Saved:
+    """By the replay; where what was recorded cannot be replayed, by how much longer the slowest channel takes."""
+    channels, raised = job.ways.channels, {number: found.raised[number] for number in place.explained}
+    since = min(each.since for each in raised.values())
+    longer = max(each.excess for each in raised.values()) / middle(job.steps.duration[since:])
+    if any(channels[number].role == ROUND_TRIP_ROLE for number in raised):
+        return _Saved(longer, known=False)
+    saved = replayed(
+        job.timings, job.steps, channels, {number: 1 / each.ratio for number, each in raised.items()}, since
+    )
+    return _Saved(longer if saved is None else saved)
+
+
+def replayed(
+    timings: JobTimings, steps: Steps, channels: Sequence[Channel], shares: Mapping[int, float], since: int
+) -> float | None:
+    """The share of the step time that is saved where transfers through channels (by their number) take such shares
+    of their time alone; None where what was recorded cannot be replayed."""
+    replay = Replay.of(timings, steps, since)
+    if replay is None or timings.collectives is None:
+        return None
+    now, recorded = replay.seconds(()), replay.recorded_seconds(steps)
+    if not abs(now - recorded) <= TOLERANCE * recorded:
+        return None
+    fixed = replay.with_transfers(_shares(timings, timings.collectives, channels, shares, replay.rows)).seconds(())
+    return float(np.clip((now - fixed) / max(now, recorded), 0.0, 1.0))
+
+
+def _shares(
+    timings: JobTimings,
+    collectives: Collectives,
+    channels: Sequence[Channel],
+    shares: Mapping[int, float],
+    rows: NDArray[np.int64],
+) -> NDArray[np.float64]:
+    """[M]: of the meetings of which `rows` [M] are records, the share of its time that each takes then."""
+    groups = {channels[number].group: share for number, share in shares.items() if channels[number].group}
+    pairs = {channels[number].columns: share for number, share in shares.items() if not channels[number].group}
+    found = np.array([groups.get(group.name, 1.0) for group in collectives.groups])[collectives.group[rows]]
+    column, peer = collectives.column[rows], np.searchsorted(timings.ranks, collectives.peer[rows])
+    for place in np.flatnonzero(collectives.peer[rows] >= 0).tolist():
+        ends = int(column[place]), int(peer[place])
+        found[place] = pairs.get(ends if collectives.op[rows[place]] == SEND else ends[::-1], 1.0)
+    return found
+
+
+def _in_change(timings: JobTimings, steps: Steps, ways: Ways | None, change: Change) -> InNetwork:
+    """The place whose transfers take longer in the steps of the change than in the others. Where none covers what is
+    raised, and where nothing recorded is, a note says so."""
+    found = NOTHING_RAISED if ways is None else _without_queued(timings, ways.channels, raised_in(ways, steps, change))
+    if ways is None or not found.raised:
+        kind = SLOWER_SINCE if change.lasts else SLOWER_AT_TIMES
+        is_told = change.known and change.cost >= MIN_COST_AT_TIMES
+        text = f"{_when(steps, change)}: nothing recorded tells what they wait for"
+        return InNetwork(notes=(Note(kind, text),) if is_told else ())
+    job = _Job(timings, steps, ways)
+    places = _explained(job, found, 1)
+    if not places:
+        lines = "; ".join(_lines(job, found.raised, change))
+        text = f"{lines}; {_when(steps, change)}: {_NO_PLACE}"
+        return InNetwork(notes=(Note(SLOW_TRANSFERS, text),), doubted=True)
+    if change.cost < change.least_cost or not (change.known or places[0].is_one_thing):
+        return InNetwork()
+    culprit = _culprit(job, found, places[0], _Saved(change.cost), change)
+    told = moved_by_cpus(timings, (culprit,), ())
+    return InNetwork(told.hosts, told.links)
+
+
+def _without_queued(timings: JobTimings, channels: Sequence[Channel], found: Findings) -> Findings:
+    """The findings without what is raised within several machines, where transfers between machines are as well: a
+    collective that is launched behind a slow one takes longer, from its launch on, and is not slow itself."""
+    machine = node_numbers(timings.nodes)
+    inside = {
+        number: int(machine[channels[number].columns[0]])
+        for number in found.raised
+        if len(set(machine[list(channels[number].columns)].tolist())) == 1
+    }
+    if len(inside) == len(found.raised) or len(set(inside.values())) < 2:
+        return found
+    return found._replace(raised={number: each for number, each in found.raised.items() if number not in inside})
+
+
+def _culprit(job: _Job, found: Findings, place: Explanation, saved: _Saved, change: Change | None = None) -> Culprit:
+    """The culprit that the places of an explanation are."""
+    timings, channels = job.timings, job.ways.channels
+    raised = {number: found.raised[number] for number in place.explained}
+    columns = place.columns
+    ranks = tuple(int(timings.ranks[column]) for column in columns)
+    nodes = tuple(dict.fromkeys(filter(None, (timings.nodes[column] for column in columns))))
+    since = min(each.since for each in raised.values())
+    affected = {int(timings.ranks[column]) for number in raised for column in channels[number].columns}
+    has_ends = len(place.places) == 1 and place.kind in ("way", "within", "group") and 0 < len(nodes) < 3
+    sure = confidence(max(raised.values(), key=lambda each: each.excess).margin)
+    through = f"{PLACES[place.kind]} {'one of ' if len(place.places) > 1 else ''}{ranks_text(ranks)}"
+    if len(raised) > 1:
+        through = f"all {counted(len(raised), 'slow channel')} go through {through}"
+    return Culprit(
+        kind="slow_link",
+        ranks=ranks,
+        node=nodes[0] if len(nodes) == 1 else None,
+        link=({"node": nodes[0]}, {"node": nodes[-1]}) if has_ends else None,
+        phase="collective",
+        group=(channels[min(raised)].group or None) if len(raised) == 1 else None,
+        slowdown_ratio=round(min(MAX_TOLD_RATIO, max(each.ratio for each in raised.values())), 3),
+        recoverable_ratio=round(min(saved.share, 0.99), 3) if saved.known else None,
+        since_step=int(job.steps.numbers[since]),
+        persistence="persistent" if change is None or change.lasts else "intermittent",
+        confidence=round(sure * (1.0 if place.is_one_thing else 0.5), 2),
+        evidence=(*_lines(job, raised, change), through, *(() if change is None else (_when(job.steps, change),))),
+        victims=tuple(sorted(affected - set(ranks))[:MAX_NAMED_RANKS]),
+        nodes=nodes[:MAX_NAMED_RANKS] if len(nodes) > 1 else (),
+    )
+
+
+def _lines(job: _Job, raised: Mapping[int, Raised], change: Change | None) -> list[str]:
+    """What the channels tell that cost most."""
+    lines = []
+    for number, each in sorted(raised.items(), key=lambda item: -item[1].excess)[:3]:
+        channel = job.ways.channels[number]
+        ratio = f"{each.ratio:.1f} times" if each.ratio < MAX_TOLD_RATIO else f"more than {MAX_TOLD_RATIO:.0f} times"
+        others = "in the other steps" if change else f"those of equal {'groups' if channel.group else 'pairs'}"
+        name = _channel_name(channel, job.timings)
+        lines.append(f"{name}: transfers take {seconds_text(each.now)} a step, {ratio} as long as {others}")
+    return lines
+
+
+def _channel_name(channel: Channel, timings: JobTimings) -> str:
+    if channel.group:
+        return f"group {channel.group}"
+    source, target = (int(timings.ranks[column]) for column in channel.columns)
+    if channel.role == ROUND_TRIP_ROLE:
+        return f"between rank {source} and rank {target}"
+    return f"from rank {source} to rank {target}"
+
+
+def _when(steps: Steps, change: Change) -> str:
+    usual, now = (seconds_text(median(steps.duration[those])) for those in (change.usual, change.active))
+    first, last = steps.numbers[np.flatnonzero(change.active)[[0, -1]]].tolist()
+    span = f"since step {first}" if change.lasts else f"from step {first} to {last}"
+    count = f"{int(change.active.sum())} of {len(change.active)} steps are longer"
+    return f"{count}, {span} ({now}, {usual} otherwise), and no rank's own work is"

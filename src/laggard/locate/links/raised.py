@@ -1,0 +1,335 @@
+"""Which transfers take longer than they should, and since when. Pure.
+
+Every question has one form: a quantity of a channel (its transfers of a step, or each message by itself) against
+something (its equals, the fastest of them, its own past). The answer is how much longer each raised channel takes, and
+which of the channels that would show it certainly do not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from laggard.kit.constants import PHASES, SCRIPT_PHASES
+from laggard.locate.job_timings import Floats
+from laggard.locate.links.channels import ROUND_TRIP_ROLE, Category, Channel, Ways
+from laggard.locate.medians import (
+    MAD_TO_SIGMA,
+    MEDIAN_ERROR,
+    deviation,
+    last_axis_median,
+    median,
+    median_over_steps,
+    middle,
+    others_median,
+)
+from laggard.locate.slow.significance import STANDARD_ERRORS, slowdown
+from laggard.locate.slow.steps import MIN_STEPS, Steps
+from laggard.locate.step_tables import over_phases
+
+MIN_CHANNELS = 3
+"""The number of equal channels that are needed to tell the slow one by TRANSFER_RATIO. The ablation decides by it."""
+
+TRANSFER_RATIO = 0.15
+"""The least share of their usual time by which transfers are longer: networks are less even than GPUs, and other
+traffic comes and goes. The ablation decides by it."""
+
+PAIR_RATIO = 2.0
+"""The ratio of two equal channels' times from which on the slower one is slow, and that of how long groups are blocked
+by transfers beside work: two healthy ways of one kind do not differ by as much. The ablation decides by it."""
+
+BLOCKED_PAIR_RATIO = 4.0
+"""The same of two groups of which only is known how long they are blocked: what is left of a transfer that hides behind
+work differs by more."""
+
+HELD_UP_RATIO = 3.0
+"""The ratio to the fastest of its equals from which on a channel is slow. Equal ways differ by as much as two, since
+more messages share some of them at a time. The ablation decides by it."""
+
+FASTEST_SHARE = 0.34
+"""The share of equal channels, the fastest, that others are compared with where most may be slow: an adapter in the
+middle of a pipeline of four stages is an end of two pairs in three. The ablation decides by it."""
+
+CHANNEL_COST_RATIO = 0.0025
+"""The least share of the step by which a single channel is longer; a step has several in a row. The ablation decides by
+it."""
+
+MAX_LESS_WORK = 0.25
+"""The share of the time for which a group is blocked longer than equal ones by which its members may do less work."""
+
+
+class Raised(NamedTuple):
+    """How long the transfers of a channel take, and how long they should, in seconds a step; `excess` is the difference
+    from step index `since` on. `margin`: how many times what is asked of it."""
+
+    now: float
+    usual: float
+    excess: float
+    margin: float
+    since: int
+
+    @property
+    def ratio(self) -> float:
+        return self.now / max(self.usual, 1e-9)
+
+
+class Findings(NamedTuple):
+    """The raised channels, by number, and those that are certainly `fast`, though they were compared as well."""
+
+    raised: Mapping[int, Raised]
+    fast: frozenset[int]
+
+
+NOTHING_RAISED: Final = Findings({}, frozenset())
+
+
+class Question(NamedTuple):
+    """What channels are compared with: all others that are equal, or the `fastest` of them. They are raised where they
+    take `ratio` times as long; `of_few`, where there are fewer than MIN_CHANNELS. `blocked`: what is compared is for
+    how long groups are blocked at least."""
+
+    ratio: float
+    of_few: float
+    fastest: bool = False
+    blocked: bool = False
+
+
+BY_EQUALS: Final = Question(1 + TRANSFER_RATIO, PAIR_RATIO)
+BY_BLOCKED: Final = Question(PAIR_RATIO, BLOCKED_PAIR_RATIO, blocked=True)
+BY_FASTEST: Final = Question(HELD_UP_RATIO, math.inf, fastest=True)
+
+
+def raised_among(ways: Ways, steps: Steps, question: Question) -> Findings:
+    """The channels that are slower than equal ones, for any operation and size."""
+    found = _Found()
+    for category in ways.categories:
+        if len(category.channels) > 1 and _is_asked(ways.channels[category.channels[0]], question):
+            ratio = question.ratio if len(category.channels) >= MIN_CHANNELS else question.of_few
+            usual, others = _compared_with(category, question)
+            most = category.least if question.blocked else category.most
+            raised = _slower(category, usual, others, steps, ratio)
+            if question.blocked:
+                raised = {place: it for place, it in raised.items() if _work_as_much(ways, category, place, it, steps)}
+            found.add(category, raised, median_over_steps(most), median_over_steps(usual), ratio)
+    return _without_ways_back(found.findings(), ways.channels) if question.fastest else found.findings()
+
+
+class _Found:
+    """What the categories of a question tell."""
+
+    def __init__(self) -> None:
+        self.raised: dict[int, Raised] = {}
+        self.fast: set[int] = set()
+        self.untold: set[int] = set()
+
+    def add(self, category: Category, raised: Mapping[int, Raised], most: Floats, usual: Floats, ratio: float) -> None:
+        """`most` and `usual` [K]: the seconds a step that each channel takes at most, and that it should take. It is
+        certainly fast where that is less than half of the way to what raises it. Where none of a category is raised,
+        nothing would show there, as where all go through the place, or wait for something else than bytes."""
+        if not raised:
+            return
+        for place, each in raised.items():
+            number = category.channels[place]
+            if number not in self.raised or self.raised[number].excess < each.excess:
+                self.raised[number] = each
+        for number, is_fast in zip(category.channels, most < (1 + ratio) / 2 * usual, strict=True):
+            (self.fast if is_fast else self.untold).add(number)
+
+    def findings(self) -> Findings:
+        return Findings(self.raised, frozenset(self.fast - self.untold - self.raised.keys()))
+
+
+def _without_ways_back(found: Findings, channels: Sequence[Channel]) -> Findings:
+    """The findings in which the way back of a raised one is not fast: behind a slow link messages come one by one, and
+    pass."""
+    ends = {frozenset(channels[number].columns) for number in found.raised}
+    return found._replace(fast=frozenset(it for it in found.fast if frozenset(channels[it].columns) not in ends))
+
+
+def _is_asked(channel: Channel, question: Question) -> bool:
+    """Round trips hold time in queues as well, which differs between stages: the fastest of them are no measure."""
+    return bool(channel.group) if question.blocked else not (question.fastest and channel.role == ROUND_TRIP_ROLE)
+
+
+def _compared_with(category: Category, question: Question) -> tuple[Floats, NDArray[np.intp]]:
+    """What each channel should take [S, K], and the places of those that tell so."""
+    everyone = np.arange(len(category.channels))
+    if not question.fastest:
+        return others_median(category.least if question.blocked else category.most), everyone
+    fastest = np.argsort(median_over_steps(category.most))[: max(1, int(len(everyone) * FASTEST_SHARE))]
+    usual = last_axis_median(category.most[:, fastest])[:, None]
+    return np.broadcast_to(usual, category.most.shape), fastest
+
+
+def _slower(
+    category: Category, usual: Floats, others: NDArray[np.intp], steps: Steps, ratio: float
+) -> dict[int, Raised]:
+    """The channels of a category, by place, that are slower than `usual` [S, K], by the test that ranks are put to."""
+    excess = category.least - usual
+    found = {}
+    for place in np.flatnonzero(median_over_steps(excess) > CHANNEL_COST_RATIO / 2 * middle(steps.duration)).tolist():
+        beside = others[others != place]
+        spread = deviation(median_over_steps(category.most[:, beside] - usual[:, place, None]))
+        slow = slowdown(excess[:, place], steps.duration, excess[:, beside], spread, CHANNEL_COST_RATIO)
+        now, due = median(category.least[:, place]), median(usual[:, place])
+        if slow is not None and slow.excess >= (ratio - 1) * due:
+            found[place] = Raised(now, due, slow.excess, slow.margin, slow.since)
+    return found
+
+
+def _work_as_much(ways: Ways, category: Category, place: int, raised: Raised, steps: Steps) -> bool:
+    """Whether the members of a group do as much themselves as those of equal ones: who does less waits longer."""
+    own = median_over_steps(over_phases(steps.phases))
+    works = np.array([median(own[list(ways.channels[number].columns)]) for number in category.channels])
+    less = median(np.delete(works, place)) - works[place]
+    return bool(less <= MAX_LESS_WORK * raised.excess)
+
+
+# When did the steps become longer, or which of them are, by time that no rank's own work explains?
+#
+# A slow link may be in all transfers of its kind: then no equal one tells, and only its other steps do. The steps must
+# be longer, and no rank's own time by half as much: a longer sequence, a slower GPU or a pause is no slow link.
+
+CHANGE_SIGMAS = 4.0
+"""Standard deviations by which the ranks of the steps' lengths differ before and after a change. It only finds the
+step: by how much the steps became longer has a test of its own. The ablation decides by it."""
+
+MIN_COST = 0.01
+"""The least share of the time that a slow link costs: what costs less is worth less than looking for it."""
+
+MIN_COST_AT_TIMES = 0.03
+"""The same of what comes again and again. Processes without a GPU that a quota stopped for moments had three in a
+hundred steps, at 1 % of the time. The ablation decides by it."""
+
+OWN_SHARE = 0.5
+"""The largest part of the longer steps by which any rank's own time may have grown. The ablation decides by it."""
+
+HIT_RATIO = 0.02
+"""The share of the step, in time that no rank's own work explains, from which on a step is hit. The ablation decides by
+it."""
+
+HIT_SIGMAS = 10.0
+"""Deviations of the lower half of the steps from which on a step is hit; up to half of them may be. Of normal data that
+half has its median 0.67 standard deviations below all, and its deviation is 0.47 of theirs: it is four of theirs. The
+ablation decides by it."""
+
+MAX_HIT_SHARE = 0.5
+"""The largest share of the steps that are hit: where more are, they are the usual ones. The ablation decides by it."""
+
+MIN_EPISODES = 3
+"""The number of times from which on what comes and goes is a habit of the network, wherever in it. The ablation decides
+by it."""
+
+SCRIPT_STEPS = 2
+"""The number of steps after an evaluation or a checkpoint that are not hit: what is written goes over the network."""
+
+_SCRIPTS = [PHASES.index(name) for name in SCRIPT_PHASES]
+
+
+class Change(NamedTuple):
+    """The steps [S] that are longer (`active`) and those that they are compared with (`usual`). `cost`: the share of
+    the time that this takes, from the first of them on if it `lasts` to the end, of all steps otherwise; `least_cost`:
+    what accuses a place. `known`: whether it was shorter before, or came again and again; else, as after a warm-up, one
+    thing alone is accused."""
+
+    active: NDArray[np.bool_]
+    usual: NDArray[np.bool_]
+    cost: float
+    lasts: bool
+    least_cost: float
+    known: bool = True
+
+
+def changes(steps: Steps) -> Iterator[Change]:
+    """The steps that are longer by what is no rank's own time: from one to another, and again and again."""
+    own = over_phases(steps.phases)
+    yield from _between_two_steps(steps, own)
+    yield from _again_and_again(steps, own)
+
+
+def _between_two_steps(steps: Steps, own: Floats) -> Iterator[Change]:
+    """From a step at which they become longer to one at which they are shorter again, or to the end; or, where none
+    became longer, from the first step to one at which they are shorter. None where chance explains it, or some rank's
+    own time by OWN_SHARE."""
+    place, since = np.arange(len(steps.duration)), change_point(steps.duration) or 0
+    until = since + (change_point(-steps.duration[since:]) or len(place))
+    if not since and until > place[-1]:
+        return
+    before = (place < since) | (place >= until)
+    excess = steps.duration - median(steps.duration[before])
+    found = slowdown(excess[:until], steps.duration[:until], np.empty((len(excess[:until]), 0)), 0.0, MIN_COST)
+    if found is None:
+        return
+    begin = max(found.since, MIN_STEPS) if since else 0  # by how long they are; ranks alone tell it less exactly
+    active, lasts = (place >= begin) & (place < until), until > place[-1]
+    rise = median_over_steps(own[active]) - median_over_steps(own[~active])
+    if np.nan_to_num(rise).max(initial=0.0) <= OWN_SHARE * median(excess[active]):
+        cost = excess[active].sum() / steps.duration[begin if lasts else 0 :].sum()
+        yield Change(active, ~active, float(cost), lasts, MIN_COST, since > 0)
+
+
+def _again_and_again(steps: Steps, own: Floats) -> Iterator[Change]:
+    """More than once, or for MIN_STEPS, by what no rank's own longer time explains in each step."""
+    longest = np.nan_to_num(own - median_over_steps(own)).max(axis=1, initial=0.0)
+    lower = np.sort(steps.duration - longest)[: max(1, len(longest) // 2)]
+    excess = steps.duration - longest - median(lower)
+    floor = HIT_RATIO * middle(steps.duration)
+    hit = excess > max(floor, HIT_SIGMAS * MAD_TO_SIGMA * deviation(lower))
+    for step in np.flatnonzero(np.nan_to_num(over_phases(steps.phases[:, :, _SCRIPTS])).max(axis=1) > floor).tolist():
+        hit[step : step + 1 + SCRIPT_STEPS] = False
+    episodes = int(hit[0]) + int((hit[1:] & ~hit[:-1]).sum())
+    if (episodes > 1 or hit.sum() >= MIN_STEPS) and hit.mean() <= MAX_HIT_SHARE:
+        cost = float(excess[hit].sum() / steps.duration.sum())
+        yield Change(hit, ~hit, cost, False, MIN_COST_AT_TIMES, episodes >= MIN_EPISODES)
+
+
+def change_point(series: Floats) -> int | None:
+    """The index about which a series [S] becomes higher; None where chance explains it. At each step that has
+    MIN_STEPS before it and from it on, the two parts are compared by their ranks (Mann and Whitney's U, less its mean,
+    in its standard deviations), and the largest counts (Hawkins and Deng, Journal of Quality Technology 42, 2010)."""
+    count = len(series)
+    if count < 2 * MIN_STEPS:
+        return None
+    ordered = np.sort(series)
+    rank = (np.searchsorted(ordered, series) + np.searchsorted(ordered, series, "right") + 1) / 2  # equal ones share it
+    before = np.arange(1, count)
+    above = before * (count + 1) / 2 - np.cumsum(rank)[:-1]
+    apart = (above / np.sqrt(before * (count - before) * (count + 1) / 12))[MIN_STEPS - 1 : count - MIN_STEPS]
+    return MIN_STEPS + int(apart.argmax()) if apart.max() > CHANGE_SIGMAS else None
+
+
+def raised_in(ways: Ways, steps: Steps, change: Change) -> Findings:
+    """The channels that take longer in the steps of the change than in the others, for any operation and size."""
+    found = _Found()
+    floor = CHANNEL_COST_RATIO * middle(steps.duration)
+    for category in ways.categories:
+        usual = median_over_steps(category.least[change.usual])
+        longer = median_over_steps(category.least[change.active]) - usual
+        raised = {
+            place: each
+            for place in np.flatnonzero(longer > floor).tolist()
+            if (each := _longer_in(category.least[:, place], floor, change)) is not None
+        }
+        found.add(category, raised, median_over_steps(category.most[change.active]), usual, 1 + TRANSFER_RATIO)
+    return found.findings()
+
+
+def _longer_in(series: Floats, floor: float, change: Change) -> Raised | None:
+    usual, now = (median(series[those]) for those in (change.usual, change.active))
+    least = max(floor, TRANSFER_RATIO * usual, _error(series, change))
+    if not now - usual > least:
+        return None
+    return Raised(now, usual, now - usual, (now - usual) / least, int(change.active.argmax()))
+
+
+def _error(series: Floats, change: Change) -> float:
+    """STANDARD_ERRORS of the difference of the medians in the usual steps and in the others."""
+    parts = [series[those] for those in (change.usual, change.active)]
+    variances = [
+        (MEDIAN_ERROR * MAD_TO_SIGMA * deviation(part)) ** 2 / max(1, int(np.isfinite(part).sum())) for part in parts
+    ]
+    return STANDARD_ERRORS * math.sqrt(sum(variances))
