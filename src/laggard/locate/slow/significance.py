@@ -31,7 +31,6 @@ from laggard.kit.constants import PHASES
 from laggard.kit.words import joined, ranks_text, seconds_text
 from laggard.locate.explanation import has_cause
 from laggard.locate.job_timings import Floats, JobTimings
-from laggard.locate.live_positions import MIN_GROUPS, GroupPlaces
 from laggard.locate.medians import (
     MAD_TO_SIGMA,
     MEDIAN_ERROR,
@@ -43,6 +42,7 @@ from laggard.locate.medians import (
     median_over_steps,
     middle,
 )
+from laggard.locate.positions import MIN_GROUPS, GroupPlaces
 from laggard.locate.slow.steps import MIN_STEPS, Steps, node_numbers
 from laggard.locate.slow.uneven_work import MAX_UPDATE_RATIO, MIN_UPDATE_SHARE
 from laggard.model import MAX_NAMED_RANKS, Note
