@@ -39,14 +39,20 @@ MIN_STEPS: Final = 16
 """The least number of steps after the warm-up: eight blocks of two."""
 
 MAX_BLOCKS: Final = 10
+
 QUANTILE: Final = 0.25
+"""The part of a block's steps that are shorter than its value. Our own choice: the middle of the half that others on
+the machine spare."""
+
 TRIMMED: Final = 0.2
+"""The part of the blocks that is trimmed at each end, as Yuen does."""
 
 RUN_SHARE: Final = 0.5
 """The share of the blocks' standard deviation that is taken for the difference of one run from the next. Our own
 choice, by pairs of runs without a change on two cores that others use, too, as tests/locate/against makes them."""
 
 MAX_CORRELATION: Final = 0.8
+"""The largest correlation of neighbouring blocks that is used: with it about one of ten blocks is independent."""
 
 EVEN_RATIO: Final = 1.34
 """The ratio of the longest distance between two to the shortest up to which something comes at even distances."""
