@@ -119,7 +119,7 @@ class _Pair(NamedTuple):
         return abs(math.log(self.now.seconds / self.before.seconds)) / max(error, 1e-9)
 
     def change(self, kind: str, shift: float = 0.0, **about: Any) -> Change:
-        """`shift`: what of the change belongs to another one, in seconds."""
+        """`shift`: what of the change belongs to another one, in seconds. `about`: other fields of the Change."""
         seconds, half = self.seconds - shift, INTERVAL_ERRORS * self.error
         return Change(
             kind=kind,
@@ -129,7 +129,6 @@ class _Pair(NamedTuple):
             low_seconds=_round(seconds - half),
             high_seconds=_round(seconds + half),
             ratio=_round(seconds / self.before.seconds) if self.before.seconds > 0 else None,
-            share=1.0,
             **about,
         )
 
@@ -163,16 +162,15 @@ def compare(before: Digest, now: Digest, against: str) -> Comparison:
     kept = [each for each in parts if abs(each.seconds) >= WORTH_TELLING * largest]
     step = _step_change(before, now, MIN_STEP_SHARE if kept else MIN_UNEXPLAINED_SHARE)
     waiting = _waiting_notes(step, kept, whole=all(each.ranks_seen >= each.world_size for each in (before, now)))
-    if not kept:
-        step = _with_share(step, None)
-    changes = [_with_share(each, step.seconds if step.share else None) for each in kept]
-    is_longer = step.seconds > 0 if step.share else any(each.seconds > 0 for each in changes)
+    is_longer = step.seconds > 0 if step.share else any(each.seconds > 0 for each in kept)
+    if step.share:
+        kept = [structs.replace(each, share=round(each.seconds / step.seconds, 3)) for each in kept]
     told = Verdict.UNKNOWN if waiting and not kept else Verdict.OK
     return structs.replace(
         found,
-        verdict=Verdict.FAIL if is_longer and changes else told,
-        step=step,
-        changes=tuple(sorted(changes, key=lambda each: -abs(each.seconds))),
+        verdict=Verdict.FAIL if is_longer and kept else told,
+        step=step if kept else structs.replace(step, share=None),
+        changes=tuple(sorted(kept, key=lambda each: -abs(each.seconds))),
         smallest_seconds=_smallest(before, now, whole),
         notes=(*waiting, *_notes(before, now)),
     )
@@ -202,12 +200,8 @@ def _step_change(before: Digest, now: Digest, share: float) -> Change:
     old, new = _sum([pair.before for pair in told]), _sum([pair.now for pair in told])
     whole = before.step.seconds + before.rare.seconds
     seconds = sum(pair.seconds for pair in told)
-    change = _Pair(Estimate(whole, old.error), Estimate(whole + seconds, new.error)).change("step")
-    return change if certain else _with_share(change, None)
-
-
-def _with_share(change: Change, of: float | None) -> Change:
-    return structs.replace(change, share=None if not of else round(change.seconds / of, 3))
+    moved = _Pair(Estimate(whole, old.error), Estimate(whole + seconds, new.error))
+    return moved.change("step", share=1.0 if certain else None)
 
 
 def _too_short(digest: Digest, which: str) -> Iterator[Note]:
