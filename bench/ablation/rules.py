@@ -12,11 +12,11 @@ from typing import Final
 from ablation.switch import Rule
 
 READING: Final = (
-    Rule("peers by place", "live_positions:position_classes", "np.zeros(len(ranks), np.int32)"),
-    Rule("peers by place: tensor mates below four", "live_positions:position_classes", "key",
+    Rule("peers by place", "positions:position_classes", "np.zeros(len(indices), np.int32)"),
+    Rule("peers by place: tensor mates below four", "positions:position_classes", "key",
          "stage if smallest[stage] < MIN_PEERS else key"),
-    Rule("peers by place: shown by collectives", "inferred_positions:inferred_indices", "[{} for _ in ranks]"),
-    Rule("peers by place: sends one way are no pipeline", "inferred_positions:_pipelines", "ways",
+    Rule("peers by place: shown by collectives", "positions:indices_shown_by", "{}"),
+    Rule("peers by place: sends one way are no pipeline", "positions:_both_ways", "ways",
          "{way for way in ways if way[::-1] in ways}"),
 )  # fmt: skip
 """These act while a recording is read: it is read anew without them."""

@@ -28,7 +28,7 @@ _NAME: Final = re.compile(r"_?[A-Z][A-Z0-9_]*")
 NO_THRESHOLDS: Final[Mapping[str, str]] = {
     "hang.deaths:_MIN_AFTER_SECONDS": "words",
     "hang.live_waits:ANY_RANK": "a code",
-    "inferred_positions:REGULAR_SHARE": "decides when a recording is read",
+    "positions:REGULAR_SHARE": "decides when a recording is read",
     "job_timings:FIRST_STEPS": "decides when a recording is read",
     "job_timings:RECORDED_ROWS": "memory",
     "job_timings:RECORDED_STEPS": "decides when a recording is read",
@@ -36,7 +36,7 @@ NO_THRESHOLDS: Final[Mapping[str, str]] = {
     "job_timings:WINDOW_STEPS": "decides when a recording is read",
     "links.places:ROUNDING_TOLERANCE": "rounding",
     "links.network:MAX_TOLD_RATIO": "words",
-    "live_positions:MIN_PEERS": "decides when a recording is read",
+    "positions:MIN_PEERS": "decides when a recording is read",
     "explanation:_NODES": "words",
     "slow.culprits:NO_PHASES_FACTOR": "the confidence that is told",
     "slow.culprits:ONE_PEER_FACTOR": "the confidence that is told",

@@ -14,8 +14,7 @@ from laggard.collector.jobs.job import Job, JobKey
 from laggard.collector.jobs.snapshot import JobSnapshot
 from laggard.kit.words import joined, phase_text
 from laggard.locate.against.compare import compare
-from laggard.locate.against.digest import Described, digest_of, layout_text
-from laggard.locate.against.estimate import MIN_STEPS
+from laggard.locate.against.digest import MIN_STEPS, Described, digest_of, layout_text
 from laggard.locate.job_timings import merged_environment
 from laggard.model import Note, Verdict
 from laggard.rankfile.fact_names import GROUPS, parse_runs

@@ -51,8 +51,8 @@ from laggard.collector.prometheus.suspects import (
     stalled_by,
 )
 from laggard.kit.words import ranks_text, seconds_text
-from laggard.locate.live_positions import REPLICAS, canonical_role
 from laggard.locate.medians import last_axis_median
+from laggard.locate.positions import REPLICAS, canonical_role
 from laggard.locate.verdict import locate
 from laggard.model import MAX_NAMED_RANKS, Culprit, Location, Note, Verdict, Window
 

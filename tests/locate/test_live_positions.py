@@ -9,7 +9,7 @@ import pytest
 from support.timings import job
 
 from laggard.locate.job_timings import JobTimings, live_timings
-from laggard.locate.live_positions import LiveLayout
+from laggard.locate.positions import LiveLayout
 from laggard.locate.step_tables import FIRST_PHASE, STEP_COLUMNS, WAITED
 from laggard.locate.verdict import locate
 from laggard.model import Verdict

@@ -13,8 +13,6 @@ from laggard.kit.constants import OPS
 from laggard.locate.collectives import Collectives, ProcessGroup
 from laggard.locate.job_timings import JobTimings
 
-DTYPES = {"column": np.int32, "group": np.int32, "peer": np.int32, "op": np.int8}
-
 
 class Row(NamedTuple):
     """One rank's part in a collective, a send or a receive, by that rank's clock."""
@@ -32,10 +30,8 @@ class Row(NamedTuple):
 
 
 def collectives(rows: Iterable[Row], groups: Sequence[ProcessGroup]) -> Collectives:
-    by_number = (row._replace(op=OPS.index(row.op)) for row in rows)  # type: ignore[arg-type]
-    columns = zip(Row._fields, zip(*by_number, strict=True), strict=True)
-    arrays: dict[str, Any] = {name: np.array(values, DTYPES.get(name)) for name, values in columns}
-    return Collectives(**arrays, groups=tuple(groups))
+    numbers = ((it.column, it.step, it.group, OPS.index(it.op), it.seq, it.size, it.peer, *it[5:8]) for it in rows)
+    return Collectives.from_records(numbers, groups)
 
 
 def of(timings: JobTimings) -> Collectives:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,13 @@ class ProcessGroup(NamedTuple):
     name: str
     role: str
     ranks: tuple[int, ...]
+
+
+_TYPES: Final = {
+    "column": np.int32, "step": np.int64, "group": np.int32, "op": np.int8, "seq": np.int64, "size": np.int64,
+    "peer": np.int32, "start": np.float64, "end": np.float64, "waited": np.float64,
+}  # fmt: skip
+"""The types of what a record of Collectives has, in the order in which from_records() takes them."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +50,13 @@ class Collectives:
     """True: `seq` counts all collectives of a group, as torch does; False: those of a group and operation."""
     begun: NDArray[np.bool_] | None = None
     """[C]: whether the device is known to have begun it; where it did on no rank, nothing is known of that."""
+
+    @classmethod
+    def from_records(cls, records: Iterable[tuple[float, ...]], groups: Iterable[ProcessGroup]) -> Collectives:
+        """`records`: at least one, each with the numbers from `column` to `waited`."""
+        columns = zip(_TYPES.items(), zip(*records, strict=True), strict=True)
+        arrays: dict[str, Any] = {name: np.array(numbers, kind) for (name, kind), numbers in columns}
+        return cls(**arrays, groups=tuple(groups))
 
 
 # What each rank's device has yet to finish of what its host launched, in the order of the launches, as values.

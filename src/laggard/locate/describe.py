@@ -4,7 +4,7 @@ words."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from laggard.kit.words import capital, counted, phase_text, printable_line, ranks_text, seconds_text
 from laggard.model import MAX_NAMED_RANKS, Culprit, Location, Note, Verdict
@@ -14,25 +14,9 @@ NOT_HELD = "not_held"
 """The kind of the note on jobs that the collector has no room for: who reads any answer should know of them."""
 
 SURROUNDING = (
-    "partial",
-    "rank_died",
-    "agents_silent",
-    "contested",
-    "ended",
-    "stale",
-    "coarse",
-    "agents_asked",
-    "held",
-    "stall",
-    "slow_before",
-    "nodes_failing",
-    "own_past",
-    "slower_since",
-    "slower_at_times",
-    "unseen",
-    "digest_skipped",
-    NOT_HELD,
-)
+    "partial", "rank_died", "agents_silent", "contested", "ended", "stale", "coarse", "agents_asked", "held", "stall",
+    "slow_before", "nodes_failing", "own_past", "slower_since", "slower_at_times", "unseen", "digest_skipped", NOT_HELD,
+)  # fmt: skip
 """Kinds of notes that go along with a verdict and are not the reason why there is none."""
 
 
@@ -48,10 +32,8 @@ def _answer(location: Location) -> str:
         return printable_line(_culprit_sentence(location))
     if location.verdict is Verdict.OK:
         steps = _step_count(location)
-        looked_at = (
-            counted(location.ranks_seen, "rank") + (f", {counted(steps, 'step')}" if steps else "") + " looked at"
-        )
-        return f"No rank is slow: {looked_at}."
+        looked_at = counted(location.ranks_seen, "rank") + (f", {counted(steps, 'step')}" if steps else "")
+        return f"No rank is slow: {looked_at} looked at."
     cause = _cause(location)
     reason = cause.text.rstrip(".") if cause else "nothing is known about any rank"
     start = "Something is wrong" if location.verdict is Verdict.FAIL else "Cannot tell"
@@ -140,16 +122,34 @@ def _culprit_sentence(location: Location) -> str:
     return text
 
 
+class _Words(NamedTuple):
+    """The words for one culprit, or for several ranks."""
+
+    be: str
+    have: str
+    it: str
+    its: str
+
+
+_ONE, _SEVERAL = _Words("is", "has", "it", "its"), _Words("are", "have", "them", "their")
+
+
+def _words(culprit: Culprit) -> _Words:
+    """A machine and a link are one, whoever is there; the links within a machine are several."""
+    words = _SEVERAL if len(culprit.ranks) > 1 else _ONE
+    is_one = words is _ONE or culprit.kind in ("slow_host", "slow_link")
+    return words._replace(be="is" if is_one and not culprit.is_within_machine else "are")
+
+
 def _consequences(culprit: Culprit, location: Location) -> list[str]:
     lines = []
     if culprit.findings:
         who = "its nodes report" if len(culprit.machines) > 1 else "its node reports"
         lines.append(f"{who} {', '.join(culprit.findings)}")
     if culprit.victims:
-        verb = "waits" if len(culprit.victims) == 1 else "wait"
-        if culprit.kind == "dead":
-            return [*lines, f"{_victims(culprit, location)} cannot go on without it"]
-        lines.append(f"{_victims(culprit, location)} {verb} for {'them' if len(culprit.ranks) > 1 else 'it'}")
+        wait = f"wait{'s' if len(culprit.victims) == 1 else ''} for {_words(culprit).it}"
+        what = "cannot go on without it" if culprit.kind == "dead" else wait
+        lines.append(f"{_victims(culprit, location)} {what}")
     return lines
 
 
@@ -161,32 +161,34 @@ def _victims(culprit: Culprit, location: Location) -> str:
     return f"{count} and more of the other {others} ranks"
 
 
+_CONDITIONS: Final = {
+    "slow_input": "{be} slow to get {its} input",
+    "uneven_work": "{have} more work than {its} peers",
+    "corrupt": "computes other parameters than its replicas",
+    "busy_threads": "{be} held up by threads of {its} own process",
+}
+"""What is wrong with a culprit, by its kind; of other kinds _condition() tells more."""
+
+
 def _condition(culprit: Culprit) -> str:
     """`is slow in forward`, `are hung in a collective of group dp:0-3`."""
-    is_one = len(culprit.ranks) < 2 or culprit.kind in ("slow_host", "slow_link")
-    verb = "is" if is_one and not culprit.is_within_machine else "are"
+    words, place = _words(culprit), _place(culprit)
     if culprit.kind == "dead":
         return f"{'left' if left_early(culprit.end) else 'died'} first: {end_text(culprit.end)}"
     if culprit.kind == "hung" and culprit.silent:
         return "fell silent first, stopped or killed"
     if culprit.device_stopped:
         whose = "its GPU" if len(culprit.ranks) == 1 else "one of their GPUs"
-        return f"{verb} hung, {whose} no longer completes what it launched"
+        return f"{words.be} hung, {whose} no longer completes what it launched"
     if culprit.kind == "hung":
-        stopped = ", stopped by a signal or a debugger" if culprit.stopped else ""
-        return f"{verb} hung{stopped}" + (f" in {_place(culprit)}" if _place(culprit) and not stopped else "")
-    if culprit.kind == "slow_input":
-        return f"{verb} slow to get {_possessive(culprit)} input"
-    if culprit.kind == "uneven_work":
-        has = "have" if len(culprit.ranks) > 1 else "has"
-        return f"{has} more work than {_possessive(culprit)} peers" + (f", {_place(culprit)}" if culprit.phase else "")
-    if culprit.kind == "corrupt":
-        return "computes other parameters than its replicas"
-    if culprit.kind == "busy_threads":
-        return f"{verb} held up by threads of {_possessive(culprit)} own process"
+        why = ", stopped by a signal or a debugger" if culprit.stopped else f" in {place}" if place else ""
+        return f"{words.be} hung{why}"
+    if culprit.kind in _CONDITIONS:
+        where = f", {place}" if culprit.kind == "uneven_work" and place else ""
+        return _CONDITIONS[culprit.kind].format(**words._asdict()) + where
     if culprit.phase == "between_steps":
-        return f"{verb} slow between steps"
-    return f"{verb} slow" + (f" in {_place(culprit)}" if _place(culprit) and culprit.kind != "slow_link" else "")
+        return f"{words.be} slow between steps"
+    return f"{words.be} slow" + (f" in {place}" if place and culprit.kind != "slow_link" else "")
 
 
 def _place(culprit: Culprit) -> str:
@@ -202,21 +204,16 @@ def _cost(culprit: Culprit, location: Location) -> str:
     if culprit.kind == "corrupt":
         return f"they differ since step {culprit.since_step}"
     if culprit.kind == "hung":
-        verb = "waited" if culprit.silent else "wait"
-        return f"the others {verb} for " + ("them" if len(culprit.ranks) > 1 else "it")
+        return f"the others {'waited' if culprit.silent else 'wait'} for {_words(culprit).it}"
     if not culprit.recoverable_ratio:
-        peers = "the others" if culprit.kind in ("slow_link", "slow_host") else _possessive(culprit) + " peers"
+        peers = "the others" if culprit.kind in ("slow_link", "slow_host") else f"{_words(culprit).its} peers"
         return f"{culprit.slowdown_ratio:.2f} times the time of {peers}" if culprit.slowdown_ratio else ""
-    share = f"{culprit.recoverable_ratio:.0%} of the step time".replace("%", " %")
+    share = f"{100 * culprit.recoverable_ratio:.0f} % of the step time"
     steps = _step_count(location)
     if not steps or location.window.seconds <= 0:
         return f"fixing it would save {share}"
     seconds = culprit.recoverable_ratio * (location.window.step_seconds or location.window.seconds / steps)
     return f"fixing it would save {seconds_text(seconds)} of each step, {share}"
-
-
-def _possessive(culprit: Culprit) -> str:
-    return "their" if len(culprit.ranks) > 1 else "its"
 
 
 def _step_count(location: Location) -> int:
@@ -226,18 +223,15 @@ def _step_count(location: Location) -> int:
     return window.last_step - window.first_step + 1
 
 
-NOTE_KIND: Final = "unseen"
 _MAX_REASONS: Final = 2
 _MAX_LINE_CHARACTERS: Final = 600
 
 
 def unseen_note(ranks: Sequence[int], whys: Sequence[str], world_size: int) -> Note:
     """`2 processes (ranks 0-1) trained without being seen: why`. `ranks`, `whys`: of each process."""
-    reasons = list(dict.fromkeys(whys))
-    more = f"; and {len(reasons) - _MAX_REASONS} more reasons" if len(reasons) > _MAX_REASONS else ""
-    each = tuple(sorted(set(ranks)))
+    reasons, each = list(dict.fromkeys(whys)), tuple(sorted(set(ranks)))
+    more = [f"and {len(reasons) - _MAX_REASONS} more reasons"] if len(reasons) > _MAX_REASONS else []
+    processes = "1 process" if len(ranks) == 1 else f"{len(ranks)} processes"
     named = f" ({ranks_text(each[:MAX_NAMED_RANKS])})" if world_size > 1 else ""
-    text = f"{len(ranks)} process{'' if len(ranks) == 1 else 'es'}{named} trained without being seen"
-    return Note(
-        NOTE_KIND, printable_line(f"{text}: {'; '.join(reasons[:_MAX_REASONS])}{more}", _MAX_LINE_CHARACTERS), each
-    )
+    text = f"{processes}{named} trained without being seen: {'; '.join((*reasons[:_MAX_REASONS], *more))}"
+    return Note("unseen", printable_line(text, _MAX_LINE_CHARACTERS), each)

@@ -8,7 +8,7 @@ machines of the job have makes none of them slower than the others, and what ano
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from msgspec import structs
@@ -56,11 +56,26 @@ _STOPPING = (
     "HUGE_SWAP", "OPEN_FILES_LIMIT", "RING_", "PEERMEM_MISSING", "FLEET_OUTLIER",
 )  # fmt: skip
 
+_Codes = Mapping[str, tuple[str, ...]]
 _CORRUPTING = ("GPU_WRONG_RESULT", "GPU_ECC_", "GPU_ROW_", "GPU_XID")
+_CAUSES: Final[Mapping[str, tuple[str, ...]]] = {
+    "hung": _STOPPING,
+    "dead": _STOPPING,
+    "corrupt": _CORRUPTING,
+    "slow_link": _SENDING,
+}
+"""The beginnings of the codes of findings that can be the cause, by the kind of the culprit."""
+_PASSES = ("forward", "backward")
+_BETWEEN = ("between_steps", *SCRIPT_PHASES)
+_CAUSES_IN: Final[_Codes] = {
+    **dict.fromkeys(("input", *_BETWEEN), _READING),
+    **dict.fromkeys((*_PASSES, "optimizer"), _COMPUTING),
+}
+"""The same of what is slow, by its phase; of another phase, or none, all of them."""
+
 _MEASURED_BY_RINGS = ("RING_SLOW", "RING_FAILED")
 _OTHER_REASONS = ("slow_link", "hung")
 _MAX_FOLLOWED_CULPRITS = 3
-_LAST = len(SEVERITIES)
 _TYPES = {it.code: it for it in FINDINGS}
 
 _ADVICE = {
@@ -68,19 +83,19 @@ _ADVICE = {
     "on the machine",
     "between_steps": "look at what its script does between the steps (reading data without a DataLoader, logging, "
     "checkpoints, evaluation: phase() of laggard.trainer_hooks names them), then at its machine's storage and CPU",
-    "uneven_work": "look at how the batches are made: lengths of sequences, packing, bucketing, the sampler's shares; "
-    "no machine is at fault",
+    "uneven_passes": "look at how the batches are made: lengths of sequences, packing, bucketing, the sampler's shares"
+    "; no machine is at fault",
     "busy_threads": "let these threads do less, or run them as a process of their own, so that they do not hold "
     "Python's lock; no machine is at fault",
-    "uneven_script": "look at what the script leaves to this rank alone (logging, checkpoints, evaluation), and let it "
+    "uneven_work": "look at what the script leaves to this rank alone (logging, checkpoints, evaluation), and let it "
     "do that more rarely or in the background; no machine is at fault",
-    "forward": "compare its GPU's clocks, temperature and throttling with its peers' (nvidia-smi -q -d "
+    "passes": "compare its GPU's clocks, temperature and throttling with its peers' (nvidia-smi -q -d "
     "CLOCK,PERFORMANCE); then what else runs on that GPU and on its CPU cores",
     "no_gpu": "see what else runs on its CPU cores, and compare the clocks, load and quota of its CPU with its peers'; "
     "where it computes on a GPU, that GPU's too",
     "optimizer": "see whether its optimizer state lies on the host or on disk, and compare its CPU's and GPU's clocks "
     "with its peers'",
-    "host": "look for what its ranks share: other work on the CPUs, the CPUs' quota, clocks and governor, memory "
+    "slow_host": "look for what its ranks share: other work on the CPUs, the CPUs' quota, clocks and governor, memory "
     "pressure, power and cooling",
     "unknown": "record its phases (laggard run does), and compare its GPU's and CPU's clocks and load with its peers'",
     "intermittent": "look for what comes and goes on its machine: other jobs, cron, garbage collection, checkpoints, "
@@ -135,7 +150,8 @@ def advice(culprit: Culprit, findings: tuple[str, ...] = (), sure: int = 0) -> s
 
 def _gravest_first(codes: tuple[str, ...]) -> list[str]:
     """The codes by their usual severity; one that the catalogue does not have, as a newer agent's, comes last."""
-    return sorted(codes, key=lambda code: SEVERITIES.index(_TYPES[code].severity) if code in _TYPES else _LAST)
+    severity = {code: SEVERITIES.index(_TYPES[code].severity) for code in codes if code in _TYPES}
+    return sorted(codes, key=lambda code: severity.get(code, len(SEVERITIES)))
 
 
 def _meaning(code: str) -> str:
@@ -147,58 +163,50 @@ def _meaning(code: str) -> str:
 
 
 def _first_look(culprit: Culprit) -> str:
-    if culprit.kind == "dead" and left_early(culprit.end):
-        return _ADVICE["left"]
-    if culprit.is_within_machine:
-        return _ADVICE["in_machine"]
-    if culprit.stopped:
-        return _ADVICE["stopped"]
-    if culprit.device_stopped:
-        return _ADVICE["device_stopped"]
-    if culprit.kind in ("slow_link", "hung", "dead"):
-        return _ADVICE["silent" if culprit.silent else culprit.kind]
-    if culprit.kind == "corrupt":
-        return _ADVICE["corrupt"]
-    if culprit.kind == "busy_threads":
-        return _ADVICE["busy_threads"]
-    if culprit.kind == "uneven_work":
-        return _ADVICE["uneven_work" if culprit.phase in ("forward", "backward") else "uneven_script"]
-    if culprit.phase in ("between_steps", *SCRIPT_PHASES):
-        return _ADVICE["between_steps"]
-    if culprit.persistence == "intermittent":
-        return _ADVICE["intermittent"]
-    if culprit.phase == "input":
-        return _ADVICE["input"]
-    if culprit.kind == "slow_host":
-        return _ADVICE["host"]
-    if culprit.phase in ("forward", "backward"):
-        return _ADVICE["forward" if culprit.gpu else "no_gpu"]
-    return _ADVICE.get(culprit.phase or "unknown", _ADVICE["unknown"])
+    kind, phase = culprit.kind, culprit.phase
+    situations = (
+        ("left", kind == "dead" and left_early(culprit.end)),
+        ("in_machine", culprit.is_within_machine),
+        ("stopped", culprit.stopped),
+        ("device_stopped", culprit.device_stopped),
+        ("silent", culprit.silent),
+        ("uneven_passes", kind == "uneven_work" and phase in _PASSES),
+        (kind, kind in _ADVICE and kind != "slow_host"),
+        ("between_steps", phase in _BETWEEN),
+        ("intermittent", culprit.persistence == "intermittent"),
+        ("input", phase == "input"),
+        (kind, kind in _ADVICE),
+        ("passes" if culprit.gpu else "no_gpu", phase in _PASSES),
+    )
+    return next((_ADVICE[each] for each, holds in situations if holds), _ADVICE.get(phase or "", _ADVICE["unknown"]))
 
 
-def _explaining_findings(culprit: Culprit, node: str, timings: JobTimings) -> Iterator[tuple[str, Place]]:
-    """The codes of the findings on `node` that can be the cause, and where they are, seen from the culprit."""
+def _explaining_findings(culprit: Culprit, node: str, timings: JobTimings) -> list[tuple[str, Place]]:
+    """The codes of the findings on `node` that can be the cause, and where they are, seen from the culprit. For a
+    machine, and for a link between GPUs or machines, all findings count."""
+    is_one_rank = len(culprit.ranks) == 1 and culprit.kind != "slow_link"
     here = timings.findings_by_node.get(node, NOTHING)
-    others = [timings.findings_by_node.get(other or "", NOTHING) for other in set(timings.nodes) if other != node]
-    causes = _causes(culprit)
-    for code in here.codes:
-        place = here.place(code, culprit.gpu) if _is_one_rank(culprit) else Place.MACHINE
-        if code.startswith(causes) and place is not Place.ELSEWHERE and not _is_shared(code, place, others):
-            yield code, place
+    places = {code: here.place(code, culprit.gpu) if is_one_rank else Place.MACHINE for code in here.codes}
+    return _causes(timings, places, {node}, culprit.kind, culprit.phase)
 
 
 def has_cause(timings: JobTimings, node: str | None, machines: Collection[str | None], phase: str | None) -> bool:
     """Whether `node`, one of the slow `machines`, has a finding that can be the cause of slowness in `phase`, and that
     not all other machines of the job have."""
-    here = timings.findings_by_node.get(node or "", NOTHING)
-    others = [timings.findings_by_node.get(other or "", NOTHING) for other in set(timings.nodes) - set(machines)]
-    causes = _slow_causes(phase)
-    return any(code.startswith(causes) and not _is_shared(code, Place.MACHINE, others) for code in here.codes)
+    codes = timings.findings_by_node.get(node or "", NOTHING).codes
+    return bool(_causes(timings, dict.fromkeys(codes, Place.MACHINE), machines, "", phase))
 
 
-def _is_one_rank(culprit: Culprit) -> bool:
-    """Whether it has one GPU. For a machine, and for a link between GPUs or machines, all findings count."""
-    return len(culprit.ranks) == 1 and culprit.kind != "slow_link"
+def _causes(
+    timings: JobTimings, places: Mapping[str, Place], machines: Collection[str | None], kind: str, phase: str | None
+) -> list[tuple[str, Place]]:
+    """Those of the findings in these `places` that can be the cause, and that not all machines but `machines` have."""
+    others = [timings.findings_by_node.get(node or "", NOTHING) for node in set(timings.nodes) - set(machines)]
+    causes = _CAUSES.get(kind) or _CAUSES_IN.get(phase or "", (*_COMPUTING, *_READING))
+    found = [
+        (code, place) for code, place in places.items() if code.startswith(causes) and place is not Place.ELSEWHERE
+    ]
+    return [each for each in found if not _is_shared(*each, others)]
 
 
 def _is_shared(code: str, place: Place, others: Sequence[NodeFindings]) -> bool:
@@ -207,22 +215,3 @@ def _is_shared(code: str, place: Place, others: Sequence[NodeFindings]) -> bool:
     if not others or code in _MEASURED_BY_RINGS:
         return False
     return all(each.has_everywhere(code) if place is Place.OWN else code in each.codes for each in others)
-
-
-def _causes(culprit: Culprit) -> tuple[str, ...]:
-    """The beginnings of the codes of findings that can be the cause."""
-    if culprit.kind in ("hung", "dead"):
-        return _STOPPING
-    if culprit.kind == "corrupt":
-        return _CORRUPTING
-    if culprit.kind == "slow_link":
-        return _SENDING
-    return _slow_causes(culprit.phase)
-
-
-def _slow_causes(phase: str | None) -> tuple[str, ...]:
-    if phase in ("input", "between_steps", *SCRIPT_PHASES):
-        return _READING
-    if phase in ("forward", "backward", "optimizer"):
-        return _COMPUTING
-    return tuple({*_COMPUTING, *_READING})

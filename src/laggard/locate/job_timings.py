@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from laggard.kit.words import printable_line
 from laggard.locate.collectives import Collectives
-from laggard.locate.live_positions import GroupPlaces, LiveLayout
 from laggard.locate.medians import Floats as Floats
+from laggard.locate.positions import GroupPlaces, LiveLayout
 from laggard.locate.step_tables import NO_STEPS, STEP, Table, step_arrays
 from laggard.model import RankEnd
 from laggard.rankfile.fact_names import (
@@ -247,11 +247,11 @@ class JobTimings:
     work: Floats | None = None
     """[S, R]: the elements of the model's inputs; 0 where they were not seen, None where nothing recorded tells."""
     positions: NDArray[np.int32] | None = None
-    """[R]: the same number for ranks that do the same work (live_positions.py); None: all do."""
+    """[R]: the same number for ranks that do the same work (positions.py); None: all do."""
     stages: NDArray[np.int32] | None = None
-    """[R]: the stage of each rank in its pipeline (live_positions.py); None: there is one."""
+    """[R]: the stage of each rank in its pipeline (positions.py); None: there is one."""
     alone: NDArray[np.bool_] | None = None
-    """[R]: the ranks that have a stage of a pipeline to themselves (live_positions.py); None: none has."""
+    """[R]: the ranks that have a stage of a pipeline to themselves (positions.py); None: none has."""
     first_phases: Floats | None = None
     """[FIRST_STEPS, R, len(PHASES)]: own time in the first steps after the warm-up, of the ranks that are `alone`; nan
     of others, None where no rank is, or where they are not known."""

@@ -8,18 +8,18 @@ job up.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
 from laggard.kit.constants import OPS
 from laggard.locate.collectives import Collectives, ProcessGroup
 from laggard.locate.job_timings import JobTimings
-from laggard.locate.live_positions import DeclaredGroup, declared_groups
 from laggard.locate.medians import median_over_steps, middle
+from laggard.locate.positions import declared_groups
 from laggard.locate.slow.steps import Steps
 from laggard.rankfile.fact_names import members_of, size_of
-from laggard.wire.ranks import CollectiveRow, RankCollectives, RankRow
+from laggard.wire.ranks import RankCollectives, RankRow
 
 _OPS = {name: number for number, name in enumerate(OPS)}
 
@@ -31,52 +31,23 @@ def with_collectives(
     other, and what only some had begun by then would look like a rank that never came. `rows`: the newest about each
     rank, for the members of its groups."""
     columns = {int(rank): column for column, rank in enumerate(timings.ranks)}
-    held = {rank: it for rank, it in found.items() if rank in columns and rank in rows and it.rows}
+    held = {rank: found[rank] for rank in sorted(found) if rank in columns and rank in rows and found[rank].rows}
     if len(held) < 2:
         return timings
     first = max(min(row.step for row in it.rows) for it in held.values())
     last = min(max(row.step for row in it.rows) for it in held.values())
     groups: dict[ProcessGroup, int] = {}
-    table = []
-    for rank, it in sorted(held.items()):
-        places = _places(it, rows[rank], groups)
-        table += [
-            (columns[rank], *places[row.lane], it.lanes[row.lane].peer, *_numbers(row))
-            for row in it.rows
-            if first < row.step < last  # the first and the last step that a ring holds may be cut
-        ]
-    return dataclasses.replace(timings, collectives=_arrays(table, tuple(groups))) if table else timings
-
-
-def _places(it: RankCollectives, row: RankRow, groups: dict[ProcessGroup, int]) -> list[tuple[int, int]]:
-    """The number of each lane's group, which is added to `groups` where it is new, and that of its operation."""
-    members = {group.name: members_of(group.runs) for group in declared_groups(row)}
-    found = []
-    for lane in it.lanes:
-        group = ProcessGroup(lane.group, lane.role, members.get(lane.group, ()))
-        found.append((groups.setdefault(group, len(groups)), _OPS.get(lane.op, -1)))
-    return found
-
-
-def _numbers(row: CollectiveRow) -> tuple[float, ...]:
-    return row.step, row.seq, row.size, row.start, row.end, row.waited
-
-
-def _arrays(table: list[tuple[float, ...]], groups: tuple[ProcessGroup, ...]) -> Collectives:
-    column, group, op, peer, step, seq, size, start, end, waited = np.array(table, np.float64).T
-    return Collectives(
-        column=column.astype(np.int32),
-        step=step.astype(np.int64),
-        group=group.astype(np.int32),
-        op=op.astype(np.int8),
-        seq=seq.astype(np.int64),
-        size=size.astype(np.int64),
-        peer=peer.astype(np.int32),
-        start=start,
-        end=end,
-        waited=waited,
-        groups=groups,
-    )
+    records = []
+    for rank, it in held.items():
+        members = {group.name: members_of(group.runs) for group in declared_groups(rows[rank])}
+        of_lanes = [ProcessGroup(lane.group, lane.role, members.get(lane.group, ())) for lane in it.lanes]
+        numbers = [groups.setdefault(group, len(groups)) for group in of_lanes]
+        for row in it.rows:
+            if first < row.step < last:  # the first and the last step that a ring holds may be cut
+                lane, times = it.lanes[row.lane], (row.start, row.end, row.waited)
+                group, op = numbers[row.lane], _OPS.get(lane.op, -1)
+                records.append((columns[rank], row.step, group, op, row.seq, row.size, lane.peer, *times))
+    return dataclasses.replace(timings, collectives=Collectives.from_records(records, groups)) if records else timings
 
 
 MIN_TRANSFER_SHARE = 0.02
@@ -105,30 +76,20 @@ def _suspect_and_equals(timings: JobTimings, steps: Steps, rows: Mapping[int, Ra
     equal groups, as many whole groups as MAX_RANKS allows."""
     column = {int(rank): number for number, rank in enumerate(timings.ranks)}
     waited = np.nan_to_num(median_over_steps(steps.waited))
+    declared = dict.fromkeys((group.role, group.runs) for row in rows.values() for group in declared_groups(row))
     kinds: dict[tuple[str, int], dict[tuple[int, ...], float]] = {}
-    for group in _groups(rows):
-        members = members_of(group.runs)
-        if all(member in column for member in members):
+    for role, runs in declared:
+        members = members_of(runs) if 2 <= size_of(runs) <= MAX_RANKS // 2 else ()
+        if members and column.keys() >= set(members):
             transfer = float(waited[[column[member] for member in members]].min())
-            kinds.setdefault((group.role, len(members)), {})[members] = transfer
+            kinds.setdefault((role, len(members)), {})[members] = transfer
     equals = [found for found in kinds.values() if len(found) > 1]
     if not equals:
         return ()
     chosen = max(equals, key=lambda found: max(found.values()) - middle(list(found.values())))
-    worst_first = sorted(chosen, key=lambda members: -chosen[members])
     asked: set[int] = set()
-    for members in worst_first:
+    for members in sorted(chosen, key=lambda members: -chosen[members]):
         if len(asked.union(members)) > MAX_RANKS:
             break
         asked.update(members)
     return tuple(sorted(asked))
-
-
-def _groups(rows: Mapping[int, RankRow]) -> Iterator[DeclaredGroup]:
-    """The groups of several ranks, each once, that are small enough to ask two of them."""
-    seen = set()
-    for row in rows.values():
-        for group in declared_groups(row):
-            if 2 <= size_of(group.runs) <= MAX_RANKS // 2 and (group.role, group.runs) not in seen:
-                seen.add((group.role, group.runs))
-                yield group

@@ -40,28 +40,27 @@ def median_over_steps(values: Floats) -> Floats:
 
 def last_axis_median(values: Floats) -> Floats:
     """The medians of `values` [..., N] over its last axis; nan where no value is known."""
-    size = values.shape[-1]
-    if not size:
+    if not values.shape[-1]:
         return np.full(values.shape[:-1], np.nan, dtype=values.dtype)
-    ordered = np.sort(values, axis=-1)  # nan last
-    if _all_known(ordered):
-        return _middle_of(ordered)
-    count = np.isfinite(ordered).sum(axis=-1)
-    low = np.take_along_axis(ordered, (np.maximum(count - 1, 0) // 2)[..., None], -1)[..., 0]
-    high = np.take_along_axis(ordered, np.minimum(count // 2, size - 1)[..., None], -1)[..., 0]
-    result: Floats = np.where(count % 2 == 1, low, (low + high) / 2)
+    ordered, count = _ordered(values)
+    result: Floats = (_at(ordered, (count - 1) // 2) + _at(ordered, count // 2))[..., 0] / 2
     return result
 
 
-def _all_known(ordered: Floats) -> bool:
-    """Whether all values are known, as they are of most steps of most jobs, by the ends of what is sorted."""
-    return bool(np.isfinite(ordered[..., -1]).all() and np.isfinite(ordered[..., 0]).all())
+def _ordered(values: Floats) -> tuple[Floats, NDArray[np.intp] | int]:
+    """`values` [..., N], ascending on the last axis with nan last, and how many of each are known [..., 1]: one number
+    where all are, as of most steps of most jobs."""
+    ordered = np.sort(values, axis=-1)
+    if np.isfinite(ordered[..., -1]).all() and np.isfinite(ordered[..., 0]).all():
+        return ordered, values.shape[-1]
+    return ordered, np.isfinite(ordered).sum(axis=-1, keepdims=True)
 
 
-def _middle_of(ordered: Floats) -> Floats:
-    """The last_axis_median() of known values, sorted."""
-    half, is_odd = divmod(ordered.shape[-1], 2)
-    found: Floats = ordered[..., half].copy() if is_odd else (ordered[..., half - 1] + ordered[..., half]) / 2
+def _at(ordered: Floats, place: NDArray[np.intp] | int) -> Floats:
+    """[..., 1]: what stands at `place`, or at the end where that is beyond it. One place for all is read in a third of
+    the time."""
+    inside = np.clip(place, 0, ordered.shape[-1] - 1)
+    found: Floats = ordered[..., inside, None] if inside.ndim == 0 else np.take_along_axis(ordered, inside, -1)
     return found
 
 
@@ -86,40 +85,20 @@ def deviations(values: Floats) -> Floats:
 def others_median(values: Floats) -> Floats:
     """[..., N]: for each of `values` [..., N] the median of the others on the last axis; for nan, that of all others;
     nan where no other value is known."""
-    ordered = np.sort(values, axis=-1)  # nan last
-    if values.shape[-1] > 1 and _all_known(ordered):
-        return _others_of_known(values, ordered)
-    count = np.isfinite(ordered).sum(axis=-1, keepdims=True)
-    middle = np.maximum(count - 1, 0) // 2
-    last = values.shape[-1] - 1
+    ordered, count = _ordered(values)
 
-    def at(place: NDArray[np.intp]) -> Floats:
-        found: Floats = np.take_along_axis(ordered, np.clip(place, 0, last), -1)
-        return found
+    def without(place: NDArray[np.intp] | int) -> Floats:
+        """What stands at `place` where the value itself is left out: what is not below it moves up by one."""
+        here = _at(ordered, place)
+        moved: Floats = np.where(values > here, here, _at(ordered, place + 1))
+        return moved
 
-    centre, above = at(middle), at(np.minimum(middle + 1, np.maximum(count - 1, 0)))
-    below = at(np.maximum(middle - 1, 0))
-    odd = np.where(values < centre, (centre + above) / 2, (below + centre) / 2)
-    odd = np.where(values == centre, (below + above) / 2, odd)
-    even = np.where(values <= centre, above, centre)
-    result: Floats = np.where(count % 2 == 1, odd, even)
-    whole = np.where(count % 2 == 1, centre, (centre + above) / 2)
+    result: Floats = (without((count - 2) // 2) + without((count - 1) // 2)) / 2
+    if isinstance(count, int):
+        return result if count > 1 else np.full_like(values, np.nan)
     known = np.isfinite(values)
-    result = np.where(known, result, whole)
+    result = np.where(known, result, last_axis_median(values)[..., None])
     return np.where(count - known > 0, result, np.nan)
-
-
-def _others_of_known(values: Floats, ordered: Floats) -> Floats:
-    """The others_median() of at least two known values, given sorted as well: in a third of the time."""
-    half, is_odd = divmod(values.shape[-1], 2)
-    if not is_odd:
-        low, high = ordered[..., half - 1, None], ordered[..., half, None]
-        of_even: Floats = np.where(values <= low, high, low)
-        return of_even
-    below, centre, above = (ordered[..., half + step, None] for step in (-1, 0, 1))
-    beside = np.where(values < centre, (centre + above) / 2, (below + centre) / 2)
-    of_odd: Floats = np.where(values == centre, (below + above) / 2, beside)
-    return of_odd
 
 
 def distinct(values: NDArray[Any], axis: int | None = None) -> NDArray[Any]:

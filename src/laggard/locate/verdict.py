@@ -3,7 +3,7 @@
 In a synchronous job every rank's step is equally long; the slow rank is the one that waits least. So what is compared
 is the time a rank was busy (own time, input included, collectives taken out), each step with the median of its peers
 in the same step: durations on each rank's own clock, never one clock with another. Peers are ranks that do the same
-work (live_positions.py).
+work (positions.py).
 
 - slow/ranks.py decides which ranks and machines are slow, by the thresholds in slow/significance.py;
   slow/culprits.py describes them, and computes what fixing them would save.

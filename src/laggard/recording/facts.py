@@ -4,7 +4,7 @@ saw it too."""
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +15,7 @@ from laggard.kit.majority import grouped
 from laggard.kit.processes import GONE, STOPPED
 from laggard.locate.collectives import ProcessGroup
 from laggard.locate.job_timings import LastBeat, NodeFindings, OwnThreads, RankDigests, RankState, digests, own_threads
-from laggard.locate.live_positions import Membership, Place, canonical_role
+from laggard.locate.positions import Indices, Seat, own_indices
 from laggard.model import RankEnd
 from laggard.recording.part import RecordedPart
 from laggard.recording.records import RankLine, SawLine, StateLine
@@ -132,24 +132,19 @@ class JobFacts:
             size = max(size, line.world_size or 0, *members)
         return size
 
-    def place(self, rank: int, inferred: Mapping[str, int]) -> Place:
+    def indices(self, rank: int, shown: Indices) -> dict[str, int]:
+        """`shown`: those that the rank's collectives show."""
         line = self.lines.get(rank)
         if line is None:
-            return Place({}, (), inferred)
-        groups = [
-            Membership(role, tuple(group.ranks))
-            for group in (line.groups or {}).values()
-            if group.ranks and (role := canonical_role(group.role or ""))
-        ]
-        return Place(line.position or {}, groups, inferred)
+            return dict(shown)
+        own = [(group.role or "", group.ranks) for group in (line.groups or {}).values() if group.ranks]
+        seats = [Seat(role, len(members), members.index(rank)) for role, members in own if rank in members]
+        return own_indices(seats, line.position or {}, shown)
 
-    def memberships(self) -> Iterator[Membership]:
-        """The groups that ranks declare, with their roles as declared, but those of more than half of the ranks: there
-        cannot be several."""
-        for line in self.lines.values():
-            for group in (line.groups or {}).values():
-                if group.ranks and 2 * len(group.ranks) <= (line.world_size or len(self.lines)):
-                    yield Membership(group.role or "", tuple(group.ranks))
+    def members(self) -> set[tuple[str, tuple[int, ...]]]:
+        """The role, as declared, and the members of each group that a rank declares."""
+        declared = (group for line in self.lines.values() for group in (line.groups or {}).values())
+        return {(group.role or "", tuple(group.ranks)) for group in declared if group.ranks}
 
     def groups(self, names: Sequence[str]) -> tuple[ProcessGroup, ...]:
         """The groups of those names, as any rank declares them."""

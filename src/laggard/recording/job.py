@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from laggard.kit.constants import PHASES
 from laggard.kit.words import counted, printable_line, ranks_text
-from laggard.locate.inferred_positions import inferred_indices
 from laggard.locate.job_timings import (
     FIRST_STEPS,
     RECORDED_ROWS,
@@ -23,8 +22,8 @@ from laggard.locate.job_timings import (
     merged_environment,
     window_length,
 )
-from laggard.locate.live_positions import alone_in_stage, group_places, position_classes, replica_classes, stages
 from laggard.locate.medians import distinct
+from laggard.locate.positions import Positions, group_places, indices_shown_by
 from laggard.rankfile.fact_names import SCRIPT, STARTED, UNSEEN_WAITS
 from laggard.recording.facts import JobFacts
 from laggard.recording.part import UNKNOWN_WRITER, RecordedPart, Writer
@@ -235,12 +234,12 @@ def _timings(
     )
     told = [line.facts for line in lines if line and line.facts]
     collectives = tables.collectives_of(ranks, facts.groups(group_names))
-    places = tuple(map(facts.place, listed, inferred_indices(collectives, ranks)))
-    positions = position_classes(listed, places)
-    alone = alone_in_stage(listed, places, positions)
+    shown = indices_shown_by(collectives, ranks)
+    positions = Positions.of([facts.indices(rank, shown.get(rank, {})) for rank in listed])
+    world_size = facts.world_size(ranks)
     return JobTimings(
         job_id=facts.job_id,
-        world_size=facts.world_size(ranks),
+        world_size=world_size,
         steps=table.numbers,
         ranks=ranks,
         nodes=tuple(line.node if line else None for line in lines),
@@ -251,17 +250,17 @@ def _timings(
         work=table.work,
         states=tuple(facts.state(rank, last) for rank, last in zip(listed, last_steps, strict=True)),
         findings_by_node=facts.found,
-        positions=positions,
-        stages=stages(listed, places),
-        alone=alone,
-        group_places=group_places(listed, facts.memberships()),
-        first_phases=_first_phases(rows, alone) if alone.any() else None,
+        positions=positions.classes,
+        stages=positions.stages,
+        alone=positions.alone,
+        group_places=group_places(listed, world_size, facts.members()),
+        first_phases=_first_phases(rows, positions.alone),
         waits_recorded=tables.waits_recorded,
         collectives=collectives,
         step_starts=table.starts,
         own_threads=tuple(map(facts.threads.get, listed)),
         digests=tuple(map(facts.digests.get, listed)) if any(facts.digests.values()) else (),
-        replicas=replica_classes(listed, places) if any(facts.digests.values()) else None,
+        replicas=positions.replicas if any(facts.digests.values()) else None,
         live=bool(facts.states),
         last_beats=tuple(facts.last_beats.get(rank) for rank in listed) if facts.last_beats else (),
         script=next(filter(None, (_text(facts.get(SCRIPT)) for facts in told)), None),
@@ -274,8 +273,10 @@ def _timings(
     )
 
 
-def _first_phases(rows: Sequence[RankSteps], alone: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """The array that JobTimings has under that name."""
+def _first_phases(rows: Sequence[RankSteps], alone: NDArray[np.bool_] | None) -> NDArray[np.float64] | None:
+    """The array that JobTimings has under that name; None where no rank is alone."""
+    if alone is None or not alone.any():
+        return None
     found = np.full((FIRST_STEPS, len(rows), len(PHASES)), np.nan)
     for column in np.flatnonzero(alone).tolist():
         each = rows[column]

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from laggard.kit.constants import PHASES
 from laggard.locate.job_timings import NodeFindings
-from laggard.locate.live_positions import indices_by_role
+from laggard.locate.positions import LiveLayout
 from laggard.locate.step_tables import Table
 from laggard.wire.ranks import RankRow
 
@@ -29,7 +29,7 @@ class JobRecording(NamedTuple):
         yield {"laggard_recording": 1, "job_id": self.job_id, "owner": self.owner}
         for node, found in self.findings_by_node.items():
             yield {"kind": "findings", "node": node, **found._asdict()}
-        positions = indices_by_role(self.newest_rows)
+        positions = LiveLayout(self.newest_rows).indices
         for rank, row in sorted(self.newest_rows.items()):
             yield {**_rank_record(row), "position": positions[rank]}
             yield {**_state_record(rank, row), "asked_seconds_ago": self.asked_seconds_ago.get(rank, 0.0)}

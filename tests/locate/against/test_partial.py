@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 from support.recordings import lines, write
 
 from laggard.cli import main
@@ -12,7 +13,7 @@ from laggard.locate.against.compare import compare
 from laggard.locate.against.describe import details, places_of_changes, sentence
 from laggard.model import Verdict
 from laggard.stacks.sampled import ASKED, Counted, Frame, Sampled, Thread
-from laggard.wire.digest import Change, Comparison, Difference, Digest, Estimate
+from laggard.wire.digest import Change, Digest, DigestOperation, Estimate
 
 MODULE = Frame("<module>", "/home/u/train.py", 9)
 TOKENIZE, MODEL = Frame("tokenize", "/home/u/data.py", 88), Frame("attend", "/home/u/model.py", 5)
@@ -85,14 +86,14 @@ def test_nothing_and_the_same_run_are_said(tmp_path: Path, capsys: pytest.Captur
 
 
 def test_sizes_are_written_as_people_read_them() -> None:
-    changed = (
-        Difference("bytes of all_reduce in dp of 8 a step", "1.342e+09", "2.684e+09"),
-        Difference("elements of input a step", "1.04858e+06", "2.09715e+06"),
-        Difference("bytes of hostile", "x", "nan"),
-    )
-    found = Comparison(verdict=Verdict.OK, job_id="j", against="RUN", step=None, differences=changed)
-    text = "\n".join(details(found))
-    assert "1.34 GB -> 2.68 GB" in text and "1,048,580 -> 2,097,150" in text and "x -> nan" in text
+    def moved(size: float, work: float) -> Digest:
+        took = Estimate(0.01, 1e-6)
+        operation = DigestOperation("all_reduce", "dp", 8, 1, None, size, 1.0, took, took)
+        return structs.replace(digest(2, 0.1), operations=(operation,), work=work)
+
+    text = "\n".join(details(compare(moved(1.342e9, 1048576.0), moved(2.684e9, 2097152.0), "RUN")))
+    assert "bytes of all_reduce in dp of 8 a step 1.34 GB -> 2.68 GB" in text
+    assert "elements of input a step 1,048,576 -> 2,097,152" in text
 
 
 def sampled(rank: int, *stacks: Counted) -> Sampled:

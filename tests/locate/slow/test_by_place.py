@@ -11,7 +11,7 @@ from support.timings import job
 
 from laggard.kit.constants import PHASES
 from laggard.locate.job_timings import JobTimings, NodeFindings
-from laggard.locate.live_positions import GroupPlaces, Membership, group_places
+from laggard.locate.positions import GroupPlaces, group_places
 from laggard.locate.verdict import locate
 from laggard.model import Location, Note, Verdict
 
@@ -22,7 +22,7 @@ OPTIMIZER = PHASES.index("optimizer")
 
 
 def places(groups: Iterable[Sequence[int]], ranks: int = RANKS, role: str = "other") -> tuple[GroupPlaces, ...]:
-    return group_places(range(ranks), [Membership(role, tuple(each)) for each in groups])
+    return group_places(range(ranks), 2 * ranks, [(role, tuple(each)) for each in groups])
 
 
 def uneven(groups: Sequence[Sequence[int]], shares: Sequence[float], ranks: int = RANKS, **options: Any) -> JobTimings:

@@ -1,16 +1,16 @@
 """Compares a run with an earlier one of the same program by their digests: which part of a step takes longer, by how
-much, and where. Pure.
+much, and where; whether the two can be compared at all, and what else changed between them. Pure.
 
 A step is own time, transfers, and waiting for others. The first two are compared, and waiting is nobody's cause: where
 all ranks wait longer in an operation, it is told where its transfers take longer, which is what even the rank that
 comes last is blocked (links/channels.py). A part counts as changed where its change is DECISION_ERRORS of its standard
-errors, which hold what two runs of one program may differ by (estimate.py), and more than a trifle of the step.
+errors, which hold what two runs of one program may differ by (digest.py), and more than a trifle of the step.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from msgspec import structs
@@ -18,32 +18,19 @@ from msgspec import structs
 from laggard.kit.constants import SCRIPT_PHASES
 from laggard.kit.majority import grouped
 from laggard.kit.words import counted, seconds_text
-from laggard.locate.against.alike import differences, not_alike
-from laggard.locate.against.estimate import MIN_STEPS
+from laggard.locate.against.digest import COUNTED_CALLS, MIN_STEPS, NOTHING
 from laggard.model import MAX_NAMED_RANKS, Note, Verdict
-from laggard.rankfile.fact_names import parse_runs
-from laggard.wire.digest import IN_FEW_STEPS, Change, Comparison, Digest, DigestOperation, DigestRow, Estimate
-
-_WORLD = 1 << 20
-
-
-def ranks_of(row: DigestRow, most: int = MAX_NAMED_RANKS) -> Iterable[int]:
-    """The first `most` ranks of a row."""
-    left = most
-    for run in parse_runs(list(row.ranks), _WORLD):
-        for place in range(min(run.length, left)):
-            yield run.first + place * run.stride
-        left -= min(run.length, left)
-
-
-def named_ranks(hit: Sequence[DigestRow], rows: Sequence[DigestRow]) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    """The ranks of the rows `hit`, MAX_NAMED_RANKS at most, and the nodes of which all of `rows` are among them."""
-    ranks = sorted({rank for row in hit for rank in ranks_of(row)})[:MAX_NAMED_RANKS]
-    those = {row.ranks for row in hit}
-    nodes = dict.fromkeys(row.node for row in hit if row.node)
-    whole = (node for node in nodes if all(row.ranks in those for row in rows if row.node == node))
-    return tuple(ranks), tuple(name for name in whole if name)
-
+from laggard.rankfile.fact_names import members_of, parse_runs
+from laggard.wire.digest import (
+    IN_FEW_STEPS,
+    Change,
+    Comparison,
+    Difference,
+    Digest,
+    DigestOperation,
+    DigestRow,
+    Estimate,
+)
 
 DECISION_ERRORS: Final = 4.0
 """The standard errors that a change has to have: of Student's t with 8 degrees of freedom, as two runs of ten blocks
@@ -66,7 +53,7 @@ MOSTLY: Final = 0.5
 """The share of the step's change from which on what no part explains is told."""
 
 MIN_PLACE_SHARE: Final = 0.01
-"""The same for some ranks alone."""
+"""The least change of some ranks alone, as a share of the step."""
 
 ALL_SHARE: Final = 0.8
 """The share of the rows from which on a change is one of all ranks."""
@@ -83,34 +70,107 @@ WORTH_TELLING: Final = 0.1
 DRIFT_RATIO: Final = 0.1
 """The change of the usual step within a run from which on its reader is told."""
 
+_WORLD = 1 << 20
+
+
+class _Bar(NamedTuple):
+    """What a change has to be to count: `errors` of its standard errors, and a `share` of the step."""
+
+    errors: float
+    share: float
+
+
+_ALL: Final = _Bar(DECISION_ERRORS, MIN_STEP_SHARE)
+_SOME: Final = _Bar(PLACE_ERRORS, MIN_PLACE_SHARE)
+
+
+class _Pair(NamedTuple):
+    """What a part of the step takes in both runs."""
+
+    before: Estimate
+    now: Estimate
+
+    @property
+    def seconds(self) -> float:
+        return self.now.seconds - self.before.seconds
+
+    @property
+    def error(self) -> float:
+        return math.hypot(self.before.error, self.now.error)
+
+    def least(self, bar: _Bar, whole: float) -> float:
+        """The least change that counts, in seconds of a step of `whole` seconds."""
+        return max(bar.errors * self.error, bar.share * whole)
+
+    def is_certain(self, bar: _Bar, whole: float) -> bool:
+        """Whether the two differ, by their difference or by their ratio: what others take of a machine makes long times
+        as much more uncertain."""
+        change = abs(self.seconds)
+        if change > self.least(bar, whole):
+            return True
+        return change > self.least(bar._replace(errors=INTERVAL_ERRORS), whole) and self._ratio_errors > bar.errors
+
+    @property
+    def _ratio_errors(self) -> float:
+        """The logarithm of the ratio, in its standard errors by the delta method; 0.0 where there is no ratio."""
+        if self.before.seconds <= 0 or self.now.seconds <= 0:
+            return 0.0
+        error = math.hypot(self.before.error / self.before.seconds, self.now.error / self.now.seconds)
+        return abs(math.log(self.now.seconds / self.before.seconds)) / max(error, 1e-9)
+
+    def change(self, kind: str, shift: float = 0.0, **about: Any) -> Change:
+        """`shift`: what of the change belongs to another one, in seconds. `about`: other fields of the Change."""
+        seconds, half = self.seconds - shift, INTERVAL_ERRORS * self.error
+        return Change(
+            kind=kind,
+            before_seconds=_round(self.before.seconds),
+            now_seconds=_round(self.now.seconds),
+            seconds=_round(seconds),
+            low_seconds=_round(seconds - half),
+            high_seconds=_round(seconds + half),
+            ratio=_round(seconds / self.before.seconds) if self.before.seconds > 0 else None,
+            **about,
+        )
+
+
+def _round(value: float) -> float:
+    return float(f"{value:.4g}")
+
+
+def _sum(found: Sequence[Estimate]) -> Estimate:
+    return Estimate(sum(each.seconds for each in found), math.hypot(*(each.error for each in found)))
+
+
+def _middle(found: Sequence[Estimate]) -> Estimate:
+    """The estimate in the middle, with the error in the middle: that of rows beside each other is not independent."""
+    seconds, errors = sorted(each.seconds for each in found), sorted(each.error for each in found)
+    return Estimate(seconds[(len(found) - 1) // 2], errors[len(found) // 2]) if found else NOTHING
+
 
 def compare(before: Digest, now: Digest, against: str) -> Comparison:
     """The run `now` beside the run `before`, which is called `against`."""
-    unlike = not_alike(before, now)
-    short = [*_too_short(before, "the run before"), *_too_short(now, "this run")]
+    unlike, short = not_alike(before, now), (*_too_short(before, "the run before"), *_too_short(now, "this run"))
+    found = Comparison(
+        verdict=Verdict.UNKNOWN, job_id=now.job_id, against=against, step=None, not_alike=unlike,
+        differences=differences(before, now), notes=short,
+    )  # fmt: skip
     if unlike or short:
-        return Comparison(
-            verdict=Verdict.UNKNOWN, job_id=now.job_id, against=against, step=None, not_alike=unlike,
-            differences=differences(before, now), notes=tuple(short),
-        )  # fmt: skip
+        return found
     whole = before.step.seconds
-    found = [*_phase_changes(before, now, whole), *_operation_changes(before, now, whole)]
-    largest = max((abs(each.seconds) for each in found), default=0.0)
-    kept = [each for each in found if abs(each.seconds) >= WORTH_TELLING * largest]
+    parts = [*_phase_changes(before, now, whole), *_operation_changes(before, now, whole)]
+    largest = max((abs(each.seconds) for each in parts), default=0.0)
+    kept = [each for each in parts if abs(each.seconds) >= WORTH_TELLING * largest]
     step = _step_change(before, now, MIN_STEP_SHARE if kept else MIN_UNEXPLAINED_SHARE)
     waiting = _waiting_notes(step, kept, whole=all(each.ranks_seen >= each.world_size for each in (before, now)))
-    if not kept:
-        step = _with_share(step, None)
-    changes = [_with_share(each, step.seconds if step.share else None) for each in kept]
-    is_longer = step.seconds > 0 if step.share else any(each.seconds > 0 for each in changes)
+    is_longer = step.seconds > 0 if step.share else any(each.seconds > 0 for each in kept)
+    if step.share:
+        kept = [structs.replace(each, share=round(each.seconds / step.seconds, 3)) for each in kept]
     told = Verdict.UNKNOWN if waiting and not kept else Verdict.OK
-    return Comparison(
-        verdict=Verdict.FAIL if is_longer and changes else told,
-        job_id=now.job_id,
-        against=against,
-        step=step,
-        changes=tuple(sorted(changes, key=lambda each: -abs(each.seconds))),
-        differences=differences(before, now),
+    return structs.replace(
+        found,
+        verdict=Verdict.FAIL if is_longer and kept else told,
+        step=step if kept else structs.replace(step, share=None),
+        changes=tuple(sorted(kept, key=lambda each: -abs(each.seconds))),
         smallest_seconds=_smallest(before, now, whole),
         notes=(*waiting, *_notes(before, now)),
     )
@@ -122,35 +182,26 @@ def _waiting_notes(step: Change, changes: Sequence[Change], whole: bool) -> tupl
     left = step.seconds - sum(each.seconds for each in changes)
     if not step.share or left / step.seconds < MOSTLY:
         return ()
-    what = f"{'+' if left > 0 else '-'}{seconds_text(abs(left))} of a step is waiting for"
-    if not whole:
-        return (Note("waiting", f"{what} other ranks, and whom they wait for may be one that was not seen"),)
-    text = (
-        f"{what} one another, in which no rank is the last more often than before: as where something else takes their"
-        " CPUs now and then"
-    )
-    return (Note("waiting", text),)
+    whom = "other ranks, and whom they wait for may be one that was not seen"
+    if whole:
+        whom = (
+            "one another, in which no rank is the last more often than before: as where something else takes their"
+            " CPUs now and then"
+        )
+    return (Note("waiting", f"{'+' if left > 0 else '-'}{seconds_text(abs(left))} of a step is waiting for {whom}"),)
 
 
 def _step_change(before: Digest, now: Digest, share: float) -> Change:
     """The change of the whole step: of the usual one, and of what few have, each where it is certain; its `share` is
     null where neither is."""
-    pairs = [(before.step, now.step), (before.rare, now.rare)]
-    certain = [pair for pair in pairs if _is_certain(*pair, before.step.seconds, DECISION_ERRORS, share)]
-    old = Estimate(sum(one.seconds for one, _ in pairs), _together_error(one for one, _ in certain or pairs[:1]))
-    seconds = sum(other.seconds - one.seconds for one, other in certain or pairs[:1])
-    new = Estimate(old.seconds + seconds, _together_error(other for _, other in certain or pairs[:1]))
-    change = _change(old, new, kind="step")
-    return change if certain else _with_share(change, None)
-
-
-def _together_error(found: Iterable[Estimate]) -> float:
-    return math.hypot(*(each.error for each in found))
-
-
-def is_changed(comparison: Comparison) -> bool:
-    """Whether the step as a whole takes longer or shorter for certain."""
-    return comparison.step is not None and comparison.step.share is not None
+    pairs = [_Pair(before.step, now.step), _Pair(before.rare, now.rare)]
+    certain = [pair for pair in pairs if pair.is_certain(_Bar(DECISION_ERRORS, share), before.step.seconds)]
+    told = certain or pairs[:1]
+    old, new = _sum([pair.before for pair in told]), _sum([pair.now for pair in told])
+    whole = before.step.seconds + before.rare.seconds
+    seconds = sum(pair.seconds for pair in told)
+    moved = _Pair(Estimate(whole, old.error), Estimate(whole + seconds, new.error))
+    return moved.change("step", share=1.0 if certain else None)
 
 
 def _too_short(digest: Digest, which: str) -> Iterator[Note]:
@@ -168,220 +219,219 @@ def _notes(before: Digest, now: Digest) -> Iterator[Note]:
             yield Note("partial", f"seen: {digest.ranks_seen} of {counted(digest.world_size, 'rank')} of {which}")
 
 
-def _error(before: Estimate, now: Estimate) -> float:
-    return math.hypot(before.error, now.error)
-
-
-def _limit(before: Estimate, now: Estimate, whole: float, errors: float, share: float) -> float:
-    """The least change that counts, in seconds a step."""
-    return max(errors * _error(before, now), share * whole)
-
-
-def _is_certain(before: Estimate, now: Estimate, whole: float, errors: float, share: float) -> bool:
-    """Whether the two differ, by their difference or by their ratio: what others take of a machine makes long times
-    as much more uncertain."""
-    change = abs(now.seconds - before.seconds)
-    return change > _limit(before, now, whole, errors, share) or (
-        change > _limit(before, now, whole, INTERVAL_ERRORS, share) and _errors_of_ratio(before, now) > errors
-    )
-
-
-def _errors_of_ratio(before: Estimate, now: Estimate) -> float:
-    """The logarithm of the ratio, in its standard errors by the delta method; 0.0 where there is no ratio."""
-    if before.seconds <= 0 or now.seconds <= 0:
-        return 0.0
-    error = math.hypot(before.error / before.seconds, now.error / now.seconds)
-    return abs(math.log(now.seconds / before.seconds)) / max(error, 1e-9)
-
-
-def _change(before: Estimate, now: Estimate, *, kind: str, shift: float = 0.0, **about: Any) -> Change:
-    """`shift`: what of the change belongs to another one, in seconds."""
-    seconds, half = now.seconds - before.seconds - shift, INTERVAL_ERRORS * _error(before, now)
-    return Change(
-        kind=kind,
-        before_seconds=_round(before.seconds),
-        now_seconds=_round(now.seconds),
-        seconds=_round(seconds),
-        low_seconds=_round(seconds - half),
-        high_seconds=_round(seconds + half),
-        ratio=_round(seconds / before.seconds) if before.seconds > 0 else None,
-        share=1.0,
-        **about,
-    )
-
-
-def _round(value: float) -> float:
-    return float(f"{value:.4g}")
-
-
-def _with_share(change: Change, of: float | None) -> Change:
-    return structs.replace(change, share=None if not of else round(change.seconds / of, 3))
-
-
-NOTHING: Final = Estimate(0.0, 0.0)
-
-
-class _Pair(NamedTuple):
+class _Row(NamedTuple):
     """A row in both runs, in one phase."""
 
-    row: DigestRow
-    before: Estimate
-    now: Estimate
+    of: DigestRow
+    pair: _Pair
 
-    @property
-    def seconds(self) -> float:
-        return self.now.seconds - self.before.seconds
+
+def _phases(before: Digest, now: Digest) -> Iterable[str]:
+    return dict.fromkeys((*before.phases, *now.phases))
 
 
 def _phase_changes(before: Digest, now: Digest, whole: float) -> Iterator[Change]:
-    for phase in dict.fromkeys((*before.phases, *now.phases)):
-        pairs = _pairs(before, now, phase)
-        common = _common(pairs, whole)
+    for phase in _phases(before, now):
+        rows = _rows(before, now, phase)
+        common = _common(rows, whole)
         if common is not None:
-            yield _change(common.before, common.now, kind="phase", phase=phase)
-        yield from _some_ranks(pairs, common.seconds if common else 0.0, whole, phase, now.rows)
+            yield common.change("phase", phase=phase)
+        yield from _some_ranks(rows, common.seconds if common else 0.0, whole, phase, now.rows)
 
 
-def _pairs(before: Digest, now: Digest, phase: str) -> list[_Pair]:
+def _rows(before: Digest, now: Digest, phase: str) -> list[_Row]:
     """The rows of the same ranks in both runs; where most have none, all of each run as one. A node that one run's
     digest does not name was there like all others that do its work."""
     old, new = ({row.ranks: row for row in it.rows} for it in (before, now))
     usual = [{row.alike: row for row in it.rows if row.whole} for it in (before, now)]
-    pairs = []
+    found = []
     for ranks in dict.fromkeys((*new, *old)):
         told = new.get(ranks) or old[ranks]
         one, other = old.get(ranks) or usual[0].get(told.alike), new.get(ranks) or usual[1].get(told.alike)
         if one and other:
-            pairs.append(_Pair(told, _own(before, one, phase), _own(now, other, phase)))
-    if 2 * len(pairs) > max(len(old), len(new)):
-        return pairs
-    whole = DigestRow((), None, 0, ())
-    return [_Pair(whole, *(_middle([_own(it, row, phase) for row in it.rows]) for it in (before, now)))]
+            found.append(_Row(told, _Pair(_own(before, one, phase), _own(now, other, phase))))
+    if 2 * len(found) > max(len(old), len(new)):
+        return found
+    return [_Row(DigestRow((), None, 0, ()), _of_all(before, now, phase))]
 
 
 def _own(digest: Digest, row: DigestRow, phase: str) -> Estimate:
     return row.own[digest.phases.index(phase)] if phase in digest.phases else NOTHING
 
 
-def _middle(found: Sequence[Estimate]) -> Estimate:
-    """The estimate in the middle, with the error in the middle: that of rows beside each other is not independent."""
-    seconds, errors = sorted(each.seconds for each in found), sorted(each.error for each in found)
-    return Estimate(seconds[(len(found) - 1) // 2], errors[len(found) // 2]) if found else NOTHING
+def _of_all(before: Digest, now: Digest, phase: str) -> _Pair:
+    return _Pair(*(_middle([_own(it, row, phase) for row in it.rows]) for it in (before, now)))
 
 
-def _common(pairs: Sequence[_Pair], whole: float) -> _Pair | None:
+def _common(rows: Sequence[_Row], whole: float) -> _Pair | None:
     """The row that stands for a change of nearly all ranks: the one in the middle by its change; None: there is none
     for certain. Its errors are those in the middle."""
-    pairs = [pair for pair in pairs if pair.row.whole] or pairs
-    ordered = sorted(pairs, key=lambda pair: pair.seconds)
-    middles = ordered[(len(ordered) - 1) // 2 : len(ordered) // 2 + 1]
-    chosen = min(middles, key=lambda pair: abs(pair.seconds))
-    change = chosen.seconds
-    like = sum(pair.seconds * math.copysign(1.0, change) > abs(change) / 2 for pair in pairs)
-    before, now = (sorted(getattr(pair, name).error for pair in pairs)[len(pairs) // 2] for name in ("before", "now"))
-    found = chosen._replace(before=Estimate(chosen.before.seconds, before), now=Estimate(chosen.now.seconds, now))
-    if like < ALL_SHARE * len(pairs) or not _is_certain(
-        found.before, found.now, whole, DECISION_ERRORS, MIN_STEP_SHARE
-    ):
+    pairs = sorted((row.pair for row in [row for row in rows if row.of.whole] or rows), key=lambda pair: pair.seconds)
+    chosen = min(pairs[(len(pairs) - 1) // 2 : len(pairs) // 2 + 1], key=lambda pair: abs(pair.seconds))
+    errors = [_middle(side).error for side in zip(*pairs, strict=True)]
+    found = _Pair(Estimate(chosen.before.seconds, errors[0]), Estimate(chosen.now.seconds, errors[1]))
+    if not found.is_certain(_ALL, whole):
         return None
-    return found
+    like = sum(pair.seconds / found.seconds > 0.5 for pair in pairs)
+    return found if like >= ALL_SHARE * len(pairs) else None
 
 
 def _some_ranks(
-    pairs: Sequence[_Pair], common: float, whole: float, phase: str, rows: Sequence[DigestRow]
+    rows: Sequence[_Row], common: float, whole: float, phase: str, all_rows: Sequence[DigestRow]
 ) -> Iterator[Change]:
     """The changes of some ranks alone, beyond what is `common` to all: one for those that take longer, and one for
     those that take shorter."""
-    pairs = [pair for pair in pairs if not pair.row.whole] if len({pair.row.alike for pair in pairs}) < 2 else pairs
-    if len(pairs) < 2:
+    rows = [row for row in rows if not row.of.whole] if len({row.of.alike for row in rows}) < 2 else rows
+    if len(rows) < 2:
         return
-    rest = sorted(abs(pair.seconds - common) for pair in pairs)
-    spread = QUARTER_TO_SIGMA * rest[(len(rest) - 1) // 4]
+    rest = sorted(abs(row.pair.seconds - common) for row in rows)
+    spread = PLACE_SPREAD * QUARTER_TO_SIGMA * rest[(len(rest) - 1) // 4]
     for sign in (1, -1):
-        hit = [pair for pair in pairs if _differs(pair, sign * (pair.seconds - common), whole, spread)]
-        if not hit:
-            continue
-        typical = sorted(hit, key=lambda pair: pair.seconds)[len(hit) // 2]
-        ranks, nodes = named_ranks([pair.row for pair in hit], rows)
-        yield _change(typical.before, typical.now, kind="phase", phase=phase, shift=common, ranks=ranks, nodes=nodes)
+        hit = [row for row in rows if sign * (row.pair.seconds - common) > max(row.pair.least(_SOME, whole), spread)]
+        if hit:
+            typical = sorted((row.pair for row in hit), key=lambda pair: pair.seconds)[len(hit) // 2]
+            those = {row.of.ranks for row in hit}
+            partly = {row.node for row in all_rows if row.ranks not in those}
+            nodes = tuple(node for node in dict.fromkeys(row.of.node for row in hit) if node and node not in partly)
+            yield typical.change("phase", common, phase=phase, ranks=_named_ranks(those), nodes=nodes)
 
 
-def _differs(pair: _Pair, beyond: float, whole: float, spread: float) -> bool:
-    limit = _limit(pair.before, pair.now, whole, PLACE_ERRORS, MIN_PLACE_SHARE)
-    return beyond > max(limit, PLACE_SPREAD * spread)
+def _named_ranks(rows: Iterable[Sequence[int]]) -> tuple[int, ...]:
+    """The first MAX_NAMED_RANKS of the ranks that `rows` have, as a digest's row has its own."""
+    runs = (run for numbers in rows for run in parse_runs(list(numbers), _WORLD))
+    found = {rank for run in runs for rank in members_of([run._replace(length=min(run.length, MAX_NAMED_RANKS))])}
+    return tuple(sorted(found)[:MAX_NAMED_RANKS])
 
 
 def _operation_changes(before: Digest, now: Digest, whole: float) -> Iterator[Change]:
     """Where one of the runs tells no operations, all collectives together."""
-    if not (before.operations and now.operations):
-        if before.waits and now.waits and _is_certain(
-            before.waits, now.waits, whole, DECISION_ERRORS, MIN_STEP_SHARE
-        ):  # fmt: skip
-            yield _change(before.waits, now.waits, kind="collectives")
-        return
-    old, new = _by_kind(before.operations), _by_kind(now.operations)
-    for name in dict.fromkeys((*old, *new)):
-        for one, other in _matched(old.get(name, []), new.get(name, [])):
-            change = _operation_change(one, other, whole)
-            if change is not None:
-                yield change
+    if before.operations and now.operations:
+        for old, new in _matched(before, now):
+            yield from _operation_change(old, new, whole)
+    elif before.waits and now.waits and (pair := _Pair(before.waits, now.waits)).is_certain(_ALL, whole):
+        yield pair.change("collectives")
 
 
-def _by_kind(operations: Sequence[DigestOperation]) -> dict[tuple[str, str, int], list[DigestOperation]]:
-    return grouped(operations, lambda each: (each.op, each.role, each.members))
+Operations = Sequence[DigestOperation]
 
 
-def _matched(
-    old: Sequence[DigestOperation], new: Sequence[DigestOperation]
-) -> list[tuple[DigestOperation | None, DigestOperation | None]]:
+def _matched(before: Digest, now: Digest) -> Iterator[tuple[Operations, Operations]]:
     """The operations of one kind by their sizes, where these are as they were; else all sizes together."""
-    sizes = [{_size_class(each): each for each in side} for side in (old, new)]
-    if sizes[0].keys() == sizes[1].keys():
-        return [(sizes[0][size], sizes[1][size]) for size in sizes[0]]
-    return [(_together(old), _together(new))]
+    old, new = (grouped(it.operations, lambda each: (each.op, each.role, each.members)) for it in (before, now))
+    for kind in dict.fromkeys((*old, *new)):
+        sizes = [{_size_class(each): each for each in side.get(kind, ())} for side in (old, new)]
+        if sizes[0].keys() == sizes[1].keys():
+            yield from (([sizes[0][size]], [sizes[1][size]]) for size in sizes[0])
+        else:
+            yield old.get(kind, ()), new.get(kind, ())
 
 
 def _size_class(operation: DigestOperation) -> int:
     return int(math.log2(operation.size_bytes) // 2) if operation.size_bytes else -1
 
 
-def _together(operations: Sequence[DigestOperation]) -> DigestOperation | None:
-    if not operations:
-        return None
-    usual, slowest = (
-        Estimate(
-            sum(getattr(each, name).seconds for each in operations),
-            math.hypot(*(getattr(each, name).error for each in operations)),
-        )
-        for name in ("usual", "slowest")
-    )
-    total = sum(each.bytes for each in operations)
-    return structs.replace(operations[0], size_bytes=None, bytes=total, usual=usual, slowest=slowest)
-
-
-def _operation_change(old: DigestOperation | None, new: DigestOperation | None, whole: float) -> Change | None:
-    told = new or old
-    if told is None:
-        return None
-    about: dict[str, Any] = {"op": told.op, "role": told.role, "members": told.members, "size_bytes": told.size_bytes}
-    pairs = [(getattr(old, name, NOTHING), getattr(new, name, NOTHING)) for name in ("usual", "slowest")]
-    if _is_certain(*pairs[0], whole, DECISION_ERRORS, MIN_STEP_SHARE):
-        return _change(*pairs[0], kind="operation", **about)
-    if told.groups > 1 and _is_certain(*pairs[1], whole, PLACE_ERRORS, MIN_PLACE_SHARE):
-        return _change(*pairs[1], kind="operation", ranks=named_ranks_of(told), **about)
-    return None
-
-
-def named_ranks_of(operation: DigestOperation) -> tuple[int, ...]:
-    ranks, _ = named_ranks([DigestRow(operation.slowest_ranks, None, 0, ())], ())
-    return ranks
+def _operation_change(old: Operations, new: Operations, whole: float) -> Iterator[Change]:
+    """The change of an operation in the group in the middle, else in the slowest of several."""
+    told = (new or old)[0]
+    size = told.size_bytes if len(old) == len(new) == 1 and _size_class(old[0]) == _size_class(told) else None
+    about: dict[str, Any] = {"op": told.op, "role": told.role, "members": told.members, "size_bytes": size}
+    usual = _Pair(*(_sum([each.usual for each in side]) for side in (old, new)))
+    slowest = _Pair(*(_sum([each.slowest for each in side]) for side in (old, new)))
+    if usual.is_certain(_ALL, whole):
+        yield usual.change("operation", **about)
+    elif told.groups > 1 and slowest.is_certain(_SOME, whole):
+        yield slowest.change("operation", ranks=_named_ranks([told.slowest_ranks]), **about)
 
 
 def _smallest(before: Digest, now: Digest, whole: float) -> dict[str, float]:
     """The least change in all ranks that would have been seen, of each phase that every step has."""
-    limits = {}
-    for phase in dict.fromkeys((*before.phases, *now.phases)):
-        if not phase.endswith(IN_FEW_STEPS) and phase not in SCRIPT_PHASES:
-            one, other = (_middle([_own(it, row, phase) for row in it.rows]) for it in (before, now))
-            limits[phase] = _round(_limit(one, other, whole, DECISION_ERRORS, MIN_STEP_SHARE))
-    return limits
+    told = (it for it in _phases(before, now) if not it.endswith(IN_FEW_STEPS) and it not in SCRIPT_PHASES)
+    return {phase: _round(_of_all(before, now, phase).least(_ALL, whole)) for phase in told}
+
+
+# What is not as it was: whether two runs can be compared at all, and what else changed between them.
+
+CALLS_RATIO: Final = 0.1
+"""The share by which the number of an operation's collectives may differ: some come every few steps alone."""
+
+WORK_RATIO: Final = 0.01
+"""The share by which the elements of input may differ. Our own choice: what they cost is then below what is told."""
+
+BYTES_RATIO: Final = 0.02
+"""The share by which the bytes of an operation may differ. Our own choice: padding and last batches differ by less."""
+
+_FIRST: Final = ("torch", "nccl", "cuda", "hip", "driver", "gpu", "kernel", "os", "image", "python", "deepspeed")
+"""The names that are told first: an image's own versions."""
+
+
+def not_alike(before: Digest, now: Digest) -> tuple[Difference, ...]:
+    """Why the two do not do the same work: script, ranks, groups, collectives a step. What one does not tell counts for
+    nothing."""
+    rows = (
+        Difference("script", before.script or "", now.script or ""),
+        Difference("world size", str(before.world_size), str(now.world_size)),
+        Difference("groups", ", ".join(before.layout), ", ".join(now.layout)),
+    )
+    told = (row for row in rows if row.before and row.now and row.before != row.now)
+    return (*told, *_numbers(before.calls, now.calls, CALLS_RATIO, "{:.3g}".format, COUNTED_CALLS))
+
+
+def _numbers(
+    before: Mapping[str, float],
+    now: Mapping[str, float],
+    ratio: float,
+    text: Callable[[float], str],
+    counted_from: float = 0.0,
+) -> Iterator[Difference]:
+    """The numbers a step that differ by more than `ratio`, where both runs have some. Of small numbers, as of what
+    comes now and then, a difference below half of `counted_from` is none."""
+    for name in sorted(before.keys() | now.keys()) if before and now else ():
+        old, new = before.get(name, 0.0), now.get(name, 0.0)
+        most = max(old, new)
+        if most >= counted_from and abs(new - old) > max(ratio * most, counted_from / 2):
+            yield Difference(f"{name} a step", text(old), text(new))
+
+
+def differences(before: Digest, now: Digest) -> tuple[Difference, ...] | None:
+    """Versions, variables, settings, sizes and nodes that are not as they were; None where neither run tells of the
+    first three."""
+    work = [{"elements of input": it.work} if it.work else {} for it in (before, now)]
+    old, new = _bytes(before), _bytes(now)
+    both = old.keys() & new.keys()  # a digest has no room for all
+    sizes = (
+        *_numbers(work[0], work[1], WORK_RATIO, "{:,.0f}".format),
+        *_numbers({name: old[name] for name in both}, {name: new[name] for name in both}, BYTES_RATIO, size_text),
+        *_nodes(before, now),
+    )
+    if not before.environment or not now.environment:
+        return sizes or None
+    names = sorted(
+        before.environment.keys() | now.environment.keys(),
+        key=lambda it: (_FIRST.index(it) if it in _FIRST else len(_FIRST), it),
+    )
+    rows = (Difference(name, before.environment.get(name, ""), now.environment.get(name, "")) for name in names)
+    return (*(row for row in rows if row.before != row.now), *sizes)
+
+
+def _bytes(digest: Digest) -> dict[str, float]:
+    """What an operation of a group moves in a step."""
+    of_kind = grouped(digest.operations, lambda each: f"bytes of {each.op} in {each.role} of {each.members}")
+    return {name: sum(each.bytes for each in operations) for name, operations in of_kind.items()}
+
+
+def size_text(size: float) -> str:
+    """`4.19 MB`: as many digits as tell two sizes apart that differ by BYTES_RATIO."""
+    for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size >= factor:
+            return f"{size / factor:.3g} {unit}"
+    return f"{size:.0f} B"
+
+
+def _nodes(before: Digest, now: Digest) -> Iterator[Difference]:
+    """The nodes that left and came; of a very large job those that the digests name. Of a run of which not all ranks
+    were seen no node is known to be missing."""
+    left, new = sorted(set(before.nodes) - set(now.nodes)), sorted(set(now.nodes) - set(before.nodes))
+    left = left if now.ranks_seen >= now.world_size else []
+    new = new if before.ranks_seen >= before.world_size else []
+    if before.nodes and now.nodes and (left or new):
+        yield Difference("nodes", ", ".join(left), ", ".join(new))

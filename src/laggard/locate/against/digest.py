@@ -1,9 +1,24 @@
-"""Makes the digest of a run: what its steps are made of, and what surrounds it. Pure."""
+"""Makes the digest of a run: what its steps are made of, and what surrounds it; each time with how much it may be
+wrong. Pure.
+
+Successive steps are not independent: what else runs on a machine slows many in a row. So a run is cut into blocks of
+steps that follow one another, and the blocks count as the observations (batch means: Schmeiser, Batch size effects in
+the analysis of simulation output, Operations Research 30, 1982, who finds 10 to 30 of them enough). Others on a machine
+make steps longer and never shorter, so that a block's value is the lower quartile of its steps. Of the blocks a fifth
+is trimmed at each end, with the standard error of Yuen (The two-sample trimmed t for unequal population variances,
+Biometrika 61, 1974). Where neighbouring blocks still go together, the variance grows as that of a first-order
+autoregression, by (1 + r) / (1 - r) for their correlation r (Law, Simulation Modeling and Analysis).
+
+Two runs of one program differ by more than that: each has one placement of its memory, its own neighbours and one
+temperature. RUN_SHARE of the spread between a run's own blocks is taken for that: a run whose speed changes while it
+runs says of itself that the next one may be as different.
+"""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -12,23 +27,107 @@ from numpy.typing import NDArray
 from laggard.kit.constants import OPS, PHASES, SCRIPT_PHASES
 from laggard.kit.majority import grouped
 from laggard.kit.words import printable_line
-from laggard.locate.against.estimate import beyond_usual, mean_seconds, rare_seconds, usual_seconds
 from laggard.locate.job_timings import WARM_UP_STEPS, Floats, JobTimings
 from laggard.locate.links.channels import Channel, Transfers, channels_and_transfers
-from laggard.locate.medians import distinct, last_axis_median, median
+from laggard.locate.medians import last_axis_median, median
 from laggard.locate.step_tables import over_phases
 from laggard.rankfile.fact_names import member_runs
-from laggard.wire.digest import (
-    IN_FEW_STEPS,
-    MAX_NODES,
-    MAX_OPERATIONS,
-    MAX_ROWS,
-    MAX_TEXT,
-    Digest,
-    DigestOperation,
-    DigestRow,
-    Estimate,
-)
+from laggard.wire import digest as wire
+from laggard.wire.digest import IN_FEW_STEPS, MAX_ROWS, Digest, DigestOperation, DigestRow, Estimate
+
+MIN_STEPS: Final = 16
+"""The least number of steps after the warm-up: eight blocks of two."""
+
+MAX_BLOCKS: Final = 10
+
+QUANTILE: Final = 0.25
+"""The part of a block's steps that are shorter than its value. Our own choice: the middle of the half that others on
+the machine spare."""
+
+TRIMMED: Final = 0.2
+"""The part of the blocks that is trimmed at each end, as Yuen does."""
+
+RUN_SHARE: Final = 0.5
+"""The share of the blocks' standard deviation that is taken for the difference of one run from the next. Our own
+choice, by pairs of runs without a change on two cores that others use, too, as tests/locate/against makes them."""
+
+MAX_CORRELATION: Final = 0.8
+"""The largest correlation of neighbouring blocks that is used: with it about one of ten blocks is independent."""
+
+EVEN_RATIO: Final = 1.34
+"""The ratio of the longest distance between two to the shortest up to which something comes at even distances."""
+
+EDGE_ERROR: Final = 0.5
+"""The standard deviation, at most, of how often something regular and rare comes within a window of steps."""
+
+NOTHING: Final = Estimate(0.0, 0.0)
+
+
+def usual_seconds(series: Floats) -> Estimate:
+    """What a part that every step has takes, in seconds a step; `series` [S] ascends by step, nan is not known."""
+    return _of_blocks([_lower_quartile(block) for block in _blocks(series)])
+
+
+def mean_seconds(series: Floats) -> Estimate:
+    """The same for what may be in one step and not in the next, as waiting for a data loader: the mean."""
+    return _of_blocks([float(block.mean()) for block in _blocks(series)])
+
+
+def rare_seconds(series: Floats) -> Estimate:
+    """What few steps have takes, such as a checkpoint, in seconds a step on average of all. Where it comes at even
+    distances, a window has one more or less of it; where it does not, they come as in a compound Poisson process, of
+    which the sum of the squares is the variance of the sum; where they come in clusters, as much as blocks of steps
+    differ by may be the next run's."""
+    known = series[np.isfinite(series)]
+    at = np.flatnonzero(known > 0)
+    if not len(at):
+        return NOTHING
+    there, gaps = known[at], np.diff(at)
+    if len(gaps) > 1 and gaps.max() <= EVEN_RATIO * gaps.min():
+        spread = there.std() / math.sqrt(len(at)) * len(at) / len(known)
+        error = math.hypot(spread, EDGE_ERROR * there.mean() / len(known))
+    else:
+        by_chance = math.sqrt((there**2).sum()) / len(known)
+        error = math.hypot(by_chance, np.std([block.mean() for block in _blocks(known)]))
+    return Estimate(float(known.mean()), error)
+
+
+def beyond_usual(series: Floats, least: float) -> Floats:
+    """[S]: what each of `series` is beyond the usual, where that is twice as much and `least` seconds more; else 0."""
+    known = series[np.isfinite(series)]
+    usual = _lower_quartile(known) if len(known) else 0.0
+    excess: Floats = np.where(series - usual > max(usual, least), series - usual, 0.0)
+    return np.where(np.isfinite(series), excess, np.nan)
+
+
+def _lower_quartile(values: Floats) -> float:
+    """np.quantile(values, QUANTILE) in a tenth of its time: a digest takes thousands of them."""
+    return float(np.interp(QUANTILE * (len(values) - 1), np.arange(len(values)), np.sort(values)))
+
+
+def _blocks(series: Floats) -> list[Floats]:
+    """The blocks of steps that follow one another; one of a zero where nothing is known."""
+    known = series[np.isfinite(series)].astype(np.float64)
+    if not len(known):
+        return [np.zeros(1)]
+    return np.array_split(known, max(1, min(MAX_BLOCKS, len(known) // 2)))
+
+
+def _of_blocks(blocks: Sequence[float]) -> Estimate:
+    """The trimmed mean of the blocks' values, in the order of time, and its error with what the next run may differ
+    by."""
+    count = len(blocks)
+    if count < 2:
+        return Estimate(blocks[0], math.inf)
+    values, ordered, cut = np.array(blocks), np.sort(blocks), int(TRIMMED * count)
+    inner = np.clip(values, ordered[cut], ordered[count - cut - 1])
+    variance = float(inner.var(ddof=1)) / (1 - 2 * cut / count) ** 2
+    apart = inner - inner.mean()
+    lag_one = float((apart[1:] * apart[:-1]).sum()) / (float((apart**2).sum()) or 1.0)
+    correlation = min(max(lag_one, 0.0), MAX_CORRELATION)
+    of_mean = variance / count * (1 + correlation) / (1 - correlation)
+    return Estimate(float(ordered[cut : count - cut].mean()), math.sqrt(of_mean + RUN_SHARE**2 * variance))
+
 
 WARM_UP_RATIO: Final = 1.25
 """The ratio to the run's median from which on a step at the beginning still belongs to the warm-up: compiling, filling
@@ -149,7 +248,7 @@ def digest_of(timings: JobTimings, about: Described) -> Digest | None:
         layout=_layout(timings, calls) if layout is None else layout,
         calls={name: round(count, 3) for name, count in calls.items()},
         work=_work(timings),
-        nodes=tuple(names[:MAX_NODES]),
+        nodes=tuple(names[: wire.MAX_NODES]),
         environment=dict(about.environment or timings.environment),
         healthy=about.healthy,
     )
@@ -162,7 +261,7 @@ def _rounded(found: Estimate) -> Estimate:
 
 
 def _text(text: str) -> str:
-    return printable_line(text, MAX_TEXT)
+    return printable_line(text, wire.MAX_TEXT)
 
 
 def _waits(timings: JobTimings, steps: SteadySteps) -> Estimate | None:
@@ -181,6 +280,8 @@ def _work(timings: JobTimings) -> float:
 
 
 class _Place(NamedTuple):
+    """Ranks that have a row together. `whole`: all that do the same work."""
+
     columns: NDArray[np.int64]
     node: str | None
     alike: int
@@ -191,21 +292,18 @@ def _rows(timings: JobTimings, steps: SteadySteps) -> tuple[tuple[str, ...], tup
     """The phases that are long enough to be told, and the rows."""
     places = _places(timings, steps)
     whole = median(steps.duration)
-    found = [_own(_middle_rank(steps.phases, place.columns), whole) for place in places]
-    longest: dict[str, float] = {}
-    for own in found:
-        for name, estimate in own.items():
-            longest[name] = max(estimate.seconds, longest.get(name, 0.0))
-    kept = tuple(name for name, seconds in longest.items() if seconds > MIN_PHASE_SHARE * whole)
-    return kept, tuple(
+    own = [tuple(_own(_middle_rank(steps.phases, place.columns), whole)) for place in places]
+    longest = [max(each.seconds for each in of_all) for of_all in zip(*own, strict=True)]
+    kept = [part for part, seconds in enumerate(longest) if seconds > MIN_PHASE_SHARE * whole]
+    return tuple(ALL_PARTS[part] for part in kept), tuple(
         DigestRow(
             ranks=_runs(timings.ranks[place.columns]),
             node=_text(place.node) if place.node else None,
             alike=place.alike,
-            own=tuple(_rounded(own[name]) for name in kept),
+            own=tuple(_rounded(of_place[part]) for part in kept),
             whole=place.whole,
         )
-        for place, own in zip(places, found, strict=True)
+        for place, of_place in zip(places, own, strict=True)
     )
 
 
@@ -215,20 +313,16 @@ def _middle_rank(phases: Floats, columns: NDArray[np.int64]) -> Floats:
     return last_axis_median(np.moveaxis(phases[:, some], 1, -1))
 
 
-def _own(series: Floats, whole: float) -> dict[str, Estimate]:
-    """The own time by phase, from `series` [S, P]; what few steps have of a phase is one of its own."""
-    found = {}
-    for phase, name in enumerate(PHASES):
-        column = series[:, phase]
+def _own(series: Floats, whole: float) -> Iterator[Estimate]:
+    """The own time of each of ALL_PARTS, from `series` [S, P]; what few steps have of a phase is one of its own."""
+    for phase, column in enumerate(series.T):
         known = column[np.isfinite(column)]
         if phase in RARE or (len(known) and (known > 0).mean() < RARE_SHARE):
-            found[name] = rare_seconds(column)
+            yield from (rare_seconds(column), NOTHING)
         elif phase == INPUT:
-            found[name] = mean_seconds(column)
+            yield from (mean_seconds(column), NOTHING)
         else:
-            found[name] = usual_seconds(column)
-            found[name + IN_FEW_STEPS] = rare_seconds(beyond_usual(column, FEW_STEPS_SHARE * whole))
-    return {name: found.get(name, Estimate(0.0, 0.0)) for name in ALL_PARTS}
+            yield from (usual_seconds(column), rare_seconds(beyond_usual(column, FEW_STEPS_SHARE * whole)))
 
 
 def _runs(ranks: NDArray[np.int64]) -> tuple[int, ...]:
@@ -238,32 +332,23 @@ def _runs(ranks: NDArray[np.int64]) -> tuple[int, ...]:
 
 
 def _places(timings: JobTimings, steps: SteadySteps) -> list[_Place]:
-    """Each rank; of a job of more ranks each node; of one of more nodes the kinds of work, and the nodes that differ
-    the most from what others of their kind take."""
-    count = len(timings.ranks)
-    alike = np.zeros(count, np.int64) if timings.positions is None else timings.positions.astype(np.int64)
-    if count <= MAX_ROWS:
-        return [_Place(np.array([at]), timings.nodes[at], int(alike[at])) for at in range(count)]
-    for split in (True, False):  # ranks of one node may do different work
-        of_nodes = _of_nodes(timings.nodes, alike, split)
+    """Each rank; of a job of more ranks each node, with the ranks that do different work apart where there is room; of
+    one of more nodes the kinds of work, and the nodes that differ the most from what others of their kind take."""
+    columns, nodes = range(len(timings.ranks)), timings.nodes
+    alike = [0] * len(columns) if timings.positions is None else timings.positions.tolist()
+    of_nodes: list[_Place] = []
+    for together in (lambda at: at, lambda at: (nodes[at], alike[at]), lambda at: nodes[at]):
+        places = grouped(columns, together).values()
+        of_nodes = [_Place(np.array(those), nodes[those[0]], alike[those[0]]) for those in places]
         if len(of_nodes) <= MAX_ROWS:
             return of_nodes
-    kinds = [
-        _Place(np.flatnonzero(alike == kind), None, kind, whole=True)
-        for kind in distinct(alike).tolist()[: MAX_ROWS // 2]
-    ]
+    kinds = grouped(columns, alike.__getitem__)
+    whole = [_Place(np.array(kinds[kind]), None, kind, whole=True) for kind in sorted(kinds)[: MAX_ROWS // 2]]
     busy = [median(over_phases(np.nan_to_num(steps.phases[:, place.columns]))) for place in of_nodes]
-    usual = {
-        kind: median(np.array([busy[at] for at, it in enumerate(of_nodes) if it.alike == kind]))
-        for kind in {it.alike for it in of_nodes}
-    }
-    farthest = sorted(range(len(of_nodes)), key=lambda n: -abs(busy[n] - usual[of_nodes[n].alike]))
-    return [*kinds, *(of_nodes[n] for n in sorted(farthest[: MAX_ROWS - len(kinds)]))]
-
-
-def _of_nodes(nodes: Sequence[str | None], alike: NDArray[np.int64], split: bool) -> list[_Place]:
-    places = grouped(range(len(nodes)), lambda at: (nodes[at], int(alike[at]) if split else 0))
-    return [_Place(np.array(those), node, int(alike[those[0]])) for (node, _), those in places.items()]
+    by_kind = grouped(range(len(of_nodes)), lambda at: of_nodes[at].alike)
+    usual = {kind: median(np.array([busy[at] for at in those])) for kind, those in by_kind.items()}
+    farthest = sorted(range(len(of_nodes)), key=lambda at: -abs(busy[at] - usual[of_nodes[at].alike]))
+    return [*whole, *(of_nodes[at] for at in sorted(farthest[: MAX_ROWS - len(whole)]))]
 
 
 def _role(name: str) -> str:
@@ -271,30 +356,25 @@ def _role(name: str) -> str:
 
 
 def _calls(timings: JobTimings, steps: SteadySteps, known: Mapping[str, float] | None) -> dict[str, float]:
-    """Collectives a step of a rank, by operation and role."""
-    if timings.collectives is None or not len(timings.collectives.op):
+    """Collectives a step of a rank, by operation and role; those that are `known` where the timings hold none."""
+    found = timings.collectives
+    if found is None or not len(found.op):
         return {_text(name): count for name, count in (known or {}).items()}
-    collectives = timings.collectives
-    records = np.flatnonzero(np.isin(collectives.step, steps.numbers) & (collectives.op >= 0))
-    roles = [_role(group.role) for group in timings.collectives.groups]
-    pairs = np.stack((timings.collectives.op[records].astype(np.int64), timings.collectives.group[records]))
+    kept = np.isin(found.step, steps.numbers) & (found.op >= 0)
     counts: Counter[str] = Counter()
-    found, number = np.unique(pairs, axis=1, return_counts=True)
-    for (op, group), count in zip(found.T.tolist(), number.tolist(), strict=True):
-        counts[f"{OPS[op]} {roles[group]}"] += count
+    for (op, group), number in Counter(zip(found.op[kept].tolist(), found.group[kept].tolist(), strict=True)).items():
+        counts[f"{OPS[op]} {_role(found.groups[group].role)}"] += number
     rows = len(steps.numbers) * len(timings.ranks)
     return {name: count / rows for name, count in sorted(counts.items())[:64]}
 
 
 def _layout(timings: JobTimings, calls: Mapping[str, float]) -> tuple[str, ...]:
-    """The groups of the roles in which there are collectives step after step."""
-    if timings.collectives is None:
-        return ()
-    return layout_text(((_role(it.role), len(it.ranks)) for it in timings.collectives.groups if it.ranks), calls)
+    groups = timings.collectives.groups if timings.collectives else ()
+    return layout_text(((_role(it.role), len(it.ranks)) for it in groups if it.ranks), calls)
 
 
-def layout_text(groups: Iterator[tuple[str, int]], calls: Mapping[str, float]) -> tuple[str, ...]:
-    """`groups`: role and size of each group."""
+def layout_text(groups: Iterable[tuple[str, int]], calls: Mapping[str, float]) -> tuple[str, ...]:
+    """The groups of the roles in which there are collectives step after step. `groups`: role and size of each."""
     used = {name.partition(" ")[2] for name, count in calls.items() if count >= COUNTED_CALLS}
     counts = Counter(group for group in groups if group[0] in used)
     return tuple(f"{count} x {role} of {size}" for (role, size), count in sorted(counts.items())[:64])
@@ -303,7 +383,7 @@ def layout_text(groups: Iterator[tuple[str, int]], calls: Mapping[str, float]) -
 class _Kind(NamedTuple):
     """Collectives that are told as one. `size_class`: four times as large is another one."""
 
-    op: int
+    op: str
     role: str
     members: int
     size_class: int
@@ -313,48 +393,42 @@ def _operations(timings: JobTimings, steps: SteadySteps) -> tuple[DigestOperatio
     if timings.collectives is None or not len(timings.collectives.op):
         return ()
     channels, transfers = channels_and_transfers(timings, timings.collectives)
-    place = np.minimum(np.searchsorted(steps.numbers, transfers.step), len(steps.numbers) - 1)
-    known = np.flatnonzero(steps.numbers[place] == transfers.step)
-    kinds: dict[_Kind, list[int]] = {}
-    size_class = np.where(transfers.size > 0, np.log2(np.maximum(transfers.size, 1)) // 2, -1).astype(np.int64)
-    for row in known.tolist():
+    size_class = np.where(transfers.size > 0, np.log2(np.maximum(transfers.size, 1)) // 2, -1).astype(int).tolist()
+
+    def kind_of(row: int) -> _Kind:
         channel = channels[int(transfers.channel[row])]
-        kind = _Kind(int(transfers.op[row]), _role(channel.role), len(channel.columns), int(size_class[row]))
-        kinds.setdefault(kind, []).append(row)
-    found = [
-        _operation(kind, np.array(rows), place, transfers, channels, len(steps.numbers), timings)
-        for kind, rows in kinds.items()
-    ]
-    return tuple(sorted(found, key=lambda it: -it.slowest.seconds)[:MAX_OPERATIONS])
+        return _Kind(OPS[int(transfers.op[row])], _role(channel.role), len(channel.columns), size_class[row])
+
+    alike = grouped(np.flatnonzero(np.isin(transfers.step, steps.numbers)).tolist(), kind_of)
+    found = [_operation(kind, np.array(rows), steps, transfers, channels, timings) for kind, rows in alike.items()]
+    return tuple(sorted(found, key=lambda it: -it.slowest.seconds)[: wire.MAX_OPERATIONS])
 
 
 def _operation(
     kind: _Kind,
     rows: NDArray[np.int64],
-    place: NDArray[np.int64],
+    steps: SteadySteps,
     transfers: Transfers,
     channels: Sequence[Channel],
-    steps: int,
     timings: JobTimings,
 ) -> DigestOperation:
     those, position = np.unique(transfers.channel[rows], return_inverse=True)
-    cells = place[rows] * len(those) + position.reshape(-1)
-    shape = steps, len(those)
-    count = np.bincount(cells, minlength=steps * len(those)).reshape(shape)
-    weights = np.nan_to_num(transfers.least[rows])
-    seconds: Floats = np.bincount(cells, weights, steps * len(those)).reshape(shape).astype(np.float64)
+    shape = len(steps.numbers), len(those)
+    cells = np.searchsorted(steps.numbers, transfers.step[rows]) * len(those) + position.reshape(-1)
+    count = np.bincount(cells, minlength=shape[0] * shape[1]).reshape(shape)
+    summed = np.bincount(cells, np.nan_to_num(transfers.least[rows]), count.size).reshape(shape)
     is_usual = float((count > 0).mean()) >= RARE_SHARE
-    seconds = np.where(count > 0, seconds, np.nan) if is_usual else seconds
+    seconds: Floats = np.where((count > 0) | (not is_usual), summed, np.nan)
     slowest = int(np.argmax(np.nanmean(seconds, axis=0)))
     estimate = usual_seconds if is_usual else rare_seconds
     sizes = transfers.size[rows]
     return DigestOperation(
-        op=OPS[kind.op],
+        op=kind.op,
         role=kind.role,
         members=kind.members,
         groups=len(those),
         size_bytes=int(sizes.mean()) if kind.size_class >= 0 else None,
-        bytes=float(f"{max(0.0, float(sizes.sum())) / shape[0] / shape[1]:.6g}"),
+        bytes=float(f"{max(0.0, float(sizes.sum())) / count.size:.6g}"),
         count=round(float(count.mean()), 3),
         usual=_rounded(estimate(last_axis_median(seconds))),
         slowest=_rounded(estimate(seconds[:, slowest])),

@@ -24,8 +24,8 @@ from laggard.kit.constants import PHASES
 from laggard.kit.words import joined, ranks_text, seconds_text
 from laggard.locate.explanation import has_cause
 from laggard.locate.job_timings import Floats, JobTimings
-from laggard.locate.live_positions import MIN_GROUPS, GroupPlaces
 from laggard.locate.medians import distinct, last_axis_median, median, median_over_steps
+from laggard.locate.positions import MIN_GROUPS, GroupPlaces
 from laggard.locate.slow.significance import SLOW_RATIO
 from laggard.locate.slow.steps import MIN_STEPS, Steps, node_numbers
 from laggard.locate.slow.uneven_work import MAX_UPDATE_RATIO, MIN_UPDATE_SHARE
