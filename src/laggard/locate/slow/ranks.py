@@ -75,8 +75,8 @@ def slow_ranks(steps: Steps, nodes: Sequence[str | None]) -> Compared:
             judged = _judged_ranks(steps, culprits)
             new = [_slow(steps, (each.unit,), False, each, steps.excess[:, each.unit]) for each in judged.slow]
             if judged.doubted is not None:
-                each = judged.doubted
-                doubted = _slow(steps, (each.unit,), False, each, steps.excess[:, each.unit]), each.needed
+                one = judged.doubted
+                doubted = _slow(steps, (one.unit,), False, one, steps.excess[:, one.unit]), one.needed
         found += new
         culprits[[column for each in new for column in each.columns]] = True
         disturbed = _disturbed(steps, culprits, new)
@@ -84,7 +84,8 @@ def slow_ranks(steps: Steps, nodes: Sequence[str | None]) -> Compared:
             break
         steps = steps.without(culprits, disturbed)
     if not found:
-        return Compared([], *(doubted or (None, 0)), _fast_ranks(steps))
+        who, needed = doubted or (None, 0)
+        return Compared([], who, needed, _fast_ranks(steps))
     return Compared(sorted(_by_machine(steps, found, machine), key=lambda each: -each.excess))
 
 
@@ -100,7 +101,7 @@ def _fast_ranks(steps: Steps) -> tuple[int, ...]:
 
 def _judged_ranks(steps: Steps, culprits: NDArray[np.bool_]) -> Judged:
     known = np.isfinite(steps.excess).sum(axis=0) >= MIN_KNOWN
-    mirrors = {}
+    mirrors: dict[int, int] = {}
     for pair in (pair for columns in steps.peers.classes if columns.shape[1] == 2 for pair in columns.tolist()):
         mirrors |= {pair[0]: pair[1], pair[1]: pair[0]}
     found = judge(Units(steps.excess, known & ~culprits, mirrors, steps.past.error), steps.duration, steps.live)
