@@ -182,9 +182,10 @@ def test_a_threshold_that_decides_is_told_by_name(handful: Sequence[Case]) -> No
     assert f"{len(asked)} thresholds, each moved by x40: 1 decide a case; 1 cases were asked twice" in report
     assert "- slow.intermittent: LEVELS[0][0], LEVELS[0][1]" in report
     assert (
-        "Never read (4):\n\n- slow.intermittent: DOUBTED_COST, DOUBTED_EPISODES, DOUBTED_SECONDS\n- corrupt:" in report
+        "Never read (4):\n\n- slow.intermittent: DOUBTED_COST, DOUBTED_EPISODES, DOUBTED_SECONDS\n- partial_verdict:"
+        in report
     )
-    assert value_of(slow_ratio) == 0.025 and len(bindings(*slow_ratio[:2])) == 4
+    assert value_of(slow_ratio) == 0.025 and len(bindings(*slow_ratio[:2])) == 3
 
 
 def test_of_a_group_those_are_found_that_change_something_by_themselves() -> None:
@@ -203,7 +204,7 @@ def test_of_a_group_those_are_found_that_change_something_by_themselves() -> Non
 
 def test_answers_are_kept_and_a_line_that_was_cut_off_is_none(tmp_path: Path) -> None:
     journal = tmp_path / "answers.jsonl"
-    read = "slow.moments:LONG_STEPS"
+    read = "slow.ranks:LONG_STEPS"
     lines = (
         [FIRST, "fluid/nic/1", True, 0, ["bursts"], ["bursts"], {"bursts": [False, 3, ""]}, [read], {}],
         [AGAIN, "fluid/nic/1", True, 0, [], [], {}, [read], {read: 2.0}],

@@ -13,6 +13,7 @@ import pytest
 from support.waiting import wait_for
 
 from laggard.kit import http_server as module
+from laggard.kit import shares
 from laggard.kit.http_message import HttpError, Request, Response, bind
 from laggard.kit.http_server import Server
 
@@ -32,6 +33,7 @@ class Running(NamedTuple):
 @pytest.fixture
 def running(monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
     monkeypatch.setattr(module, "is_of_own_machine", lambda *_: False)  # each address stands for a machine
+    monkeypatch.setattr(shares, "HALF_LIFE_SECONDS", float("inf"))  # however long a busy machine takes
     go_on, waiting = threading.Event(), threading.Semaphore(0)
 
     def handle(request: Request) -> Response:

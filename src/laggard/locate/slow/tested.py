@@ -14,6 +14,7 @@ in LIVE_ERRORS of its hours, though a verdict is drawn on it again and again (a 
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
@@ -72,6 +73,9 @@ have been once."""
 
 PARTS: Final = 8
 """The number of parts into which the window is cut: each run of them is judged, and shorter and shorter last steps."""
+
+FEW: Final = 4
+"""The units of which one that is slow may move the median of what they all show."""
 
 MAX_CANDIDATES: Final = 64
 """The most units that are judged in each part of the window, the costliest first: where more are slow, it is not they
@@ -234,11 +238,13 @@ class _Test:
         )
 
     def _within(self, part: Part) -> list[Blocks]:
-        """The blocks of the series, of few of them none across the begin of the part: a slow one's own would be."""
-        if len(self._some) > 3 or not part.begin:
+        """The blocks of the series. Of few, none across the bounds of the part: a slow one's own would be, and those of
+        ranks that are compared with it."""
+        if len(self._some) > FEW or part.end - part.begin == len(self._relative):
             return self._blocks
-        halves = (self._relative[: part.begin, self._some], self._relative[part.begin :, self._some])
-        return joined_blocks([blocks_of(each) for each in halves])
+        bounds = (0, part.begin, part.end, len(self._relative))
+        pieces = (self._relative[begin:end, self._some] for begin, end in itertools.pairwise(bounds))
+        return joined_blocks([blocks_of(each) for each in pieces])
 
     def _of_moments(self, part: Part, level: float, unit: int, others: NDArray[np.int64]) -> float:
         """The chance that moments alone make the unit stray by half of its level in as many blocks of time."""
