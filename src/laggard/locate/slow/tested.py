@@ -65,7 +65,8 @@ DOUBTED_COST: Final = 0.05
 """The share of the time from which on a job is not called healthy where a unit's excess is unlikely, and not so much so
 that it is accused."""
 
-DOUBTED_CHANCE: Final = 0.01
+DOUBTED_ERRORS: Final = 0.05
+"""The share of healthy recordings that may not be called healthy for that."""
 
 LONGEST_MOMENT_SECONDS: Final = 4.0
 """The longest that healthy ranks were held up by other work on their machine. What lasted longer is no moment, and may
@@ -225,7 +226,7 @@ class _Test:
         chance = max(now * tests / self._at_a_look, of_noise.ever * self._count / self._in_all)
         cost = level * length / len(self._relative)
         is_long = level * length * self._step > LONGEST_MOMENT_SECONDS
-        unlikely = of_noise.ever <= DOUBTED_CHANCE and (is_long or of_moments <= DOUBTED_CHANCE)
+        unlikely = max(of_noise.ever, 0.0 if is_long else of_moments) * tests <= DOUBTED_ERRORS
         more = math.log(self._at_a_look / tests) / math.log(min(0.5, max(now, 1e-300)))
         return Found(
             unit,
