@@ -177,13 +177,21 @@ def _upper_tail(ratio: NDArray[np.float64], freedom: float) -> NDArray[np.float6
     return found
 
 
-def chance_of_moments(count: int, blocks: int, share: float) -> float:
-    """How likely `count` or more of so many blocks stray, each with the probability `share`."""
-    if count <= 0:
+def chance_of_moments(moments: int, strays: int, blocks: int, share: float, lasts: float) -> float:
+    """How likely at least so many `moments` of at least so many `strays` together are among so many blocks, if one
+    begins in a block with the probability `share`, and goes on into the next with the probability `lasts`: the binomial
+    and the negative binomial distribution."""
+    if moments <= 0:
         return 1.0
-    log_share, log_rest, whole = math.log(share), math.log1p(-share), math.lgamma(blocks + 1)
-    found = sum(  # by logarithms: recordings have thousands of steps
+    begin = _binomial(moments, blocks, blocks, share)
+    return min(1.0, begin * _binomial(0, moments - 1, strays - 1, 1 - lasts))
+
+
+def _binomial(least: int, most: int, count: int, share: float) -> float:
+    """How likely `least` to `most` of so many happen, each with the probability `share`. By logarithms: recordings have
+    thousands of steps."""
+    log_share, log_rest, whole = math.log(share), math.log1p(-share), math.lgamma(count + 1)
+    return sum(
         math.exp(whole - math.lgamma(hit + 1) - math.lgamma(rest + 1) + hit * log_share + rest * log_rest)
-        for hit, rest in ((hit, blocks - hit) for hit in range(count, blocks + 1))
+        for hit, rest in ((hit, count - hit) for hit in range(least, min(most, count) + 1))
     )
-    return min(1.0, found)

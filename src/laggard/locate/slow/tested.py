@@ -56,10 +56,15 @@ LIVE_MOMENT_SECONDS: Final = 2.5
 that came and went, ranks were held up for up to 4 s, so that three blocks are no such moment."""
 
 STRAY_SHARE: Final = 1e-3
-"""The share of the blocks in which any rank may stray, if its peers never do. Our choice: once in some ten minutes."""
+"""The share of the blocks in which a rank may begin to stray, if its peers never do: once in some ten minutes. Our
+choice."""
 
-STRAY_BLOCKS: Final = 20
-"""The number of blocks that this prior is worth beside those of the peers."""
+LASTS: Final = 0.25
+"""The share of moments that go on for another MOMENT_SECONDS: one in 250 lasts 2 s, and next to none the 4 s that were
+seen where others came and went all the time."""
+
+PRIOR_BLOCKS: Final = 20
+"""The number of blocks that these are worth beside those of the peers."""
 
 DOUBTED_COST: Final = 0.05
 """The share of the time from which on a job is not called healthy where a unit's excess is unlikely, and not so much so
@@ -251,10 +256,20 @@ class _Test:
         """The chance that moments alone make the unit stray by half of its level in as many blocks of time."""
         first = -((self._first - part.begin) // self._block) if part.begin > self._first else 0
         last = (part.end - self._first) // self._block
-        own = int((self._moments[first:last, unit] > level / 2).sum())
-        theirs = self._moments[:, others]
-        stray = (float((theirs > level / 2).sum()) + STRAY_SHARE * STRAY_BLOCKS) / (theirs.size + STRAY_BLOCKS)
-        return chance_of_moments(own, max(last - first, 0), min(max(stray, STRAY_SHARE), 0.999))
+        own, own_begins = _strays(self._moments[first:last, [unit]] > level / 2)
+        theirs, their_begins = _strays(self._moments[:, others] > level / 2)
+        share = (their_begins + STRAY_SHARE * PRIOR_BLOCKS) / (self._moments.shape[0] * len(others) + PRIOR_BLOCKS)
+        usual = max(LASTS ** (self._block * self._step / MOMENT_SECONDS), 1e-6)
+        lasts = (theirs - their_begins + usual * PRIOR_BLOCKS) / (theirs + PRIOR_BLOCKS)
+        blocks = max(last - first, 0)
+        return chance_of_moments(own_begins, own, blocks, min(max(share, STRAY_SHARE), 0.999), max(lasts, usual))
+
+
+def _strays(strayed: NDArray[np.bool_]) -> tuple[int, int]:
+    """In how many blocks of [K, U] units stray, and in how many of these they begin to."""
+    begins = strayed.copy()
+    begins[1:] &= ~strayed[:-1]
+    return int(strayed.sum()), int(begins.sum())
 
 
 def segment(relative: Sequence[float] | Floats, level: float) -> Part:
