@@ -160,7 +160,8 @@ class Peers:
         for members, others in self.apart:
             known = others if without is None else others[~without[others]]
             if len(known) and (of is None or of[members[0]]):
-                result[:, members] = last_axis_median(values[:, known])[:, None]
+                elsewhere = last_axis_median(values[:, known])[:, None]
+                result[:, members] = np.where(np.isfinite(elsewhere), elsewhere, result[:, members])
         return result
 
 

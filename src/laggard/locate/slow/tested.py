@@ -66,6 +66,9 @@ seen where others came and went all the time."""
 PRIOR_BLOCKS: Final = 20
 """The number of blocks that these are worth beside those of the peers."""
 
+MAX_AHEAD: Final = 1.0
+"""By how many step times a unit may be ahead of its peers in a step: where they stall, how far says nothing of it."""
+
 DOUBTED_COST: Final = 0.05
 """The share of the time from which on a job is not called healthy where a unit's excess is unlikely, and not so much so
 that it is accused."""
@@ -135,7 +138,8 @@ def judge(units: Units, duration: Floats, live: bool) -> Judged:
     step, others = median(duration), np.flatnonzero(units.judged)
     if len(duration) < MIN_STEPS or not len(others) or not step > 0:
         return Judged()
-    test = _Test(units, _known(units.excess) / step, others, step, live)
+    relative = np.maximum(_known(units.excess) / step, -MAX_AHEAD)
+    test = _Test(units, relative, others, step, live)
     best: dict[int, Found] = {}
     doubted: Found | None = None
     for each in test.found():
@@ -164,12 +168,13 @@ def parts_of(steps: int) -> list[Part]:
 
 
 def _known(excess: Floats) -> Floats:
-    """`excess` with each unit's mean in place of what is not known."""
+    """`excess` with each unit's mean in place of what is not known; with nothing where most is not, as of one that came
+    late: what it costs is in the steps that it took."""
     known = np.isfinite(excess)
     if known.all():
         return excess
     count = known.sum(axis=0)
-    mean = np.where(known, excess, 0.0).sum(axis=0) / np.maximum(count, 1)
+    mean = np.where(known, excess, 0.0).sum(axis=0) / np.maximum(count, 1) * (2 * count > len(excess))
     return np.where(known, excess, mean)
 
 
