@@ -139,9 +139,8 @@ def at_once(folder: Path, count: int, runs: int = 1) -> list[Prolog]:
     os.mkfifo(go)
     waits = f"read -r _ <{go}\n{TIMED}"
     words = ["bash", "-c", waits, "bash", str(folder / "slurm/prolog.sh"), str(runs)]
-    kept = {
-        name: value for name, value in os.environ.items() if name == "LAGGARD_BENCH_RUN"
-    }  # as slurmd, next to nothing
+    # As slurmd, next to nothing: by the one variable that is kept, a test finds what is left behind.
+    kept = {name: value for name, value in os.environ.items() if name == "LAGGARD_BENCH_RUN"}
     shells = [subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=kept) for _ in range(count)]
     time.sleep(0.5 + count / 100)  # until each waits at the pipe
     descriptor = os.open(go, os.O_WRONLY)

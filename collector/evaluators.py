@@ -20,7 +20,6 @@ from msgspec import structs
 from laggard.collector.incidents.incident import Incident
 from laggard.collector.incidents.shared_database import NOBODY, SETTLE_SECONDS, Moved
 from laggard.collector.incidents.tables import DatabaseError
-from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import JobSnapshot, unknown_location
 from laggard.collector.prometheus.choice import Known, known_jobs
 from laggard.collector.prometheus.client import Prometheus
@@ -40,7 +39,7 @@ from laggard.collector.shared_verdicts import (
 )
 from laggard.kit.errors import UsageError
 from laggard.kit.words import printable_line
-from laggard.model import Note, Verdict
+from laggard.model import JobKey, Note, Verdict
 
 log = logging.getLogger("laggard.collector")
 

@@ -30,7 +30,7 @@ from laggard.collector.incidents.identity import with_returns
 from laggard.collector.incidents.incident import FIRST, LAST, AskedDigest, KeptDigest, NodeSight, of_incident
 from laggard.collector.jobs.held_verdicts import CalmJobs, HeldCulprits
 from laggard.collector.jobs.holdings import Limits
-from laggard.collector.jobs.job import JobKey, JobStacks
+from laggard.collector.jobs.job import JobStacks
 from laggard.collector.jobs.own_past import OwnPasts, described
 from laggard.collector.jobs.snapshot import ClusterSnapshot, JobSnapshot, Locate, build_snapshot
 from laggard.collector.jobs.unseen import RasAnswer, UnseenOn, launched_jobs
@@ -52,7 +52,7 @@ from laggard.collector.settings import (
     incidents_writer,
 )
 from laggard.locate.against.digest import digest_of
-from laggard.model import Report, Severity
+from laggard.model import JobKey, Report, Severity
 from laggard.recording.writer import JobRecording
 from laggard.wire import WireError
 from laggard.wire.digest import Digest

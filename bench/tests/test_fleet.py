@@ -16,13 +16,13 @@ from simulated_fleet.answers import Answers, Now
 from simulated_fleet.judge import FALSE, MISSED, RIGHT, UNKNOWN, judged
 from simulated_fleet.plan import BAD, LARGEST_RANKS, RANKS, Plan, made
 
-from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import ClusterSnapshot, build_snapshot
 from laggard.collector.jobs.window import JobWindows
 from laggard.collector.scrape.agent_state import AgentState
 from laggard.collector.scrape.validation import validate_collectives, validate_ranks, validate_ranks_answer
 from laggard.collector.targets import parse_target
 from laggard.locate.verdict import locate
+from laggard.model import JobKey
 from laggard.wire import WireError
 
 ZERO = 0.0

@@ -17,9 +17,8 @@ from msgspec import structs
 
 from laggard.collector.incidents.identity import Ends, same_place
 from laggard.collector.incidents.incident import Incident, Moment, bounded, family
-from laggard.collector.jobs.job import JobKey
 from laggard.locate.describe import culprit_text
-from laggard.model import Culprit
+from laggard.model import Culprit, JobKey
 
 _STOPPING: Final = ("hung", "dead")
 """The kinds of culprits for which the whole job stands still."""

@@ -12,7 +12,7 @@ import numpy as np
 from msgspec import structs
 from numpy.typing import NDArray
 
-from laggard.collector.jobs.job import Job, JobKey, RankWindow, Run
+from laggard.collector.jobs.job import Job, RankWindow, Run
 from laggard.collector.jobs.snapshot import JobSnapshot
 from laggard.kit.words import counted
 from laggard.locate.hang.live_waits import WAITING_BESIDE_STOPPED_SECONDS
@@ -23,7 +23,7 @@ from laggard.locate.slow.host_facts import NOT_KNOWN
 from laggard.locate.slow.significance import SLOW_RATIO
 from laggard.locate.slow.steps import MIN_STEPS, Steps
 from laggard.locate.step_tables import END, START, STEP, WAITED
-from laggard.model import Culprit, Location, Note, Verdict
+from laggard.model import Culprit, JobKey, Location, Note, Verdict
 
 # Keeps the kind of a live job's slow culprit. Of a rank near a threshold each verdict would name another kind, and who
 # is told would look for another cause each time. Pure.

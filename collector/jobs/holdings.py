@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple, TypeVar
 
-from laggard.collector.jobs.job import JobKey
 from laggard.kit.words import counted
+from laggard.model import JobKey
 
 Who = TypeVar("Who", int, str)
 

@@ -26,7 +26,6 @@ from laggard.locate.job_timings import (
 from laggard.locate.live_collectives import with_collectives
 from laggard.locate.positions import LiveLayout
 from laggard.locate.step_tables import END, FIRST_PHASE, NO_STEPS, START, STEP, STEP_COLUMNS, Table, distinct_steps
-from laggard.model import JobKey as JobKey
 from laggard.rankfile.fact_names import GROUPS
 from laggard.stacks.sampled import Counted, Frame, Sampled, Thread
 from laggard.wire import encode

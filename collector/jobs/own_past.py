@@ -10,13 +10,13 @@ from typing import Any, Final, NamedTuple
 
 from msgspec import structs
 
-from laggard.collector.jobs.job import Job, JobKey
+from laggard.collector.jobs.job import Job
 from laggard.collector.jobs.snapshot import JobSnapshot
 from laggard.kit.words import joined, phase_text
 from laggard.locate.against.compare import compare
 from laggard.locate.against.digest import MIN_STEPS, Described, digest_of, layout_text
 from laggard.locate.job_timings import merged_environment
-from laggard.model import Note, Verdict
+from laggard.model import JobKey, Note, Verdict
 from laggard.rankfile.fact_names import GROUPS, parse_runs
 from laggard.wire.digest import Digest
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from msgspec import structs
 
 from laggard.collector.jobs.holdings import NotHeld
-from laggard.collector.jobs.job import Job, JobKey, RankWindow, Run
+from laggard.collector.jobs.job import Job, RankWindow, Run
 from laggard.collector.jobs.unseen import UnseenJob, UnseenOn, starting, starting_text, unseen_jobs
 from laggard.collector.jobs.window import JobWindows
 from laggard.collector.node_findings import NodeGpus, failing_note, findings_by_node
@@ -22,7 +22,7 @@ from laggard.kit.words import counted, joined, listed, natural, printable_line, 
 from laggard.locate.hang.launches import LaunchedJob, locate_launches, no_timings
 from laggard.locate.job_timings import JobTimings, NodeFindings, live_timings
 from laggard.locate.stacked import with_stacks
-from laggard.model import MAX_NAMED_RANKS, Location, Note, Verdict, Window
+from laggard.model import MAX_NAMED_RANKS, JobKey, Location, Note, Verdict, Window
 from laggard.rankfile.fact_names import SCRIPT, STARTED
 from laggard.wire.nodes import NodeFinding, NodeRow
 from laggard.wire.words import is_numbered

@@ -10,11 +10,10 @@ from typing import Final, NamedTuple
 
 from msgspec import structs
 
-from laggard.collector.jobs.job import JobKey
 from laggard.kit.words import listed, printable_line, ranks_text
 from laggard.locate.describe import unseen_note
 from laggard.locate.hang.launches import LaunchedJob
-from laggard.model import Note
+from laggard.model import JobKey, Note
 from laggard.wire.ranks import TRAINED_UNSEEN, RasCommunicator, RasJob, RasSource, UnseenProcess
 from laggard.wire.words import is_numbered
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from laggard.collector.job_words import OTHER_VERSION, ask_for, job_text, known_jobs, other_jobs, short_text
-from laggard.collector.jobs.job import JobKey
 from laggard.collector.locate_command.page import page_of_collector, recommendation_of_collector
 from laggard.collector.web.documents import JobLine
 from laggard.collector.web.page_html import KeptPage
@@ -15,7 +14,7 @@ from laggard.kit.collector_client import answer
 from laggard.kit.errors import UsageError
 from laggard.kit.parts import Line
 from laggard.kit.users import by_uid
-from laggard.model import Location
+from laggard.model import JobKey, Location
 from laggard.wire.digest import Digest
 
 if TYPE_CHECKING:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TypeVar
 
 from laggard.collector.job_words import OTHER_VERSION, ask_for, by_key, job_text
-from laggard.collector.jobs.job import JobKey
 from laggard.collector.web.documents import HeatDocument, NodeFindingsDocument, SummaryDocument, TimelineDocument
 from laggard.collector.web.heatmap import empty_heatmap, heatmap_document
 from laggard.collector.web.page_html import ROWS, KeptPage, culprit_ranks, kept_html
@@ -20,7 +19,7 @@ from laggard.kit.address import without_login
 from laggard.kit.errors import UsageError
 from laggard.kit.users import user_text
 from laggard.kit.words import printable_line
-from laggard.model import Location
+from laggard.model import JobKey, Location
 from laggard.recommend.advice.situation import Situation, with_job
 from laggard.recommend.advice.values import Recommendation
 from laggard.recommend.advice.watched import recommend_watched

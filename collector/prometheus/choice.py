@@ -11,7 +11,6 @@ from typing import NamedTuple
 import numpy as np
 from msgspec import structs
 
-from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import unknown_location
 from laggard.collector.node_findings import NO_GPUS, failing_note, node_findings
 from laggard.collector.prometheus import queries
@@ -20,7 +19,7 @@ from laggard.collector.prometheus.counters import INTERVALS, Floats, machine, ra
 from laggard.kit.errors import UsageError
 from laggard.kit.words import printable_line
 from laggard.locate.job_timings import NodeFindings
-from laggard.model import Finding, Fix, Location, Note, Severity, Verdict
+from laggard.model import Finding, Fix, JobKey, Location, Note, Severity, Verdict
 from laggard.wire.nodes import NodeFinding, NodeRow
 
 _CRITICAL = ("severity=", Severity.CRITICAL.value)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from msgspec import structs
 
-from laggard.collector.jobs.job import Job, JobKey
+from laggard.collector.jobs.job import Job
 from laggard.collector.jobs.window import JobWindows
 from laggard.collector.node_findings import NodeGpus, node_findings
 from laggard.collector.prometheus.client import Labels
@@ -24,7 +24,7 @@ from laggard.kit.words import counted
 from laggard.locate.explanation import explained
 from laggard.locate.job_timings import JobTimings, NodeFindings, RankInfo, RankState, build_timings
 from laggard.locate.verdict import locate
-from laggard.model import Culprit, Location, Note, Verdict
+from laggard.model import Culprit, JobKey, Location, Note, Verdict
 from laggard.wire import WireError
 from laggard.wire.ranks import RanksDocument
 

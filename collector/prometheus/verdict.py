@@ -10,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 from msgspec import structs
 
-from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import unknown_location
 from laggard.collector.prometheus.choice import (
     STALL_INTERVALS,
@@ -54,7 +53,7 @@ from laggard.kit.words import ranks_text, seconds_text
 from laggard.locate.medians import last_axis_median
 from laggard.locate.positions import REPLICAS, canonical_role
 from laggard.locate.verdict import locate
-from laggard.model import MAX_NAMED_RANKS, Culprit, Location, Note, Verdict, Window
+from laggard.model import MAX_NAMED_RANKS, Culprit, JobKey, Location, Note, Verdict, Window
 
 MAX_APART = 600.0
 """The most seconds between two moments: for longer steps there is no verdict."""

@@ -8,14 +8,13 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import JobSnapshot, unknown_location
 from laggard.collector.prometheus.choice import Known, clusters_text, known_jobs
 from laggard.collector.prometheus.client import Prometheus
 from laggard.collector.prometheus.verdict import locate_known
 from laggard.kit.errors import UsageError
 from laggard.locate.job_timings import build_timings
-from laggard.model import Location, Note
+from laggard.model import JobKey, Location, Note
 
 log = logging.getLogger("laggard.collector")
 

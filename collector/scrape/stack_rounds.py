@@ -10,11 +10,11 @@ from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, 
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
-from laggard.collector.jobs.job import MAX_BYTES, Job, JobKey
+from laggard.collector.jobs.job import MAX_BYTES, Job
 from laggard.collector.jobs.window import JobWindows
 from laggard.collector.scrape.fetch import FetchFailure, fetch
 from laggard.collector.scrape.validation import validate_asked, validate_stacks
-from laggard.model import Culprit, Location
+from laggard.model import Culprit, JobKey, Location
 from laggard.stacks.ask import SAMPLES, SECONDS
 from laggard.stacks.sampled import Sampled
 from laggard.wire import WireError

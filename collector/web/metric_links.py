@@ -7,10 +7,10 @@ import time
 from typing import Final
 from urllib.parse import urlencode
 
-from laggard.collector.jobs.job import JobKey
 from laggard.collector.prometheus.queries import OWN_SECONDS, PHASE_SECONDS, Job, selector
 from laggard.collector.settings import CollectorSettings
 from laggard.collector.web.documents import Link, LinksDocument
+from laggard.model import JobKey
 
 RANGE_SECONDS: Final = 3600.0
 """The last hour, or the last one in which a job that has ended got on."""

@@ -21,7 +21,6 @@ from laggard.catalogue.rank_metrics import BUILD_INFO
 from laggard.collector.fleet import drains_document, failing_nodes
 from laggard.collector.incidents.history import IncidentHistory
 from laggard.collector.incidents.incident import Incident
-from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import ClusterSnapshot, JobSnapshot
 from laggard.collector.node_history import LATELY_SECONDS, Failures, Offender, offenders
 from laggard.collector.settings import CollectorSettings
@@ -29,6 +28,7 @@ from laggard.collector.targets import NodeLabels
 from laggard.collector.web.source import ClusterSource, exclusions, situation_of
 from laggard.kit.words import printable_line
 from laggard.locate.describe import culprit_text
+from laggard.model import JobKey
 from laggard.recommend.advice.values import Item
 from laggard.recommend.advice.watched import recommend_watched
 from laggard.wire.exclusion import BASES

@@ -10,10 +10,11 @@ from typing import Protocol
 from laggard.collector.fleet import Suspicion, exclusions_document
 from laggard.collector.incidents.history import IncidentHistory
 from laggard.collector.incidents.incident import MAX_LIMIT, Incident, IncidentQuery
-from laggard.collector.jobs.job import JobKey, JobStacks
+from laggard.collector.jobs.job import JobStacks
 from laggard.collector.jobs.snapshot import ClusterSnapshot
 from laggard.collector.node_history import MAX_FAULTS, NodeHistoryDocument, history_of_rows
 from laggard.collector.scrape.collective_rounds import LookedRank
+from laggard.model import JobKey
 from laggard.recommend.advice.situation import Situation, with_job
 from laggard.recording.writer import JobRecording
 from laggard.wire.digest import Digest

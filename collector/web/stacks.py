@@ -9,11 +9,12 @@ from typing import Final
 
 from starlette.exceptions import HTTPException
 
-from laggard.collector.jobs.job import JobKey, JobStacks
+from laggard.collector.jobs.job import JobStacks
 from laggard.collector.settings import CollectorSettings
 from laggard.collector.web.signed_requests import Handler, Kind, signed_handler
 from laggard.collector.web.source import ClusterSource
 from laggard.kit.secret_files import TokenFile
+from laggard.model import JobKey
 from laggard.wire.signing import STACKS
 from laggard.wire.stacks import MissingStacks, RankStacks, StacksAsk, StacksAsked, StacksDocument, rank_stacks
 

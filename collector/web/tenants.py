@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from laggard.collector.incidents.history import HistorySettings, IncidentHistory
 from laggard.collector.incidents.incident import HistoryState, Incident, IncidentQuery, IncidentsDocument
-from laggard.collector.jobs.job import JobKey, JobStacks
+from laggard.collector.jobs.job import JobStacks
 from laggard.collector.jobs.snapshot import ClusterSnapshot
 from laggard.collector.scrape.collective_rounds import LookedRank
 from laggard.collector.settings import CollectorSettings
@@ -28,6 +28,7 @@ from laggard.collector.tenants import Admission, NotAdmitted, NotLookedUp, Peer,
 from laggard.collector.visible import visible, visible_incident, visible_recording
 from laggard.collector.web.connections import PEER
 from laggard.collector.web.source import ClusterSource
+from laggard.model import JobKey
 from laggard.recording.writer import JobRecording
 from laggard.wire.digest import Digest
 

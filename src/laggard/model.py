@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import re
 from collections.abc import Iterable
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 from msgspec import Meta
@@ -227,9 +227,6 @@ class Location(msgspec.Struct, frozen=True):
     owner: int | None = None
 
 
-_UID: Final = re.compile(r"[0-9]{1,10}")
-
-
 class JobKey(NamedTuple):
     """The name of a job among all users' jobs: its own is unique for its owner only, and two users may both call their
     job `test`."""
@@ -245,4 +242,4 @@ class JobKey(NamedTuple):
         """The key that `text` is, as in `1000:train`. None where it is a job's name alone. A job whose own name has
         this form is found by its key alone, so that no job can pass for another user's."""
         owner, separator, name = text.partition(":")
-        return cls(int(owner), name) if separator and name and _UID.fullmatch(owner) else None
+        return cls(int(owner), name) if separator and name and re.fullmatch("[0-9]{1,10}", owner) else None

@@ -12,11 +12,10 @@ from collections.abc import Iterator
 import uvicorn
 from msgspec import structs
 
-from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import ClusterSnapshot, JobSnapshot
 from laggard.collector.settings import CollectorSettings
 from laggard.collector.web.app import make_app
-from laggard.model import Finding, Fix, Severity, Verdict
+from laggard.model import Finding, Fix, JobKey, Severity, Verdict
 from laggard.wire.nodes import NodeFinding
 from support.made_snapshot import Source, made_snapshot
 from support.ports import free_port

@@ -12,6 +12,8 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
+import laggard
+
 UNINTERRUPTIBLE: Final = "D"
 """The one state in which a process does not react to SIGKILL."""
 
@@ -271,7 +273,8 @@ _START: Final = (
     "import runpy, sys; del sys.path[0]; root = sys.argv.pop(1); root in sys.path or sys.path.insert(0, root); "
     "runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
 )
-_ROOT: Final = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # has the package laggard
+_ROOT: Final = os.path.dirname(os.path.abspath(laggard.__path__[0]))
+"""The folder that has the package, wherever in it this module stands."""
 
 
 def own_process(module: str, *words: str) -> tuple[str, ...]:

@@ -23,13 +23,12 @@ from laggard.collector.incidents.database import IncidentDatabase, SqliteFile, r
 from laggard.collector.incidents.history import LATELY_SECONDS, MAX_CLOSED_LATELY, IncidentHistory
 from laggard.collector.incidents.incident import IncidentQuery, IncidentsDocument, query_for
 from laggard.collector.incidents.tables import DatabaseError
-from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import ClusterSnapshot, JobSnapshot
 from laggard.collector.settings import CollectorSettings, incidents_path
 from laggard.collector.web.metrics import CollectorMetrics
 from laggard.collector.web.tenants import TenantIncidents
 from laggard.locate.job_timings import build_timings
-from laggard.model import Culprit
+from laggard.model import Culprit, JobKey
 from laggard.wire import decode, encode
 
 HOSTILE = "<script>alert(1)</script>\x1b[2J\n\u202e"

@@ -14,10 +14,9 @@ from support.waiting import wait_for
 from laggard.collector.incidents.database import reading
 from laggard.collector.incidents.history import IncidentHistory
 from laggard.collector.incidents.shared_database import Moved, taken_over
-from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import JobSnapshot
 from laggard.collector.prometheus.watch import snapshot_of
-from laggard.model import Culprit
+from laggard.model import Culprit, JobKey
 
 KEY = JobKey(1000, "train")
 Make = Callable[[str], IncidentHistory]

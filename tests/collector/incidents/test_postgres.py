@@ -28,12 +28,11 @@ from laggard.collector.incidents.history import IncidentHistory
 from laggard.collector.incidents.incident import Fault, Incident, IncidentQuery, KeptDigest, NodeName, of_incident
 from laggard.collector.incidents.shared_database import SharedDatabase
 from laggard.collector.incidents.tables import VERSION, DatabaseError, NodeRows
-from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import JobSnapshot
 from laggard.collector.settings import CollectorSettings, incidents_writer, load_settings
 from laggard.kit.errors import UsageError
 from laggard.locate.job_timings import build_timings
-from laggard.model import Culprit, Severity
+from laggard.model import Culprit, JobKey, Severity
 from laggard.wire import decode
 from laggard.wire.digest import Digest
 from laggard.wire.exclusion import Confirmation

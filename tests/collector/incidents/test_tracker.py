@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from laggard.collector.incidents.incident import Incident, IncidentQuery
 from laggard.collector.incidents.tracker import MAX_CULPRITS, MAX_OPEN_OF_OWNER, IncidentTracker, Moment, Observation
-from laggard.collector.jobs.job import JobKey
-from laggard.model import Culprit
+from laggard.model import Culprit, JobKey
 
 JOB = JobKey(1000, "train")
 QUIET = 300.0

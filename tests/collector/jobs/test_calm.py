@@ -8,12 +8,11 @@ import pytest
 from support.collectors import ingest
 
 from laggard.collector.jobs.held_verdicts import CALM_RATIO, CalmJobs
-from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import ClusterSnapshot, JobSnapshot, build_snapshot
 from laggard.collector.jobs.window import JobWindows
 from laggard.locate.job_timings import JobTimings
 from laggard.locate.verdict import locate
-from laggard.model import Location, Verdict
+from laggard.model import JobKey, Location, Verdict
 from laggard.wire.nodes import NodeRow
 from laggard.wire.ranks import BeatRow, InFlight, RankCollectives
 

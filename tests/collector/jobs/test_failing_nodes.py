@@ -8,12 +8,11 @@ from collections.abc import Sequence
 import pytest
 from support.timings import job as timings_of
 
-from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import ClusterSnapshot, JobSnapshot
 from laggard.collector.node_findings import failing_note
 from laggard.locate.describe import details, sentence
 from laggard.locate.verdict import locate
-from laggard.model import Finding, Fix, Severity, Verdict
+from laggard.model import Finding, Fix, JobKey, Severity, Verdict
 from laggard.wire.nodes import NodeFinding, NodeRow
 
 HOW = "Keep jobs off them until that is mended: laggard findings explain"

@@ -11,12 +11,11 @@ from msgspec import structs
 from support.timings import job as timings_of
 
 from laggard.collector.jobs.held_verdicts import HOLD_PAST_SECONDS, HOLD_SECONDS, OTHER_KIND_SECONDS, HeldCulprits
-from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import JobSnapshot, unknown_location
 from laggard.locate.describe import sentence
 from laggard.locate.slow.host_facts import NOT_KNOWN
 from laggard.locate.verdict import locate
-from laggard.model import Culprit, Location, Verdict, Window
+from laggard.model import Culprit, JobKey, Location, Verdict, Window
 
 KEY = JobKey(1000, "job")
 SLOW = [([5], 0.2)]

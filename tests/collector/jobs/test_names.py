@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from support.timings import job as timings_of
 
-from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import ClusterSnapshot, JobSnapshot
 from laggard.locate.verdict import locate
+from laggard.model import JobKey
 
 ONE, OTHER = "e75a69af-ff7e-41d6-958e-23a6d3593d8b", "e75a6000-ff7e-41d6-958e-23a6d3593d8b"
 

@@ -7,11 +7,10 @@ from typing import Any
 from msgspec import structs
 from support.timings import job
 
-from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.own_past import DIGEST_SECONDS, FIRST_SECONDS, OwnPasts
 from laggard.collector.jobs.snapshot import JobSnapshot, unknown_location
 from laggard.locate.against.digest import Described
-from laggard.model import Verdict
+from laggard.model import JobKey, Verdict
 
 
 def snapshot(started: float = 1.0, name: str = "train", **options: Any) -> JobSnapshot:

@@ -14,13 +14,13 @@ from support.collectors import ingest
 from support.steps import StepRow, step_rows
 
 from laggard.collector.jobs.holdings import MAX_JOBS_OF_AGENT, MAX_RANKS_OF_AGENT, Limits
-from laggard.collector.jobs.job import JobKey, Run
+from laggard.collector.jobs.job import Run
 from laggard.collector.jobs.snapshot import ClusterSnapshot, build_snapshot
 from laggard.collector.jobs.window import CLAIM_SECONDS, JobWindows, Refusal
 from laggard.kit.constants import PHASES
 from laggard.locate.job_timings import WINDOW_SECONDS, WINDOW_STEPS
 from laggard.locate.verdict import locate
-from laggard.model import Location
+from laggard.model import JobKey, Location
 from laggard.wire.nodes import NodeRow
 
 KEY = JobKey(1000, "job-1")

@@ -16,13 +16,12 @@ from support.fronts import served_by
 from support.prometheus_series import Job, make_blocks, prometheus
 
 from laggard.cli import main
-from laggard.collector.jobs.job import JobKey
 from laggard.collector.prometheus import queries, verdict
 from laggard.collector.prometheus.client import Labels
 from laggard.collector.prometheus.queries import quoted
 from laggard.collector.prometheus.second_look import with_agents
 from laggard.locate.job_timings import NodeFindings
-from laggard.model import Culprit
+from laggard.model import Culprit, JobKey
 
 RANKS = 64
 HOSTILE = "a b{}|=~'[5m]"

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import unknown_location
 from laggard.collector.prometheus.suspects import Ranks, stalled_by
 from laggard.collector.prometheus.watch import snapshot_of
+from laggard.model import JobKey
 
 
 def ranks(up: list[float], **changes: Any) -> Ranks:

@@ -7,13 +7,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import JobSnapshot, unknown_location
 from laggard.collector.prometheus import queries, watch
 from laggard.collector.prometheus.choice import Known
 from laggard.collector.prometheus.client import Prometheus
 from laggard.collector.prometheus.watch import MAX_JOBS, PrometheusWatch, snapshot_of
 from laggard.kit.errors import UsageError
+from laggard.model import JobKey
 
 
 class Store:

@@ -15,7 +15,7 @@ from support.collectors import ingest
 from support.steps import StepRow
 from support.timings import job
 
-from laggard.collector.jobs.job import COLLECTIVES_SECONDS, JobKey
+from laggard.collector.jobs.job import COLLECTIVES_SECONDS
 from laggard.collector.jobs.snapshot import unknown_location
 from laggard.collector.jobs.window import JobWindows
 from laggard.collector.scrape import collective_rounds
@@ -27,7 +27,7 @@ from laggard.collector.scrape.collective_rounds import (
     is_in_network,
 )
 from laggard.collector.scrape.validation import validate_collectives
-from laggard.model import Culprit, Note
+from laggard.model import Culprit, JobKey, Note
 from laggard.wire import WireError, encode
 from laggard.wire.ranks import MAX_ROWS, CollectiveLane, CollectiveRow, CollectivesDocument, RankCollectives
 

@@ -17,7 +17,6 @@ from support.collectors import answer_of
 from support.mutated import mutated
 
 from laggard.collector.incidents.history import HistorySettings, IncidentHistory
-from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import ClusterSnapshot, build_snapshot
 from laggard.collector.jobs.unseen import RasAnswer, launched_jobs
 from laggard.collector.jobs.window import JobWindows
@@ -29,6 +28,7 @@ from laggard.collector.settings import CollectorSettings
 from laggard.collector.targets import parse_target
 from laggard.collector.web.app import make_app
 from laggard.locate.verdict import locate
+from laggard.model import JobKey
 from laggard.recording.writer import JobRecording
 from laggard.wire import WireError, encode
 from laggard.wire.digest import Digest

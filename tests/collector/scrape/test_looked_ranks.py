@@ -8,9 +8,9 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from support.collectors import ingest
 
-from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.window import JobWindows
 from laggard.collector.scrape.collective_rounds import MAX_LOOKED_RANKS, READER_SECONDS, LookedRanks, Wanted
+from laggard.model import JobKey
 from laggard.wire import encode
 from laggard.wire.ranks import CollectiveLane, CollectiveRow, CollectivesDocument, RankCollectives
 

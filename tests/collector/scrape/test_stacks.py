@@ -12,13 +12,13 @@ from msgspec import structs
 from support.collectors import ingest
 from support.stack_documents import sampled
 
-from laggard.collector.jobs.job import HeldStacks, Job, JobKey
+from laggard.collector.jobs.job import HeldStacks, Job
 from laggard.collector.jobs.window import JobWindows
 from laggard.collector.scrape import stack_rounds
 from laggard.collector.scrape.stack_rounds import ASK_SECONDS, LOOK_SECONDS, StackChoice, StackRounds, drop_beyond
 from laggard.collector.scrape.validation import validate_asked, validate_stacks
 from laggard.collector.web.stacks import MAX_ANSWER_BYTES, stacks_document
-from laggard.model import Culprit, Location, Note, Verdict, Window
+from laggard.model import Culprit, JobKey, Location, Note, Verdict, Window
 from laggard.stacks.sampled import STALLED, Counted, Frame, Thread
 from laggard.wire import WireError, encode
 from laggard.wire.stacks import MissingStacks, StacksAsked, StacksDocument, rank_stacks

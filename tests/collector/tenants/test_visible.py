@@ -8,14 +8,13 @@ from msgspec import structs
 
 from laggard.collector.incidents.incident import Incident
 from laggard.collector.jobs.holdings import NotHeld
-from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import ClusterSnapshot, JobSnapshot
 from laggard.collector.outliers import fleet_lines
 from laggard.collector.tenants import Viewer
 from laggard.collector.visible import visible, visible_incident
 from laggard.locate.job_timings import NodeFindings, RankInfo, RankState, build_timings
 from laggard.locate.slow.host_facts import neighbours_text
-from laggard.model import CpuNeighbour, Culprit, Finding, Fix, Location, Note, Severity, Verdict, Window
+from laggard.model import CpuNeighbour, Culprit, Finding, Fix, JobKey, Location, Note, Severity, Verdict, Window
 from laggard.wire.nodes import NodeFinding, NodeRow, RingPairs
 
 ADA, BOB = Viewer(1, "ada"), Viewer(2, "bob")

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from support.collectors import ingest
 
-from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.window import JobWindows
 from laggard.collector.web.documents import HeatDocument
 from laggard.collector.web.heatmap import MEASURES, ORDERS, MapView, heatmap_document, map_medians
 from laggard.kit.constants import PHASES
 from laggard.locate.job_timings import JobTimings
+from laggard.model import JobKey
 from laggard.wire import decode, encode
 
 

@@ -14,10 +14,10 @@ from support.browsing import Browsed, needs_chromium
 from support.large_cluster import made_snapshot, served
 from support.synthetic_fleet import NODES, fleet_in_prometheus
 
-from laggard.collector.jobs.job import JobKey
 from laggard.collector.settings import CollectorSettings, load_settings
 from laggard.collector.web.metric_links import MetricLinks
 from laggard.kit.errors import UsageError
+from laggard.model import JobKey
 
 SITE = CollectorSettings(prometheus_page="https://prometheus.example/base/", grafana_page="https://grafana.example")
 HOSTILE = JobKey(1000, 'a"} or {b="\\')

@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
-from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import ClusterSnapshot, JobSnapshot
 from laggard.collector.web import metrics as recommended
 from laggard.collector.web.metrics import AGAIN_SECONDS, MAX_JOBS, Recommended
 from laggard.locate.job_timings import build_timings
-from laggard.model import Culprit, Location, Verdict, Window
+from laggard.model import Culprit, JobKey, Location, Verdict, Window
 
 SLOW = Culprit("slow_compute", (2,), "n1", recoverable_ratio=0.25, advice="Replace it.")
 

@@ -14,12 +14,13 @@ from msgspec import structs
 from support.made_snapshot import made_snapshot
 from support.stack_documents import sampled
 
-from laggard.collector.jobs.job import JobKey, JobStacks
+from laggard.collector.jobs.job import JobStacks
 from laggard.collector.jobs.snapshot import ClusterSnapshot
 from laggard.collector.settings import CollectorSettings
 from laggard.collector.tenants import Peer
 from laggard.collector.web.app import make_app
 from laggard.collector.web.connections import PEER
+from laggard.model import JobKey
 from laggard.wire import decode, encode
 from laggard.wire.signing import STACKS, signed
 from laggard.wire.stacks import MissingStacks, StacksAsk, StacksAsked, StacksDocument

@@ -14,13 +14,13 @@ from starlette.routing import Route
 from support.made_snapshot import made_snapshot
 
 from laggard.collector import tenants as users
-from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import ClusterSnapshot
 from laggard.collector.settings import CollectorSettings
 from laggard.collector.tenants import Peer, Viewer
 from laggard.collector.web import tenants
 from laggard.collector.web.app import make_app
 from laggard.collector.web.connections import PEER
+from laggard.model import JobKey
 
 SETTINGS = CollectorSettings(tenant_certificates=True, tenant_users={"ada": 61001}, incidents_database="")
 
