@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 from simulator.case import Case, Simulated, durations, healthy_job, programme_of, truth_document
 from simulator.engine import run
 from simulator.noise import Healthy
@@ -21,7 +22,7 @@ from laggard.locate.against.digest import Described, digest_of
 from laggard.model import Verdict
 from laggard.recording.reader import read_recording
 from laggard.wire import decode, encode
-from laggard.wire.digest import Change, Comparison, Digest
+from laggard.wire.digest import Change, Comparison, Difference, Digest
 
 Plant = Callable[[Programme, Healthy], None]
 
@@ -178,3 +179,17 @@ def test_a_larger_all_reduce_is_told_with_its_bytes(tmp_path: Path) -> None:
     found = compare(digest(before), digest(now), "RUN")
     assert named(found.changes[0]) == "all_reduce in dp" and found.differences is not None
     assert [each.name for each in found.differences] == ["bytes of all_reduce in dp of 8 a step"]
+    assert "nothing else changed but bytes of all_reduce in dp of 8 a step 1.2 GB -> 6 GB" in sentence(found)
+
+
+@pytest.mark.parametrize(
+    ("known", "text"),
+    [
+        ((), "nothing else changed that is recorded"),
+        ((Difference("cuda", "13.0", "13.1"),), "nothing else changed but cuda 13.0 -> 13.1"),
+        (None, "what else changed is not recorded of both"),
+    ],
+)
+def test_what_else_changed_is_said(tmp_path: Path, known: tuple[Difference, ...] | None, text: str) -> None:
+    found = pair(tmp_path, DP, 1, phase(BACKWARD, 1.2))
+    assert text in sentence(structs.replace(found, differences=known))
