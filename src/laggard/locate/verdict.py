@@ -39,6 +39,7 @@ from laggard.locate.slow.busy_threads import (
     missing_ranks_notes,
     one_rank_note,
     slow_at_their_own_experts,
+    slow_in_no_phase,
     unnamed_time_notes,
     with_busy_threads,
 )
@@ -156,7 +157,10 @@ def _slow_ranks(timings: JobTimings, steps: Steps) -> _SlowRanks:
     if not found and timings.stages is not None and (steps.peers.sizes == 1).any():
         beside, found = slow_at_their_own_experts(steps, timings.nodes, timings.stages)
         steps = beside if found else steps
-    unnamed = () if found else unnamed_time_notes(timings, steps)
+    whole, in_no_phase = (steps, []) if found else slow_in_no_phase(timings, steps)
+    if machines := [each for each in in_no_phase if each.whole_host]:
+        steps, found, in_no_phase = whole, machines, []
+    unnamed = unnamed_time_notes(timings, steps, in_no_phase)
     left = left_to_scripts(timings, steps, [*found, *([compared.doubted] if compared.doubted else ())])
     found = [each for each in found if each not in left]
     culprits, ratio, uneven = slow_culprits(timings, steps, found)

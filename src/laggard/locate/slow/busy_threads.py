@@ -115,20 +115,26 @@ def _ratio(seconds: Floats, own: NDArray[np.bool_], others: NDArray[np.bool_]) -
 # Tells of a rank that the others wait for, and whose time belongs to no phase. Pure.
 #
 # Such time of a single rank accuses nobody (NAMED_SHARE): it may be a wait that no record tells of. But where the
-# others wait longer by as much, the job is not well, and the script can say what it does there.
+# others wait longer by as much, the job is not well, and the script can say what it does there. Where it is the time of
+# a machine's ranks, it is the machine's.
 
 MAX_NOTES: Final = 4
 MIN_SHARE: Final = 0.5
 """The least share of a rank's excess that is time in no phase."""
 
 
-def unnamed_time_notes(timings: JobTimings, steps: Steps) -> tuple[Note, ...]:
-    """A note on each such rank, the slowest first. `steps`: in whose phases nobody is slow."""
+def slow_in_no_phase(timings: JobTimings, steps: Steps) -> tuple[Steps, list[Slow]]:
+    """The ranks and machines that others wait for, and the steps in which all of their time is judged. `steps`: in
+    whose phases nobody is slow."""
     if not steps.phased:
-        return ()
-    found = slow_ranks(steps.with_other(), timings.nodes).slow
-    told = [each for each in found if not each.whole_host and is_waited_for(steps, each)]
-    return tuple(filter(None, (_note(timings, steps, each) for each in told[:MAX_NOTES])))
+        return steps, []
+    whole = steps.with_other()
+    return whole, [each for each in slow_ranks(whole, timings.nodes).slow if is_waited_for(steps, each)]
+
+
+def unnamed_time_notes(timings: JobTimings, steps: Steps, slow: Sequence[Slow]) -> tuple[Note, ...]:
+    """A note on each rank of `slow`, the slowest first."""
+    return tuple(filter(None, (_note(timings, steps, each) for each in slow[:MAX_NOTES])))
 
 
 def accuses(notes: Sequence[Note]) -> bool:

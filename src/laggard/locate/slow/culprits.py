@@ -225,12 +225,16 @@ def stall_notes(steps: Steps, slow: Sequence[Slow]) -> list[Note]:
 
 def left_to_scripts(timings: JobTimings, steps: Steps, slow: Sequence[Slow]) -> list[Slow]:
     """Those of `slow` that are busier now and then, where no phase is known, if they stand where scripts leave logging,
-    evaluation and checkpoints: the first or the last rank, or the first of each machine."""
+    evaluation and checkpoints."""
     some = [] if steps.phased else [each for each in slow if each.hits is not None and not each.whole_host]
-    ranks = {int(timings.ranks[column]) for each in some for column in each.columns}
+    return some if _in_a_scripts_place(timings, some) else []
+
+
+def _in_a_scripts_place(timings: JobTimings, slow: Sequence[Slow]) -> bool:
+    """Whether `slow` are what scripts choose: the first or the last rank, or the first of each machine."""
+    ranks = {int(timings.ranks[column]) for each in slow for column in each.columns}
     firsts = {min(of_node) for of_node in grouped(timings.ranks.tolist(), lambda rank: node_of(timings, rank)).values()}
-    of_scripts = ranks in ({0}, {timings.world_size - 1}) or len(ranks) > 1 and ranks in (firsts, firsts - {0})
-    return some if of_scripts else []
+    return ranks in ({0}, {timings.world_size - 1}) or len(ranks) > 1 and ranks in (firsts, firsts - {0})
 
 
 def node_of(timings: JobTimings, rank: int) -> str | None:
@@ -276,7 +280,7 @@ def _culprit(timings: JobTimings, steps: Steps, slow: list[Slow], each: Slow, sa
         more = more_work(steps, given, gpu is not None)
     elif compared.phase == BETWEEN_STEPS:  # as reinforcement learning generates there
         more = more_between(steps, given)
-    kind = "uneven_work" if more else _kind(steps, each, compared)
+    kind = "uneven_work" if more else _kind(steps, each, compared, _in_a_scripts_place(timings, slow))
     others = (int(rank) for rank in timings.ranks if int(rank) not in ranks)
     return Culprit(
         kind=kind,
@@ -295,14 +299,14 @@ def _culprit(timings: JobTimings, steps: Steps, slow: list[Slow], each: Slow, sa
     )
 
 
-def _kind(steps: Steps, each: Slow, compared: _Comparison) -> str:
+def _kind(steps: Steps, each: Slow, compared: _Comparison, placed: bool) -> str:
     """The kind of culprit, by the phase. What peers spend less than MIN_COST of the step on they leave to one rank, by
-    the script's choice. Where they do it, too, and faster, it is the machine's."""
+    the script's choice: where it has a name, or the rank is `placed` where scripts do that. Where they do it, too, and
+    faster, it is the machine's."""
     alone = compared.peer_count > 0 and compared.peers < MIN_COST * median(steps.duration) and not each.whole_host
-    is_scripts = compared.phase == BETWEEN_STEPS or compared.phase in SCRIPTS
-    if alone and is_scripts:
+    if alone and (compared.phase in SCRIPTS or compared.phase == BETWEEN_STEPS and placed):
         return "uneven_work"
-    if each.whole_host or is_scripts:
+    if each.whole_host or compared.phase == BETWEEN_STEPS or compared.phase in SCRIPTS:
         return "slow_host"
     return "slow_input" if compared.phase == INPUT else "slow_compute"
 
@@ -392,7 +396,9 @@ def _evidence(steps: Steps, each: Slow, compared: _Comparison) -> tuple[str, ...
             f"slow in {each.hits.mean():.0%} of the steps ({int(each.hits.sum())} of {len(each.hits)}), then by "
             f"{seconds_text(each.excess)}"
         ).replace("%", " %")
-    all_slow = (f"most of the {len(each.columns)} ranks of the machine are slow",) if each.whole_host else ()
+    same = int(steps.peers.number.max()) > 0 == np.ptp(steps.peers.number[list(each.columns)])
+    whose = "the machine with this work" if same else "the machine"
+    all_slow = (f"most of the {len(each.columns)} ranks of {whose} are slow",) if each.whole_host else ()
     waits = (
         ()
         if not compared.peer_count or compared.waited == compared.peers_waited == 0

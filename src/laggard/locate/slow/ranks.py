@@ -21,7 +21,8 @@ from laggard.locate.slow.steps import CHANGED_RATIO, MIN_STEPS, Steps, node_numb
 from laggard.locate.slow.tested import Found, Judged, Part, Units, judge, segment
 
 MACHINE_SHARE: Final = 0.75
-"""The share of a machine's ranks that have to be slow for the machine to be the culprit."""
+"""The share of a machine's ranks, or of those with the same work, that have to be slow for the machine to be the
+culprit."""
 
 STEADY_SHARE: Final = 0.6
 """The share of the steps since a culprit became slow in which it is so from which on it is slow all the time."""
@@ -117,17 +118,30 @@ def _level(steps: Steps, found: Found) -> float:
 def _slow_machine(steps: Steps, machine: NDArray[np.int64], culprits: NDArray[np.bool_]) -> list[Slow]:
     """The machine, if there is one, that costs the most of those most of whose ranks are slow; at most one, since it
     may make others look slow."""
-    sizes = np.bincount(machine, ~culprits)
-    if len(sizes) < 2 or sizes.max() < 2:
+    columns = _of_machines(steps, machine, culprits)
+    if len(columns) < 2 or max(map(len, columns)) < 2:
         return []
-    columns = [np.flatnonzero((machine == number) & ~culprits) for number in range(len(sizes))]
     series = [last_axis_median(steps.excess[:, each]) for each in columns]
-    units = Units(np.stack(series, axis=1), sizes >= 2, {0: 1, 1: 0} if len(sizes) == 2 else {})
+    several = np.array([len(each) >= 2 for each in columns])
+    units = Units(np.stack(series, axis=1), several, {0: 1, 1: 0} if len(columns) == 2 else {})
     for each in sorted(judge(units, steps.duration, steps.live).slow, key=lambda it: -it.cost):
         own = steps.excess[each.part.begin : each.part.end, columns[each.unit]]
         if (np.nanmean(own, axis=0) > each.level * median(steps.duration) / 2).mean() >= MACHINE_SHARE:
             return [_slow(steps, tuple(columns[each.unit].tolist()), True, each, series[each.unit])]
     return []
+
+
+def _of_machines(steps: Steps, machine: NDArray[np.int64], culprits: NDArray[np.bool_]) -> list[NDArray[np.int64]]:
+    """The columns of each machine's ranks that are no culprits; and of those with the same work, where some of a
+    machine have other work: its host may be slow at what these alone do, as at loading the data."""
+    left = np.flatnonzero(~culprits)
+    work = steps.peers.number[left] + machine[left] * (int(steps.peers.number.max()) + 1)
+    found = []
+    for several in grouped(range(len(left)), lambda place: int(machine[left[place]])).values():
+        found.append(left[several])
+        parts = grouped(several, lambda place: int(work[place])).values()
+        found += [left[part] for part in parts if 1 < len(part) < len(several)]
+    return found
 
 
 def _slow(steps: Steps, columns: tuple[int, ...], whole_host: bool, found: Found, series: Floats) -> Slow:

@@ -202,7 +202,9 @@ def _apart(
     width = len(nodes) + 1
     cells, size = np.unique(number * width + node, return_counts=True)
     which, where = cells // width, cells % width
-    crowded = (size > 1) & (size > CROWDED_SHARE * count[which]) & (size < count[which])
+    others = count[which] - size
+    crowded = (size > 1) & (size > CROWDED_SHARE * count[which]) & (others > 0)
+    crowded &= (others > 2) | (2 * (size - 1) >= count[which] - 1)  # of two, one that is slow moves the median
     for cell, machine in zip(which[crowded], where[crowded], strict=True):
         members = order[first[cell] : first[cell] + count[cell]]
         here = node[members] == machine

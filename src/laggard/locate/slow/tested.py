@@ -14,7 +14,6 @@ in LIVE_ERRORS of its hours, though a verdict is drawn on it again and again (a 
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
@@ -232,7 +231,7 @@ class _Test:
         wider = max(1.0, float(below[unit]) / usual) if usual > 0 else 1.0
         of_noise = Noise(self._within(part), length, spread, error, wider).chances(level)
         of_moments = self._of_moments(part, level, unit, others)
-        now = max(of_noise.now if self._live else of_noise.ever, of_moments)
+        now = max(of_noise.now, of_moments)
         chance = max(now * tests / self._at_a_look, of_noise.ever * self._count / self._in_all)
         cost = level * length / len(self._relative)
         is_long = level * length * self._step > LONGEST_MOMENT_SECONDS
@@ -249,13 +248,16 @@ class _Test:
         )
 
     def _within(self, part: Part) -> list[Blocks]:
-        """The blocks of the series. Of few, none across the bounds of the part: a slow one's own would be, and those of
-        ranks that are compared with it."""
-        if len(self._some) > FEW or part.end - part.begin == len(self._relative):
+        """The blocks of the series. Of few, none across the bounds of the part, nor near them, where the change may lie
+        as well: a slow one's own would be, and those of ranks that are compared with it."""
+        steps = len(self._relative)
+        if len(self._some) > FEW or part.end - part.begin == steps:
             return self._blocks
-        bounds = (0, part.begin, part.end, len(self._relative))
-        pieces = (self._relative[begin:end, self._some] for begin, end in itertools.pairwise(bounds))
-        return joined_blocks([blocks_of(each) for each in pieces])
+        near = min(steps // (2 * PARTS), (part.end - part.begin) // 4)
+        inner = [place for place in (part.begin, part.end) if 0 < place < steps]
+        begins, ends = [0, *(place + near for place in inner)], [*(place - near for place in inner), steps]
+        pieces = (self._relative[begin:end, self._some] for begin, end in zip(begins, ends, strict=True))
+        return joined_blocks([blocks_of(each) for each in pieces if len(each)])
 
     def _of_moments(self, part: Part, level: float, unit: int, others: NDArray[np.int64]) -> float:
         """The chance that moments alone make the unit stray by half of its level in as many blocks of time."""
