@@ -53,7 +53,7 @@ LOAD = np.repeat((1.3, 1.0, 1.0, 1.0), 4)
 def test_a_live_pipeline_with_an_uneven_stage_has_no_culprit(make: Any) -> None:
     facts = {rank: _pipeline_facts(rank) for rank in range(RANKS)}
     assert locate(_live(job(RANKS, 40, load=LOAD, per_node=4), _rows(make, facts))).verdict is Verdict.OK
-    undeclared = locate(_live(job(RANKS, 40, load=LOAD, per_node=4), _rows(make, {})))
+    undeclared = locate(_live(job(RANKS, 128, load=LOAD, per_node=4), _rows(make, {})))
     assert undeclared.culprits, "without the groups the stage looks slow, so that the test shows something"
 
 

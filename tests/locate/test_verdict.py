@@ -98,9 +98,13 @@ def test_a_healthy_job_has_no_culprit(seed: int, ranks: int, noise: float) -> No
     assert location.verdict is Verdict.OK and location.culprits == ()
 
 
-def test_a_slowdown_that_is_over_is_not_accused() -> None:
+def test_a_slowdown_that_is_over_is_accused_of_what_it_cost() -> None:
     location = locate(job(slow=[dict(rank=0, phase="forward", by=0.1, since=10, until=40)]))
-    assert location.culprits == () and location.verdict is Verdict.OK
+    (culprit,) = location.culprits
+    assert (culprit.ranks, culprit.since_step) == (
+        (0,),
+        10,
+    ) and "in 30 of the 30 steps until step 39, and not since" in culprit.evidence[-1]
 
 
 @pytest.mark.parametrize("since", [57, 59])
@@ -109,24 +113,22 @@ def test_one_bad_moment_is_not_accused(since: int) -> None:
     assert location.culprits == ()
 
 
-def test_a_moment_of_tiny_steps_is_noted_and_not_accused() -> None:
+def test_a_moment_accuses_nobody() -> None:
     disturbed = job(2, steps=40, slow=[dict(rank=0, phase="backward", by=0.05, since=28)])
-    assert [culprit.ranks for culprit in locate(disturbed).culprits] == [(0,)], "12 steps of 0.25 s are no moment"
-    location = locate(scaled(disturbed, 0.05))
-    assert location.verdict is Verdict.OK and location.culprits == ()
-    (note,) = location.notes
-    assert (note.kind, note.ranks) == ("brief", (0,))
-    assert note.text == "rank 0 slower than the others in the last 12 steps, 0.15 s: too short a time to accuse anyone"
+    location = locate(scaled(disturbed, 0.05))  # 12 steps of 12 ms
+    assert (location.verdict, location.culprits, location.notes) == (Verdict.OK, (), ())
 
 
-def test_a_job_that_was_slow_for_its_whole_short_life_is_not_called_healthy() -> None:
-    location = locate(scaled(job(4, steps=30, slow=[dict(rank=1, phase="input", by=0.09)]), 0.05))
+@pytest.mark.parametrize("steps", [30, 128])
+def test_a_job_that_was_slow_for_its_whole_short_life_is_not_called_healthy(steps: int) -> None:
+    location = locate(scaled(job(4, steps=steps, slow=[dict(rank=1, phase="input", by=0.09)]), 0.01))
     assert location.verdict is Verdict.UNKNOWN and location.culprits == ()
-    assert [note.kind for note in location.notes] == ["brief"]
+    (note,) = location.notes
+    assert (note.kind, note.ranks) == ("slow_in_few_steps", (1,)) and "steps like these would decide" in note.text
 
 
 def test_steps_however_tiny_are_a_verdict_when_they_are_many() -> None:
-    location = locate(scaled(job(4, steps=128, slow=[dict(rank=2, phase="forward", by=0.05)]), 0.01))
+    location = locate(scaled(job(4, steps=2000, slow=[dict(rank=2, phase="forward", by=0.05)]), 0.01))
     assert [culprit.ranks for culprit in location.culprits] == [(2,)]
 
 
@@ -235,6 +237,6 @@ def test_many_ranks_and_many_slow_ones_are_judged_as_few_are() -> None:
     """More ranks than one block, and slow ones on both sides of the seam between two blocks."""
     places = (3, 8191, 8192, 8999)
     slow = [dict(rank=rank, phase="forward", by=0.04 + 0.01 * number) for number, rank in enumerate(places)]
-    location = locate(job(9000, steps=16, slow=slow))
+    location = locate(job(9000, steps=32, slow=slow))
     assert [culprit.ranks[0] for culprit in location.culprits] == list(reversed(places))
     assert location.culprits[0].recoverable_ratio > 0 and len(location.culprits[0].victims) == 64

@@ -65,7 +65,8 @@ def test_peers_do_the_same_work_on_other_machines_where_there_are_enough(
         expected = [median(row) for row in values[:, others]]
         if crowded:  # in a step that none of them has, its mates
             mates = [other for other in same if other != column and not without[other]]
-            expected = [own if np.isfinite(own) else median(row) for own, row in zip(expected, values[:, mates])]
+            both = zip(expected, values[:, mates], strict=True)
+            expected = [own if np.isfinite(own) else median(row) for own, row in both]
         np.testing.assert_array_equal(found[:, column], expected)
 
 

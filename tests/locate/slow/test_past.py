@@ -44,7 +44,7 @@ def test_a_stage_that_becomes_slower_is_named(phase: str, seen_from: int) -> Non
     location = locate(pipeline(seen_from=seen_from, slow=[((2,), 0.2)], phase=phase, since=40))
     (culprit,) = location.culprits
     assert (culprit.ranks, culprit.phase) == ((2,), phase)
-    assert culprit.since_step == max(42, seen_from + 2)
+    assert culprit.since_step == max(42, seen_from + 4)  # after the first two that are seen
     assert any(f"a step in {phase}, in its first steps " in line for line in culprit.evidence), culprit.evidence
     assert not any("peers" in line for line in culprit.evidence), "it has none"
 
@@ -104,7 +104,7 @@ def test_a_stage_one_pass_of_which_is_out_of_all_proportion_is_slow_from_its_fir
     """More layers make both passes longer."""
     location = locate(pipeline(slow=[((2,), 2.5)], phase=phase))
     (culprit,) = location.culprits
-    assert (culprit.ranks, culprit.phase, culprit.since_step) == ((2,), phase, 2)
+    assert (culprit.ranks, culprit.phase, culprit.since_step) == ((2,), phase, 4)
     assert f"a step in {phase}, in proportion to its other passes " in culprit.evidence[0]
 
 

@@ -386,16 +386,20 @@ def _confidence(steps: Steps, each: Slow, compared: _Comparison) -> float:
 
 
 def _evidence(steps: Steps, each: Slow, compared: _Comparison) -> tuple[str, ...]:
-    series = each.series[each.since :]
+    series = each.series[each.since : each.until]
     busier = int((series > each.excess / 2).sum())
     by_proportion = (steps.past.proportioned[list(each.columns)] == compared.phase).all()
     whom = "its peers" if compared.peer_count else PROPORTION if by_proportion else PAST
-    how_often = f"busier than {whom} in {busier} of the last {len(series)} steps"
+    is_over = each.until < len(steps.numbers)
+    those = f"the {len(series)} steps" if is_over else f"the last {len(series)} steps"
+    how_often = f"busier than {whom} in {busier} of {those}"
     if each.hits is not None:
         how_often = (
             f"slow in {each.hits.mean():.0%} of the steps ({int(each.hits.sum())} of {len(each.hits)}), then by "
             f"{seconds_text(each.excess)}"
         ).replace("%", " %")
+    if is_over:
+        how_often += f" until step {steps.numbers[each.until - 1]}, and not since"
     same = int(steps.peers.number.max()) > 0 == np.ptp(steps.peers.number[list(each.columns)])
     whose = "the machine with this work" if same else "the machine"
     all_slow = (f"most of the {len(each.columns)} ranks of {whose} are slow",) if each.whole_host else ()

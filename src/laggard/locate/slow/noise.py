@@ -39,8 +39,8 @@ GPUs of one kind differ by less than half a percent at equal work; one job in so
 that nothing tells of."""
 
 OF_GPUS: Final = 0.003
-"""The largest of LEVELS that is there without a cause. What is beyond it is asked once of a job, and not of each part or look:
-it stays."""
+"""The largest of LEVELS that is there without a cause. What is beyond it is asked once of a job, and not of each part
+or look: it stays."""
 
 MAX_FREEDOM: Final = 8.0
 """The most degrees of freedom of one length of blocks: a model that is roughly right has to fit all lengths alike, and

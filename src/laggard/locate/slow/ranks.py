@@ -124,7 +124,7 @@ def _slow_machine(steps: Steps, machine: NDArray[np.int64], culprits: NDArray[np
     series = [last_axis_median(steps.excess[:, each]) for each in columns]
     several = np.array([len(each) >= 2 for each in columns])
     units = Units(np.stack(series, axis=1), several, {0: 1, 1: 0} if len(columns) == 2 else {})
-    for each in sorted(judge(units, steps.duration, steps.live).slow, key=lambda it: -it.cost):
+    for each in sorted(judge(units, steps.duration, steps.live).slow, key=lambda it: -it.cost * len(columns[it.unit])):
         own = steps.excess[each.part.begin : each.part.end, columns[each.unit]]
         if (np.nanmean(own, axis=0) > each.level * median(steps.duration) / 2).mean() >= MACHINE_SHARE:
             return [_slow(steps, tuple(columns[each.unit].tolist()), True, each, series[each.unit])]

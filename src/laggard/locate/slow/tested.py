@@ -82,6 +82,9 @@ have been once."""
 PARTS: Final = 8
 """The number of parts into which the window is cut: each run of them is judged, and shorter and shorter last steps."""
 
+MOST: Final = 0.75
+"""The share of the steps that are most of them."""
+
 FEW: Final = 4
 """The units of which one that is slow may move the median of what they all show."""
 
@@ -235,7 +238,9 @@ class _Test:
         chance = max(now * tests / self._at_a_look, of_noise.ever * self._count / self._in_all)
         cost = level * length / len(self._relative)
         is_long = level * length * self._step > LONGEST_MOMENT_SECONDS
-        unlikely = max(of_noise.ever, 0.0 if is_long else of_moments) * tests <= DOUBTED_ERRORS
+        # What is there in most of all steps is no moment of a recording; that may be one itself, and tell nothing.
+        lasts = len(self._relative) == length and (self._relative[:, unit] > level / 2).mean() >= MOST
+        unlikely = max(of_noise.ever, 0.0 if is_long or lasts else of_moments) * tests <= DOUBTED_ERRORS
         more = math.log(self._at_a_look / tests) / math.log(min(0.5, max(now, 1e-300)))
         return Found(
             unit,
@@ -264,8 +269,12 @@ class _Test:
         first = -((self._first - part.begin) // self._block) if part.begin > self._first else 0
         last = (part.end - self._first) // self._block
         own, own_begins = _strays(self._moments[first:last, [unit]] > level / 2)
-        theirs, their_begins = _strays(self._moments[:, others] > level / 2)
-        share = (their_begins + STRAY_SHARE * PRIOR_BLOCKS) / (self._moments.shape[0] * len(others) + PRIOR_BLOCKS)
+        strayed = self._moments[:, others] > level / 2
+        strayed = strayed[
+            :, strayed.sum(axis=0) < MOST * max(1, len(strayed))
+        ]  # who strays in most of all is slow as well
+        theirs, their_begins = _strays(strayed)
+        share = (their_begins + STRAY_SHARE * PRIOR_BLOCKS) / (strayed.size + PRIOR_BLOCKS)
         usual = max(LASTS ** (self._block * self._step / MOMENT_SECONDS), 1e-6)
         lasts = (theirs - their_begins + usual * PRIOR_BLOCKS) / (theirs + PRIOR_BLOCKS)
         blocks = max(last - first, 0)
