@@ -118,55 +118,79 @@ class Chances(NamedTuple):
     now: float
 
 
+class Where(NamedTuple):
+    """The steps whose level is judged; by how many of those before they are told, and how many are between."""
+
+    steps: int
+    before: int = 0
+    gap: int = 0
+
+
 class Noise:
-    """The models that explain what is seen, each with its weight, the variance of a level, and its freedom."""
+    """The models that explain what is seen, each with its weight, the variance of a level, and its freedom.
+
+    Of noise that lasts, what was before tells most of what is now: a level is taken beside what each model expects by
+    the level before (the regression of one mean upon another), so that the noise of the change counts."""
 
     def __init__(
-        self, blocks: Sequence[Blocks], steps: int, spread: Spread, error: float = 0.0, wider: float = 1.0
+        self, blocks: Sequence[Blocks], where: Where, spread: Spread, error: float = 0.0, wider: float = 1.0
     ) -> None:
-        """`steps`: the length of the window whose levels are judged. `error`: the variance of what they are compared
-        with, in step times squared. `wider`: how many times the others' variance the noise of the judged one has."""
+        """`error`: the variance of what levels are compared with, in step times squared. `wider`: how many times the
+        others' variance the noise of the judged one has."""
         freedom = np.array([each.freedom for each in blocks])
         seen = np.array([each.variance for each in blocks])
         lengths = tuple(each.length for each in blocks)
-        within, over, prior = _models(lengths, steps)
+        within, prior, over, before, joint = _models(lengths, where)
         scale = (freedom * seen / within).sum(axis=1) / freedom.sum()
         fit = prior - (freedom * np.log(within)).sum(axis=1) / 2 - freedom.sum() * np.log(scale) / 2
         levels = np.array(list(LEVELS))
-        self._variance = (wider * scale * over)[:, None] + levels**2 + error
+        variance, of_before, both = (
+            (wider * scale * each)[:, None] + levels**2 + error for each in (over, before, joint)
+        )
+        self._told = both / of_before if where.before else np.zeros_like(both)
+        self._variance = variance - self._told * both
         fit = fit[:, None] + np.log(list(LEVELS.values()))
         if spread.freedom:
-            fit = fit - spread.freedom / 2 * (np.log(self._variance) + spread.variance / self._variance)
+            fit = fit - spread.freedom / 2 * (np.log(variance) + spread.variance / variance)
         weight = np.exp(fit - fit.max())
         self._weight = weight / weight.sum()
         self._without_cause = levels <= OF_GPUS
         self._freedom = float(freedom.sum() + spread.freedom)
 
-    def chances(self, level: float) -> Chances:
-        """The chances that a healthy rank reaches `level`, in step times."""
-        tail = _upper_tail(level / np.sqrt(self._variance), self._freedom)
+    def chances(self, level: float, before: float = 0.0) -> Chances:
+        """The chances that a healthy rank reaches `level`, in step times, after the level `before`."""
+        beyond = np.maximum(level - self._told * before, 0.0)
+        tail = _upper_tail(beyond / np.sqrt(self._variance), self._freedom)
         weight = self._weight[:, self._without_cause]
         now = float((weight * tail[:, self._without_cause]).sum() / max(float(weight.sum()), 1e-300))
         return Chances(float((self._weight * tail).sum()), now)
 
 
-@functools.lru_cache(64)
-def _models(lengths: tuple[int, ...], steps: int) -> tuple[Floats, Floats, Floats]:
-    """[M, K]: the variance of blocks of each of `lengths` [K] by each model, of steps of variance 1; [M]: that of the
-    mean of `steps`; [M]: the logarithm of how likely the model is beforehand."""
-    within, over, prior = [], [], []
+@functools.lru_cache(256)
+def _models(lengths: tuple[int, ...], where: Where) -> tuple[Floats, Floats, Floats, Floats, Floats]:
+    """By each of M models, of steps of variance 1: [M, K] the variance of blocks of each of `lengths` [K], [M] the
+    logarithm of how likely the model is beforehand, and [M] each: the variances of the mean of the steps that are
+    judged and of those before, and their covariance."""
+    within, prior, means = [], [], []
     for rho, weight in RHOS.items():
         for fresh in FRESH if rho else FRESH[:1]:
-            lasts = [2 * (1 - fresh) * (_mean(rho, each) - _mean(rho, 2 * each)) for each in lengths]
-            within.append([fresh / each + last for each, last in zip(lengths, lasts, strict=True)])
-            over.append(fresh / steps + (1 - fresh) * _mean(rho, steps))
+            within.append([2 * (_of_sum(rho, fresh, it) - _of_sum(rho, fresh, 2 * it) / 4) / it**2 for it in lengths])
             prior.append(math.log(weight / (len(FRESH) if rho else 1)))
-    return np.array(within), np.array(over), np.array(prior)
+            now, before, gap = where.steps, where.before, where.gap
+            ends = now + gap + before, now + gap, gap + before, gap
+            whole, one, other, between = (_of_sum(rho, fresh, each) for each in ends)
+            joint = (whole - one - other + between) / (2 * now * max(1, before))
+            variances = (_of_sum(rho, fresh, each) / max(1, each) ** 2 for each in (now, before))
+            means.append((*variances, joint))
+    over, of_before, both = np.array(means).T
+    return np.array(within), np.array(prior), over, of_before, both
 
 
-def _mean(rho: float, steps: int) -> float:
-    """The variance of the mean of so many steps of variance 1, each of which keeps rho of the one before."""
-    return (steps * (1 + rho) / (1 - rho) - 2 * rho * (1 - rho**steps) / (1 - rho) ** 2) / steps**2
+def _of_sum(rho: float, fresh: float, steps: int) -> float:
+    """The variance of the sum of so many steps of variance 1, of which `fresh` is drawn anew in each, and the rest
+    keeps rho of the step before."""
+    lasts = steps * (1 + rho) / (1 - rho) - 2 * rho * (1 - rho**steps) / (1 - rho) ** 2
+    return steps * fresh + (1 - fresh) * lasts
 
 
 def _upper_tail(ratio: NDArray[np.float64], freedom: float) -> NDArray[np.float64]:

@@ -27,6 +27,7 @@ from laggard.locate.slow.noise import (
     Blocks,
     Noise,
     Spread,
+    Where,
     blocks_of,
     chance_of_moments,
     joined_blocks,
@@ -232,7 +233,11 @@ class _Test:
         error = 0.0 if self._errors is None else float(self._errors[unit])
         usual = median(below[others]) if self._count > 3 else 0.0
         wider = max(1.0, float(below[unit]) / usual) if usual > 0 else 1.0
-        of_noise = Noise(self._within(part), length, spread, error, wider).chances(level)
+        gap = len(self._relative) // (2 * PARTS)
+        past = part.begin - gap if part.begin - gap >= MIN_STEPS else 0
+        before = float(self._sums[past, unit] / past) if past else 0.0
+        where = Where(length, past, gap if past else 0)
+        of_noise = Noise(self._within(part), where, spread, error, wider).chances(level, before)
         of_moments = self._of_moments(part, level, unit, others)
         now = max(of_noise.now, of_moments)
         chance = max(now * tests / self._at_a_look, of_noise.ever * self._count / self._in_all)
