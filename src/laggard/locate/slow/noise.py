@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -30,8 +30,11 @@ RHOS: Final = {0.0: 0.30, 0.5: 0.25, 0.8: 0.20, 0.9: 0.10, 0.95: 0.06, 0.98: 0.0
 """The shares that noise keeps from step to step, and how likely each is beforehand. Our choice: of 101 real runs nearly
 all had less than 0.5 (docs/benchmark.md); the long ones are there so that a job which has them is believed."""
 
-FRESH: Final = (0.0, 0.3, 0.7, 0.95)
-"""The parts of the variance of a step's noise that are drawn anew in each step."""
+FAST: Final = (0.0, 0.5, 0.8)
+"""The shares that noise beside it keeps."""
+
+QUICK: Final = (0.3, 0.7, 0.95)
+"""The parts of the variance of a step's noise that this other noise has."""
 
 LEVELS: Final = {0.001: 0.5, 0.003: 0.5, 0.01: 0.01, 0.03: 1e-4, 0.1: 1e-4}
 """The standard deviations, in step times, of what healthy ranks differ by for good, and how likely each is beforehand.
@@ -42,7 +45,7 @@ OF_GPUS: Final = 0.003
 """The largest of LEVELS that is there without a cause. What is beyond it is asked once of a job, and not of each part
 or look: it stays."""
 
-MAX_FREEDOM: Final = 8.0
+MAX_FREEDOM: Final = 32.0
 """The most degrees of freedom of one length of blocks: a model that is roughly right has to fit all lengths alike, and
 not the shortest to the last digit."""
 
@@ -172,25 +175,42 @@ def _models(lengths: tuple[int, ...], where: Where) -> tuple[Floats, Floats, Flo
     logarithm of how likely the model is beforehand, and [M] each: the variances of the mean of the steps that are
     judged and of those before, and their covariance."""
     within, prior, means = [], [], []
-    for rho, weight in RHOS.items():
-        for fresh in FRESH if rho else FRESH[:1]:
-            within.append([2 * (_of_sum(rho, fresh, it) - _of_sum(rho, fresh, 2 * it) / 4) / it**2 for it in lengths])
-            prior.append(math.log(weight / (len(FRESH) if rho else 1)))
-            now, before, gap = where.steps, where.before, where.gap
-            ends = now + gap + before, now + gap, gap + before, gap
-            whole, one, other, between = (_of_sum(rho, fresh, each) for each in ends)
-            joint = (whole - one - other + between) / (2 * now * max(1, before))
-            variances = (_of_sum(rho, fresh, each) / max(1, each) ** 2 for each in (now, before))
-            means.append((*variances, joint))
+    now, before, gap = where.steps, where.before, where.gap
+    for model in _mixtures():
+        within.append([2 * (_of_sum(model, each) - _of_sum(model, 2 * each) / 4) / each**2 for each in lengths])
+        prior.append(math.log(model.weight))
+        ends = now + gap + before, now + gap, gap + before, gap
+        whole, one, other, between = (_of_sum(model, each) for each in ends)
+        joint = (whole - one - other + between) / (2 * now * max(1, before))
+        means.append((*(_of_sum(model, each) / max(1, each) ** 2 for each in (now, before)), joint))
     over, of_before, both = np.array(means).T
     return np.array(within), np.array(prior), over, of_before, both
 
 
-def _of_sum(rho: float, fresh: float, steps: int) -> float:
-    """The variance of the sum of so many steps of variance 1, of which `fresh` is drawn anew in each, and the rest
-    keeps rho of the step before."""
-    lasts = steps * (1 + rho) / (1 - rho) - 2 * rho * (1 - rho**steps) / (1 - rho) ** 2
-    return steps * fresh + (1 - fresh) * lasts
+class _Model(NamedTuple):
+    """Noise of which the share `quick` of the variance keeps `fast` of its value from step to step, and the rest
+    `slow`."""
+
+    slow: float
+    fast: float
+    quick: float
+    weight: float
+
+
+def _mixtures() -> Iterator[_Model]:
+    for slow, weight in RHOS.items():
+        parts = [(fast, quick) for fast in FAST if fast < slow for quick in QUICK]
+        yield _Model(slow, 0.0, 0.0, weight / (1 + len(parts)))
+        yield from (_Model(slow, fast, quick, weight / (1 + len(parts))) for fast, quick in parts)
+
+
+def _of_sum(model: _Model, steps: int) -> float:
+    """The variance of the sum of so many steps of variance 1."""
+    return model.quick * _of_one(model.fast, steps) + (1 - model.quick) * _of_one(model.slow, steps)
+
+
+def _of_one(rho: float, steps: int) -> float:
+    return steps * (1 + rho) / (1 - rho) - 2 * rho * (1 - rho**steps) / (1 - rho) ** 2
 
 
 def _upper_tail(ratio: NDArray[np.float64], freedom: float) -> NDArray[np.float64]:
