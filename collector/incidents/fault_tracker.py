@@ -244,12 +244,14 @@ def _taken_back(facts: Mapping[str, Any]) -> frozenset[tuple[str, str]]:
 
 
 def observation(job: JobSnapshot) -> Observation:
+    """What an incident is told of: a slow culprit counts when steps have shown it that were not there when it was
+    named first."""
     it = job.location
     return Observation(
         job.key,
         job.running,
-        it.verdict in (Verdict.OK, Verdict.FAIL),
-        it.culprits,
+        it.verdict in (Verdict.OK, Verdict.FAIL) and not job.seen_once,
+        tuple(each for each in it.culprits if each not in job.seen_once),
         job.progressed_at,
         max(it.world_size, it.ranks_seen),
         it.slowdown_ratio,

@@ -20,8 +20,8 @@ from laggard.locate.hang.wait_graph import SILENT_BEATS
 from laggard.locate.job_timings import JobTimings
 from laggard.locate.medians import median_over_steps
 from laggard.locate.slow.host_facts import NOT_KNOWN
-from laggard.locate.slow.significance import SLOW_RATIO
 from laggard.locate.slow.steps import MIN_STEPS, Steps
+from laggard.locate.slow.tested import MIN_COST
 from laggard.locate.step_tables import END, START, STEP, WAITED
 from laggard.model import Culprit, JobKey, Location, Note, Verdict
 
@@ -108,18 +108,47 @@ class _Held(NamedTuple):
     own_seconds: float
 
 
+class _Evidence(NamedTuple):
+    """Of a slow culprit: the last step of the verdict that named it first, by how much of a step its ranks were busier
+    until then, when it was told last (monotonic seconds), and whether later steps have shown it again."""
+
+    step: int
+    excess: float
+    at: float
+    shown_again: bool = False
+
+
 class HeldCulprits:
     """The last culprits of each job. Not thread-safe."""
 
     def __init__(self) -> None:
         self._held: dict[JobKey, _Held] = {}
         self._kinds: dict[JobKey, dict[Place, Kept]] = {}
+        self._evidence: dict[JobKey, dict[tuple[int, ...], _Evidence]] = {}
 
     def held(self, jobs: Sequence[JobSnapshot], now: float) -> tuple[JobSnapshot, ...]:
-        """`jobs`, with the culprits of an earlier verdict where the new one has none and nothing refutes them."""
+        """`jobs`, with the culprits of an earlier verdict where the new one has none and nothing refutes them, and
+        which of these other steps have not shown yet than those that accused them."""
         before, self._held = self._held, {}
         kinds, self._kinds = self._kinds, {}
-        return tuple(self._of_job(self._steady(job, kinds, now), before.get(job.key), now) for job in jobs)
+        evidence, self._evidence = self._evidence, {}
+        found = []
+        for job in jobs:
+            told = self._of_job(self._steady(job, kinds, now), before.get(job.key), now)
+            found.append(self._with_evidence(told, evidence.get(job.key, {}), now))
+        return tuple(found)
+
+    def _with_evidence(self, job: JobSnapshot, before: Mapping[tuple[int, ...], _Evidence], now: float) -> JobSnapshot:
+        kept = {ranks: each for ranks, each in before.items() if now - each.at <= FORGOTTEN_SECONDS}
+        slow = tuple(each for each in job.location.culprits if each.ranks and each.kind in _KINDS)
+        steps = Steps.usable(job.timings) if slow and job.running else None
+        if steps is not None:
+            for culprit in slow:
+                kept[culprit.ranks] = _evidence_of(culprit, kept.get(culprit.ranks), job, steps, now)
+        if kept:
+            self._evidence[job.key] = kept
+        new = tuple(each for each in slow if each.ranks in kept and not kept[each.ranks].shown_again)
+        return dataclasses.replace(job, seen_once=new) if new else job
 
     def _steady(self, job: JobSnapshot, before: Mapping[JobKey, Mapping[Place, Kept]], now: float) -> JobSnapshot:
         if not job.running:
@@ -149,11 +178,30 @@ class HeldCulprits:
         return dataclasses.replace(job, location=_with_held(found, left, before, now))
 
 
+def _evidence_of(
+    culprit: Culprit, before: _Evidence | None, job: JobSnapshot, steps: Steps, now: float
+) -> _Evidence:
+    """What is known of the culprit with these steps."""
+    columns, last = np.flatnonzero(np.isin(job.timings.ranks, culprit.ranks)), int(steps.numbers[-1])
+    if before is None or last < before.step:
+        since = steps.numbers >= min(last, culprit.since_step or 0)
+        return _Evidence(last, _busier(steps, columns, since), now)
+    newer = steps.numbers > before.step
+    again = newer.sum() >= MIN_STEPS and _busier(steps, columns, newer) >= before.excess / 2
+    return before._replace(at=now, shown_again=before.shown_again or bool(again))
+
+
+def _busier(steps: Steps, columns: NDArray[np.int64], those: NDArray[np.bool_]) -> float:
+    """By how much of a step the median of the ranks is busier than its peers in the steps."""
+    excess = np.nan_to_num(steps.excess[those][:, columns]).mean(axis=0)
+    return float(np.median(excess)) / float(np.median(steps.duration[those])) if len(columns) else 0.0
+
+
 def _may_be_held(found: Location) -> bool:
     """Whether the new verdict is on steps: where it has another reason for none, such as silent agents, that counts."""
     if found.culprits or found.window.last_step is None:
         return False
-    return found.verdict is Verdict.OK or any(note.kind == "brief" for note in found.notes)
+    return found.verdict is Verdict.OK
 
 
 def _hold_seconds(culprit: Culprit, before: _Held) -> float:
@@ -206,7 +254,7 @@ def _with_held(found: Location, culprits: tuple[Culprit, ...], before: _Held, no
         verdict=Verdict.FAIL,
         culprits=culprits,
         slowdown_ratio=before.location.slowdown_ratio,
-        notes=(*(note for note in found.notes if note.kind != "brief"), Note("held", text)),
+        notes=(*found.notes, Note("held", text)),
     )
 
 
@@ -215,9 +263,9 @@ def _with_held(found: Location, culprits: tuple[Culprit, ...], before: _Held, no
 # A job is judged in every second round whatever it does, and in the others where anything has moved, so that a fault is
 # named one round later at most, and a verdict is never older than the round before. Pure but for what is kept.
 
-CALM_RATIO: Final = SLOW_RATIO / 2
-"""The share of a step by which a rank's own time beside its peers', and the step, may differ from what they were: half
-of what makes a rank slow."""
+CALM_RATIO: Final = MIN_COST
+"""The share of a step by which a rank's own time beside its peers', and the step, may differ from what they were: less
+accuses nobody."""
 
 
 RECENT_STEPS: Final = 32

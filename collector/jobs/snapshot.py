@@ -22,7 +22,7 @@ from laggard.kit.words import counted, joined, listed, natural, printable_line, 
 from laggard.locate.hang.launches import LaunchedJob, locate_launches, no_timings
 from laggard.locate.job_timings import JobTimings, NodeFindings, live_timings
 from laggard.locate.stacked import with_stacks
-from laggard.model import MAX_NAMED_RANKS, JobKey, Location, Note, Verdict, Window
+from laggard.model import MAX_NAMED_RANKS, Culprit, JobKey, Location, Note, Verdict, Window
 from laggard.rankfile.fact_names import SCRIPT, STARTED
 from laggard.wire.nodes import NodeFinding, NodeRow
 from laggard.wire.words import is_numbered
@@ -39,7 +39,8 @@ class JobSnapshot:
     `agents`: the URLs of those that report it. `first_hour_ratio`: how long its step takes over its first hour's.
     `environment`: what surrounds its ranks, by name, as they told a minute ago at most; empty before that. `told`:
     whether it has ended, or somebody told in this round of a rank of it that runs; else it is as it was when somebody
-    last did. `elsewhere`: whether it is another evaluator's to judge."""
+    last did. `elsewhere`: whether it is another evaluator's to judge. `seen_once`: those of its culprits that no other
+    steps have shown than those that accused them first."""
 
     key: JobKey
     running: bool
@@ -53,6 +54,7 @@ class JobSnapshot:
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
     told: bool = True
     elsewhere: bool = False
+    seen_once: tuple[Culprit, ...] = ()
 
 
 class Calm(Protocol):

@@ -124,7 +124,7 @@ def test_who_asks_gets_a_verdict_on_what_is_now(rounds: Rounds) -> None:
     assert rounds.judged[-3:] == [True] * 3 and lasts[2] - lasts[1] == lasts[1] - lasts[0] == STEPS_A_ROUND
 
 
-@pytest.mark.parametrize("slow", [0.003, 0.007, 0.01, 0.02, 0.05])
+@pytest.mark.parametrize("slow", [0.001, 0.007, 0.01, 0.02, 0.05])
 def test_a_fault_is_named_a_round_later_at_most_than_where_each_round_judges(make: Any, slow: float) -> None:
     every, calm = Rounds(make), Rounds(make)
     for each in (every, calm):
@@ -134,7 +134,7 @@ def test_a_fault_is_named_a_round_later_at_most_than_where_each_round_judges(mak
         for each, asked in ((every, True), (calm, False))
     ]
     assert named[0].count(True) - named[1].count(True) in (0, 1)
-    assert any(named[0]) == (slow > 0.006), "what is slow by less than 2.5 % of a step is not named"
+    assert any(named[0]) == (slow > 0.006), "what costs less than 1 % is not named"
 
 
 def test_a_rank_that_becomes_slow_is_judged_at_once(rounds: Rounds) -> None:
@@ -179,9 +179,11 @@ def test_a_silent_agent_and_another_run_are_judged_at_once(rounds: Rounds) -> No
 
 
 def test_a_job_with_a_culprit_is_judged_in_each_round(rounds: Rounds) -> None:
+    while rounds.run(slow=0.05).location.verdict is not Verdict.FAIL:
+        assert len(rounds.judged) < 20
     for _ in range(8):
         rounds.run(slow=0.05)
-    assert all(rounds.judged)
+    assert all(rounds.judged[-8:])
 
 
 def test_a_job_without_new_steps_stays_as_it_was(rounds: Rounds) -> None:

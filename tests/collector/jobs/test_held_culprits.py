@@ -10,6 +10,7 @@ import pytest
 from msgspec import structs
 from support.timings import job as timings_of
 
+from laggard.collector.incidents.fault_tracker import observation
 from laggard.collector.jobs.held_verdicts import HOLD_PAST_SECONDS, HOLD_SECONDS, OTHER_KIND_SECONDS, HeldCulprits
 from laggard.collector.jobs.snapshot import JobSnapshot, unknown_location
 from laggard.locate.describe import sentence
@@ -44,7 +45,7 @@ def _ok(first: int, last: int) -> Location:
 
 def _after(accused: JobSnapshot, then: JobSnapshot, seconds: float = 5.0) -> JobSnapshot:
     holding = HeldCulprits()
-    assert holding.held([accused], 100.0) == (accused,)
+    assert holding.held([accused], 100.0)[0].location == accused.location
     return holding.held([then], 100.0 + seconds)[0]
 
 
@@ -79,14 +80,34 @@ def test_nothing_is_held_for_a_job_that_ended_began_anew_or_whose_agents_are_sil
     anew = _nobody(_job(first_step=0, steps=15))
     silent = _job(unknown_location("no_agent", "no agent of this job answers", "job", 16, 16))
     for then in (ended, anew, silent):
-        assert _after(_accused(), then) == then
+        assert _after(_accused(), then).location == then.location
+
+
+def _observed(*rounds: JobSnapshot) -> list[bool]:
+    """Whether incidents are told of a culprit, round after round."""
+    holding = HeldCulprits()
+    told = [holding.held([each], 100.0 + 5.0 * number)[0] for number, each in enumerate(rounds)]
+    assert all(each.location.culprits for each in told), "the verdict names it at once"
+    return [bool(observation(each).culprits) for each in told]
+
+
+def test_an_incident_is_told_of_a_culprit_that_other_steps_have_shown_too() -> None:
+    accused = _accused()
+    few, more = (_job(slow=SLOW, first_step=first) for first in (9, 10))  # 7 and 8 new ones
+    assert _observed(accused, accused, few, more, more) == [False, False, False, True, True]
+    assert not observation(HeldCulprits().held([accused], 100.0)[0]).conclusive, "nor that it is over"
+
+
+def test_a_verdict_that_is_held_and_steps_without_it_open_no_incident() -> None:
+    calm = _nobody(_job(first_step=22, steps=10))
+    assert _observed(_accused(), calm, calm) == [False, False, False]
 
 
 def test_a_job_that_is_gone_is_forgotten() -> None:
     holding, later = HeldCulprits(), _nobody(_job(slow=SLOW, first_step=5))
     holding.held([_accused()], 100.0)
     assert holding.held([], 101.0) == ()
-    assert holding.held([later], 102.0) == (later,)
+    assert holding.held([later], 102.0)[0].location == later.location
 
 
 def _of_kind(kind: str, phase: str = "forward", *evidence: str) -> JobSnapshot:
