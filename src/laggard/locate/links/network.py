@@ -36,8 +36,8 @@ from laggard.locate.links.raised import (
 from laggard.locate.medians import median, middle
 from laggard.locate.partial_verdict import NOTHING_FOUND, PartialVerdict
 from laggard.locate.slow.replay import TOLERANCE, Replay
-from laggard.locate.slow.significance import confidence
 from laggard.locate.slow.steps import Steps, node_numbers
+from laggard.locate.slow.tested import confidence
 from laggard.model import MAX_NAMED_RANKS, Culprit, Note
 
 MAX_PLACES: Final = 4

@@ -26,14 +26,13 @@ from laggard.locate.explanation import has_cause
 from laggard.locate.job_timings import Floats, JobTimings
 from laggard.locate.medians import distinct, last_axis_median, median, median_over_steps
 from laggard.locate.positions import MIN_GROUPS, GroupPlaces
-from laggard.locate.slow.significance import SLOW_RATIO
 from laggard.locate.slow.steps import MIN_STEPS, Steps, node_numbers
+from laggard.locate.slow.tested import MIN_COST
 from laggard.locate.slow.uneven_work import MAX_UPDATE_RATIO, MIN_UPDATE_SHARE
 from laggard.model import MAX_NAMED_RANKS, Note
 
-MIN_PLACE_RATIO: Final = SLOW_RATIO / 2
-"""The least difference between places, as a share of the step, by which ranks are compared within their places: half of
-what accuses a rank, by which a healthy one may be slower itself."""
+MIN_PLACE_RATIO: Final = MIN_COST
+"""The least difference between places, as a share of the step, by which ranks are compared within their places."""
 
 ALIKE_RATIO: Final = 0.25
 """The share of that difference up to which ranks of one place are equally busy."""
@@ -208,7 +207,7 @@ def _has_slow_update(steps: Steps, heavy: NDArray[np.int64], light: NDArray[np.i
 def _notes(timings: JobTimings, steps: Steps, found: list[_Uneven]) -> Iterator[Note]:
     """A note for each kind of groups by whose places work differs by so much that it would accuse a rank."""
     step = median(steps.duration)
-    told = [each for each in found if each.difference > SLOW_RATIO * step]
+    told = [each for each in found if each.difference > MIN_PLACE_RATIO * step]
     for doubted in (False, True):
         for kind in timings.group_places:
             some = [each for each in told if each.kind is kind and _is_confounded(timings, each) == doubted]

@@ -17,9 +17,8 @@ from laggard.locate.medians import last_axis_median, median
 from laggard.locate.slow.ranks import Compared as ComparedRanks
 from laggard.locate.slow.ranks import Slow
 from laggard.locate.slow.replay import TOLERANCE, Replay
-from laggard.locate.slow.significance import confidence
 from laggard.locate.slow.steps import Steps
-from laggard.locate.slow.tested import MIN_COST
+from laggard.locate.slow.tested import MIN_COST, confidence
 from laggard.locate.slow.uneven_work import Compared, is_by_design, more_between, more_work, uneven_work_note
 from laggard.model import MAX_NAMED_RANKS, Culprit, Note
 

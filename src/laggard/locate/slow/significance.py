@@ -173,8 +173,3 @@ def _onset(excess: Floats, typical: float) -> int:
     gained = np.concatenate(([0], np.cumsum(-slow)))[: len(excess) - MIN_STEPS + 1]
     best = int(gained.argmax())
     return best if gained[best] >= MIN_ONSET_GAIN else 0
-
-
-def confidence(margin: float) -> float:
-    """0.6 for an excess at its threshold, 0.8 at twice and 0.95 at four times that, never above 0.99. Our own scale."""
-    return min(0.99, 1 - 0.4 * float(2.0 ** (1 - max(margin, 1.0))))
