@@ -132,6 +132,10 @@ def _maximum_of_others(values: Floats) -> Floats:
 INPUT, BETWEEN_STEPS = PHASES.index("input"), PHASES.index("between_steps")
 PASSES = PHASES.index("forward"), PHASES.index("backward")
 SCRIPTS = frozenset(PHASES.index(name) for name in SCRIPT_PHASES)
+LEFT_SHARE = 0.1
+"""The share of a rank's time in a phase up to which its peers leave to it what is done there. Our choice: a machine
+that is slow at what all do takes some times as long, not ten times."""
+
 MAX_COMPARED = 64
 """The most peers with which a culprit's phases are compared."""
 
@@ -226,14 +230,17 @@ def left_to_scripts(timings: JobTimings, steps: Steps, slow: Sequence[Slow]) -> 
     """Those of `slow` that are busier now and then, where no phase is known, if they stand where scripts leave logging,
     evaluation and checkpoints."""
     some = [] if steps.phased else [each for each in slow if each.hits is not None and not each.whole_host]
-    return some if _in_a_scripts_place(timings, some) else []
+    chosen = _scripts_choice(timings, some)
+    return [each for each in some if chosen.issuperset(timings.ranks[list(each.columns)].tolist())]
 
 
-def _in_a_scripts_place(timings: JobTimings, slow: Sequence[Slow]) -> bool:
-    """Whether `slow` are what scripts choose: the first or the last rank, or the first of each machine."""
-    ranks = {int(timings.ranks[column]) for each in slow for column in each.columns}
+def _scripts_choice(timings: JobTimings, slow: Sequence[Slow]) -> set[int]:
+    """The ranks that scripts choose for work of their own: the first and the last, and the first of each machine where
+    most of these are among `slow`."""
+    ranks = {int(timings.ranks[column]) for each in slow if not each.whole_host for column in each.columns}
     firsts = {min(of_node) for of_node in grouped(timings.ranks.tolist(), lambda rank: node_of(timings, rank)).values()}
-    return ranks in ({0}, {timings.world_size - 1}) or len(ranks) > 1 and ranks in (firsts, firsts - {0})
+    chosen = {0, timings.world_size - 1}
+    return chosen | firsts if len(firsts & ranks) >= max(2, len(firsts) / 2) else chosen
 
 
 def node_of(timings: JobTimings, rank: int) -> str | None:
@@ -279,7 +286,7 @@ def _culprit(timings: JobTimings, steps: Steps, slow: list[Slow], each: Slow, sa
         more = more_work(steps, given, gpu is not None)
     elif compared.phase == BETWEEN_STEPS:  # as reinforcement learning generates there
         more = more_between(steps, given)
-    kind = "uneven_work" if more else _kind(steps, each, compared, _in_a_scripts_place(timings, slow))
+    kind = "uneven_work" if more else _kind(steps, each, compared, _scripts_choice(timings, slow).issuperset(ranks))
     others = (int(rank) for rank in timings.ranks if int(rank) not in ranks)
     return Culprit(
         kind=kind,
@@ -299,10 +306,11 @@ def _culprit(timings: JobTimings, steps: Steps, slow: list[Slow], each: Slow, sa
 
 
 def _kind(steps: Steps, each: Slow, compared: _Comparison, placed: bool) -> str:
-    """The kind of culprit, by the phase. What peers spend less than MIN_COST of the step on they leave to one rank, by
-    the script's choice: where it has a name, or the rank is `placed` where scripts do that. Where they do it, too, and
-    faster, it is the machine's."""
-    alone = compared.peer_count > 0 and compared.peers < MIN_COST * median(steps.duration) and not each.whole_host
+    """The kind of culprit, by the phase. What peers spend next to no time on they leave to one rank, by the script's
+    choice: where it has a name, or the rank is `placed` where scripts do that. Where they do it, too, and faster, it is
+    the machine's."""
+    little = max(MIN_COST * median(steps.duration), LEFT_SHARE * compared.own)
+    alone = compared.peer_count > 0 and compared.peers < little and not each.whole_host
     if alone and (compared.phase in SCRIPTS or compared.phase == BETWEEN_STEPS and placed):
         return "uneven_work"
     if each.whole_host or compared.phase == BETWEEN_STEPS or compared.phase in SCRIPTS:

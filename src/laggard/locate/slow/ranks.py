@@ -84,10 +84,9 @@ def slow_ranks(steps: Steps, nodes: Sequence[str | None]) -> Compared:
         if not new or not (disturbed.any() or any(each.whole_host for each in new)):
             break
         steps = steps.without(culprits, disturbed)
-    if not found:
-        who, needed = doubted or (None, 0)
-        return Compared([], who, needed, _fast_ranks(steps))
-    return Compared(sorted(_by_machine(steps, found, machine), key=lambda each: -each.excess))
+    who, needed = doubted if doubted and not culprits[list(doubted[0].columns)].any() else (None, 0)
+    told = sorted(_by_machine(steps, found, machine), key=lambda each: -each.excess)
+    return Compared(told, who, needed, () if found else _fast_ranks(steps))
 
 
 def _fast_ranks(steps: Steps) -> tuple[int, ...]:

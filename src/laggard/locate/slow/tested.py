@@ -235,7 +235,7 @@ class _Test:
         wider = max(1.0, float(below[unit]) / usual) if usual > 0 else 1.0
         gap = len(self._relative) // (2 * PARTS)
         past = part.begin - gap if part.begin - gap >= MIN_STEPS else 0
-        before = float(self._sums[past, unit] / past) if past else 0.0
+        before = median(self._relative[:past, unit]) if past else 0.0  # a stall in it tells nothing
         where = Where(length, past, gap if past else 0)
         of_noise = Noise(self._within(part), where, spread, error, wider).chances(level, before)
         of_moments = self._of_moments(part, level, unit, others)
