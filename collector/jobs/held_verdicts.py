@@ -187,7 +187,8 @@ def _evidence_of(
         since = steps.numbers >= min(last, culprit.since_step or 0)
         return _Evidence(last, _busier(steps, columns, since), now)
     newer = steps.numbers > before.step
-    again = newer.sum() >= MIN_STEPS and _busier(steps, columns, newer) >= before.excess / 2
+    is_held = any(note.kind == "held" for note in job.location.notes)
+    again = not is_held and newer.sum() >= MIN_STEPS and _busier(steps, columns, newer) >= before.excess / 2
     return before._replace(at=now, shown_again=before.shown_again or bool(again))
 
 

@@ -176,10 +176,11 @@ def slow_culprits(timings: JobTimings, steps: Steps, slow: list[Slow]) -> SlowCu
 
 
 def _is_worth_it(steps: Steps, each: Slow, saved: float) -> bool:
-    """Whether its repair saves MIN_COST of the time of all steps, or its part of that. `saved`: of the time since it
-    became slow."""
+    """Whether its repair saves MIN_COST of the time of all steps, or its part of that; of a live job, of the time that
+    is like now. `saved`: of the time since it became slow."""
     since = float(steps.duration[each.since :].sum())
-    return saved * since >= MIN_COST * float(steps.duration.sum())
+    is_now = steps.live and each.until == len(steps.numbers)
+    return saved * since >= MIN_COST * (since if is_now else float(steps.duration.sum()))
 
 
 def doubted_notes(timings: JobTimings, steps: Steps, compared: ComparedRanks) -> tuple[Note, ...]:

@@ -1,8 +1,8 @@
 """The one test of who is slower than its peers: what it costs, and how likely healthy noise costs as much. Pure.
 
 A unit, a rank or a machine, is judged by the mean of its excess over its peers, in all of the window and in parts of
-it, so that what came and went counts as what it cost. It is accused where that costs MIN_COST of the time of all steps,
-and where it has neither of the two harmless reasons:
+it, so that what came and went counts as what it cost. It is accused where that costs MIN_COST of the time of all steps
+(of a live job, of the part that goes on), and where it has neither of the two harmless reasons:
 
 - *noise*, which may last (noise.py);
 - *moments*: other work on a machine holds any rank up now and then, for about as long as a block of MOMENT_SECONDS. The
@@ -206,7 +206,9 @@ class _Test:
             length = part.end - part.begin
             levels = (self._sums[part.end] - self._sums[part.begin]) / length
             costs = levels * length / steps
-            units = np.flatnonzero((costs >= MIN_COST) & self._judged)
+            # What a live job loses now it goes on losing: how long its window is kept does not matter.
+            lost = levels if self._live and part.end == steps else costs
+            units = np.flatnonzero((lost >= MIN_COST) & self._judged)
             if not len(units):
                 continue
             # Half of what is allowed is kept for the window as a whole.
