@@ -51,9 +51,9 @@ MOMENT_SECONDS: Final = 0.5
 """The length of the blocks of time by which moments are counted. Two ranks on two cores, beside other work that was
 rare, were held up for 0.1 to 0.9 s."""
 
-LIVE_MOMENT_SECONDS: Final = 2.5
+LIVE_MOMENT_SECONDS: Final = 1.0
 """The same of a live job, on which a verdict is drawn again and again until a rare moment comes: beside ten processes
-that came and went, ranks were held up for up to 4 s, so that three blocks are no such moment."""
+that came and went, ranks were held up for up to 4 s, and seven blocks are no such moment."""
 
 STRAY_SHARE: Final = 1e-3
 """The share of the blocks in which a rank may begin to stray, if its peers never do: once in some ten minutes. Our
@@ -85,6 +85,9 @@ PARTS: Final = 8
 
 MOST: Final = 0.75
 """The share of the steps that are most of them."""
+
+MIN_PART: Final = 6
+"""The fewest steps of a part. Noise and moments decide: long steps tell as much in few."""
 
 FEW: Final = 4
 """The units of which one that is slow may move the median of what they all show."""
@@ -157,16 +160,14 @@ def judge(units: Units, duration: Floats, live: bool) -> Judged:
 
 
 def parts_of(steps: int) -> list[Part]:
-    """The parts of a window, the longest first: all; the runs of its eighths; and the last steps, from a sixteenth on
-    halved down to MIN_STEPS."""
+    """The parts of a window, the longest first: all; the runs of its eighths; and the last steps, from an eighth on
+    halved, and three quarters of each, down to MIN_PART."""
     bounds = sorted({round(place * steps / PARTS) for place in range(PARTS + 1)})
-    found = {Part(begin, end) for begin in bounds for end in bounds if end - begin >= min(MIN_STEPS, steps)}
-    length = steps // (2 * PARTS)
+    found = {Part(begin, end) for begin in bounds for end in bounds if end - begin >= min(MIN_PART, steps)}
+    length = max(steps // PARTS, MIN_STEPS)
     while length >= MIN_STEPS:
-        found.add(Part(steps - length, steps))
+        found |= {Part(steps - length, steps), Part(steps - 3 * length // 4, steps)}
         length //= 2
-    if steps > MIN_STEPS:
-        found.add(Part(steps - MIN_STEPS, steps))
     return sorted(found, key=lambda part: (part.begin - part.end, part))
 
 
