@@ -13,6 +13,7 @@ import numpy as np
 from msgspec import structs
 from numpy.typing import NDArray
 
+from laggard.collector.jobs.noise_history import NoiseHistory
 from laggard.locate.job_timings import (
     FIRST_STEPS,
     MAX_WINDOW_STEPS,
@@ -270,6 +271,7 @@ class Job:
     first_phases: dict[int, NDArray[np.float64]] = dataclasses.field(default_factory=dict)
     held_stacks: HeldStacks = dataclasses.field(default_factory=HeldStacks)
     layout: KeptLayout = dataclasses.field(default_factory=KeptLayout)
+    noise: NoiseHistory = dataclasses.field(default_factory=NoiseHistory)
 
     @property
     def stacks(self) -> Mapping[int, Sampled]:
@@ -334,6 +336,7 @@ class Job:
         world_size = max((row.world_size for row in rows.values()), default=0)
         asked, layout = self.asked_seconds_ago(), self.layout.of(rows)
         timings = live_timings(job_id, world_size, tables, rows, findings, asked, layout)
+        timings = dataclasses.replace(timings, earlier_noise=self.noise.blocks)
         if timings.alone is not None and timings.alone.any():
             timings = dataclasses.replace(timings, first_phases=self._first_phases(timings.ranks, timings.alone))
         return with_collectives(timings, self.collectives, rows) if self.running and self.has_collectives else timings

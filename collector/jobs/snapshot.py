@@ -227,6 +227,8 @@ def build_snapshot(
         agents = frozenset(job.sources)
         snapshot = JobSnapshot(key, job.running, timings, location, job.recency[2], *_said(job.said), agents, told=told)
         jobs.append(snapshot)
+        if location.verdict is Verdict.OK:
+            job.noise.take(timings)
         if calm:
             calm.judged(snapshot, job.run)
     urls = {row.node: row.url for row in cluster.nodes if row.node}

@@ -263,6 +263,8 @@ class JobTimings:
     """[S, R]: when each rank began each step, on the clock of its collectives; None of a live job."""
     live: bool = False
     """True where a collector watches, or watched, the job: then a verdict is drawn again and again."""
+    earlier_noise: tuple[tuple[int, float, float], ...] = ()
+    """Of a live job: how its ranks' noise lasted in windows that are over, as slow/noise.py has it (Blocks)."""
     unseen_waits: tuple[int, ...] = ()
     """The ranks that say that C++ waits for their collectives: waiting is part of their own time."""
     hidden_by: tuple[str, ...] = ()

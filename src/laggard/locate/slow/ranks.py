@@ -104,7 +104,8 @@ def _judged_ranks(steps: Steps, culprits: NDArray[np.bool_]) -> Judged:
     mirrors: dict[int, int] = {}
     for pair in (pair for columns in steps.peers.classes if columns.shape[1] == 2 for pair in columns.tolist()):
         mirrors |= {pair[0]: pair[1], pair[1]: pair[0]}
-    found = judge(Units(steps.excess, known & ~culprits, mirrors, steps.past.error), steps.duration, steps.live)
+    units = Units(steps.excess, known & ~culprits, mirrors, steps.past.error, steps.earlier_noise)
+    found = judge(units, steps.duration, steps.live)
     least = CHANGED_RATIO * median(steps.duration)
     kept = (each for each in found.slow if not steps.past.alone[each.unit] or _level(steps, each) > least)
     return Judged(tuple(kept), found.doubted)

@@ -267,6 +267,7 @@ class Steps:
     past: Past  # of the ranks that nobody does the work of
     phased: bool  # whether phases are known, so that `other` is not judged
     live: bool = False  # whether a verdict is drawn again and again, since the job goes on
+    earlier_noise: tuple[tuple[int, float, float], ...] = ()
 
     @property
     def judged_phases(self) -> range:
@@ -325,6 +326,7 @@ class Steps:
             past=past,
             phased=phased,
             live=timings.live and any(state.state == "running" for state in timings.states),
+            earlier_noise=timings.earlier_noise,
         )
 
 

@@ -131,12 +131,14 @@ class Judged(NamedTuple):
 class Units(NamedTuple):
     """What is judged. `excess` [S, U]: seconds longer than its peers, nan where unknown. `judged` [U]: which may be
     accused, and compared. `mirrors`: of units that are compared with one other alone, that: its excess is theirs,
-    mirrored. `errors` [U]: by how many seconds a step their peers' time may be wrong."""
+    mirrored. `errors` [U]: by how many seconds a step their peers' time may be wrong. `earlier`: blocks of windows
+    before this one."""
 
     excess: Floats
     judged: NDArray[np.bool_]
     mirrors: Mapping[int, int]
     errors: Floats | None = None
+    earlier: Sequence[tuple[int, float, float]] = ()
 
 
 def judge(units: Units, duration: Floats, live: bool) -> Judged:
@@ -196,7 +198,8 @@ class _Test:
         count = len(relative) // self._block
         self._first = len(relative) - count * self._block
         self._moments = relative[self._first :].reshape(count, self._block, relative.shape[1]).mean(axis=1)
-        self._blocks = blocks_of(relative[:, self._some])
+        self._earlier = [Blocks(*each) for each in units.earlier]
+        self._blocks = self._with_earlier([blocks_of(relative[:, self._some])])
 
     def found(self) -> list[Found]:
         """What is accused or doubted in each part."""
@@ -270,7 +273,10 @@ class _Test:
         inner = [place for place in (part.begin, part.end) if 0 < place < steps]
         begins, ends = [0, *(place + near for place in inner)], [*(place - near for place in inner), steps]
         pieces = (self._relative[begin:end, self._some] for begin, end in zip(begins, ends, strict=True))
-        return joined_blocks([blocks_of(each) for each in pieces if len(each)])
+        return self._with_earlier([blocks_of(each) for each in pieces if len(each)])
+
+    def _with_earlier(self, parts: list[list[Blocks]]) -> list[Blocks]:
+        return joined_blocks([*parts, self._earlier]) if self._earlier or len(parts) > 1 else parts[0]
 
     def _of_moments(self, part: Part, level: float, unit: int, others: NDArray[np.int64]) -> float:
         """The chance that moments alone make the unit stray by half of its level in as many blocks of time."""
