@@ -284,10 +284,7 @@ class _Test:
         last = (part.end - self._first) // self._block
         own, own_begins = _strays(self._moments[first:last, [unit]] > level / 2)
         strayed = self._moments[:, others] > level / 2
-        strayed = strayed[
-            :, strayed.sum(axis=0) < MOST * max(1, len(strayed))
-        ]  # who strays in most of all is slow as well
-        theirs, their_begins = _strays(strayed)
+        theirs, their_begins = _strays(strayed, math.ceil(LONGEST_MOMENT_SECONDS / (self._block * self._step)))
         share = (their_begins + STRAY_SHARE * PRIOR_BLOCKS) / (strayed.size + PRIOR_BLOCKS)
         usual = max(LASTS ** (self._block * self._step / MOMENT_SECONDS), 1e-6)
         lasts = (theirs - their_begins + usual * PRIOR_BLOCKS) / (theirs + PRIOR_BLOCKS)
@@ -295,11 +292,14 @@ class _Test:
         return chance_of_moments(own_begins, own, blocks, min(max(share, STRAY_SHARE), 0.999), max(lasts, usual))
 
 
-def _strays(strayed: NDArray[np.bool_]) -> tuple[int, int]:
-    """In how many blocks of [K, U] units stray, and in how many of these they begin to."""
-    begins = strayed.copy()
-    begins[1:] &= ~strayed[:-1]
-    return int(strayed.sum()), int(begins.sum())
+def _strays(strayed: NDArray[np.bool_], longest: int | None = None) -> tuple[int, int]:
+    """In how many blocks of [K, U] units stray, and in how many of these they begin to; without what is longer than
+    `longest` blocks, and so no moment."""
+    one_after_another = np.pad(strayed, ((0, 1), (0, 0))).ravel(order="F")
+    changes = np.flatnonzero(np.diff(one_after_another, prepend=False))
+    lengths = changes[1::2] - changes[::2]
+    kept = lengths if longest is None else lengths[lengths <= longest]
+    return int(kept.sum()), len(kept)
 
 
 def confidence(margin: float) -> float:
