@@ -15,7 +15,7 @@ from laggard.kit.words import counted, joined, phase_text, ranks_text, seconds_t
 from laggard.locate.job_timings import Floats, JobTimings
 from laggard.locate.medians import last_axis_median, median
 from laggard.locate.slow.ranks import Compared as ComparedRanks
-from laggard.locate.slow.ranks import Slow
+from laggard.locate.slow.ranks import Slow, is_waited_for
 from laggard.locate.slow.replay import TOLERANCE, Replay
 from laggard.locate.slow.steps import Steps
 from laggard.locate.slow.tested import MIN_COST, confidence
@@ -164,8 +164,12 @@ def slow_culprits(timings: JobTimings, steps: Steps, slow: list[Slow]) -> SlowCu
     saved, ratio, replayed = payoff(timings, steps, slow)
     # Where work is unequal, the busiest rank tells nothing of what the others wait for.
     is_known = replayed or len(steps.peers.classes) == len(steps.peers.classes[0]) == 1
-    kept = [each for each, share in zip(slow, saved, strict=True) if _is_worth_it(steps, each, share * len(slow))]
-    if is_known and len(kept) < len(slow):
+    kept = [
+        each
+        for each, share in zip(slow, saved, strict=True)
+        if _is_worth_it(steps, each, share * len(slow)) or not is_known and is_waited_for(steps, each)
+    ]
+    if len(kept) < len(slow):
         return slow_culprits(timings, steps, kept)
     culprits = [_culprit(timings, steps, slow, *each) for each in zip(slow, saved, strict=True)]
     notes = tuple(uneven_work_note(culprit) for culprit in culprits if is_by_design(culprit))
