@@ -235,6 +235,9 @@ def _node_numbers(nodes: tuple[str | None, ...]) -> NDArray[np.int64]:
 
 MIN_STEPS = 8  # fewer prove nothing: one garbage collection or page fault is a large share of them
 
+MAX_NEGATIVE: Final = 0.01
+"""The share of a step by which a part of it may be below nothing: clocks are read one after the other."""
+
 NAMED_SHARE = 0.5
 """The share of the own time in named phases from which on time outside them accuses nobody: it may be a wait that no
 record tells of, or rank 0 writing its log."""
@@ -308,7 +311,7 @@ class Steps:
         if keep.sum() < MIN_STEPS:
             return None
         kept = _rows(keep)
-        phases = _without_own_warm_up(timings.phase_seconds[kept])
+        phases = _without_own_warm_up(_possible(timings.phase_seconds[kept], timings.step_seconds[kept]))
         phased = _are_named(phases)
         busy = judged(phases, phased)
         positions = np.zeros(len(timings.ranks), np.int32) if timings.positions is None else timings.positions
@@ -334,6 +337,12 @@ def _first_judged(timings: JobTimings) -> int:
     """The first step after the warm-up. A recording begins with its processes, whatever number their first step has."""
     begins = not timings.live and not timings.profiled and len(timings.steps) >= MIN_STEPS + WARM_UP_STEPS
     return WARM_UP_STEPS + (int(timings.steps[0]) if begins else 0)
+
+
+def _possible(phases: Floats, seconds: Floats) -> Floats:
+    """`phases` [S, R, P], with nan in steps of `seconds` [S, R] of which a part took less than nothing: no records."""
+    impossible = (phases < -MAX_NEGATIVE * seconds[:, :, None]).any(axis=2)
+    return np.where(impossible[:, :, None], np.nan, phases) if impossible.any() else phases
 
 
 def _without_own_warm_up(phases: Floats) -> Floats:

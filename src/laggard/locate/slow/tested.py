@@ -143,7 +143,7 @@ class Units(NamedTuple):
 
 def judge(units: Units, duration: Floats, live: bool) -> Judged:
     """Judges all units of steps of `duration` [S]."""
-    step, others = median(duration), np.flatnonzero(units.judged)
+    step, others = median(duration), _compared(units)
     if len(duration) < MIN_STEPS or not len(others) or not step > 0:
         return Judged()
     relative = np.maximum(_known(units.excess) / step, -MAX_AHEAD)
@@ -171,6 +171,12 @@ def parts_of(steps: int) -> list[Part]:
         found |= {Part(steps - length, steps), Part(steps - 3 * length // 4, steps)}
         length //= 2
     return sorted(found, key=lambda part: (part.begin - part.end, part))
+
+
+def _compared(units: Units) -> NDArray[np.int64]:
+    """The units that tell how healthy ones stray: those that are known for most of the time, if there are some."""
+    mostly = units.judged & (2 * np.isfinite(units.excess).sum(axis=0) > len(units.excess))
+    return np.flatnonzero(mostly if mostly.sum() > 1 else units.judged)
 
 
 def _known(excess: Floats) -> Floats:
