@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from support.paths import DEMO_TRAINING
 from support.recordings import HEAD, lines, write
 
+from laggard.kit.constants import PHASES
 from laggard.kit.errors import UsageError
 from laggard.kit.processes import own_identity
 from laggard.locate.verdict import locate
@@ -49,9 +50,10 @@ def test_waited_is_taken_out_in_place_of_the_collectives_length(tmp_path: Path) 
     records = lines(0) + lines(1)
     for record in records:
         if record["kind"] == "collective":
-            record["waited"] = 0.0 if record["rank"] == 1 else 0.2
-    location = locate(read_recording([write(tmp_path / "t", records)]).timings)
-    assert [(culprit.ranks, culprit.phase) for culprit in location.culprits] == [((1,), "backward")]
+            record["waited"] = 0.0 if record["rank"] == 1 else 0.08
+    timings = read_recording([write(tmp_path / "t", records)]).timings
+    assert timings.waited_seconds[5] == pytest.approx([0.08, 0.0])
+    assert timings.phase_seconds[5, :, PHASES.index("backward")] == pytest.approx([0.12, 0.2])
 
 
 def test_unfinished_and_null_fields_are_normal(tmp_path: Path) -> None:
@@ -265,3 +267,19 @@ def test_a_beat_without_groups_is_read_as_one_of_a_rank_without_flight_recorder(
     assert not [gap for gap in found.gaps if "left out" in gap]
     (beat,) = found.timings.last_beats
     assert beat is not None and (beat.quiet_seconds, beat.beat.groups) == (60.0, ())
+
+
+def test_of_steps_that_went_back_to_a_checkpoint_what_was_done_last_counts(tmp_path: Path) -> None:
+    """One process loads the checkpoint of step 30 after step 49, and its clock goes on."""
+    for rank in (0, 1, 2):
+        before, after = lines(rank, steps=50), lines(rank, 0.1 * (rank == 1), steps=100)[1 + 4 * 30 :]
+        for line in after:
+            for name in {"start", "end", "issued"} & set(line):
+                line[name] += 60.0
+            if line["kind"] == "collective":
+                line["seq"] += 100
+        write(tmp_path / f"rank-{rank}.jsonl", before + after)
+    found = read_recording([tmp_path])
+    assert found.timings.steps.tolist() == list(range(100)) and not any("twice" in gap for gap in found.gaps)
+    (culprit,) = locate(found.timings).culprits
+    assert (culprit.ranks, culprit.since_step) == ((1,), 30)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -280,15 +280,16 @@ class Unfinished(NamedTuple):
 def merge_parts(parts: Sequence[Columns]) -> Tables:
     """The records of all parts of one job."""
     own: list[tuple[float, ...]] = []
-    steps = []
+    steps, spans, collectives = [], [], []
     for part in parts:
-        shifted = ({**table, "own": np.where(table["own"] < 0, -1, table["own"] + len(own))} for table in part.steps)
-        steps += list(shifted)
+        shifted = [{**table, "own": np.where(table["own"] < 0, -1, table["own"] + len(own))} for table in part.steps]
         own += part.own
+        rewinds = list(_rewinds(shifted))
+        steps += [_without_rewound(table, rewinds) for table in shifted]
+        spans += [_without_rewound(table, rewinds) for table in part.spans]
+        collectives += [_without_rewound(table, rewinds) for table in part.collectives]
     once = _once(steps, STEP_COLUMNS, ("rank", "step"))
-    spans = [table for part in parts for table in part.spans]
     spans_once = _once(spans, SPAN_COLUMNS, ("rank", "step", "phase", "start", "end"))
-    collectives = [table for part in parts for table in part.collectives]
     collectives_once = _once(collectives, COLLECTIVE_COLUMNS, ("rank", "group", "op", "peer", "seq"))
     each = (once, spans_once, collectives_once)
     (step_table, span_table, collective_table), set_back = in_order_of_steps([found.table for found in each])
@@ -302,6 +303,34 @@ def merge_parts(parts: Sequence[Columns]) -> Tables:
         _contradicted(each),
         set_back,
     )
+
+
+class _Rewind(NamedTuple):
+    """A process whose steps went back to `step` at `start`, as where it loads a checkpoint."""
+
+    rank: int
+    step: int
+    start: float
+
+
+def _rewinds(tables: Sequence[Table]) -> Iterator[_Rewind]:
+    """Where the steps of a rank in one file go back while its clock goes on. Where they do so all the time, two
+    processes write under one number."""
+    table = concatenate(tables, STEP_COLUMNS)
+    for rank in np.unique(table["rank"]).tolist():
+        rows = np.flatnonzero(table["rank"] == rank)
+        step, start = table["step"][rows], table["start"][rows]
+        back = np.flatnonzero((np.diff(step) < 0) & (np.diff(start) > 0)) + 1
+        if len(back) <= max(CONTRADICTED_RECORDS, CONTRADICTED_SHARE * len(rows)):
+            yield from (_Rewind(rank, int(step[place]), float(start[place])) for place in back)
+
+
+def _without_rewound(table: Table, rewinds: Sequence[_Rewind]) -> Table:
+    """The records but for those of steps that were done again."""
+    kept = np.ones(len(table["rank"]), np.bool_)
+    for each in rewinds:
+        kept &= (table["rank"] != each.rank) | (table["step"] < each.step) | (table["start"] >= each.start)
+    return table if kept.all() else {name: values[kept] for name, values in table.items()}
 
 
 def _once(tables: Sequence[Table], columns: dict[str, Any], keys: Sequence[str]) -> Deduplicated:
