@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laggard.locate.job_timings import Floats
-from laggard.locate.medians import median, median_over_steps
+from laggard.locate.medians import median
 from laggard.locate.slow.noise import (
     Blocks,
     Noise,
@@ -223,28 +223,35 @@ class _Test:
                 continue
             # Half of what is allowed is kept for the window as a whole.
             tests = 2 * self._count * (1 if length == steps else len(parts) - 1)
-            below = self._below(part)
+            usual = np.median(self._restless(part, self._some), axis=1) if self._count > 3 else None
             for unit in units[np.argsort(-costs[units])][:MAX_CANDIDATES].tolist():
-                each = self._beside_others(part, unit, levels, below, tests)
+                wider = 1.0 if usual is None else self._wider(part, unit, usual)
+                each = self._beside_others(part, unit, levels, wider, tests)
                 if each.chance <= 1 or each.doubtful:
                     found.append(each)
         return found
 
-    def _below(self, part: Part) -> Floats:
-        """[U]: the mean square by which each unit is below its own median in the part: a slow one strays upwards."""
-        own = self._relative[part.begin : part.end]
-        below = np.minimum(own - median_over_steps(own), 0.0)
-        found: Floats = (below**2).sum(axis=0) / np.maximum((below < 0).sum(axis=0), 1)
-        return found
+    def _restless(self, part: Part, units: NDArray[np.int64]) -> Floats:
+        """[3, U]: the mean square by which units are in the part below their median, above it, and below their lower
+        quartile."""
+        own = np.sort(self._relative[part.begin : part.end, units], axis=0)
+        half, quarter = len(own) // 2, max(1, len(own) // 4)
+        parts = (own[:half] - own[half], own[half:] - own[half], own[:quarter] - own[quarter])
+        return np.stack([(each**2).mean(axis=0) for each in parts])
 
-    def _beside_others(self, part: Part, unit: int, levels: Floats, below: Floats, tests: int) -> Found:
-        """The unit beside the others. `tests`: how many share what is allowed."""
+    def _wider(self, part: Part, unit: int, usual: Floats) -> float:
+        """How many times the others' variance (`usual` [3]) the unit's noise has. One that is slow now and then has two
+        levels: within one of the three there is noise alone, unless it is slow in nearly all steps or in none."""
+        own = self._restless(part, np.array([unit]))[:, 0]
+        return max(1.0, float((own / np.maximum(usual, 1e-12)).min()))
+
+    def _beside_others(self, part: Part, unit: int, levels: Floats, wider: float, tests: int) -> Found:
+        """The unit beside the others, whose noise has `wider` times the variance of theirs. `tests`: how many share
+        what is allowed."""
         level, length = float(levels[unit]), part.end - part.begin
         others = self._some[(self._some != unit) & (self._some != self._mirrors.get(unit, -1))]
         spread = spread_of(levels[others]) if len(others) > 1 else Spread()
         error = 0.0 if self._errors is None else float(self._errors[unit])
-        usual = median(below[others]) if self._count > 3 else 0.0
-        wider = max(1.0, float(below[unit]) / usual) if usual > 0 else 1.0
         gap = len(self._relative) // (2 * PARTS)
         past = part.begin - gap if part.begin - gap >= MIN_STEPS else 0
         before = median(self._relative[:past, unit]) if past else 0.0  # a stall in it tells nothing
