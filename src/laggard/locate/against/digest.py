@@ -29,8 +29,7 @@ from laggard.kit.majority import grouped
 from laggard.kit.words import printable_line
 from laggard.locate.job_timings import WARM_UP_STEPS, Floats, JobTimings
 from laggard.locate.links.channels import Channel, Transfers, channels_and_transfers
-from laggard.locate.medians import last_axis_median, median
-from laggard.locate.step_tables import over_phases
+from laggard.locate.medians import last_axis_median, median, over_phases
 from laggard.rankfile.fact_names import member_runs
 from laggard.wire import digest as wire
 from laggard.wire.digest import IN_FEW_STEPS, MAX_ROWS, Digest, DigestOperation, DigestRow, Estimate
