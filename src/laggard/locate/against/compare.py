@@ -18,7 +18,7 @@ from msgspec import structs
 from laggard.kit.constants import SCRIPT_PHASES
 from laggard.kit.majority import grouped
 from laggard.kit.words import counted, seconds_text
-from laggard.locate.against.digest import COUNTED_CALLS, MIN_STEPS, NOTHING
+from laggard.locate.against.digest import COUNTED_CALLS, MIN_STEPS, NOTHING, size_class
 from laggard.model import MAX_NAMED_RANKS, Note, Verdict
 from laggard.rankfile.fact_names import members_of, parse_runs
 from laggard.wire.digest import (
@@ -98,18 +98,6 @@ class _Pair(NamedTuple):
     def error(self) -> float:
         return math.hypot(self.before.error, self.now.error)
 
-    def least(self, bar: _Bar, whole: float) -> float:
-        """The least change that counts, in seconds of a step of `whole` seconds."""
-        return max(bar.errors * self.error, bar.share * whole)
-
-    def is_certain(self, bar: _Bar, whole: float) -> bool:
-        """Whether the two differ, by their difference or by their ratio: what others take of a machine makes long times
-        as much more uncertain."""
-        change = abs(self.seconds)
-        if change > self.least(bar, whole):
-            return True
-        return change > self.least(bar._replace(errors=INTERVAL_ERRORS), whole) and self._ratio_errors > bar.errors
-
     @property
     def _ratio_errors(self) -> float:
         """The logarithm of the ratio, in its standard errors by the delta method; 0.0 where there is no ratio."""
@@ -117,6 +105,16 @@ class _Pair(NamedTuple):
             return 0.0
         error = math.hypot(self.before.error / self.before.seconds, self.now.error / self.now.seconds)
         return abs(math.log(self.now.seconds / self.before.seconds)) / max(error, 1e-9)
+
+    def least(self, bar: _Bar, whole: float) -> float:
+        """The least change that counts, in seconds of a step of `whole` seconds."""
+        return max(bar.errors * self.error, bar.share * whole)
+
+    def is_certain(self, bar: _Bar, whole: float) -> bool:
+        """Whether the two differ, by their difference or by their ratio: what others take of a machine makes long times
+        as much more uncertain."""
+        least = bar._replace(errors=INTERVAL_ERRORS) if self._ratio_errors > bar.errors else bar
+        return abs(self.seconds) > self.least(least, whole)
 
     def change(self, kind: str, shift: float = 0.0, **about: Any) -> Change:
         """`shift`: what of the change belongs to another one, in seconds. `about`: other fields of the Change."""
@@ -137,14 +135,22 @@ def _round(value: float) -> float:
     return float(f"{value:.4g}")
 
 
-def _sum(found: Sequence[Estimate]) -> Estimate:
-    return Estimate(sum(each.seconds for each in found), math.hypot(*(each.error for each in found)))
+def _sum(found: Iterable[Estimate]) -> Estimate:
+    told = [*found]
+    return Estimate(sum(each.seconds for each in told), math.hypot(*(each.error for each in told)))
 
 
 def _middle(found: Sequence[Estimate]) -> Estimate:
     """The estimate in the middle, with the error in the middle: that of rows beside each other is not independent."""
     seconds, errors = sorted(each.seconds for each in found), sorted(each.error for each in found)
     return Estimate(seconds[(len(found) - 1) // 2], errors[len(found) // 2]) if found else NOTHING
+
+
+def _middle_pair(pairs: Sequence[_Pair]) -> _Pair:
+    """The pair in the middle by its change, with the errors in the middle."""
+    chosen = sorted(pairs, key=lambda pair: pair.seconds)[(len(pairs) - 1) // 2]
+    before, now = (_middle(side).error for side in zip(*pairs, strict=True))
+    return _Pair(Estimate(chosen.before.seconds, before), Estimate(chosen.now.seconds, now))
 
 
 def compare(before: Digest, now: Digest, against: str) -> Comparison:
@@ -156,8 +162,8 @@ def compare(before: Digest, now: Digest, against: str) -> Comparison:
     )  # fmt: skip
     if unlike or short:
         return found
-    whole = before.step.seconds
-    parts = [*_phase_changes(before, now, whole), *_operation_changes(before, now, whole)]
+    own_times = _OwnTimes.of(before, now)
+    parts = [*own_times.changes(), *_operation_changes(before, now, before.step.seconds)]
     largest = max((abs(each.seconds) for each in parts), default=0.0)
     kept = [each for each in parts if abs(each.seconds) >= WORTH_TELLING * largest]
     step = _step_change(before, now, MIN_STEP_SHARE if kept else MIN_UNEXPLAINED_SHARE)
@@ -171,7 +177,7 @@ def compare(before: Digest, now: Digest, against: str) -> Comparison:
         verdict=Verdict.FAIL if is_longer and kept else told,
         step=step if kept else structs.replace(step, share=None),
         changes=tuple(sorted(kept, key=lambda each: -abs(each.seconds))),
-        smallest_seconds=_smallest(before, now, whole),
+        smallest_seconds=own_times.smallest(),
         notes=(*waiting, *_notes(before, now)),
     )
 
@@ -182,12 +188,8 @@ def _waiting_notes(step: Change, changes: Sequence[Change], whole: bool) -> tupl
     left = step.seconds - sum(each.seconds for each in changes)
     if not step.share or left / step.seconds < MOSTLY:
         return ()
-    whom = "other ranks, and whom they wait for may be one that was not seen"
-    if whole:
-        whom = (
-            "one another, in which no rank is the last more often than before: as where something else takes their"
-            " CPUs now and then"
-        )
+    by_turns = "one another, in which no rank is the last more often than before: as where their CPUs are shared"
+    whom = by_turns if whole else "other ranks, and whom they wait for may be one that was not seen"
     return (Note("waiting", f"{'+' if left > 0 else '-'}{seconds_text(abs(left))} of a step is waiting for {whom}"),)
 
 
@@ -197,10 +199,9 @@ def _step_change(before: Digest, now: Digest, share: float) -> Change:
     pairs = [_Pair(before.step, now.step), _Pair(before.rare, now.rare)]
     certain = [pair for pair in pairs if pair.is_certain(_Bar(DECISION_ERRORS, share), before.step.seconds)]
     told = certain or pairs[:1]
-    old, new = _sum([pair.before for pair in told]), _sum([pair.now for pair in told])
     whole = before.step.seconds + before.rare.seconds
-    seconds = sum(pair.seconds for pair in told)
-    moved = _Pair(Estimate(whole, old.error), Estimate(whole + seconds, new.error))
+    old, new = _sum(pair.before for pair in told), _sum(pair.now for pair in told)
+    moved = _Pair(Estimate(whole, old.error), Estimate(whole + new.seconds - old.seconds, new.error))
     return moved.change("step", share=1.0 if certain else None)
 
 
@@ -220,80 +221,90 @@ def _notes(before: Digest, now: Digest) -> Iterator[Note]:
 
 
 class _Row(NamedTuple):
-    """A row in both runs, in one phase."""
+    """A row in both runs: the own time of some ranks, or of all."""
 
     of: DigestRow
-    pair: _Pair
+    before: DigestRow
+    now: DigestRow
 
 
-def _phases(before: Digest, now: Digest) -> Iterable[str]:
-    return dict.fromkeys((*before.phases, *now.phases))
+class _OwnTimes(NamedTuple):
+    """The own times of both runs. `rows`: those of the same ranks, as far as most ranks have one in both runs."""
 
+    before: Digest
+    now: Digest
+    rows: Sequence[_Row]
 
-def _phase_changes(before: Digest, now: Digest, whole: float) -> Iterator[Change]:
-    for phase in _phases(before, now):
-        rows = _rows(before, now, phase)
-        common = _common(rows, whole)
-        if common is not None:
-            yield common.change("phase", phase=phase)
-        yield from _some_ranks(rows, common.seconds if common else 0.0, whole, phase, now.rows)
+    @classmethod
+    def of(cls, before: Digest, now: Digest) -> _OwnTimes:
+        """A node that one run's digest does not name was there like all others that do its work."""
+        old, new = ({row.ranks: row for row in it.rows} for it in (before, now))
+        usual, usual_now = ({row.alike: row for row in it.rows if row.whole} for it in (before, now))
+        found = []
+        for ranks in dict.fromkeys((*new, *old)):
+            told = new.get(ranks) or old[ranks]
+            one, other = old.get(ranks) or usual.get(told.alike), new.get(ranks) or usual_now.get(told.alike)
+            if one and other:
+                found.append(_Row(told, one, other))
+        return cls(before, now, found if 2 * len(found) > max(len(old), len(new)) else ())
 
+    @property
+    def phases(self) -> Iterable[str]:
+        return dict.fromkeys((*self.before.phases, *self.now.phases))
 
-def _rows(before: Digest, now: Digest, phase: str) -> list[_Row]:
-    """The rows of the same ranks in both runs; where most have none, all of each run as one. A node that one run's
-    digest does not name was there like all others that do its work."""
-    old, new = ({row.ranks: row for row in it.rows} for it in (before, now))
-    usual = [{row.alike: row for row in it.rows if row.whole} for it in (before, now)]
-    found = []
-    for ranks in dict.fromkeys((*new, *old)):
-        told = new.get(ranks) or old[ranks]
-        one, other = old.get(ranks) or usual[0].get(told.alike), new.get(ranks) or usual[1].get(told.alike)
-        if one and other:
-            found.append(_Row(told, _Pair(_own(before, one, phase), _own(now, other, phase))))
-    if 2 * len(found) > max(len(old), len(new)):
-        return found
-    return [_Row(DigestRow((), None, 0, ()), _of_all(before, now, phase))]
+    def changes(self) -> Iterator[Change]:
+        for phase in self.phases:
+            common = self._common(phase)
+            if common is not None:
+                yield common.change("phase", phase=phase)
+            yield from self._of_some_ranks(phase, common.seconds if common else 0.0)
+
+    def smallest(self) -> dict[str, float]:
+        """The least change in all ranks that would have been seen, of each phase that every step has."""
+        told = (it for it in self.phases if not it.endswith(IN_FEW_STEPS) and it not in SCRIPT_PHASES)
+        return {phase: _round(self._of_all(phase).least(_ALL, self.before.step.seconds)) for phase in told}
+
+    def _of_all(self, phase: str) -> _Pair:
+        return _Pair(*(_middle([_own(it, row, phase) for row in it.rows]) for it in (self.before, self.now)))
+
+    def _pair(self, row: _Row, phase: str) -> _Pair:
+        return _Pair(_own(self.before, row.before, phase), _own(self.now, row.now, phase))
+
+    def _common(self, phase: str) -> _Pair | None:
+        """The change of nearly all ranks; None: there is none for certain. Where rows cannot be matched, all of each
+        run count as one."""
+        rows = [row for row in self.rows if row.of.whole] or self.rows
+        pairs = [self._pair(row, phase) for row in rows] or [self._of_all(phase)]
+        found = _middle_pair(pairs)
+        if not found.is_certain(_ALL, self.before.step.seconds):
+            return None
+        like = sum(pair.seconds / found.seconds > 0.5 for pair in pairs)
+        return found if like >= ALL_SHARE * len(pairs) else None
+
+    def _of_some_ranks(self, phase: str, common: float) -> Iterator[Change]:
+        """The changes of some ranks alone, beyond what is `common` to all: one for those that take longer, and one for
+        those that take shorter."""
+        rows = (
+            self.rows if len({row.of.alike for row in self.rows}) > 1 else [it for it in self.rows if not it.of.whole]
+        )
+        if len(rows) < 2:
+            return
+        pairs = {row.of.ranks: self._pair(row, phase) for row in rows}
+        rest = sorted(abs(pair.seconds - common) for pair in pairs.values())
+        spread = PLACE_SPREAD * QUARTER_TO_SIGMA * rest[(len(rest) - 1) // 4]
+        least = {ranks: max(pair.least(_SOME, self.before.step.seconds), spread) for ranks, pair in pairs.items()}
+        for sign in (1, -1):
+            hit = [ranks for ranks, pair in pairs.items() if sign * (pair.seconds - common) > least[ranks]]
+            if hit:
+                typical = sorted((pairs[ranks] for ranks in hit), key=lambda pair: pair.seconds)[len(hit) // 2]
+                partly = {row.node for row in self.now.rows if row.ranks not in hit}
+                nodes = dict.fromkeys(row.of.node for row in rows if row.of.ranks in hit)
+                whole = tuple(node for node in nodes if node and node not in partly)
+                yield typical.change("phase", common, phase=phase, ranks=_named_ranks(hit), nodes=whole)
 
 
 def _own(digest: Digest, row: DigestRow, phase: str) -> Estimate:
     return row.own[digest.phases.index(phase)] if phase in digest.phases else NOTHING
-
-
-def _of_all(before: Digest, now: Digest, phase: str) -> _Pair:
-    return _Pair(*(_middle([_own(it, row, phase) for row in it.rows]) for it in (before, now)))
-
-
-def _common(rows: Sequence[_Row], whole: float) -> _Pair | None:
-    """The row that stands for a change of nearly all ranks: the one in the middle by its change; None: there is none
-    for certain. Its errors are those in the middle."""
-    pairs = sorted((row.pair for row in [row for row in rows if row.of.whole] or rows), key=lambda pair: pair.seconds)
-    chosen = min(pairs[(len(pairs) - 1) // 2 : len(pairs) // 2 + 1], key=lambda pair: abs(pair.seconds))
-    errors = [_middle(side).error for side in zip(*pairs, strict=True)]
-    found = _Pair(Estimate(chosen.before.seconds, errors[0]), Estimate(chosen.now.seconds, errors[1]))
-    if not found.is_certain(_ALL, whole):
-        return None
-    like = sum(pair.seconds / found.seconds > 0.5 for pair in pairs)
-    return found if like >= ALL_SHARE * len(pairs) else None
-
-
-def _some_ranks(
-    rows: Sequence[_Row], common: float, whole: float, phase: str, all_rows: Sequence[DigestRow]
-) -> Iterator[Change]:
-    """The changes of some ranks alone, beyond what is `common` to all: one for those that take longer, and one for
-    those that take shorter."""
-    rows = [row for row in rows if not row.of.whole] if len({row.of.alike for row in rows}) < 2 else rows
-    if len(rows) < 2:
-        return
-    rest = sorted(abs(row.pair.seconds - common) for row in rows)
-    spread = PLACE_SPREAD * QUARTER_TO_SIGMA * rest[(len(rest) - 1) // 4]
-    for sign in (1, -1):
-        hit = [row for row in rows if sign * (row.pair.seconds - common) > max(row.pair.least(_SOME, whole), spread)]
-        if hit:
-            typical = sorted((row.pair for row in hit), key=lambda pair: pair.seconds)[len(hit) // 2]
-            those = {row.of.ranks for row in hit}
-            partly = {row.node for row in all_rows if row.ranks not in those}
-            nodes = tuple(node for node in dict.fromkeys(row.of.node for row in hit) if node and node not in partly)
-            yield typical.change("phase", common, phase=phase, ranks=_named_ranks(those), nodes=nodes)
 
 
 def _named_ranks(rows: Iterable[Sequence[int]]) -> tuple[int, ...]:
@@ -319,34 +330,25 @@ def _matched(before: Digest, now: Digest) -> Iterator[tuple[Operations, Operatio
     """The operations of one kind by their sizes, where these are as they were; else all sizes together."""
     old, new = (grouped(it.operations, lambda each: (each.op, each.role, each.members)) for it in (before, now))
     for kind in dict.fromkeys((*old, *new)):
-        sizes = [{_size_class(each): each for each in side.get(kind, ())} for side in (old, new)]
+        sizes = [{size_class(each.size_bytes): each for each in side.get(kind, ())} for side in (old, new)]
         if sizes[0].keys() == sizes[1].keys():
             yield from (([sizes[0][size]], [sizes[1][size]]) for size in sizes[0])
         else:
             yield old.get(kind, ()), new.get(kind, ())
 
 
-def _size_class(operation: DigestOperation) -> int:
-    return int(math.log2(operation.size_bytes) // 2) if operation.size_bytes else -1
-
-
 def _operation_change(old: Operations, new: Operations, whole: float) -> Iterator[Change]:
     """The change of an operation in the group in the middle, else in the slowest of several."""
     told = (new or old)[0]
-    size = told.size_bytes if len(old) == len(new) == 1 and _size_class(old[0]) == _size_class(told) else None
+    classes = {size_class(each.size_bytes) for each in (*old, *new)}
+    size = told.size_bytes if len(old) == len(new) == len(classes) == 1 else None
     about: dict[str, Any] = {"op": told.op, "role": told.role, "members": told.members, "size_bytes": size}
-    usual = _Pair(*(_sum([each.usual for each in side]) for side in (old, new)))
-    slowest = _Pair(*(_sum([each.slowest for each in side]) for side in (old, new)))
+    usual = _Pair(*(_sum(each.usual for each in side) for side in (old, new)))
+    slowest = _Pair(*(_sum(each.slowest for each in side) for side in (old, new)))
     if usual.is_certain(_ALL, whole):
         yield usual.change("operation", **about)
     elif told.groups > 1 and slowest.is_certain(_SOME, whole):
         yield slowest.change("operation", ranks=_named_ranks([told.slowest_ranks]), **about)
-
-
-def _smallest(before: Digest, now: Digest, whole: float) -> dict[str, float]:
-    """The least change in all ranks that would have been seen, of each phase that every step has."""
-    told = (it for it in _phases(before, now) if not it.endswith(IN_FEW_STEPS) and it not in SCRIPT_PHASES)
-    return {phase: _round(_of_all(before, now, phase).least(_ALL, whole)) for phase in told}
 
 
 # What is not as it was: whether two runs can be compared at all, and what else changed between them.
