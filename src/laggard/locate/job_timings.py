@@ -454,18 +454,10 @@ def step_arrays(tables: Sequence[Table]) -> dict[str, Any]:
 
 def _blocks(tables: Sequence[Table]) -> Iterator[NDArray[np.float64]]:
     """The tables one after the other, those of neighbours with the same steps together: [ranks, steps, columns]."""
-    for _, neighbours in groupby(tables, _ends):
+    for _, neighbours in groupby(tables, lambda table: table[:, STEP].tobytes()):
         several = list(neighbours)
         for first in range(0, len(several), BLOCK_RANKS):
-            block = np.stack(several[first : first + BLOCK_RANKS])
-            if (block[:, :, STEP] == block[0, :, STEP]).all():
-                yield block
-            else:  # there are gaps within
-                yield from block[:, np.newaxis]
-
-
-def _ends(table: Table) -> tuple[int, Any, Any]:
-    return (len(table), table[0, STEP], table[-1, STEP]) if len(table) else (0, None, None)
+            yield np.stack(several[first : first + BLOCK_RANKS])
 
 
 def _rows(rows: NDArray[np.int64]) -> slice | NDArray[np.int64]:

@@ -92,12 +92,6 @@ def with_stacks(
     return structs.replace(location, culprits=culprits, notes=notes)
 
 
-def standing_notes(sampled: Iterable[Sampled]) -> tuple[Note, ...]:
-    """A note on where the processes of a job stand of which nothing else is known; where they go on, on what one does
-    more than the others. None where nothing is known."""
-    return _Stacks(grouped(sampled, lambda each: each.rank), _NO_PLACES).notes()
-
-
 @dataclasses.dataclass(frozen=True)
 class _Stacks:
     """What the ranks of a job left, and the places in the kernel of those that left no stack."""

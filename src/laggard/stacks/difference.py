@@ -140,7 +140,7 @@ def _of_threads(suspect: Thread, peers: Sequence[Thread], where: str) -> Differe
     if not clear:
         return None
     place = _deepest(clear, suspect.stacks)
-    return _described(place, suspect, own[place], own[place] - excess[place], where)
+    return described(place, suspect, own[place], own[place] - excess[place], where)
 
 
 def shares(stacks: Iterable[Counted], without_waits: bool = False) -> dict[Place, float]:
@@ -176,7 +176,8 @@ def _deepest(excess: dict[Place, float], stacks: Iterable[Counted]) -> Place:
     return min(near, key=lambda place: (depth[place], -excess[place]))
 
 
-def _described(place: Place, thread: Thread, share: float, peers_share: float | None, where: str) -> Difference:
+def described(place: Place, thread: Thread, share: float, peers_share: float | None, where: str = "") -> Difference:
+    """What is to be said of a function that is on stacks of the thread."""
     lines: Counter[Frame] = Counter()
     phases: Counter[str] = Counter()
     called: Counter[Frame | None] = Counter()
@@ -213,7 +214,7 @@ def _most_frequent(children: Thread) -> Difference | None:
     if not found or children.samples < MIN_SAMPLES:
         return None
     place = _deepest(found, children.stacks)
-    return _described(place, children, found[place], None, children.name)
+    return described(place, children, found[place], None, children.name)
 
 
 def _mean(values: Iterable[float]) -> float:
