@@ -10,6 +10,7 @@ errors, which hold what two runs of one program may differ by (digest.py), and m
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -147,8 +148,9 @@ def _middle(found: Sequence[Estimate]) -> Estimate:
 
 
 def _middle_pair(pairs: Sequence[_Pair]) -> _Pair:
-    """The pair in the middle by its change, with the errors in the middle."""
-    chosen = sorted(pairs, key=lambda pair: pair.seconds)[(len(pairs) - 1) // 2]
+    """The pair in the middle by its change, of two the one that changed less, with the errors in the middle."""
+    ordered = sorted(pairs, key=lambda pair: pair.seconds)
+    chosen = min(ordered[(len(pairs) - 1) // 2 : len(pairs) // 2 + 1], key=lambda pair: abs(pair.seconds))
     before, now = (_middle(side).error for side in zip(*pairs, strict=True))
     return _Pair(Estimate(chosen.before.seconds, before), Estimate(chosen.now.seconds, now))
 
@@ -162,8 +164,10 @@ def compare(before: Digest, now: Digest, against: str) -> Comparison:
     )  # fmt: skip
     if unlike or short:
         return found
-    own_times = _OwnTimes.of(before, now)
-    parts = [*own_times.changes(), *_operation_changes(before, now, before.step.seconds)]
+    whole, phases = before.step.seconds, [*_phases(before, now)]
+    nodes = Counter(row.node for row in now.rows if row.node)
+    parts = [change for phase in phases for change in phase.changes(whole, nodes)]
+    parts += _operation_changes(before, now, whole)
     largest = max((abs(each.seconds) for each in parts), default=0.0)
     kept = [each for each in parts if abs(each.seconds) >= WORTH_TELLING * largest]
     step = _step_change(before, now, MIN_STEP_SHARE if kept else MIN_UNEXPLAINED_SHARE)
@@ -177,7 +181,9 @@ def compare(before: Digest, now: Digest, against: str) -> Comparison:
         verdict=Verdict.FAIL if is_longer and kept else told,
         step=step if kept else structs.replace(step, share=None),
         changes=tuple(sorted(kept, key=lambda each: -abs(each.seconds))),
-        smallest_seconds=own_times.smallest(),
+        smallest_seconds={
+            phase.name: _round(phase.all.least(_ALL, whole)) for phase in phases if phase.is_in_every_step
+        },
         notes=(*waiting, *_notes(before, now)),
     )
 
@@ -188,8 +194,8 @@ def _waiting_notes(step: Change, changes: Sequence[Change], whole: bool) -> tupl
     left = step.seconds - sum(each.seconds for each in changes)
     if not step.share or left / step.seconds < MOSTLY:
         return ()
-    by_turns = "one another, in which no rank is the last more often than before: as where their CPUs are shared"
-    whom = by_turns if whole else "other ranks, and whom they wait for may be one that was not seen"
+    by_turns = "in which no rank is the last more often than before: as where something else takes their CPUs"
+    whom = f"one another, {by_turns}" if whole else "other ranks, and whom they wait for may be one that was not seen"
     return (Note("waiting", f"{'+' if left > 0 else '-'}{seconds_text(abs(left))} of a step is waiting for {whom}"),)
 
 
@@ -220,87 +226,71 @@ def _notes(before: Digest, now: Digest) -> Iterator[Note]:
             yield Note("partial", f"seen: {digest.ranks_seen} of {counted(digest.world_size, 'rank')} of {which}")
 
 
-class _Row(NamedTuple):
-    """A row in both runs: the own time of some ranks, or of all."""
+class _Phase(NamedTuple):
+    """A phase in both runs. `all`: the middle of all rows of each run; `pairs`: the rows of the same ranks, by these,
+    none where most ranks have none in both runs."""
 
-    of: DigestRow
-    before: DigestRow
-    now: DigestRow
-
-
-class _OwnTimes(NamedTuple):
-    """The own times of both runs. `rows`: those of the same ranks, as far as most ranks have one in both runs."""
-
-    before: Digest
-    now: Digest
-    rows: Sequence[_Row]
-
-    @classmethod
-    def of(cls, before: Digest, now: Digest) -> _OwnTimes:
-        """A node that one run's digest does not name was there like all others that do its work."""
-        old, new = ({row.ranks: row for row in it.rows} for it in (before, now))
-        usual, usual_now = ({row.alike: row for row in it.rows if row.whole} for it in (before, now))
-        found = []
-        for ranks in dict.fromkeys((*new, *old)):
-            told = new.get(ranks) or old[ranks]
-            one, other = old.get(ranks) or usual.get(told.alike), new.get(ranks) or usual_now.get(told.alike)
-            if one and other:
-                found.append(_Row(told, one, other))
-        return cls(before, now, found if 2 * len(found) > max(len(old), len(new)) else ())
+    name: str
+    all: _Pair
+    pairs: Mapping[DigestRow, _Pair]
 
     @property
-    def phases(self) -> Iterable[str]:
-        return dict.fromkeys((*self.before.phases, *self.now.phases))
+    def is_in_every_step(self) -> bool:
+        return not self.name.endswith(IN_FEW_STEPS) and self.name not in SCRIPT_PHASES
 
-    def changes(self) -> Iterator[Change]:
-        for phase in self.phases:
-            common = self._common(phase)
-            if common is not None:
-                yield common.change("phase", phase=phase)
-            yield from self._of_some_ranks(phase, common.seconds if common else 0.0)
+    def changes(self, whole: float, nodes: Mapping[str, int]) -> Iterator[Change]:
+        """`whole`: the seconds of a step. `nodes`: how many rows each node has in this run."""
+        common = self._common(whole)
+        if common is not None:
+            yield common.change("phase", phase=self.name)
+        yield from self._of_some_ranks(common.seconds if common else 0.0, whole, nodes)
 
-    def smallest(self) -> dict[str, float]:
-        """The least change in all ranks that would have been seen, of each phase that every step has."""
-        told = (it for it in self.phases if not it.endswith(IN_FEW_STEPS) and it not in SCRIPT_PHASES)
-        return {phase: _round(self._of_all(phase).least(_ALL, self.before.step.seconds)) for phase in told}
-
-    def _of_all(self, phase: str) -> _Pair:
-        return _Pair(*(_middle([_own(it, row, phase) for row in it.rows]) for it in (self.before, self.now)))
-
-    def _pair(self, row: _Row, phase: str) -> _Pair:
-        return _Pair(_own(self.before, row.before, phase), _own(self.now, row.now, phase))
-
-    def _common(self, phase: str) -> _Pair | None:
+    def _common(self, whole: float) -> _Pair | None:
         """The change of nearly all ranks; None: there is none for certain. Where rows cannot be matched, all of each
         run count as one."""
-        rows = [row for row in self.rows if row.of.whole] or self.rows
-        pairs = [self._pair(row, phase) for row in rows] or [self._of_all(phase)]
+        of_kinds = [pair for row, pair in self.pairs.items() if row.whole]
+        pairs = of_kinds or [*self.pairs.values()] or [self.all]
         found = _middle_pair(pairs)
-        if not found.is_certain(_ALL, self.before.step.seconds):
+        if not found.is_certain(_ALL, whole):
             return None
         like = sum(pair.seconds / found.seconds > 0.5 for pair in pairs)
         return found if like >= ALL_SHARE * len(pairs) else None
 
-    def _of_some_ranks(self, phase: str, common: float) -> Iterator[Change]:
+    def _of_some_ranks(self, common: float, whole: float, nodes: Mapping[str, int]) -> Iterator[Change]:
         """The changes of some ranks alone, beyond what is `common` to all: one for those that take longer, and one for
         those that take shorter."""
-        rows = (
-            self.rows if len({row.of.alike for row in self.rows}) > 1 else [it for it in self.rows if not it.of.whole]
-        )
-        if len(rows) < 2:
+        is_one_kind = len({row.alike for row in self.pairs}) == 1
+        pairs = {row: pair for row, pair in self.pairs.items() if not (is_one_kind and row.whole)}
+        if len(pairs) < 2:
             return
-        pairs = {row.of.ranks: self._pair(row, phase) for row in rows}
         rest = sorted(abs(pair.seconds - common) for pair in pairs.values())
         spread = PLACE_SPREAD * QUARTER_TO_SIGMA * rest[(len(rest) - 1) // 4]
-        least = {ranks: max(pair.least(_SOME, self.before.step.seconds), spread) for ranks, pair in pairs.items()}
+        least = {row: max(pair.least(_SOME, whole), spread) for row, pair in pairs.items()}
         for sign in (1, -1):
-            hit = [ranks for ranks, pair in pairs.items() if sign * (pair.seconds - common) > least[ranks]]
+            hit = [row for row, pair in pairs.items() if sign * (pair.seconds - common) > least[row]]
             if hit:
-                typical = sorted((pairs[ranks] for ranks in hit), key=lambda pair: pair.seconds)[len(hit) // 2]
-                partly = {row.node for row in self.now.rows if row.ranks not in hit}
-                nodes = dict.fromkeys(row.of.node for row in rows if row.of.ranks in hit)
-                whole = tuple(node for node in nodes if node and node not in partly)
-                yield typical.change("phase", common, phase=phase, ranks=_named_ranks(hit), nodes=whole)
+                typical = sorted((pairs[row] for row in hit), key=lambda pair: pair.seconds)[len(hit) // 2]
+                of_node = Counter(row.node for row in hit if row.node)
+                whole_nodes = tuple(node for node, count in of_node.items() if count >= nodes.get(node, 0))
+                ranks = _named_ranks(row.ranks for row in hit)
+                yield typical.change("phase", common, phase=self.name, ranks=ranks, nodes=whole_nodes)
+
+
+def _phases(before: Digest, now: Digest) -> Iterator[_Phase]:
+    """Each phase of both runs. A node that one run's digest does not name was there like all others that do its
+    work."""
+    old, new = ({row.ranks: row for row in it.rows} for it in (before, now))
+    usual, usual_now = ({row.alike: row for row in it.rows if row.whole} for it in (before, now))
+    matched = []
+    for ranks in dict.fromkeys((*new, *old)):
+        told = new.get(ranks) or old[ranks]
+        one, other = old.get(ranks) or usual.get(told.alike), new.get(ranks) or usual_now.get(told.alike)
+        if one and other:
+            matched.append((told, one, other))
+    rows = matched if 2 * len(matched) > max(len(old), len(new)) else ()
+    for name in dict.fromkeys((*before.phases, *now.phases)):
+        whole = _Pair(*(_middle([_own(it, row, name) for row in it.rows]) for it in (before, now)))
+        yield _Phase(name, whole, {told: _Pair(_own(before, one, name), _own(now, it, name)) for told, one, it in rows})
 
 
 def _own(digest: Digest, row: DigestRow, phase: str) -> Estimate:

@@ -165,8 +165,9 @@ def _else_text(comparison: Comparison) -> str:
     known = comparison.differences
     if known is None:
         return "what else changed is not recorded of both"
-    told = listed([_difference_text(each) for each in known], _MAX_IN_SENTENCE)
-    return f"nothing else changed {f'but {told}' if told else 'that is recorded'}"
+    told = [_difference_text(each) for each in known[:_MAX_IN_SENTENCE]]
+    more = [f"{len(known) - len(told)} more"] if len(known) > len(told) else []
+    return f"nothing else changed {f'but {joined([*told, *more])}' if told else 'that is recorded'}"
 
 
 def _difference_text(difference: Difference) -> str:

@@ -395,11 +395,11 @@ def _operations(timings: JobTimings, steps: SteadySteps) -> tuple[DigestOperatio
 
 def _by_step_and_channel(
     transfers: Transfers, rows: NDArray[np.int64], steps: NDArray[np.int64]
-) -> tuple[NDArray[Any], Floats, NDArray[np.int64]]:
+) -> tuple[NDArray[Any], Floats, NDArray[Any]]:
     """The numbers [C] of the channels of the transfers in `rows`; their seconds, and how many they are [S, C]."""
     numbers, position = np.unique(transfers.channel[rows], return_inverse=True)
     cells = np.searchsorted(steps, transfers.step[rows]) * len(numbers) + position.reshape(-1)
     shape = len(steps), len(numbers)
     count = np.bincount(cells, minlength=shape[0] * shape[1])
-    seconds = np.bincount(cells, np.nan_to_num(transfers.least[rows]), count.size)
+    seconds: Floats = np.bincount(cells, np.nan_to_num(transfers.least[rows]), count.size)
     return numbers, seconds.reshape(shape), count.reshape(shape)
