@@ -401,5 +401,5 @@ def _by_step_and_channel(
     cells = np.searchsorted(steps, transfers.step[rows]) * len(numbers) + position.reshape(-1)
     shape = len(steps), len(numbers)
     count = np.bincount(cells, minlength=shape[0] * shape[1])
-    seconds: Floats = np.bincount(cells, np.nan_to_num(transfers.least[rows]), count.size)
+    seconds = np.bincount(cells, np.nan_to_num(transfers.least[rows]), count.size).astype(np.float64)
     return numbers, seconds.reshape(shape), count.reshape(shape)
