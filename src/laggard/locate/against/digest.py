@@ -328,8 +328,9 @@ def _places(timings: JobTimings, steps: SteadySteps) -> list[_Place]:
     kinds = {kind: np.array(those) for kind, those in grouped(columns, alike.__getitem__).items()}
     usual = {kind: median(busy[those]) for kind, those in kinds.items()}
     whole = [_Place(kinds[kind], None, kind, whole=True) for kind in sorted(kinds)[: MAX_ROWS // 2]]
-    places.sort(key=lambda place: -abs(median(busy[place.columns]) - usual[place.alike]))
-    return [*whole, *places[: MAX_ROWS - len(whole)]]
+    farthest = sorted(places, key=lambda place: -abs(median(busy[place.columns]) - usual[place.alike]))
+    named = sorted(farthest[: MAX_ROWS - len(whole)], key=lambda place: int(place.columns[0]))
+    return [*whole, *named]
 
 
 def _role(name: str) -> str:
