@@ -282,7 +282,7 @@ class ScrapeLoop:
         if found is None or job is None:
             return None
         if run == "now":
-            return await asyncio.to_thread(digest_of, found.timings, described(job, found))
+            return await asyncio.to_thread(digest_of, found.timings, **described(job, found))
         if run == FIRST and (first := self._pasts.first(found.key)):
             return first
         asked = AskedDigest(run, *found.key, found.started_at or 0.0, found.script, found.timings.world_size)

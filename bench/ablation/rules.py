@@ -251,10 +251,10 @@ STACKS: Final = (
 
 CORRUPT: Final = (
     Rule("corrupt", "partial_verdict:corrupt_ranks", "NOTHING_FOUND"),
-    Rule("corrupt: never agreed", "partial_verdict:_replicas", "(class_of[rank], 0, 0)",
-         "(class_of[rank], step, value)"),
+    Rule("corrupt: never agreed", "partial_verdict:_replicas", "place_of[rank]",
+         "(place_of[rank], next(iter(told[rank].items())))"),
     Rule("corrupt: nobody knows who", "partial_verdict:_judged", "True",
-         "len(group) >= MIN_REPLICAS and 2 * most > len(group) and all(count == 1 for _, count in counts[1:])"),
+         "len(group) >= MIN_REPLICAS and 2 * most > len(group) and all(count == 1 for _, count in others)"),
 )  # fmt: skip
 
 RULES: Final[tuple[Rule, ...]] = (

@@ -47,7 +47,7 @@ NO_THRESHOLDS: Final[Mapping[str, str]] = {
     "medians:MEDIAN_ERROR": "a fact of the normal distribution",
     "slow.busy_threads:ONE_RANK_MIN_SHARE": "words",
     "slow.steps:BLOCK_VALUES": "work at once",
-    "step_tables:BLOCK_RANKS": "work at once",
+    "job_timings:BLOCK_RANKS": "work at once",
 }
 """Constants that no verdict on timings hangs on, with the reason. So it is with names that end in CONFIDENCE, and with
 whole numbers called MAX_.., bounds of memory, work and text, but for MAX_DECIDES."""

@@ -22,8 +22,7 @@ from laggard.collector.jobs.snapshot import ClusterSnapshot, build_snapshot
 from laggard.collector.jobs.window import JobWindows
 from laggard.collector.settings import CollectorSettings
 from laggard.kit.constants import PHASES
-from laggard.locate.job_timings import JobTimings
-from laggard.locate.step_tables import END, FIRST_PHASE, START, STEP, STEP_COLUMNS, WAITED
+from laggard.locate.job_timings import END, FIRST_PHASE, START, STEP, STEP_COLUMNS, WAITED, JobTimings
 from laggard.locate.verdict import locate
 from laggard.model import Location
 from laggard.wire.nodes import NodeRow

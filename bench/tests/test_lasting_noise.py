@@ -26,7 +26,7 @@ from simulator.case import Case
 from simulator.noise import parse_lasting, wandering
 from simulator.recording import write
 
-from laggard.locate.step_tables import END, START, WAITED
+from laggard.locate.job_timings import END, START, WAITED
 from laggard.model import Culprit, Location, Verdict, Window
 
 Floats = NDArray[np.float64]

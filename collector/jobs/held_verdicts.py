@@ -17,12 +17,11 @@ from laggard.collector.jobs.snapshot import JobSnapshot
 from laggard.kit.words import counted
 from laggard.locate.hang.live_waits import WAITING_BESIDE_STOPPED_SECONDS
 from laggard.locate.hang.wait_graph import SILENT_BEATS
-from laggard.locate.job_timings import JobTimings
+from laggard.locate.job_timings import END, START, STEP, WAITED, JobTimings
 from laggard.locate.medians import median_over_steps
 from laggard.locate.slow.host_facts import NOT_KNOWN
 from laggard.locate.slow.steps import MIN_STEPS, Steps
 from laggard.locate.slow.tested import MIN_COST
-from laggard.locate.step_tables import END, START, STEP, WAITED
 from laggard.model import Culprit, JobKey, Location, Note, Verdict
 
 # Keeps the kind of a live job's slow culprit. Of a rank near a threshold each verdict would name another kind, and who
@@ -178,9 +177,7 @@ class HeldCulprits:
         return dataclasses.replace(job, location=_with_held(found, left, before, now))
 
 
-def _evidence_of(
-    culprit: Culprit, before: _Evidence | None, job: JobSnapshot, steps: Steps, now: float
-) -> _Evidence:
+def _evidence_of(culprit: Culprit, before: _Evidence | None, job: JobSnapshot, steps: Steps, now: float) -> _Evidence:
     """What is known of the culprit with these steps."""
     columns, last = np.flatnonzero(np.isin(job.timings.ranks, culprit.ranks)), int(steps.numbers[-1])
     if before is None or last < before.step:

@@ -15,18 +15,25 @@ from numpy.typing import NDArray
 
 from laggard.collector.jobs.noise_history import NoiseHistory
 from laggard.locate.job_timings import (
+    END,
+    FIRST_PHASE,
     FIRST_STEPS,
     MAX_WINDOW_STEPS,
+    NO_STEPS,
+    START,
+    STEP,
+    STEP_COLUMNS,
     WARM_UP_STEPS,
     WINDOW_SECONDS,
     WINDOW_STEPS,
     JobTimings,
     NodeFindings,
+    Table,
+    distinct_steps,
     live_timings,
 )
 from laggard.locate.live_collectives import with_collectives
 from laggard.locate.positions import LiveLayout
-from laggard.locate.step_tables import END, FIRST_PHASE, NO_STEPS, START, STEP, STEP_COLUMNS, Table, distinct_steps
 from laggard.rankfile.fact_names import GROUPS
 from laggard.stacks.sampled import Counted, Frame, Sampled, Thread
 from laggard.wire import encode

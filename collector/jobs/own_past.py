@@ -12,13 +12,13 @@ from msgspec import structs
 
 from laggard.collector.jobs.job import Job
 from laggard.collector.jobs.snapshot import JobSnapshot
-from laggard.kit.words import joined, phase_text
+from laggard.kit.words import joined, phase_text, printable_line
 from laggard.locate.against.compare import compare
-from laggard.locate.against.digest import MIN_STEPS, Described, digest_of, layout_text
+from laggard.locate.against.digest import MIN_STEPS, digest_of, layout_text
 from laggard.locate.job_timings import merged_environment
 from laggard.model import JobKey, Note, Verdict
 from laggard.rankfile.fact_names import GROUPS, parse_runs
-from laggard.wire.digest import Digest
+from laggard.wire.digest import MAX_TEXT, Digest
 
 FIRST_SECONDS: Final = 3600.0
 """The time after its first digest in which a job's own past is taken down."""
@@ -73,13 +73,13 @@ class OwnPasts:
         waiting = sorted(running, key=lambda key: self._pasts[key].made_at)
         return [running[key] for key in waiting if now - self._pasts[key].made_at >= DIGEST_SECONDS][:DIGESTS_A_ROUND]
 
-    def make(self, due: Sequence[tuple[JobSnapshot, Described]], now: float, wall: float) -> list[Made]:
+    def make(self, due: Sequence[tuple[JobSnapshot, Mapping[str, Any]]], now: float, wall: float) -> list[Made]:
         """Makes the digests of the jobs that are due. `now`: monotonic seconds, `wall`: Unix seconds."""
         made = []
         for job, about in due:
             past = self._pasts[job.key]
             past.made_at = now
-            digest = digest_of(job.timings, about._replace(made_at=round(wall, 3)))
+            digest = digest_of(job.timings, **about, made_at=round(wall, 3))
             if digest is None or digest.steps < MIN_STEPS:
                 continue
             past.last = digest
@@ -138,24 +138,24 @@ def _note(first: Digest, now: Digest) -> Note | None:
     return Note(NOTE_KIND, f"{joined(texts)} than in this job's first hour, in all ranks") if texts else None
 
 
-def described(job: Job, snapshot: JobSnapshot) -> Described:
-    """What a job's rows tell beside its timings."""
+def described(job: Job, snapshot: JobSnapshot) -> dict[str, Any]:
+    """The fields of a digest that a job's rows tell, in place of its timings."""
     rows = [rank.newest for rank in job.ranks.values()]
     counts: Counter[str] = Counter()
     for row in rows:
         for total in row.collectives:
-            counts[f"{total.op} {total.group}"] += total.count
+            counts[printable_line(f"{total.op} {total.group}", MAX_TEXT)] += total.count
     steps = sum(row.steps for row in rows)
-    calls = {name: count / steps for name, count in counts.items()} if steps else {}
-    return Described(
-        environment=merged_environment(row.facts for row in rows),
-        owner=snapshot.key.owner,
-        script=snapshot.script or None,
-        started_at=snapshot.started_at,
-        healthy=snapshot.location.verdict is Verdict.OK,
-        layout=layout_text(_groups(rows), calls),
-        calls=calls,
-    )
+    calls = {name: round(count / steps, 3) for name, count in counts.items()} if steps else {}
+    return {
+        "environment": merged_environment(row.facts for row in rows),
+        "owner": snapshot.key.owner,
+        "script": printable_line(snapshot.script or "", MAX_TEXT) or None,
+        "started_at": snapshot.started_at,
+        "healthy": snapshot.location.verdict is Verdict.OK,
+        "layout": layout_text(_groups(rows), calls),
+        "calls": calls,
+    }
 
 
 def _groups(rows: Sequence[Any]) -> Any:

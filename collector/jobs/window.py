@@ -21,8 +21,7 @@ from laggard.collector.jobs.holdings import (
     who_gives_way,
 )
 from laggard.collector.jobs.job import CONTESTED_ANSWERS, Job, RankWindow, Run
-from laggard.locate.job_timings import WINDOW_STEPS
-from laggard.locate.step_tables import Table
+from laggard.locate.job_timings import WINDOW_STEPS, Table
 from laggard.model import JobKey
 from laggard.wire.ranks import RankRow, RanksDocument
 

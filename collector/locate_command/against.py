@@ -15,7 +15,7 @@ from laggard.kit.progress import Progress, size_of, size_text
 from laggard.kit.words import joined, printable_line
 from laggard.locate.against.compare import compare
 from laggard.locate.against.describe import places_of_changes
-from laggard.locate.against.digest import Described, digest_of
+from laggard.locate.against.digest import digest_of
 from laggard.locate.describe import culprit_text, sentence
 from laggard.model import Culprit, Location, Note, Verdict
 from laggard.recording.judged import JudgedRecording, judge_recording
@@ -82,7 +82,7 @@ def _recorded(paths: Sequence[str]) -> _Read:
 def _digest(judged: JudgedRecording, path: str) -> _Read:
     """Raises UsageError where the recording tells no steps; where it lost them, they are lacking."""
     timings = judged.timings
-    found = digest_of(timings, Described(owner=judged.location.owner))
+    found = digest_of(timings, owner=judged.location.owner)
     if not timings.steps_recorded or (found and not timings.waits_recorded and len(timings.ranks) > 1):
         raise UsageError(f"{printable_line(path, 200)} {_NO_TIMES}")
     lacks = tuple(note for note in judged.location.notes if note.kind == "lacks")

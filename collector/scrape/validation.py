@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laggard.kit.limits import MAX_CLOCK, MAX_COUNT, MAX_SECONDS
-from laggard.locate.step_tables import END, FIRST_PHASE, NO_STEPS, START, STEP, STEP_COLUMNS, WORK, Table
+from laggard.locate.job_timings import END, FIRST_PHASE, NO_STEPS, START, STEP, STEP_COLUMNS, WORK, Table
 from laggard.model import REPORT_SCHEMA, Report
 from laggard.stacks.sampled import Sampled, SampledError, text_of
 from laggard.wire import WireError, decode, encode, require

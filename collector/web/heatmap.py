@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from laggard.collector.web.documents import HeatDocument, HeatRow
 from laggard.kit.constants import PHASES
 from laggard.locate.job_timings import Floats, JobTimings
-from laggard.locate.step_tables import over_phases
+from laggard.locate.medians import over_phases
 
 MEASURES = ("own", "waited", *PHASES)
 """The measures that the map can show: all own time, the time blocked in collectives, each phase."""

@@ -12,8 +12,8 @@ import numpy as np
 from laggard.collector.scrape.collective_rounds import LookedRank
 from laggard.collector.web.documents import CollectiveSpan, CollectiveWait, GroupWait, TimelineDocument, TimelineRow
 from laggard.kit.constants import OPS, PHASES
-from laggard.locate.job_timings import Floats, JobTimings
-from laggard.locate.step_tables import START, STEP, over_phases
+from laggard.locate.job_timings import START, STEP, Floats, JobTimings
+from laggard.locate.medians import over_phases
 
 MAX_SPANS: Final = 256
 """The most spans of one rank in one document: those in which it waited the longest."""

@@ -62,8 +62,8 @@ def test_of_two_replicas_nobody_is_named() -> None:
     location = locate(timings_of(values(), values(since=40)))
     (note,) = (note for note in location.notes if note.kind == "corrupt_pair")
     assert location.verdict is Verdict.UNKNOWN and not location.culprits
-    assert note.ranks == (0, 1) and note.text.startswith("corrupted: ranks 0 and 1 differ, which one is not known")
-    assert "corrupted: ranks 0 and 1" in sentence(location)
+    assert note.ranks == (0, 1) and note.text.startswith("corrupted: ranks 0-1 differ, which one is not known")
+    assert "corrupted: ranks 0-1" in sentence(location)
 
 
 def test_a_rank_that_never_agreed_is_not_compared() -> None:

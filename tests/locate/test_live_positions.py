@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from support.timings import job
 
-from laggard.locate.job_timings import JobTimings, live_timings
+from laggard.locate.job_timings import FIRST_PHASE, STEP_COLUMNS, WAITED, JobTimings, live_timings
 from laggard.locate.positions import LiveLayout
-from laggard.locate.step_tables import FIRST_PHASE, STEP_COLUMNS, WAITED
 from laggard.locate.verdict import locate
 from laggard.model import Verdict
 from laggard.rankfile.fact_names import GROUPS, member_runs

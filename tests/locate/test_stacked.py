@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from laggard.locate.describe import evidence_lines, sentence
-from laggard.locate.stacked import standing_notes, with_stacks
+from laggard.locate.stacked import with_stacks
 from laggard.model import Culprit, Location, Note, Verdict, Window
 from laggard.stacks.sampled import ASKED, FAILED, HELD, STALLED, TERMINATED, Counted, Frame, Sampled, Thread
 
@@ -100,9 +100,8 @@ def test_a_job_that_stands_still_without_a_culprit_says_where(kind: str) -> None
 
 def test_a_job_without_a_step_says_where_it_stands_first() -> None:
     lock = Frame("FileBaton.wait", f"{LIBRARY}torch/utils/file_baton.py", 50), MODULE
-    notes = standing_notes([took(0, STALLED, lock), took(1, STALLED, lock)])
-    unknown = Location(Verdict.UNKNOWN, "j", 2, 0, Window(), None, (), (Note("no_steps", "no step"), *notes))
-    assert sentence(unknown) == (
+    unknown = Location(Verdict.UNKNOWN, "j", 2, 0, Window(), None, (), (Note("no_steps", "no step"),))
+    assert sentence(with_stacks(unknown, [took(0, STALLED, lock), took(1, STALLED, lock)])) == (
         "Cannot tell: the processes stand still for 31 s or more: ranks 0-1 in FileBaton.wait (file_baton.py:50),"
         " called in <module> (train.py:120)."
     )

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from support.steps import StepRow, step_rows, step_table
 
 from laggard.kit.constants import PHASES
-from laggard.locate.step_tables import BLOCK_RANKS, STEP_COLUMNS, distinct_steps, over_phases, step_arrays
+from laggard.locate.job_timings import BLOCK_RANKS, STEP_COLUMNS, distinct_steps, step_arrays
+from laggard.locate.medians import over_phases
 
 Ranks = Sequence[Sequence[int]]
 
@@ -28,16 +29,17 @@ def _check(ranks: Ranks) -> None:
     books = [{step: _row(step, rank) for step in steps} for rank, steps in enumerate(ranks)]
     tables = [step_table([book[step] for step in sorted(book)]) for book in books]
     arrays, steps = step_arrays(tables), sorted({step for book in books for step in book})
-    assert arrays.steps.tolist() == distinct_steps(tables).tolist() == steps and arrays.steps.dtype == np.int64
+    numbers, *rest = arrays.values()
+    assert numbers.tolist() == distinct_steps(tables).tolist() == steps and numbers.dtype == np.int64
     shape = (len(steps), len(ranks))
-    assert [array.shape for array in arrays[1:]] == [shape, (*shape, len(PHASES)), shape, shape]
+    assert [array.shape for array in rest] == [shape, (*shape, len(PHASES)), shape, shape]
     for place, step in enumerate(steps):
         for rank, book in enumerate(books):
             row, nothing = book.get(step), np.full(len(PHASES), np.nan)
             expected = (
                 (row.end - row.start, row.phases, row.waited, row.work) if row else (np.nan, nothing, np.nan, np.nan)
             )
-            for array, value in zip(arrays[1:], expected, strict=True):
+            for array, value in zip(rest, expected, strict=True):
                 assert np.array_equal(array[place, rank], np.asarray(value), equal_nan=True), (step, rank)
 
 

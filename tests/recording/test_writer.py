@@ -17,8 +17,7 @@ from support.collectors import rank_row
 from support.steps import StepRow, step_table
 
 from laggard.kit.constants import PHASES
-from laggard.locate.job_timings import NodeFindings, live_timings
-from laggard.locate.step_tables import Table
+from laggard.locate.job_timings import NodeFindings, Table, live_timings
 from laggard.locate.verdict import locate
 from laggard.model import RankEnd
 from laggard.rankfile.fact_names import GROUPS

@@ -17,10 +17,11 @@ from support.stack_documents import TRAIN, sampled
 from laggard.agent.ranks.reader import RankFiles
 from laggard.cli import main
 from laggard.kit.errors import UsageError
-from laggard.stack_answers.answer import Answers, answer_lines, differences
+from laggard.stack_answers.answer import Answers, answer_lines
 from laggard.stack_answers.command import _ranks
 from laggard.stack_answers.node import LocalJob, ask_node, choose_job
 from laggard.stacks.ask import read_ask
+from laggard.stacks.difference import differences
 from laggard.stacks.sampled import STALLED, Counted, Frame, Sampled, Thread, encode
 from laggard.wire.stacks import MissingStacks
 

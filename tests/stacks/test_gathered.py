@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from laggard.stacks.difference import differing_from, newest, standing_beside, standings
+from laggard.stacks.difference import differing_from, standing_beside, standings
 from laggard.stacks.sampled import STALLED, Counted, Frame, Sampled, Thread, collective_of, own_frame, place_text
 
 LIBRARY = "/venv/lib/python3.11/site-packages/"
@@ -65,10 +65,6 @@ def test_a_rank_that_waits_for_its_workers_stands_where_they_do() -> None:
         ((0,), "__next__ (dataloader.py:2), called in <module> (train.py:120)"),
         ((1,), "its child process read (data.py:36)"),
     ]
-
-
-def test_the_newest_of_each_rank_counts() -> None:
-    assert newest([stands(1, SAVE, 1.0), stands(1, WAIT, 3.0), stands(1, SAVE, 2.0)])[1].at == 3.0
 
 
 def test_where_a_thread_stands_in_words() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from laggard.collector.incidents.history import HistorySettings, IncidentHistory
 from laggard.collector.jobs.snapshot import ClusterSnapshot, build_snapshot
 from laggard.collector.jobs.window import JobWindows
-from laggard.locate.step_tables import Table
+from laggard.locate.job_timings import Table
 from laggard.locate.verdict import locate
 from laggard.wire.nodes import NodeRow
 from laggard.wire.ranks import RankRow, RanksDocument

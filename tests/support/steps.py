@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from laggard.locate.step_tables import NO_STEPS, Table
+from laggard.locate.job_timings import NO_STEPS, Table
 from laggard.rankfile import Step
 
 

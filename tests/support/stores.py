@@ -16,7 +16,7 @@ from laggard.collector.incidents.history import HistorySettings, IncidentHistory
 from laggard.collector.incidents.incident import Incident, IncidentQuery, Moment
 from laggard.collector.incidents.shared_database import SharedDatabase, SharedIds, open_database
 from laggard.collector.jobs.snapshot import unknown_location
-from laggard.locate.against.digest import Described, digest_of
+from laggard.locate.against.digest import digest_of
 from laggard.model import Culprit, Location, Verdict
 from laggard.wire.digest import Digest
 from support.postgres import Server
@@ -113,7 +113,6 @@ def location(job: str, *culprits: Culprit, **changes: Any) -> Location:
 
 def kept_digest(**changes: Any) -> Digest:
     """Of a healthy run of four ranks, twenty steps long."""
-    described = Described(script="t.py", started_at=5.0, made_at=WALL, healthy=True)
-    made = digest_of(timings_of(ranks=4, steps=20), described)
+    made = digest_of(timings_of(ranks=4, steps=20), script="t.py", started_at=5.0, made_at=WALL, healthy=True)
     assert made is not None
     return structs.replace(made, **changes)

@@ -3,8 +3,8 @@ words."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final
 
 from laggard.kit.words import capital, counted, phase_text, printable_line, ranks_text, seconds_text
 from laggard.model import MAX_NAMED_RANKS, Culprit, Location, Note, Verdict
@@ -80,18 +80,19 @@ def note_lines(location: Location) -> list[str]:
 
 def culprit_name(culprit: Culprit) -> str:
     """The rank, machine or link, for the middle of a sentence: `rank 2 on n1`, `the link n1 mlx5_0 to n2 mlx5_0`."""
+    ranks, node = ranks_text(culprit.ranks), culprit.node
+    beside, on = f" ({ranks})" if ranks else "", f" on {node}" if node else ""
     if culprit.is_within_machine:
-        return f"the links within {culprit.node}" + (f" ({ranks_text(culprit.ranks)})" if culprit.ranks else "")
+        return f"the links within {node}{beside}"
     if culprit.kind == "slow_link" and culprit.link:
         ends = (" ".join(filter(None, (end.get("node"), end.get("device")))) or "?" for end in culprit.link)
         return "the link " + " to ".join(ends)
-    if culprit.kind == "slow_link" and culprit.ranks:
-        return f"the network of {ranks_text(culprit.ranks)}" + (f" on {culprit.node}" if culprit.node else "")
+    if culprit.kind == "slow_link" and ranks:
+        return f"the network of {ranks}{on}"
     # One rank is told by its number, whether its CPU's want is known by now or not: the name does not change with that.
-    if culprit.kind in ("slow_host", "dead") and len(culprit.ranks) != 1 and culprit.node:
-        return f"host {culprit.node}" + (f" ({ranks_text(culprit.ranks)})" if culprit.ranks else "")
-    place = f" on {culprit.node}" if culprit.node else ""
-    return (ranks_text(culprit.ranks) or culprit.device or "a machine") + place
+    if culprit.kind in ("slow_host", "dead") and len(culprit.ranks) != 1 and node:
+        return f"host {node}{beside}"
+    return (ranks or culprit.device or "a machine") + on
 
 
 def culprit_text(culprit: Culprit) -> str:
@@ -122,35 +123,25 @@ def _culprit_sentence(location: Location) -> str:
     return text
 
 
-class _Words(NamedTuple):
-    """The words for one culprit, or for several ranks."""
-
-    be: str
-    have: str
-    it: str
-    its: str
+_ONE: Final = {"be": "is", "have": "has", "it": "it", "its": "its"}
+_SEVERAL: Final = {"be": "are", "have": "have", "it": "them", "its": "their"}
+"""The words for one culprit, and for several ranks."""
 
 
-_ONE, _SEVERAL = _Words("is", "has", "it", "its"), _Words("are", "have", "them", "their")
-
-
-def _words(culprit: Culprit) -> _Words:
+def _words(culprit: Culprit) -> Mapping[str, str]:
     """A machine and a link are one, whoever is there; the links within a machine are several."""
     words = _SEVERAL if len(culprit.ranks) > 1 else _ONE
     is_one = words is _ONE or culprit.kind in ("slow_host", "slow_link")
-    return words._replace(be="is" if is_one and not culprit.is_within_machine else "are")
+    return {**words, "be": "is" if is_one and not culprit.is_within_machine else "are"}
 
 
-def _consequences(culprit: Culprit, location: Location) -> list[str]:
-    lines = []
+def _consequences(culprit: Culprit, location: Location) -> Iterator[str]:
     if culprit.findings:
         who = "its nodes report" if len(culprit.machines) > 1 else "its node reports"
-        lines.append(f"{who} {', '.join(culprit.findings)}")
+        yield f"{who} {', '.join(culprit.findings)}"
     if culprit.victims:
-        wait = f"wait{'s' if len(culprit.victims) == 1 else ''} for {_words(culprit).it}"
-        what = "cannot go on without it" if culprit.kind == "dead" else wait
-        lines.append(f"{_victims(culprit, location)} {what}")
-    return lines
+        wait = f"wait{'s' if len(culprit.victims) == 1 else ''} for {_words(culprit)['it']}"
+        yield f"{_victims(culprit, location)} {'cannot go on without it' if culprit.kind == 'dead' else wait}"
 
 
 def _victims(culprit: Culprit, location: Location) -> str:
@@ -163,6 +154,7 @@ def _victims(culprit: Culprit, location: Location) -> str:
 
 _CONDITIONS: Final = {
     "slow_input": "{be} slow to get {its} input",
+    "slow_link": "{be} slow",
     "uneven_work": "{have} more work than {its} peers",
     "corrupt": "computes other parameters than its replicas",
     "busy_threads": "{be} held up by threads of {its} own process",
@@ -173,22 +165,23 @@ _CONDITIONS: Final = {
 def _condition(culprit: Culprit) -> str:
     """`is slow in forward`, `are hung in a collective of group dp:0-3`."""
     words, place = _words(culprit), _place(culprit)
+    where = f" in {place}" if place else ""
     if culprit.kind == "dead":
         return f"{'left' if left_early(culprit.end) else 'died'} first: {end_text(culprit.end)}"
     if culprit.kind == "hung" and culprit.silent:
         return "fell silent first, stopped or killed"
     if culprit.device_stopped:
         whose = "its GPU" if len(culprit.ranks) == 1 else "one of their GPUs"
-        return f"{words.be} hung, {whose} no longer completes what it launched"
+        return f"{words['be']} hung, {whose} no longer completes what it launched"
     if culprit.kind == "hung":
-        why = ", stopped by a signal or a debugger" if culprit.stopped else f" in {place}" if place else ""
-        return f"{words.be} hung{why}"
-    if culprit.kind in _CONDITIONS:
-        where = f", {place}" if culprit.kind == "uneven_work" and place else ""
-        return _CONDITIONS[culprit.kind].format(**words._asdict()) + where
-    if culprit.phase == "between_steps":
-        return f"{words.be} slow between steps"
-    return f"{words.be} slow" + (f" in {place}" if place and culprit.kind != "slow_link" else "")
+        return f"{words['be']} hung{', stopped by a signal or a debugger' if culprit.stopped else where}"
+    if culprit.phase == "between_steps" and culprit.kind not in _CONDITIONS:
+        return f"{words['be']} slow between steps"
+    if culprit.kind == "uneven_work":
+        where = f", {place}" if place else ""
+    elif culprit.kind in _CONDITIONS:
+        where = ""
+    return _CONDITIONS.get(culprit.kind, "{be} slow").format(**words) + where
 
 
 def _place(culprit: Culprit) -> str:
@@ -204,9 +197,9 @@ def _cost(culprit: Culprit, location: Location) -> str:
     if culprit.kind == "corrupt":
         return f"they differ since step {culprit.since_step}"
     if culprit.kind == "hung":
-        return f"the others {'waited' if culprit.silent else 'wait'} for {_words(culprit).it}"
+        return f"the others {'waited' if culprit.silent else 'wait'} for {_words(culprit)['it']}"
     if not culprit.recoverable_ratio:
-        peers = "the others" if culprit.kind in ("slow_link", "slow_host") else f"{_words(culprit).its} peers"
+        peers = "the others" if culprit.kind in ("slow_link", "slow_host") else f"{_words(culprit)['its']} peers"
         return f"{culprit.slowdown_ratio:.2f} times the time of {peers}" if culprit.slowdown_ratio else ""
     share = f"{100 * culprit.recoverable_ratio:.0f} % of the step time"
     steps = _step_count(location)
@@ -231,7 +224,7 @@ def unseen_note(ranks: Sequence[int], whys: Sequence[str], world_size: int) -> N
     """`2 processes (ranks 0-1) trained without being seen: why`. `ranks`, `whys`: of each process."""
     reasons, each = list(dict.fromkeys(whys)), tuple(sorted(set(ranks)))
     more = [f"and {len(reasons) - _MAX_REASONS} more reasons"] if len(reasons) > _MAX_REASONS else []
-    processes = "1 process" if len(ranks) == 1 else f"{len(ranks)} processes"
     named = f" ({ranks_text(each[:MAX_NAMED_RANKS])})" if world_size > 1 else ""
+    processes = "1 process" if len(ranks) == 1 else f"{len(ranks)} processes"
     text = f"{processes}{named} trained without being seen: {'; '.join((*reasons[:_MAX_REASONS], *more))}"
     return Note("unseen", printable_line(text, _MAX_LINE_CHARACTERS), each)

@@ -119,39 +119,37 @@ _ADVICE = {
 
 
 def explained(culprit: Culprit, timings: JobTimings) -> Culprit:
-    """`culprit`, with the findings that can be its cause, and with what to do first."""
+    """`culprit`, with the findings that can be its cause, and with what to do first. Findings of its own or of the
+    whole machine come before those of a GPU that may be another, and then the gravest first."""
     found = [each for node in culprit.machines for each in _explaining_findings(culprit, node, timings)]
-    sure = dict.fromkeys(code for code, place in found if place is not Place.UNKNOWN)
-    codes = tuple(dict.fromkeys((*sure, *(code for code, _ in found))))
-    to_do = [advice(culprit, codes, len(sure))]
+    found.sort(key=lambda each: (each[1] is Place.UNKNOWN, _gravity(each[0])))
+    codes = tuple(dict.fromkeys(code for code, _ in found))
+    to_do = [advice(culprit, codes)]
     is_network = culprit.kind == "slow_link" and not culprit.is_within_machine
     if is_network and not any(code in codes for code in _MEASURED_BY_RINGS):
         to_do.append(ring_request(culprit, timings.nodes))
     return structs.replace(culprit, findings=codes, advice="; ".join(filter(None, to_do)))
 
 
-def advice(culprit: Culprit, findings: tuple[str, ...] = (), sure: int = 0) -> str:
+def _gravity(code: str) -> int:
+    """The place of the code's usual severity; one that the catalogue does not have, as a newer agent's, comes last."""
+    return SEVERITIES.index(_TYPES[code].severity) if code in _TYPES else len(SEVERITIES)
+
+
+def advice(culprit: Culprit, findings: tuple[str, ...] = ()) -> str:
     """The things to look at first: where findings explain the culprit, these. A slow rank that its machine's findings
     explain needs no other search; what hangs or is a link may have more than one reason. What is known of the rank
     itself (its process is stopped, it died, its threads got no CPU) comes before what its machine may have to do with
-    it. The first `sure` of the findings are its own or the whole machine's: they come before those of a GPU that may be
-    another."""
+    it."""
+    look = _first_look(culprit)
     if not findings:
-        return _first_look(culprit)
-    is_direct = culprit.stopped or culprit.kind in ("dead", "corrupt") or bool(culprit.neighbours)
-    ordered = (*_gravest_first(findings[:sure]), *_gravest_first(findings[sure:]))
-    first, *others = ordered[:_MAX_FOLLOWED_CULPRITS]
+        return look
+    first, *others = findings[:_MAX_FOLLOWED_CULPRITS]
     then = f"; then {', '.join(others)}" if others else ""
-    if is_direct:
-        return f"{_first_look(culprit)}; then {first}{_meaning(first)} (laggard findings explain {first}){then}"
-    follow = f"follow {first} first{_meaning(first)} (laggard findings explain {first}){then}"
-    return f"{follow}; else {_first_look(culprit)}" if culprit.kind in _OTHER_REASONS else follow
-
-
-def _gravest_first(codes: tuple[str, ...]) -> list[str]:
-    """The codes by their usual severity; one that the catalogue does not have, as a newer agent's, comes last."""
-    severity = {code: SEVERITIES.index(_TYPES[code].severity) for code in codes if code in _TYPES}
-    return sorted(codes, key=lambda code: severity.get(code, len(SEVERITIES)))
+    explain = f"{_meaning(first)} (laggard findings explain {first}){then}"
+    if culprit.stopped or culprit.kind in ("dead", "corrupt") or culprit.neighbours:
+        return f"{look}; then {first}{explain}"
+    return f"follow {first} first{explain}" + (f"; else {look}" if culprit.kind in _OTHER_REASONS else "")
 
 
 def _meaning(code: str) -> str:

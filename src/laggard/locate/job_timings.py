@@ -4,41 +4,38 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import math
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeVar
 
+import msgspec
 import numpy as np
+from msgspec import Meta, Struct
 from numpy.typing import NDArray
 
+from laggard.kit.constants import PHASES
 from laggard.kit.words import printable_line
 from laggard.locate.collectives import Collectives
 from laggard.locate.medians import Floats as Floats
+from laggard.locate.medians import distinct
 from laggard.locate.positions import GroupPlaces, LiveLayout
-from laggard.locate.step_tables import NO_STEPS, STEP, Table, step_arrays
 from laggard.model import RankEnd
-from laggard.rankfile.fact_names import (
-    DIGEST_SKIPPED,
-    DIGEST_SKIPPED_REASONS,
-    DIGESTS,
-    HIDDEN_WAITS,
-    OWN_THREADS,
-    UNSEEN_WAITS,
-)
+from laggard.rankfile import fact_names
+from laggard.wire.digest import MAX_ENVIRONMENT, MAX_TEXT
 from laggard.wire.ranks import BeatRow, CpuWait, InFlight, RankRow
 
 if TYPE_CHECKING:
     from laggard.locate.collectives import DeviceQueues
 
-
-from laggard.rankfile.fact_names import DEEPSPEED, ENVIRONMENT
-from laggard.wire.digest import MAX_ENVIRONMENT, MAX_TEXT
-
 MAX_KEPT: Final = 4096
 """The most digests of one rank that are compared, the newest, beside its first."""
 
-_MAX_STEP: Final = 1 << 31
+_Step = Annotated[int, Meta(ge=0, lt=1 << 31)]
+_Span = Annotated[float, Meta(ge=0, lt=1e9)]
+_HEXADECIMAL: Final = "[0-9a-fA-F]{16}"
+_Digest = tuple[_Step, Annotated[str, Meta(pattern=f"^{_HEXADECIMAL}$", max_length=16)]]
 
 
 class RankDigests(NamedTuple):
@@ -50,43 +47,44 @@ class RankDigests(NamedTuple):
     skipped: str = ""
 
 
+class _ToldDigests(Struct):
+    """The fact DIGESTS."""
+
+    every: Annotated[int, Meta(gt=0, lt=1 << 31)]
+    first: _Digest
+    last: Annotated[tuple[_Digest, ...], Meta(max_length=MAX_KEPT)] = ()
+
+
 def digests(facts: Mapping[str, Any]) -> RankDigests | None:
     """The digests that a rank's facts tell of; None where they tell of none, or what cannot be."""
-    reason = facts.get(DIGEST_SKIPPED)
-    if isinstance(reason, str) and reason in DIGEST_SKIPPED_REASONS:
+    reason = facts.get(fact_names.DIGEST_SKIPPED)
+    if isinstance(reason, str) and reason in fact_names.DIGEST_SKIPPED_REASONS:
         return RankDigests(1, {}, reason)
-    told = facts.get(DIGESTS)
-    if not isinstance(told, dict):
-        return None
-    kept = told.get("last")
-    pairs = [told.get("first"), *(kept[:MAX_KEPT] if isinstance(kept, (list, tuple)) else ())]
-    return collected(told.get("every"), filter(None, map(_pair, pairs)))
+    told = _told(facts.get(fact_names.DIGESTS), _ToldDigests)
+    return collected(told.every, ((step, int(text, 16)) for step, text in (told.first, *told.last))) if told else None
 
 
-def collected(every: object, pairs: Iterable[tuple[int, int]]) -> RankDigests | None:
+def collected(every: int, pairs: Iterable[tuple[int, int]]) -> RankDigests | None:
     """The digests of (step, value), in any order: the first and the newest of them; None where there is none."""
     found = dict(sorted(pairs))
     steps = [*found][:1] + [*found][1:][-MAX_KEPT:]
-    usable = isinstance(every, int) and 0 < every < _MAX_STEP
-    return RankDigests(int(every) if usable else 1, {step: found[step] for step in steps}) if steps else None  # type: ignore[call-overload]
+    return RankDigests(every, {step: found[step] for step in steps}) if steps else None
 
 
-def digest_value(text: object) -> int | None:
+def digest_value(text: str) -> int | None:
     """The number that 16 hexadecimal digits are; None of anything else."""
-    if not isinstance(text, str) or len(text) != 16 or not text.isascii() or not text.isalnum():
-        return None
+    return int(text, 16) if re.fullmatch(_HEXADECIMAL, text) else None
+
+
+_Kind = TypeVar("_Kind")
+
+
+def _told(value: object, kind: type[_Kind]) -> _Kind | None:
+    """What a rank tells in a fact; None where it is of another kind or out of bounds."""
     try:
-        return int(text, 16)
-    except ValueError:
+        return msgspec.convert(value, kind)
+    except (msgspec.ValidationError, RecursionError):
         return None
-
-
-def _pair(value: object) -> tuple[int, int] | None:
-    if not isinstance(value, (list, tuple)) or len(value) != 2:
-        return None
-    step, number = value[0], digest_value(value[1])
-    is_step = isinstance(step, int) and not isinstance(step, bool) and 0 <= step < _MAX_STEP
-    return (step, number) if is_step and number is not None else None
 
 
 UNLISTED: Final = ""
@@ -154,19 +152,36 @@ class OwnThreads(NamedTuple):
     names: tuple[str, ...]
 
 
+class _ToldThreads(Struct):
+    """The fact OWN_THREADS."""
+
+    seconds: Annotated[float, Meta(gt=0, lt=1e9)]
+    busy_seconds: _Span
+    late_seconds: _Span
+    names: tuple[str, ...] = ()
+
+
 def own_threads(facts: Mapping[str, Any]) -> OwnThreads | None:
     """The threads that a rank's facts tell of; None where they tell nothing, or what cannot be."""
-    told = facts.get(OWN_THREADS)
-    if not isinstance(told, dict):
+    told = _told(facts.get(fact_names.OWN_THREADS), _ToldThreads)
+    if told is None:
         return None
-    numbers = [told.get(name) for name in ("seconds", "busy_seconds", "late_seconds")]
-    if not all(isinstance(each, (int, float)) and math.isfinite(each) and 0 <= each < 1e9 for each in numbers):
-        return None
-    seconds, busy, late = (float(each) for each in numbers if each is not None)
-    names = told.get("names")
-    shown = names[:_MAX_NAMES] if isinstance(names, list) else []
-    texts = tuple(printable_line(name, _MAX_NAME) for name in shown if isinstance(name, str))
-    return OwnThreads(busy / seconds, late, tuple(filter(None, texts))) if seconds > 0 else None
+    names = tuple(printable_line(name, _MAX_NAME) for name in told.names[:_MAX_NAMES])
+    return OwnThreads(told.busy_seconds / told.seconds, told.late_seconds, tuple(filter(None, names)))
+
+
+STEP, START, END, WAITED, WORK, FIRST_PHASE = range(6)
+"""The columns of a Table."""
+STEP_COLUMNS = FIRST_PHASE + len(PHASES)
+
+BLOCK_RANKS: Final = 64
+"""The most ranks whose steps are put in place at once: more would not fit into a core's cache."""
+
+Table = NDArray[np.float64]
+"""The steps of one rank, an array [steps, STEP_COLUMNS], in seconds on its node's monotonic clock. After the columns
+stand its own times by phase, in the order of constants.PHASES. A double holds every number of a step exactly."""
+
+NO_STEPS: Final[Table] = np.empty((0, STEP_COLUMNS))
 
 
 WINDOW_STEPS = 128
@@ -325,33 +340,26 @@ def build_timings(
     """The arrays of all steps that any rank finished, with a column for each of `ranks`. `steps_by_rank`: of
     each rank that has any, ascending."""
     numbers = sorted(ranks)
-    arrays = step_arrays([steps_by_rank.get(rank, NO_STEPS) for rank in numbers])
+    infos = [ranks[rank] for rank in numbers]
     return JobTimings(
         job_id=job_id,
         world_size=world_size,
-        steps=arrays.steps,
         ranks=np.array(numbers, dtype=np.int64),
-        nodes=tuple(ranks[rank].node for rank in numbers),
-        gpus=tuple(ranks[rank].gpu for rank in numbers),
-        step_seconds=arrays.step_seconds,
-        phase_seconds=arrays.phase_seconds,
-        waited_seconds=arrays.waited_seconds,
-        states=tuple(ranks[rank].state for rank in numbers),
+        nodes=tuple(info.node for info in infos),
+        gpus=tuple(info.gpu for info in infos),
+        states=tuple(info.state for info in infos),
         findings_by_node=findings_by_node,
-        work=arrays.work,
         unseen_waits=tuple(rank for rank in numbers if ranks[rank].unseen_waits),
-        hidden_by=tuple(sorted({name for info in ranks.values() for name in info.hidden_by})),
+        hidden_by=tuple(sorted({name for info in infos for name in info.hidden_by})),
+        **step_arrays([steps_by_rank.get(rank, NO_STEPS) for rank in numbers]),
     )
 
 
 def hiding_libraries(facts: Mapping[str, object]) -> tuple[str, ...]:
     """The libraries of a rank's facts whose kernels wait for other ranks; none where that is not written as it is by
     the hooks."""
-    told = facts.get(HIDDEN_WAITS)
-    if not told:
-        return ()
-    names = told if isinstance(told, (list, tuple)) else ()
-    return tuple(printable_line(name, MAX_LIBRARY) for name in names[:MAX_LIBRARIES] if isinstance(name, str))
+    names = _told(facts.get(fact_names.HIDDEN_WAITS), tuple[str, ...]) or ()
+    return tuple(printable_line(name, MAX_LIBRARY) for name in names[:MAX_LIBRARIES])
 
 
 def live_timings(
@@ -373,11 +381,11 @@ def live_timings(
         state = RankState(
             row.state, last_step, row.phase, row.in_flight, row.stopped, row.beat, asked, row.end, row.cpu_wait
         )
-        unseen = row.facts.get(UNSEEN_WAITS) is True
+        unseen = row.facts.get(fact_names.UNSEEN_WAITS) is True
         ranks[rank] = RankInfo(row.node, row.gpu, state, unseen, hiding_libraries(row.facts))
     timings = build_timings(job_id, world_size, ranks, steps_by_rank, findings_by_node)
-    threads = tuple(own_threads(newest_rows[rank].facts) for rank in timings.ranks.tolist())
-    told = tuple(digests(newest_rows[rank].facts) for rank in timings.ranks.tolist())
+    facts = [newest_rows[rank].facts for rank in timings.ranks.tolist()]
+    told = tuple(map(digests, facts))
     layout = layout or LiveLayout(newest_rows)
     return dataclasses.replace(
         timings,
@@ -386,7 +394,7 @@ def live_timings(
         stages=layout.positions.stages,
         alone=layout.positions.alone,
         group_places=layout.group_places,
-        own_threads=threads,
+        own_threads=tuple(map(own_threads, facts)),
         digests=told if any(told) else (),
         replicas=layout.replicas if any(told) else None,
     )
@@ -400,7 +408,7 @@ def merged_environment(facts: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     anything: what is no text or number is left out, and so is what is beyond the bounds of a digest."""
     values: dict[str, dict[str, None]] = {}
     for of_rank in facts:
-        for fact, prefix in ((ENVIRONMENT, ""), (DEEPSPEED, "deepspeed ")):
+        for fact, prefix in ((fact_names.ENVIRONMENT, ""), (fact_names.DEEPSPEED, "deepspeed ")):
             told = of_rank.get(fact)
             for name, value in told.items() if isinstance(told, dict) else ():
                 known = values.get(name := printable_line(f"{prefix}{name}", MAX_TEXT))
@@ -409,3 +417,51 @@ def merged_environment(facts: Iterable[Mapping[str, Any]]) -> dict[str, str]:
                 if known is not None and len(known) < _MAX_VALUES and isinstance(value, (str, int, float)):
                     known[printable_line(str(value), MAX_TEXT)] = None
     return {name: " | ".join(sorted(each))[: 2 * MAX_TEXT] for name, each in sorted(values.items()) if each}
+
+
+# The steps of one rank as a table, and of many ranks as arrays by step and rank.
+
+
+def distinct_steps(tables: Sequence[Table]) -> NDArray[np.int64]:
+    """The numbers of the steps in any of the tables, ascending. Each table is ascending by step."""
+    one_of_each: dict[tuple[int, float, float] | int, Table] = {}
+    for place, table in enumerate(tables):
+        if len(table):
+            first, last = table[0, STEP], table[-1, STEP]
+            gapless = last - first == len(table) - 1  # then another of the same ends has the same steps
+            one_of_each.setdefault((len(table), first, last) if gapless else place, table)
+    return distinct(np.concatenate([NO_STEPS, *one_of_each.values()])[:, STEP].astype(np.int64))
+
+
+def step_arrays(tables: Sequence[Table]) -> dict[str, Any]:
+    """The steps of ranks with these tables, each ascending by step, as the fields of JobTimings."""
+    steps = distinct_steps(tables)
+    shape = (len(steps), len(tables))
+    # Each phase is an array of its own in memory: phases are looked at one by one.
+    phases = np.full((len(PHASES), *shape), np.nan).transpose(1, 2, 0)
+    seconds, waited, work = np.full(shape, np.nan), np.full(shape, np.nan), np.full(shape, np.nan, np.float32)
+    begin = 0
+    for block in _blocks(tables):
+        columns, begin = slice(begin, begin + len(block)), begin + len(block)
+        rows = _rows(np.searchsorted(steps, block[0, :, STEP]))
+        by_step = block.transpose(1, 0, 2)
+        seconds[rows, columns] = by_step[:, :, END] - by_step[:, :, START]
+        phases[rows, columns] = by_step[:, :, FIRST_PHASE:]
+        waited[rows, columns] = by_step[:, :, WAITED]
+        work[rows, columns] = by_step[:, :, WORK]
+    return {
+        "steps": steps, "step_seconds": seconds, "phase_seconds": phases, "waited_seconds": waited, "work": work,
+    }  # fmt: skip
+
+
+def _blocks(tables: Sequence[Table]) -> Iterator[NDArray[np.float64]]:
+    """The tables one after the other, those of neighbours with the same steps together: [ranks, steps, columns]."""
+    for _, neighbours in groupby(tables, lambda table: table[:, STEP].tobytes()):
+        several = list(neighbours)
+        for first in range(0, len(several), BLOCK_RANKS):
+            yield np.stack(several[first : first + BLOCK_RANKS])
+
+
+def _rows(rows: NDArray[np.int64]) -> slice | NDArray[np.int64]:
+    """The same rows, as a slice where they follow one another, as they mostly do."""
+    return slice(int(rows[0]), int(rows[-1]) + 1) if len(rows) and rows[-1] - rows[0] == len(rows) - 1 else rows

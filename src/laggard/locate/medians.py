@@ -64,6 +64,15 @@ def _at(ordered: Floats, place: NDArray[np.intp] | int) -> Floats:
     return found
 
 
+def over_phases(seconds: Floats) -> Floats:
+    """[S, R]: the sum of `seconds` [S, R, P], added up phase by phase, so that it is the same to the bit whatever the
+    order in memory."""
+    total: Floats = np.zeros(seconds.shape[:2], seconds.dtype)
+    for phase in range(seconds.shape[2]):
+        total += seconds[:, :, phase]
+    return total
+
+
 def median(values: Floats) -> float:
     """The median of the known values; nan where there is none."""
     known = values[np.isfinite(values)]

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from laggard.kit.majority import grouped
 from laggard.kit.words import ranks_text
 from laggard.locate.job_timings import JobTimings, RankDigests
 from laggard.model import MAX_NAMED_RANKS, Culprit, Note
@@ -37,15 +38,8 @@ PAIR: Final = "corrupt_pair"
 SKIPPED: Final = "digest_skipped"
 
 
-class _Differing(NamedTuple):
-    """A rank that differs from `others` replicas, for the first time at `since`; `agreed`: the last step before at
-    which it did not; `again`: the first after at which it does no longer, None where there is none."""
-
-    rank: int
-    others: int
-    since: int
-    agreed: int
-    again: int | None
+_Digests = Mapping[int, Mapping[int, int]]
+"""The digests of replicas, by rank and step."""
 
 
 def corrupt_ranks(timings: JobTimings) -> PartialVerdict:
@@ -53,105 +47,89 @@ def corrupt_ranks(timings: JobTimings) -> PartialVerdict:
     compared."""
     ranks = timings.ranks.tolist()
     told = {rank: each for rank, each in zip(ranks, timings.digests, strict=False) if each is not None}
-    if not told:
-        return NOTHING_FOUND
     classes = [0] * len(ranks) if timings.replicas is None else timings.replicas.tolist()
-    class_of = dict(zip(ranks, classes, strict=True))
-    differing: list[_Differing] = []
-    notes: list[Note] = []
-    groups, alone = _replicas({rank: each for rank, each in told.items() if each.by_step}, class_of)
-    for group in groups:
-        found, note = _judged({rank: told[rank] for rank in group})
-        differing += found
-        notes += [note] if note is not None else []
-    culprits = tuple(_culprit(each, timings, ranks.index(each.rank), told[each.rank].every) for each in differing)
+    place_of = dict(zip(ranks, classes, strict=True))
+    replicas = _replicas({rank: each.by_step for rank, each in told.items() if each.by_step}, place_of)
+    judged = [_judged(group, timings) for group in replicas if len(group) > 1]
+    several = Counter(place_of[rank] for group in replicas for rank in group)
+    alone = sorted(rank for group in replicas if len(group) == 1 for rank in group if several[place_of[rank]] > 1)
+    culprits = tuple(culprit for found in judged for culprit in found.culprits)
+    notes = (note for found in judged for note in found.notes)
     return PartialVerdict(culprits, (*notes, *_skipped_notes(told, alone)))
 
 
-def _replicas(told: Mapping[int, RankDigests], class_of: Mapping[int, int]) -> tuple[list[list[int]], list[int]]:
-    """The groups of ranks of one place whose first digests are the same; and the ranks that have none like them in
-    their place, though there are others."""
-    by_first: dict[tuple[int, int, int], list[int]] = {}
-    for rank, each in sorted(told.items()):
-        step, value = next(iter(each.by_step.items()))
-        by_first.setdefault((class_of[rank], step, value), []).append(rank)
-    sizes = Counter(class_of[rank] for rank in told)
-    groups = [group for group in by_first.values() if len(group) > 1]
-    alone = [group[0] for key, group in by_first.items() if len(group) == 1 and sizes[key[0]] > 1]
-    return groups, sorted(alone)
+def _replicas(told: _Digests, place_of: Mapping[int, int]) -> list[_Digests]:
+    """The ranks of one place whose first digests are the same."""
+    groups = grouped(sorted(told), lambda rank: (place_of[rank], next(iter(told[rank].items()))))
+    return [{rank: told[rank] for rank in ranks} for ranks in groups.values()]
 
 
-def _judged(group: Mapping[int, RankDigests]) -> tuple[list[_Differing], Note | None]:
+def _judged(group: _Digests, timings: JobTimings) -> PartialVerdict:
     """The ranks of one group that differ from most of it; or the note that some do, and that nobody knows who is
     right."""
     step = _newest_differing(group)
     if step is None:
-        return [], None
-    values = {rank: each.by_step[step] for rank, each in group.items() if step in each.by_step}
-    counts = Counter(values.values()).most_common()
-    usual, most = counts[0]
-    outliers = [rank for rank, value in values.items() if value != usual]
-    if len(group) >= MIN_REPLICAS and 2 * most > len(group) and all(count == 1 for _, count in counts[1:]):
-        right = [rank for rank, value in values.items() if value == usual]
-        return [_since(rank, right, group, step) for rank in outliers], None
-    return [], _undecided_note(group, values, counts[0][1])
+        return NOTHING_FOUND
+    values = {rank: own[step] for rank, own in group.items() if step in own}
+    (usual, most), *others = Counter(values.values()).most_common()
+    if len(group) >= MIN_REPLICAS and 2 * most > len(group) and all(count == 1 for _, count in others):
+        right = {rank: group[rank] for rank, value in values.items() if value == usual}
+        wrong = [rank for rank, value in values.items() if value != usual]
+        return PartialVerdict(tuple(_culprit(rank, group[rank], right, step, timings) for rank in wrong))
+    return PartialVerdict(notes=(_undecided_note(group, tuple(sorted(values)), most),))
 
 
-def _newest_differing(group: Mapping[int, RankDigests]) -> int | None:
+def _newest_differing(group: _Digests) -> int | None:
     """The newest step at which not all have the same, of the steps that most ranks have: a live rank may be a step
     ahead of another. None where there is none, or where fewer than two, or no majority, have one."""
-    counts = Counter(step for each in group.values() for step in each.by_step)
+    counts = Counter(step for own in group.values() for step in own)
     most = max(counts.values())
     if most < 2 or 2 * most <= len(group):
         return None
-    common = sorted((step for step, count in counts.items() if count == most), reverse=True)
-    return next((step for step in common if len(_at(step, group)) > 1), None)
+    differing = (step for step, count in counts.items() if count == most and len(_at(step, group)) > 1)
+    return max(differing, default=None)
 
 
-def _at(step: int, group: Mapping[int, RankDigests]) -> set[int]:
-    return {each.by_step[step] for each in group.values() if step in each.by_step}
+def _at(step: int, group: _Digests) -> set[int]:
+    return {own[step] for own in group.values() if step in own}
 
 
-def _since(rank: int, right: Sequence[int], group: Mapping[int, RankDigests], step: int) -> _Differing:
-    """Since when the rank differs: the first of the steps, back from `step`, at which it has another digest than those
-    that are right. Where an update takes the parameters from another rank, as with ZeRO-1, it is right again later."""
-    own, since = group[rank].by_step, step
-    told = {each: _at(each, {other: group[other] for other in right}) for each in own}
-    again = min((each for each in own if each > step and own[each] in told[each]), default=None)
-    for earlier in sorted((each for each in own if each < step), reverse=True):
-        if own[earlier] in told[earlier]:
-            return _Differing(rank, len(right), since, earlier, again)
-        since = earlier if told[earlier] else since
-    return _Differing(rank, len(right), since, next(iter(own)), again)
-
-
-def _undecided_note(group: Mapping[int, RankDigests], values: Mapping[int, int], most: int) -> Note:
+def _undecided_note(group: _Digests, ranks: tuple[int, ...], most: int) -> Note:
     """Two replicas, or two camps of them, differ; where all differ from each other it is none of them: an update that
     is not the same on each, or that is not over when the step is, makes them so."""
-    ranks = tuple(sorted(values))[:MAX_NAMED_RANKS]
     if len(group) >= MIN_REPLICAS and most == 1:
         text = f"the parameters of {ranks_text(ranks)} all differ from each other, so that they are not compared"
-        return Note(SKIPPED, text, ranks=ranks)
-    first = next(iter(group.values()))
-    agreed = next(iter(first.by_step))
-    names = " and ".join(map(str, ranks)) if len(ranks) == 2 else ranks_text(ranks).removeprefix("ranks ")
-    text = f"corrupted: ranks {names} differ, which one is not known; their parameters were the same at step {agreed}"
-    return Note(PAIR, text, ranks=ranks)
+        return Note(SKIPPED, text, ranks=ranks[:MAX_NAMED_RANKS])
+    agreed = next(step for own in group.values() for step in own)
+    text = f"corrupted: {ranks_text(ranks)} differ, which one is not known; their parameters were the same at step"
+    return Note(PAIR, f"{text} {agreed}", ranks=ranks[:MAX_NAMED_RANKS])
 
 
-def _culprit(found: _Differing, timings: JobTimings, column: int, every: int) -> Culprit:
-    replicas = f"{found.others} replicas" if found.others > 1 else "its replica"
-    early = " or before" if found.since - found.agreed > every else ""
-    since = f"its parameters differ from {replicas} since step {found.since}{early}"
-    again = () if found.again is None else (f"from step {found.again} on they are the same again",)
+def _culprit(rank: int, own: Mapping[int, int], right: _Digests, step: int, timings: JobTimings) -> Culprit:
+    """The rank that differs from those that are `right`. Where an update takes the parameters from another rank, as
+    with ZeRO-1, it is right again later."""
+    column = timings.ranks.tolist().index(rank)
+    digests = timings.digests[column]
+    same = [at for at in own if own[at] in _at(at, right)]
+    agreed = max(at for at in same if at < step)
+    since = min(at for at in own if at > agreed and _at(at, right))
+    again = min((at for at in same if at > step), default=None)
+    replicas = f"{len(right)} replicas" if len(right) > 1 else "its replica"
+    early = " or before" if digests is not None and since - agreed > digests.every else ""
+    evidence = [
+        f"its parameters differ from {replicas} since step {since}{early}",
+        f"at step {agreed} they were the same",
+    ]
+    if again is not None:
+        evidence.append(f"from step {again} on they are the same again")
     return Culprit(
         kind="corrupt",
-        ranks=(found.rank,),
+        ranks=(rank,),
         node=timings.nodes[column],
         gpu=timings.gpus[column],
-        since_step=found.since,
+        since_step=since,
         confidence=CONFIDENCE,
-        evidence=(since, f"at step {found.agreed} they were the same", *again),
+        evidence=tuple(evidence),
     )
 
 

@@ -6,9 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from laggard.kit.constants import PHASES
-from laggard.locate.job_timings import NodeFindings
+from laggard.locate.job_timings import NodeFindings, Table
 from laggard.locate.positions import LiveLayout
-from laggard.locate.step_tables import Table
 from laggard.wire.ranks import RankRow
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from laggard.kit.words import capital, counted, printable_line, ranks_text, seconds_text
-from laggard.stacks.difference import MIN_SAMPLES, Difference, Place, difference, shares, standings
+from laggard.stacks.difference import differences, standings
 from laggard.stacks.sampled import (
     CRASHED,
     HELD,
@@ -30,8 +30,6 @@ MAX_LINES: Final = 16
 """The most lines of one kind; JSON has all."""
 
 _STANDING: Final = (STALLED, HELD, TERMINATED, CRASHED)
-_MAX_COMPARED: Final = 16
-_PEERS: Final = 8
 _PLACES: Final = 3
 _LINE_CHARACTERS: Final = 400
 _STOPPED: Final = "its process is stopped"
@@ -107,36 +105,6 @@ def _without_difference(sampled: Sequence[Sampled]) -> str:
 def is_still(sampled: Sequence[Sampled]) -> bool:
     """Whether the ranks stand: one took its stacks since it made no progress, or each is always at one place."""
     return any(each.why in _STANDING for each in sampled) or all(map(_is_at_one_place, sampled))
-
-
-def differences(sampled: Mapping[int, Sampled]) -> dict[int, Difference]:
-    """The functions that ranks are in more than others, the largest differences first. Of many ranks
-    those are compared whose shares differ most from the mean."""
-    enough = {rank: each for rank, each in sampled.items() if each.training.samples >= MIN_SAMPLES}
-    able = {rank: shares(each.training.stacks) for rank, each in enough.items()}
-    if len(able) < 2:
-        return {}
-    mean: dict[Place, float] = {}
-    for own in able.values():
-        for place, share in own.items():
-            mean[place] = mean.get(place, 0.0) + share / len(able)
-    waiting = {rank: _waiting_share(sampled[rank]) for rank in able}
-    usual = sum(waiting.values()) / len(waiting)
-    # Who makes the others wait waits the least itself; then whose time is spent elsewhere.
-    apart = {
-        rank: max(usual - waiting[rank], max((share - mean[place] for place, share in own.items()), default=0.0) / 2)
-        for rank, own in able.items()
-    }
-    suspects = sorted(apart, key=lambda rank: (-apart[rank], rank))[:_MAX_COMPARED]
-    found = {}
-    for suspect in suspects:
-        others = sorted(set(able) - {suspect}, key=lambda rank: (apart[rank], abs(rank - suspect)))[:_PEERS]
-        told = difference(sampled[suspect], [sampled[rank] for rank in others])
-        if told is not None:
-            found[suspect] = told
-    working = {rank: told for rank, told in found.items() if not collective_of(told.stack.frames)}
-    # Who waits for a slow rank within backward differs from it as much as it does from them.
-    return dict(sorted((working or found).items(), key=lambda item: (item[1].peers_share or 0.0) - item[1].share))
 
 
 def _head(answers: Answers) -> str:
@@ -218,9 +186,3 @@ def _place(each: Counted) -> str:
 
 def _is_at_one_place(sampled: Sampled) -> bool:
     return next(iter(_places(sampled).values()), 0.0) >= STILL_SHARE
-
-
-def _waiting_share(sampled: Sampled) -> float:
-    stacks = sampled.training.stacks
-    waits = sum(each.times for each in stacks if each.waits or collective_of(each.frames))
-    return waits / max(1, sampled.training.samples)

@@ -34,6 +34,10 @@ MIN_EXCESS: Final = 0.05
 """The least difference of shares that is told. With 200 samples a rank, the shares of one function in healthy ranks
 differ by less (standard error of a share of 0.1: 0.021)."""
 
+MAX_PEERS: Final = 8
+"""The most ranks that one is compared with."""
+
+_MAX_COMPARED: Final = 16
 _STANDARD_ERRORS: Final = 3.0
 _AS_MUCH: Final = 0.8  # of the largest excess: a deeper function with that much is the better answer
 
@@ -85,6 +89,42 @@ def difference(suspect: Sampled, peers: Sequence[Sampled]) -> Difference | None:
     return inner._replace(phase=found.phase) if inner else found
 
 
+def differences(sampled: Mapping[int, Sampled]) -> dict[int, Difference]:
+    """The functions that ranks are in more than others, the largest differences first. Of many ranks
+    those are compared whose shares differ most from the mean."""
+    enough = {rank: each for rank, each in sampled.items() if each.training.samples >= MIN_SAMPLES}
+    able = {rank: shares(each.training.stacks) for rank, each in enough.items()}
+    if len(able) < 2:
+        return {}
+    mean: dict[Place, float] = {}
+    for own in able.values():
+        for place, share in own.items():
+            mean[place] = mean.get(place, 0.0) + share / len(able)
+    waiting = {rank: _waiting_share(sampled[rank]) for rank in able}
+    usual = sum(waiting.values()) / len(waiting)
+    # Who makes the others wait waits the least itself; then whose time is spent elsewhere.
+    apart = {
+        rank: max(usual - waiting[rank], max((share - mean[place] for place, share in own.items()), default=0.0) / 2)
+        for rank, own in able.items()
+    }
+    suspects = sorted(apart, key=lambda rank: (-apart[rank], rank))[:_MAX_COMPARED]
+    found = {}
+    for suspect in suspects:
+        others = sorted(set(able) - {suspect}, key=lambda rank: (apart[rank], abs(rank - suspect)))[:MAX_PEERS]
+        told = difference(sampled[suspect], [sampled[rank] for rank in others])
+        if told is not None:
+            found[suspect] = told
+    working = {rank: told for rank, told in found.items() if not collective_of(told.stack.frames)}
+    # Who waits for a slow rank within backward differs from it as much as it does from them.
+    return dict(sorted((working or found).items(), key=lambda item: (item[1].peers_share or 0.0) - item[1].share))
+
+
+def _waiting_share(sampled: Sampled) -> float:
+    stacks = sampled.training.stacks
+    waits = sum(each.times for each in stacks if each.waits or collective_of(each.frames))
+    return waits / max(1, sampled.training.samples)
+
+
 def _of_threads(suspect: Thread, peers: Sequence[Thread], where: str) -> Difference | None:
     compared = [peer for peer in peers if peer.samples >= MIN_SAMPLES]
     if suspect.samples < MIN_SAMPLES or not compared:
@@ -100,7 +140,7 @@ def _of_threads(suspect: Thread, peers: Sequence[Thread], where: str) -> Differe
     if not clear:
         return None
     place = _deepest(clear, suspect.stacks)
-    return _described(place, suspect, own[place], own[place] - excess[place], where)
+    return described(place, suspect, own[place], own[place] - excess[place], where)
 
 
 def shares(stacks: Iterable[Counted], without_waits: bool = False) -> dict[Place, float]:
@@ -136,7 +176,8 @@ def _deepest(excess: dict[Place, float], stacks: Iterable[Counted]) -> Place:
     return min(near, key=lambda place: (depth[place], -excess[place]))
 
 
-def _described(place: Place, thread: Thread, share: float, peers_share: float | None, where: str) -> Difference:
+def described(place: Place, thread: Thread, share: float, peers_share: float | None, where: str = "") -> Difference:
+    """What is to be said of a function that is on stacks of the thread."""
     lines: Counter[Frame] = Counter()
     phases: Counter[str] = Counter()
     called: Counter[Frame | None] = Counter()
@@ -173,7 +214,7 @@ def _most_frequent(children: Thread) -> Difference | None:
     if not found or children.samples < MIN_SAMPLES:
         return None
     place = _deepest(found, children.stacks)
-    return _described(place, children, found[place], None, children.name)
+    return described(place, children, found[place], None, children.name)
 
 
 def _mean(values: Iterable[float]) -> float:
@@ -266,12 +307,3 @@ def differing_from(own: Counted, other: Counted) -> int:
             break
         common += 1
     return len(own.frames) - common
-
-
-def newest(sampled: Iterable[Sampled]) -> Mapping[int, Sampled]:
-    """The newest document of each rank."""
-    found: dict[int, Sampled] = {}
-    for each in sampled:
-        if each.rank not in found or each.at > found[each.rank].at:
-            found[each.rank] = each
-    return found

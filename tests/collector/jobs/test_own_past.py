@@ -9,7 +9,6 @@ from support.timings import job
 
 from laggard.collector.jobs.own_past import DIGEST_SECONDS, FIRST_SECONDS, OwnPasts
 from laggard.collector.jobs.snapshot import JobSnapshot, unknown_location
-from laggard.locate.against.digest import Described
 from laggard.model import JobKey, Verdict
 
 
@@ -21,7 +20,7 @@ def snapshot(started: float = 1.0, name: str = "train", **options: Any) -> JobSn
 
 
 def look(pasts: OwnPasts, now: float, *jobs: JobSnapshot) -> Any:
-    due = [(each, Described(healthy=True)) for each in pasts.due(jobs, now)]
+    due = [(each, {"healthy": True}) for each in pasts.due(jobs, now)]
     made = pasts.make(due, now, 1e9 + now)
     return made, pasts.noted(jobs)
 

@@ -22,7 +22,7 @@ from laggard.collector.scrape import validation
 from laggard.collector.scrape.validation import MAX_STEPS_OF_ANSWER, validate_ranks_answer
 from laggard.kit.constants import PHASES
 from laggard.kit.limits import MAX_COUNT
-from laggard.locate.step_tables import STEP_COLUMNS
+from laggard.locate.job_timings import STEP_COLUMNS
 from laggard.rankfile import Step
 from laggard.wire import WireError, decode, encode
 from laggard.wire.ranks import PackedSteps, RanksDocument

@@ -14,7 +14,7 @@ from support.recordings import lines, write
 from laggard.cli import main
 from laggard.locate.against.compare import compare
 from laggard.locate.against.describe import details, sentence
-from laggard.locate.against.digest import Described, digest_of
+from laggard.locate.against.digest import digest_of
 from laggard.recording.reader import read_recording
 from laggard.wire import encode
 from laggard.wire.digest import Digest
@@ -112,7 +112,7 @@ def test_hostile_names_break_no_line_and_no_bound(tmp_path: Path, capfd: pytest.
     for file in bad.iterdir():
         text = file.read_text()
         file.write_text(text.replace('"n1"', json.dumps(HOSTILE)).replace('"dp"', json.dumps(HOSTILE[:3000])))
-    found = digest_of(read_recording([bad]).timings, Described())
+    found = digest_of(read_recording([bad]).timings)
     assert found is not None and len(encode(found)) < 200_000
     status, text = told(capfd, "--trace", str(bad), "--against", str(recording(tmp_path / "good")))
     assert status in (0, 1, 2) and "\x1b" not in text and "\u202e" not in text
@@ -125,7 +125,7 @@ def test_a_large_job_has_a_small_digest(tmp_path: Path) -> None:
 
     before = job(ranks=8000, steps=24, per_node=8)
     now = job(ranks=8000, steps=24, per_node=8, seed=1, slow=[(range(4000, 4008), 0.3)])
-    digests = [digest_of(each, Described()) for each in (before, now)]
+    digests = [digest_of(each) for each in (before, now)]
     assert all(each is not None and len(encode(each)) < 16_000 for each in digests)
     one, other = (each for each in digests if each is not None)
     found = compare(one, other, "RUN")

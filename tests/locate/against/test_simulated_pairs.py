@@ -18,7 +18,7 @@ from simulator.recording import write
 
 from laggard.locate.against.compare import compare
 from laggard.locate.against.describe import sentence
-from laggard.locate.against.digest import Described, digest_of
+from laggard.locate.against.digest import digest_of
 from laggard.model import Verdict
 from laggard.recording.reader import read_recording
 from laggard.wire import decode, encode
@@ -83,7 +83,7 @@ STAGES = "dp=4,pp=2,schedule=1f1b,micro=4,blocks=2"
 
 
 def digest(path: Path) -> Digest:
-    found = digest_of(read_recording([path]).timings, Described())
+    found = digest_of(read_recording([path]).timings)
     assert found is not None
     assert decode(encode(found), Digest) == found, "a digest is what is kept of it"
     return found

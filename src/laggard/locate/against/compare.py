@@ -10,6 +10,7 @@ errors, which hold what two runs of one program may differ by (digest.py), and m
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -18,7 +19,7 @@ from msgspec import structs
 from laggard.kit.constants import SCRIPT_PHASES
 from laggard.kit.majority import grouped
 from laggard.kit.words import counted, seconds_text
-from laggard.locate.against.digest import COUNTED_CALLS, MIN_STEPS, NOTHING
+from laggard.locate.against.digest import COUNTED_CALLS, MIN_STEPS, NOTHING, size_class
 from laggard.model import MAX_NAMED_RANKS, Note, Verdict
 from laggard.rankfile.fact_names import members_of, parse_runs
 from laggard.wire.digest import (
@@ -98,18 +99,6 @@ class _Pair(NamedTuple):
     def error(self) -> float:
         return math.hypot(self.before.error, self.now.error)
 
-    def least(self, bar: _Bar, whole: float) -> float:
-        """The least change that counts, in seconds of a step of `whole` seconds."""
-        return max(bar.errors * self.error, bar.share * whole)
-
-    def is_certain(self, bar: _Bar, whole: float) -> bool:
-        """Whether the two differ, by their difference or by their ratio: what others take of a machine makes long times
-        as much more uncertain."""
-        change = abs(self.seconds)
-        if change > self.least(bar, whole):
-            return True
-        return change > self.least(bar._replace(errors=INTERVAL_ERRORS), whole) and self._ratio_errors > bar.errors
-
     @property
     def _ratio_errors(self) -> float:
         """The logarithm of the ratio, in its standard errors by the delta method; 0.0 where there is no ratio."""
@@ -117,6 +106,16 @@ class _Pair(NamedTuple):
             return 0.0
         error = math.hypot(self.before.error / self.before.seconds, self.now.error / self.now.seconds)
         return abs(math.log(self.now.seconds / self.before.seconds)) / max(error, 1e-9)
+
+    def least(self, bar: _Bar, whole: float) -> float:
+        """The least change that counts, in seconds of a step of `whole` seconds."""
+        return max(bar.errors * self.error, bar.share * whole)
+
+    def is_certain(self, bar: _Bar, whole: float) -> bool:
+        """Whether the two differ, by their difference or by their ratio: what others take of a machine makes long times
+        as much more uncertain."""
+        least = bar._replace(errors=INTERVAL_ERRORS) if self._ratio_errors > bar.errors else bar
+        return abs(self.seconds) > self.least(least, whole)
 
     def change(self, kind: str, shift: float = 0.0, **about: Any) -> Change:
         """`shift`: what of the change belongs to another one, in seconds. `about`: other fields of the Change."""
@@ -137,14 +136,23 @@ def _round(value: float) -> float:
     return float(f"{value:.4g}")
 
 
-def _sum(found: Sequence[Estimate]) -> Estimate:
-    return Estimate(sum(each.seconds for each in found), math.hypot(*(each.error for each in found)))
+def _sum(found: Iterable[Estimate]) -> Estimate:
+    told = [*found]
+    return Estimate(sum(each.seconds for each in told), math.hypot(*(each.error for each in told)))
 
 
 def _middle(found: Sequence[Estimate]) -> Estimate:
     """The estimate in the middle, with the error in the middle: that of rows beside each other is not independent."""
     seconds, errors = sorted(each.seconds for each in found), sorted(each.error for each in found)
     return Estimate(seconds[(len(found) - 1) // 2], errors[len(found) // 2]) if found else NOTHING
+
+
+def _middle_pair(pairs: Sequence[_Pair]) -> _Pair:
+    """The pair in the middle by its change, of two the one that changed less, with the errors in the middle."""
+    ordered = sorted(pairs, key=lambda pair: pair.seconds)
+    chosen = min(ordered[(len(pairs) - 1) // 2 : len(pairs) // 2 + 1], key=lambda pair: abs(pair.seconds))
+    before, now = (_middle(side).error for side in zip(*pairs, strict=True))
+    return _Pair(Estimate(chosen.before.seconds, before), Estimate(chosen.now.seconds, now))
 
 
 def compare(before: Digest, now: Digest, against: str) -> Comparison:
@@ -156,8 +164,10 @@ def compare(before: Digest, now: Digest, against: str) -> Comparison:
     )  # fmt: skip
     if unlike or short:
         return found
-    whole = before.step.seconds
-    parts = [*_phase_changes(before, now, whole), *_operation_changes(before, now, whole)]
+    whole, phases = before.step.seconds, [*_phases(before, now)]
+    nodes = Counter(row.node for row in now.rows if row.node)
+    parts = [change for phase in phases for change in phase.changes(whole, nodes)]
+    parts += _operation_changes(before, now, whole)
     largest = max((abs(each.seconds) for each in parts), default=0.0)
     kept = [each for each in parts if abs(each.seconds) >= WORTH_TELLING * largest]
     step = _step_change(before, now, MIN_STEP_SHARE if kept else MIN_UNEXPLAINED_SHARE)
@@ -171,7 +181,9 @@ def compare(before: Digest, now: Digest, against: str) -> Comparison:
         verdict=Verdict.FAIL if is_longer and kept else told,
         step=step if kept else structs.replace(step, share=None),
         changes=tuple(sorted(kept, key=lambda each: -abs(each.seconds))),
-        smallest_seconds=_smallest(before, now, whole),
+        smallest_seconds={
+            phase.name: _round(phase.all.least(_ALL, whole)) for phase in phases if phase.is_in_every_step
+        },
         notes=(*waiting, *_notes(before, now)),
     )
 
@@ -182,12 +194,8 @@ def _waiting_notes(step: Change, changes: Sequence[Change], whole: bool) -> tupl
     left = step.seconds - sum(each.seconds for each in changes)
     if not step.share or left / step.seconds < MOSTLY:
         return ()
-    whom = "other ranks, and whom they wait for may be one that was not seen"
-    if whole:
-        whom = (
-            "one another, in which no rank is the last more often than before: as where something else takes their"
-            " CPUs now and then"
-        )
+    by_turns = "in which no rank is the last more often than before: as where something else takes their CPUs"
+    whom = f"one another, {by_turns}" if whole else "other ranks, and whom they wait for may be one that was not seen"
     return (Note("waiting", f"{'+' if left > 0 else '-'}{seconds_text(abs(left))} of a step is waiting for {whom}"),)
 
 
@@ -197,10 +205,9 @@ def _step_change(before: Digest, now: Digest, share: float) -> Change:
     pairs = [_Pair(before.step, now.step), _Pair(before.rare, now.rare)]
     certain = [pair for pair in pairs if pair.is_certain(_Bar(DECISION_ERRORS, share), before.step.seconds)]
     told = certain or pairs[:1]
-    old, new = _sum([pair.before for pair in told]), _sum([pair.now for pair in told])
     whole = before.step.seconds + before.rare.seconds
-    seconds = sum(pair.seconds for pair in told)
-    moved = _Pair(Estimate(whole, old.error), Estimate(whole + seconds, new.error))
+    old, new = _sum(pair.before for pair in told), _sum(pair.now for pair in told)
+    moved = _Pair(Estimate(whole, old.error), Estimate(whole + new.seconds - old.seconds, new.error))
     return moved.change("step", share=1.0 if certain else None)
 
 
@@ -219,81 +226,75 @@ def _notes(before: Digest, now: Digest) -> Iterator[Note]:
             yield Note("partial", f"seen: {digest.ranks_seen} of {counted(digest.world_size, 'rank')} of {which}")
 
 
-class _Row(NamedTuple):
-    """A row in both runs, in one phase."""
+class _Phase(NamedTuple):
+    """A phase in both runs. `all`: the middle of all rows of each run; `pairs`: the rows of the same ranks, by these,
+    none where most ranks have none in both runs."""
 
-    of: DigestRow
-    pair: _Pair
+    name: str
+    all: _Pair
+    pairs: Mapping[DigestRow, _Pair]
 
+    @property
+    def is_in_every_step(self) -> bool:
+        return not self.name.endswith(IN_FEW_STEPS) and self.name not in SCRIPT_PHASES
 
-def _phases(before: Digest, now: Digest) -> Iterable[str]:
-    return dict.fromkeys((*before.phases, *now.phases))
-
-
-def _phase_changes(before: Digest, now: Digest, whole: float) -> Iterator[Change]:
-    for phase in _phases(before, now):
-        rows = _rows(before, now, phase)
-        common = _common(rows, whole)
+    def changes(self, whole: float, nodes: Mapping[str, int]) -> Iterator[Change]:
+        """`whole`: the seconds of a step. `nodes`: how many rows each node has in this run."""
+        common = self._common(whole)
         if common is not None:
-            yield common.change("phase", phase=phase)
-        yield from _some_ranks(rows, common.seconds if common else 0.0, whole, phase, now.rows)
+            yield common.change("phase", phase=self.name)
+        yield from self._of_some_ranks(common.seconds if common else 0.0, whole, nodes)
+
+    def _common(self, whole: float) -> _Pair | None:
+        """The change of nearly all ranks; None: there is none for certain. Where rows cannot be matched, all of each
+        run count as one."""
+        of_kinds = [pair for row, pair in self.pairs.items() if row.whole]
+        pairs = of_kinds or [*self.pairs.values()] or [self.all]
+        found = _middle_pair(pairs)
+        if not found.is_certain(_ALL, whole):
+            return None
+        like = sum(pair.seconds / found.seconds > 0.5 for pair in pairs)
+        return found if like >= ALL_SHARE * len(pairs) else None
+
+    def _of_some_ranks(self, common: float, whole: float, nodes: Mapping[str, int]) -> Iterator[Change]:
+        """The changes of some ranks alone, beyond what is `common` to all: one for those that take longer, and one for
+        those that take shorter."""
+        is_one_kind = len({row.alike for row in self.pairs}) == 1
+        pairs = {row: pair for row, pair in self.pairs.items() if not (is_one_kind and row.whole)}
+        if len(pairs) < 2:
+            return
+        rest = sorted(abs(pair.seconds - common) for pair in pairs.values())
+        spread = PLACE_SPREAD * QUARTER_TO_SIGMA * rest[(len(rest) - 1) // 4]
+        least = {row: max(pair.least(_SOME, whole), spread) for row, pair in pairs.items()}
+        for sign in (1, -1):
+            hit = [row for row, pair in pairs.items() if sign * (pair.seconds - common) > least[row]]
+            if hit:
+                typical = sorted((pairs[row] for row in hit), key=lambda pair: pair.seconds)[len(hit) // 2]
+                of_node = Counter(row.node for row in hit if row.node)
+                whole_nodes = tuple(node for node, count in of_node.items() if count >= nodes.get(node, 0))
+                ranks = _named_ranks(row.ranks for row in hit)
+                yield typical.change("phase", common, phase=self.name, ranks=ranks, nodes=whole_nodes)
 
 
-def _rows(before: Digest, now: Digest, phase: str) -> list[_Row]:
-    """The rows of the same ranks in both runs; where most have none, all of each run as one. A node that one run's
-    digest does not name was there like all others that do its work."""
+def _phases(before: Digest, now: Digest) -> Iterator[_Phase]:
+    """Each phase of both runs. A node that one run's digest does not name was there like all others that do its
+    work."""
     old, new = ({row.ranks: row for row in it.rows} for it in (before, now))
-    usual = [{row.alike: row for row in it.rows if row.whole} for it in (before, now)]
-    found = []
+    usual, usual_now = ({row.alike: row for row in it.rows if row.whole} for it in (before, now))
+    matched = []
     for ranks in dict.fromkeys((*new, *old)):
         told = new.get(ranks) or old[ranks]
-        one, other = old.get(ranks) or usual[0].get(told.alike), new.get(ranks) or usual[1].get(told.alike)
+        one, other = old.get(ranks) or usual.get(told.alike), new.get(ranks) or usual_now.get(told.alike)
         if one and other:
-            found.append(_Row(told, _Pair(_own(before, one, phase), _own(now, other, phase))))
-    if 2 * len(found) > max(len(old), len(new)):
-        return found
-    return [_Row(DigestRow((), None, 0, ()), _of_all(before, now, phase))]
+            matched.append((told, one, other))
+    rows = matched if 2 * len(matched) > max(len(old), len(new)) else ()
+    for name in dict.fromkeys((*before.phases, *now.phases)):
+        whole = _Pair(*(_middle([_own(it, row, name) for row in it.rows]) for it in (before, now)))
+        yield _Phase(name, whole, {told: _Pair(_own(before, one, name), _own(now, it, name)) for told, one, it in rows})
 
 
 def _own(digest: Digest, row: DigestRow, phase: str) -> Estimate:
     return row.own[digest.phases.index(phase)] if phase in digest.phases else NOTHING
-
-
-def _of_all(before: Digest, now: Digest, phase: str) -> _Pair:
-    return _Pair(*(_middle([_own(it, row, phase) for row in it.rows]) for it in (before, now)))
-
-
-def _common(rows: Sequence[_Row], whole: float) -> _Pair | None:
-    """The row that stands for a change of nearly all ranks: the one in the middle by its change; None: there is none
-    for certain. Its errors are those in the middle."""
-    pairs = sorted((row.pair for row in [row for row in rows if row.of.whole] or rows), key=lambda pair: pair.seconds)
-    chosen = min(pairs[(len(pairs) - 1) // 2 : len(pairs) // 2 + 1], key=lambda pair: abs(pair.seconds))
-    errors = [_middle(side).error for side in zip(*pairs, strict=True)]
-    found = _Pair(Estimate(chosen.before.seconds, errors[0]), Estimate(chosen.now.seconds, errors[1]))
-    if not found.is_certain(_ALL, whole):
-        return None
-    like = sum(pair.seconds / found.seconds > 0.5 for pair in pairs)
-    return found if like >= ALL_SHARE * len(pairs) else None
-
-
-def _some_ranks(
-    rows: Sequence[_Row], common: float, whole: float, phase: str, all_rows: Sequence[DigestRow]
-) -> Iterator[Change]:
-    """The changes of some ranks alone, beyond what is `common` to all: one for those that take longer, and one for
-    those that take shorter."""
-    rows = [row for row in rows if not row.of.whole] if len({row.of.alike for row in rows}) < 2 else rows
-    if len(rows) < 2:
-        return
-    rest = sorted(abs(row.pair.seconds - common) for row in rows)
-    spread = PLACE_SPREAD * QUARTER_TO_SIGMA * rest[(len(rest) - 1) // 4]
-    for sign in (1, -1):
-        hit = [row for row in rows if sign * (row.pair.seconds - common) > max(row.pair.least(_SOME, whole), spread)]
-        if hit:
-            typical = sorted((row.pair for row in hit), key=lambda pair: pair.seconds)[len(hit) // 2]
-            those = {row.of.ranks for row in hit}
-            partly = {row.node for row in all_rows if row.ranks not in those}
-            nodes = tuple(node for node in dict.fromkeys(row.of.node for row in hit) if node and node not in partly)
-            yield typical.change("phase", common, phase=phase, ranks=_named_ranks(those), nodes=nodes)
 
 
 def _named_ranks(rows: Iterable[Sequence[int]]) -> tuple[int, ...]:
@@ -319,34 +320,25 @@ def _matched(before: Digest, now: Digest) -> Iterator[tuple[Operations, Operatio
     """The operations of one kind by their sizes, where these are as they were; else all sizes together."""
     old, new = (grouped(it.operations, lambda each: (each.op, each.role, each.members)) for it in (before, now))
     for kind in dict.fromkeys((*old, *new)):
-        sizes = [{_size_class(each): each for each in side.get(kind, ())} for side in (old, new)]
+        sizes = [{size_class(each.size_bytes): each for each in side.get(kind, ())} for side in (old, new)]
         if sizes[0].keys() == sizes[1].keys():
             yield from (([sizes[0][size]], [sizes[1][size]]) for size in sizes[0])
         else:
             yield old.get(kind, ()), new.get(kind, ())
 
 
-def _size_class(operation: DigestOperation) -> int:
-    return int(math.log2(operation.size_bytes) // 2) if operation.size_bytes else -1
-
-
 def _operation_change(old: Operations, new: Operations, whole: float) -> Iterator[Change]:
     """The change of an operation in the group in the middle, else in the slowest of several."""
     told = (new or old)[0]
-    size = told.size_bytes if len(old) == len(new) == 1 and _size_class(old[0]) == _size_class(told) else None
+    classes = {size_class(each.size_bytes) for each in (*old, *new)}
+    size = told.size_bytes if len(old) == len(new) == len(classes) == 1 else None
     about: dict[str, Any] = {"op": told.op, "role": told.role, "members": told.members, "size_bytes": size}
-    usual = _Pair(*(_sum([each.usual for each in side]) for side in (old, new)))
-    slowest = _Pair(*(_sum([each.slowest for each in side]) for side in (old, new)))
+    usual = _Pair(*(_sum(each.usual for each in side) for side in (old, new)))
+    slowest = _Pair(*(_sum(each.slowest for each in side) for side in (old, new)))
     if usual.is_certain(_ALL, whole):
         yield usual.change("operation", **about)
     elif told.groups > 1 and slowest.is_certain(_SOME, whole):
         yield slowest.change("operation", ranks=_named_ranks([told.slowest_ranks]), **about)
-
-
-def _smallest(before: Digest, now: Digest, whole: float) -> dict[str, float]:
-    """The least change in all ranks that would have been seen, of each phase that every step has."""
-    told = (it for it in _phases(before, now) if not it.endswith(IN_FEW_STEPS) and it not in SCRIPT_PHASES)
-    return {phase: _round(_of_all(before, now, phase).least(_ALL, whole)) for phase in told}
 
 
 # What is not as it was: whether two runs can be compared at all, and what else changed between them.

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from laggard.kit.words import capital, joined, phase_text, printable_line, ranks_text, seconds_text
+from laggard.kit.words import capital, joined, listed, phase_text, printable_line, ranks_text, seconds_text
 from laggard.locate.against.compare import size_text
 from laggard.model import Note
-from laggard.stacks import difference as sampled_difference
+from laggard.stacks.difference import MIN_SAMPLES, Place, described, difference, shares
 from laggard.stacks.sampled import ASKED, Sampled, Thread, merged, own_frame
 from laggard.wire.digest import IN_FEW_STEPS, Change, Comparison, Difference
 
@@ -22,42 +22,34 @@ _MAX_TEXT: Final = 300
 def places_of_changes(changes: Sequence[Change], now: Sequence[Sampled], before: Sequence[Sampled]) -> tuple[Note, ...]:
     """A note on each of the largest changes of a phase that takes longer, where both, or this run alone, were sampled
     in it. `now`, `before`: what the ranks' processes left."""
-    longer = [each for each in changes if each.kind == "phase" and each.seconds > 0][:_MAX_CHANGES]
-    return tuple(note for each in longer for note in _of_change(each, now, before))
+    notes = []
+    for change in [each for each in changes if each.kind == "phase" and each.seconds > 0][:_MAX_CHANGES]:
+        own, old = (_in_phase(documents, change) for documents in (now, before))
+        if own is not None:
+            where = f" of {len(change.ranks)} ranks" if len(change.ranks) > 1 else ""
+            text = f"in the code, {phase_text(change.phase or '')}{where}: {_place(own, old)}"
+            notes.append(Note(IN_THE_CODE, printable_line(text, _MAX_TEXT), change.ranks))
+    return tuple(notes)
 
 
-def _of_change(change: Change, now: Sequence[Sampled], before: Sequence[Sampled]) -> Iterator[Note]:
-    phase = (change.phase or "").removesuffix(IN_FEW_STEPS)
-    own, old = (_in_phase(documents, change.ranks, phase) for documents in (now, before))
-    if own is None:
-        return
-    where = f" of {len(change.ranks)} ranks" if len(change.ranks) > 1 else ""
-    text = f"in the code, {phase_text(change.phase or '')}{where}: {_place(own, old)}"
-    yield Note(IN_THE_CODE, printable_line(text, _MAX_TEXT), change.ranks)
-
-
-def _in_phase(documents: Sequence[Sampled], ranks: Sequence[int], phase: str) -> Sampled | None:
-    """All samples of the phase of these ranks, of all where none is named; None where there are too few."""
-    kept = [each for each in documents if each.why == ASKED and (not ranks or each.rank in ranks)]
+def _in_phase(documents: Sequence[Sampled], change: Change) -> Sampled | None:
+    """All samples of the change's phase, of its ranks, of all where none is named; None where there are too few."""
+    kept = [each for each in documents if each.why == ASKED and (not change.ranks or each.rank in change.ranks)]
     if not kept:
         return None
-    whole = merged(kept)
+    whole, phase = merged(kept), (change.phase or "").removesuffix(IN_FEW_STEPS)
     thread = Thread(whole.training.name, tuple(each for each in whole.training.stacks if each.phase == phase))
-    enough = thread.samples >= sampled_difference.MIN_SAMPLES
-    return whole._replace(threads=(thread, *whole.threads[1:])) if enough else None
+    return whole._replace(threads=(thread, *whole.threads[1:])) if thread.samples >= MIN_SAMPLES else None
 
 
 def _place(own: Sampled, old: Sampled | None) -> str:
     """The function in which more of the phase's samples are than were; else the one in which most are."""
-    found = sampled_difference.difference(own, [old]) if old is not None else None
+    found = difference(own, [old]) if old is not None else None
     if found is None:
-        most = max(own.training.stacks, key=lambda each: each.times)
-        frame = own_frame(most.frames)
-        place = sampled_difference.Place(frame.function, frame.file)
-        share, was = (
-            None if it is None else sampled_difference.shares(it.training.stacks).get(place, 0.0) for it in (own, old)
-        )
-        found = sampled_difference.Difference(frame, share or 0.0, was, "", None, None, "", most)
+        frame = own_frame(max(own.training.stacks, key=lambda each: each.times).frames)
+        place = Place(frame.function, frame.file)
+        was = shares(old.training.stacks).get(place, 0.0) if old is not None else None
+        found = described(place, own.training, shares(own.training.stacks)[place], was)
     return found._replace(phase="").text("before")  # the note names the phase
 
 
@@ -147,8 +139,7 @@ def name_of(change: Change) -> str:
         part = f"transfers of {change.op} in {change.role} of {change.members}{size}"
     where = ranks_text(change.ranks)
     if change.nodes:
-        more = f" and {len(change.nodes) - 4} more" if len(change.nodes) > 4 else ""
-        where = f"{joined(change.nodes[:4])}{more} ({where})"
+        where = f"{listed(change.nodes, 4)} ({where})"
     return f"{part} of {where}" if where else part
 
 
@@ -174,10 +165,9 @@ def _else_text(comparison: Comparison) -> str:
     known = comparison.differences
     if known is None:
         return "what else changed is not recorded of both"
-    if not known:
-        return "nothing else changed that is recorded"
-    more = f" and {len(known) - _MAX_IN_SENTENCE} more" if len(known) > _MAX_IN_SENTENCE else ""
-    return f"nothing else changed but {joined([_difference_text(each) for each in known[:_MAX_IN_SENTENCE]])}{more}"
+    told = [_difference_text(each) for each in known[:_MAX_IN_SENTENCE]]
+    more = [f"{len(known) - len(told)} more"] if len(known) > len(told) else []
+    return f"nothing else changed {f'but {joined([*told, *more])}' if told else 'that is recorded'}"
 
 
 def _difference_text(difference: Difference) -> str:

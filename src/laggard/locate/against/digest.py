@@ -18,8 +18,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,9 +28,8 @@ from laggard.kit.constants import OPS, PHASES, SCRIPT_PHASES
 from laggard.kit.majority import grouped
 from laggard.kit.words import printable_line
 from laggard.locate.job_timings import WARM_UP_STEPS, Floats, JobTimings
-from laggard.locate.links.channels import Channel, Transfers, channels_and_transfers
-from laggard.locate.medians import last_axis_median, median
-from laggard.locate.step_tables import over_phases
+from laggard.locate.links.channels import Transfers, channels_and_transfers
+from laggard.locate.medians import last_axis_median, median, median_over_steps, over_phases
 from laggard.rankfile.fact_names import member_runs
 from laggard.wire import digest as wire
 from laggard.wire.digest import IN_FEW_STEPS, MAX_ROWS, Digest, DigestOperation, DigestRow, Estimate
@@ -65,12 +64,12 @@ NOTHING: Final = Estimate(0.0, 0.0)
 
 def usual_seconds(series: Floats) -> Estimate:
     """What a part that every step has takes, in seconds a step; `series` [S] ascends by step, nan is not known."""
-    return _of_blocks([_lower_quartile(block) for block in _blocks(series)])
+    return _of_blocks(series, _lower_quartile)
 
 
 def mean_seconds(series: Floats) -> Estimate:
     """The same for what may be in one step and not in the next, as waiting for a data loader: the mean."""
-    return _of_blocks([float(block.mean()) for block in _blocks(series)])
+    return _of_blocks(series, np.mean)
 
 
 def rare_seconds(series: Floats) -> Estimate:
@@ -113,13 +112,13 @@ def _blocks(series: Floats) -> list[Floats]:
     return np.array_split(known, max(1, min(MAX_BLOCKS, len(known) // 2)))
 
 
-def _of_blocks(blocks: Sequence[float]) -> Estimate:
-    """The trimmed mean of the blocks' values, in the order of time, and its error with what the next run may differ
-    by."""
-    count = len(blocks)
+def _of_blocks(series: Floats, value: Callable[[Floats], float]) -> Estimate:
+    """The trimmed mean of the `value` of each block, and its error with what the next run may differ by."""
+    values = np.array([value(block) for block in _blocks(series)])
+    count = len(values)
     if count < 2:
-        return Estimate(blocks[0], math.inf)
-    values, ordered, cut = np.array(blocks), np.sort(blocks), int(TRIMMED * count)
+        return Estimate(float(values[0]), math.inf)
+    ordered, cut = np.sort(values), int(TRIMMED * count)
     inner = np.clip(values, ordered[cut], ordered[count - cut - 1])
     variance = float(inner.var(ddof=1)) / (1 - 2 * cut / count) ** 2
     apart = inner - inner.mean()
@@ -127,6 +126,11 @@ def _of_blocks(blocks: Sequence[float]) -> Estimate:
     correlation = min(max(lag_one, 0.0), MAX_CORRELATION)
     of_mean = variance / count * (1 + correlation) / (1 - correlation)
     return Estimate(float(ordered[cut : count - cut].mean()), math.sqrt(of_mean + RUN_SHARE**2 * variance))
+
+
+def size_class(size_bytes: float | None) -> int:
+    """The class of sizes that are told as one: four times as large is another one; -1 where the size is not known."""
+    return int(math.log2(size_bytes) // 2) if size_bytes and size_bytes > 0 else -1
 
 
 WARM_UP_RATIO: Final = 1.25
@@ -167,27 +171,20 @@ class SteadySteps(NamedTuple):
 
 
 def steady_steps(timings: JobTimings) -> SteadySteps | None:
-    """The steps that at least half of the ranks have finished, after the warm-up; None where there are none."""
+    """The steps that at least half of the ranks have finished, after the warm-up: the first steps that are far longer
+    than the others, one after the other. None where there are none."""
     finished = np.isfinite(timings.step_seconds).sum(axis=1)
-    kept = (finished > 0) & (finished >= len(timings.ranks) / 2) & (timings.steps >= WARM_UP_STEPS)
-    if not kept.any():
+    rows = np.flatnonzero((finished > 0) & (finished >= len(timings.ranks) / 2) & (timings.steps >= WARM_UP_STEPS))
+    if not len(rows):
         return None
-    duration = last_axis_median(timings.step_seconds[kept])
-    first = _warm_up(duration)
-    rows = np.flatnonzero(kept)[first:]
+    duration = last_axis_median(timings.step_seconds[rows])
+    most = int(MAX_WARM_UP_SHARE * len(rows))
+    is_long = duration[:most] > WARM_UP_RATIO * median(duration)
+    first = most if is_long.all() else int(np.argmin(is_long))
+    rows, duration = rows[first:], duration[first:]
     whole = slice(int(rows[0]), int(rows[-1]) + 1)  # copies nothing, as of a job of many ranks it must not
     chosen = whole if whole.stop - whole.start == len(rows) else rows
-    return SteadySteps(
-        timings.steps[rows], timings.phase_seconds[chosen], timings.waited_seconds[chosen], duration[first:]
-    )
-
-
-def _warm_up(duration: Floats) -> int:
-    """The number of the first steps that are far longer than the others, one after the other."""
-    limit = WARM_UP_RATIO * median(duration)
-    most = int(MAX_WARM_UP_SHARE * len(duration))
-    short = np.flatnonzero(~(duration[:most] > limit))
-    return int(short[0]) if len(short) else most
+    return SteadySteps(timings.steps[rows], timings.phase_seconds[chosen], timings.waited_seconds[chosen], duration)
 
 
 MIN_PHASE_SHARE: Final = 0.001
@@ -203,55 +200,40 @@ COUNTED_CALLS: Final = 0.5
 ALL_PARTS: Final = tuple(name + suffix for name in PHASES for suffix in ("", IN_FEW_STEPS))
 
 
-class Described(NamedTuple):
-    """What the timings do not tell of a run."""
-
-    environment: Mapping[str, str] = {}
-    owner: int | None = None
-    script: str | None = None
-    started_at: float | None = None
-    made_at: float | None = None
-    healthy: bool | None = None
-    layout: tuple[str, ...] | None = None
-    calls: Mapping[str, float] | None = None
-
-
-def digest_of(timings: JobTimings, about: Described) -> Digest | None:
-    """The digest of what is known of a run; None where no step after the warm-up is. `about.layout` and `about.calls`
-    stand where the timings hold no collectives."""
+def digest_of(timings: JobTimings, **about: Any) -> Digest | None:
+    """The digest of what is known of a run; None where no step after the warm-up is. `about`: fields of it that the
+    timings do not tell, or less well."""
     steps = steady_steps(timings)
     if steps is None:
         return None
     phases, rows = _rows(timings, steps)
-    calls, layout = _calls(timings, steps, about.calls), about.layout
+    calls = _calls(timings, steps)
+    groups = timings.collectives.groups if timings.collectives else ()
     usual = usual_seconds(steps.duration)
     rare = rare_seconds(beyond_usual(steps.duration, FEW_STEPS_SHARE * usual.seconds))
-    names = sorted({_text(node) for node in timings.nodes if node})
-    return Digest(
-        job_id=_text(timings.job_id) if timings.job_id else None,
-        owner=about.owner,
-        script=_text(about.script or timings.script or "") or None,
-        started_at=about.started_at or timings.started_at,
-        made_at=about.made_at,
-        world_size=timings.world_size,
-        ranks_seen=len(timings.ranks),
-        first_step=int(steps.numbers[0]),
-        last_step=int(steps.numbers[-1]),
-        steps=len(steps.numbers),
-        step=_rounded(usual),
-        rare=_rounded(rare),
-        waits=_waits(timings, steps),
-        drift=round(steps.drift, 4),
-        phases=phases,
-        rows=rows,
-        operations=_operations(timings, steps),
-        layout=_layout(timings, calls) if layout is None else layout,
-        calls={name: round(count, 3) for name, count in calls.items()},
-        work=_work(timings),
-        nodes=tuple(names[: wire.MAX_NODES]),
-        environment=dict(about.environment or timings.environment),
-        healthy=about.healthy,
-    )
+    told: dict[str, Any] = {
+        "job_id": _text(timings.job_id or "") or None,
+        "script": _text(timings.script or "") or None,
+        "started_at": timings.started_at,
+        "world_size": timings.world_size,
+        "ranks_seen": len(timings.ranks),
+        "first_step": int(steps.numbers[0]),
+        "last_step": int(steps.numbers[-1]),
+        "steps": len(steps.numbers),
+        "step": _rounded(usual),
+        "rare": _rounded(rare),
+        "waits": _waits(timings, steps),
+        "drift": round(steps.drift, 4),
+        "phases": phases,
+        "rows": rows,
+        "operations": _operations(timings, steps),
+        "layout": layout_text(((_role(it.role), len(it.ranks)) for it in groups if it.ranks), calls),
+        "calls": calls,
+        "work": _work(timings),
+        "nodes": tuple(sorted({_text(node) for node in timings.nodes if node})[: wire.MAX_NODES]),
+        "environment": dict(timings.environment),
+    }
+    return Digest(**{**told, **about})
 
 
 def _rounded(found: Estimate) -> Estimate:
@@ -332,45 +314,40 @@ def _runs(ranks: NDArray[np.int64]) -> tuple[int, ...]:
 
 
 def _places(timings: JobTimings, steps: SteadySteps) -> list[_Place]:
-    """Each rank; of a job of more ranks each node, with the ranks that do different work apart where there is room; of
-    one of more nodes the kinds of work, and the nodes that differ the most from what others of their kind take."""
+    """Each rank; of a job of more ranks the ranks of each node that do the same work; of one of more such places the
+    kinds of work, and the places that differ the most from what others of their kind take."""
     columns, nodes = range(len(timings.ranks)), timings.nodes
     alike = [0] * len(columns) if timings.positions is None else timings.positions.tolist()
-    of_nodes: list[_Place] = []
-    for together in (lambda at: at, lambda at: (nodes[at], alike[at]), lambda at: nodes[at]):
-        places = grouped(columns, together).values()
-        of_nodes = [_Place(np.array(those), nodes[those[0]], alike[those[0]]) for those in places]
-        if len(of_nodes) <= MAX_ROWS:
-            return of_nodes
-    kinds = grouped(columns, alike.__getitem__)
-    whole = [_Place(np.array(kinds[kind]), None, kind, whole=True) for kind in sorted(kinds)[: MAX_ROWS // 2]]
-    busy = [median(over_phases(np.nan_to_num(steps.phases[:, place.columns]))) for place in of_nodes]
-    by_kind = grouped(range(len(of_nodes)), lambda at: of_nodes[at].alike)
-    usual = {kind: median(np.array([busy[at] for at in those])) for kind, those in by_kind.items()}
-    farthest = sorted(range(len(of_nodes)), key=lambda at: -abs(busy[at] - usual[of_nodes[at].alike]))
-    return [*whole, *(of_nodes[at] for at in sorted(farthest[: MAX_ROWS - len(whole)]))]
+    if len(columns) <= MAX_ROWS:
+        return [_Place(np.array([at]), nodes[at], alike[at]) for at in columns]
+    together = grouped(columns, lambda at: (nodes[at], alike[at]))
+    places = [_Place(np.array(those), node, kind) for (node, kind), those in together.items()]
+    if len(places) <= MAX_ROWS:
+        return places
+    busy = median_over_steps(over_phases(steps.phases))
+    kinds = {kind: np.array(those) for kind, those in grouped(columns, alike.__getitem__).items()}
+    usual = {kind: median(busy[those]) for kind, those in kinds.items()}
+    whole = [_Place(kinds[kind], None, kind, whole=True) for kind in sorted(kinds)[: MAX_ROWS // 2]]
+    farthest = sorted(places, key=lambda place: -abs(median(busy[place.columns]) - usual[place.alike]))
+    named = sorted(farthest[: MAX_ROWS - len(whole)], key=lambda place: int(place.columns[0]))
+    return [*whole, *named]
 
 
 def _role(name: str) -> str:
     return _text(name) or "group"
 
 
-def _calls(timings: JobTimings, steps: SteadySteps, known: Mapping[str, float] | None) -> dict[str, float]:
-    """Collectives a step of a rank, by operation and role; those that are `known` where the timings hold none."""
+def _calls(timings: JobTimings, steps: SteadySteps) -> dict[str, float]:
+    """Collectives a step of a rank, by operation and role."""
     found = timings.collectives
     if found is None or not len(found.op):
-        return {_text(name): count for name, count in (known or {}).items()}
+        return {}
     kept = np.isin(found.step, steps.numbers) & (found.op >= 0)
     counts: Counter[str] = Counter()
     for (op, group), number in Counter(zip(found.op[kept].tolist(), found.group[kept].tolist(), strict=True)).items():
         counts[f"{OPS[op]} {_role(found.groups[group].role)}"] += number
     rows = len(steps.numbers) * len(timings.ranks)
-    return {name: count / rows for name, count in sorted(counts.items())[:64]}
-
-
-def _layout(timings: JobTimings, calls: Mapping[str, float]) -> tuple[str, ...]:
-    groups = timings.collectives.groups if timings.collectives else ()
-    return layout_text(((_role(it.role), len(it.ranks)) for it in groups if it.ranks), calls)
+    return {name: round(count / rows, 3) for name, count in sorted(counts.items())[:64]}
 
 
 def layout_text(groups: Iterable[tuple[str, int]], calls: Mapping[str, float]) -> tuple[str, ...]:
@@ -380,57 +357,50 @@ def layout_text(groups: Iterable[tuple[str, int]], calls: Mapping[str, float]) -
     return tuple(f"{count} x {role} of {size}" for (role, size), count in sorted(counts.items())[:64])
 
 
-class _Kind(NamedTuple):
-    """Collectives that are told as one. `size_class`: four times as large is another one."""
-
-    op: str
-    role: str
-    members: int
-    size_class: int
-
-
 def _operations(timings: JobTimings, steps: SteadySteps) -> tuple[DigestOperation, ...]:
     if timings.collectives is None or not len(timings.collectives.op):
         return ()
     channels, transfers = channels_and_transfers(timings, timings.collectives)
-    size_class = np.where(transfers.size > 0, np.log2(np.maximum(transfers.size, 1)) // 2, -1).astype(int).tolist()
 
-    def kind_of(row: int) -> _Kind:
+    def kind_of(row: int) -> tuple[str, str, int, int]:
         channel = channels[int(transfers.channel[row])]
-        return _Kind(OPS[int(transfers.op[row])], _role(channel.role), len(channel.columns), size_class[row])
+        op, size = OPS[int(transfers.op[row])], size_class(float(transfers.size[row]))
+        return op, _role(channel.role), len(channel.columns), size
 
     alike = grouped(np.flatnonzero(np.isin(transfers.step, steps.numbers)).tolist(), kind_of)
-    found = [_operation(kind, np.array(rows), steps, transfers, channels, timings) for kind, rows in alike.items()]
+    found = []
+    for (op, role, members, size), several in alike.items():
+        rows = np.array(several)
+        numbers, seconds, count = _by_step_and_channel(transfers, rows, steps.numbers)
+        is_usual = float((count > 0).mean()) >= RARE_SHARE
+        estimate = usual_seconds if is_usual else rare_seconds
+        seconds = np.where((count > 0) | (not is_usual), seconds, np.nan)
+        slowest = int(np.argmax(np.nanmean(seconds, axis=0)))
+        sizes = transfers.size[rows]
+        found.append(
+            DigestOperation(
+                op=op,
+                role=role,
+                members=members,
+                groups=len(numbers),
+                size_bytes=int(sizes.mean()) if size >= 0 else None,
+                bytes=float(f"{max(0.0, float(sizes.sum())) / count.size:.6g}"),
+                count=round(float(count.mean()), 3),
+                usual=_rounded(estimate(last_axis_median(seconds))),
+                slowest=_rounded(estimate(seconds[:, slowest])),
+                slowest_ranks=_runs(timings.ranks[np.sort(np.array(channels[int(numbers[slowest])].columns))]),
+            )
+        )
     return tuple(sorted(found, key=lambda it: -it.slowest.seconds)[: wire.MAX_OPERATIONS])
 
 
-def _operation(
-    kind: _Kind,
-    rows: NDArray[np.int64],
-    steps: SteadySteps,
-    transfers: Transfers,
-    channels: Sequence[Channel],
-    timings: JobTimings,
-) -> DigestOperation:
-    those, position = np.unique(transfers.channel[rows], return_inverse=True)
-    shape = len(steps.numbers), len(those)
-    cells = np.searchsorted(steps.numbers, transfers.step[rows]) * len(those) + position.reshape(-1)
-    count = np.bincount(cells, minlength=shape[0] * shape[1]).reshape(shape)
-    summed = np.bincount(cells, np.nan_to_num(transfers.least[rows]), count.size).reshape(shape)
-    is_usual = float((count > 0).mean()) >= RARE_SHARE
-    seconds: Floats = np.where((count > 0) | (not is_usual), summed, np.nan)
-    slowest = int(np.argmax(np.nanmean(seconds, axis=0)))
-    estimate = usual_seconds if is_usual else rare_seconds
-    sizes = transfers.size[rows]
-    return DigestOperation(
-        op=kind.op,
-        role=kind.role,
-        members=kind.members,
-        groups=len(those),
-        size_bytes=int(sizes.mean()) if kind.size_class >= 0 else None,
-        bytes=float(f"{max(0.0, float(sizes.sum())) / count.size:.6g}"),
-        count=round(float(count.mean()), 3),
-        usual=_rounded(estimate(last_axis_median(seconds))),
-        slowest=_rounded(estimate(seconds[:, slowest])),
-        slowest_ranks=_runs(timings.ranks[np.sort(np.array(channels[int(those[slowest])].columns))]),
-    )
+def _by_step_and_channel(
+    transfers: Transfers, rows: NDArray[np.int64], steps: NDArray[np.int64]
+) -> tuple[NDArray[Any], Floats, NDArray[Any]]:
+    """The numbers [C] of the channels of the transfers in `rows`; their seconds, and how many they are [S, C]."""
+    numbers, position = np.unique(transfers.channel[rows], return_inverse=True)
+    cells = np.searchsorted(steps, transfers.step[rows]) * len(numbers) + position.reshape(-1)
+    shape = len(steps), len(numbers)
+    count = np.bincount(cells, minlength=shape[0] * shape[1])
+    seconds = np.bincount(cells, np.nan_to_num(transfers.least[rows]), count.size).astype(np.float64)
+    return numbers, seconds.reshape(shape), count.reshape(shape)

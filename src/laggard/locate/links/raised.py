@@ -26,10 +26,10 @@ from laggard.locate.medians import (
     median_over_steps,
     middle,
     others_median,
+    over_phases,
 )
 from laggard.locate.slow.significance import STANDARD_ERRORS, slowdown
 from laggard.locate.slow.steps import MIN_STEPS, Steps
-from laggard.locate.step_tables import over_phases
 
 MIN_CHANNELS = 3
 """The number of equal channels that are needed to tell the slow one by TRANSFER_RATIO. The ablation decides by it."""

@@ -21,8 +21,8 @@ from laggard.locate.medians import (
     median,
     median_over_steps,
     others_median,
+    over_phases,
 )
-from laggard.locate.step_tables import over_phases
 from laggard.model import MAX_NAMED_RANKS, Note
 
 # Compares ranks that nobody does the work of, the stages of a single pipeline, with what they were themselves. Pure.
