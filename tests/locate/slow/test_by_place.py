@@ -57,12 +57,17 @@ def test_more_work_in_the_same_place_of_each_group_accuses_nobody(
 
 
 @pytest.mark.parametrize("groups", [NEIGHBOURS, NODES_APART])
-@pytest.mark.parametrize("rank", [4, 11])
-def test_a_rank_that_is_slow_beside_others_of_its_place_is_found(groups: list[tuple[int, ...]], rank: int) -> None:
-    """Also one with less work, that takes no longer for it than those with more take for theirs."""
-    location = locate(uneven(groups, (0.0, 0.15), slow=[([rank], 0.12)]))
+@pytest.mark.parametrize(("rank", "slower"), [(4, 0.3), (11, 0.12)])
+def test_a_rank_that_is_slow_beside_others_of_its_place_is_found(
+    groups: list[tuple[int, ...]], rank: int, slower: float
+) -> None:
+    location = locate(uneven(groups, (0.0, 0.15), slow=[([rank], slower)]))
     assert [culprit.ranks for culprit in location.culprits] == [(rank,)]
     assert location.culprits[0].kind == "slow_compute"
+
+
+def test_a_rank_with_less_work_that_takes_no_longer_than_those_with_more_costs_nothing() -> None:
+    assert locate(uneven(NEIGHBOURS, (0.0, 0.15), slow=[([4], 0.1)])).verdict is Verdict.OK
 
 
 def test_a_slow_machine_with_ranks_of_all_places_is_found() -> None:

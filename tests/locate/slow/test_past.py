@@ -41,9 +41,9 @@ def pipeline(steps: int = 120, seen_from: int = 0, load: Sequence[float] = UNEVE
 @pytest.mark.parametrize("phase", ["forward", "backward", "input"])
 @pytest.mark.parametrize("seen_from", [0, 90])  # since when, and whether the window still holds what was before
 def test_a_stage_that_becomes_slower_is_named(phase: str, seen_from: int) -> None:
-    location = locate(pipeline(seen_from=seen_from, slow=[((2,), 0.2)], phase=phase, since=40))
+    location = locate(pipeline(seen_from=seen_from, slow=[((1,), 0.2)], phase=phase, since=40))
     (culprit,) = location.culprits
-    assert (culprit.ranks, culprit.phase) == ((2,), phase)
+    assert (culprit.ranks, culprit.phase) == ((1,), phase)
     assert culprit.since_step == max(42, seen_from + 4)  # after the first two that are seen
     assert any(f"a step in {phase}, in its first steps " in line for line in culprit.evidence), culprit.evidence
     assert not any("peers" in line for line in culprit.evidence), "it has none"

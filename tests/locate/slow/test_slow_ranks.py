@@ -37,7 +37,8 @@ PIPELINE = dict(load=np.array([1.0, 1.15, 1.0, 1.4])[STAGES], positions=STAGES.a
 @given(seed=st.integers(0, 10_000), rank=st.integers(0, 63))
 @settings(max_examples=20, deadline=None)
 def test_a_rank_is_compared_with_its_own_stage(seed: int, rank: int) -> None:
-    assert named(job(seed=seed, slow=[([rank], 0.1)], **PIPELINE)) == [("slow_compute", (rank,))]
+    """Slow enough that the longest stage waits for it, too."""
+    assert named(job(seed=seed, slow=[([rank], 0.5)], **PIPELINE)) == [("slow_compute", (rank,))]
 
 
 @pytest.mark.parametrize("share", [0.05, 0.1, 0.3])

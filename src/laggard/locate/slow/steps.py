@@ -341,7 +341,7 @@ def _first_judged(timings: JobTimings) -> int:
 
 def _possible(phases: Floats, seconds: Floats) -> Floats:
     """`phases` [S, R, P], with nan in steps of `seconds` [S, R] of which a part took less than nothing: no records."""
-    impossible = (phases < -MAX_NEGATIVE * seconds[:, :, None]).any(axis=2)
+    impossible: NDArray[np.bool_] = np.any(phases < -MAX_NEGATIVE * seconds[:, :, None], axis=2)
     return np.where(impossible[:, :, None], np.nan, phases) if impossible.any() else phases
 
 
