@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from laggard.collector.jobs.job import Job, RankWindow, Run
 from laggard.collector.jobs.snapshot import JobSnapshot
 from laggard.kit.words import counted
-from laggard.locate.hang.live_waits import WAITING_BESIDE_STOPPED_SECONDS
-from laggard.locate.hang.wait_graph import SILENT_BEATS
+from laggard.locate.hang.wait_graph import SILENT_BEATS, WAITING_BESIDE_STOPPED_SECONDS
 from laggard.locate.job_timings import JobTimings
 from laggard.locate.medians import median_over_steps
 from laggard.locate.slow.host_facts import NOT_KNOWN
@@ -178,9 +177,7 @@ class HeldCulprits:
         return dataclasses.replace(job, location=_with_held(found, left, before, now))
 
 
-def _evidence_of(
-    culprit: Culprit, before: _Evidence | None, job: JobSnapshot, steps: Steps, now: float
-) -> _Evidence:
+def _evidence_of(culprit: Culprit, before: _Evidence | None, job: JobSnapshot, steps: Steps, now: float) -> _Evidence:
     """What is known of the culprit with these steps."""
     columns, last = np.flatnonzero(np.isin(job.timings.ranks, culprit.ranks)), int(steps.numbers[-1])
     if before is None or last < before.step:

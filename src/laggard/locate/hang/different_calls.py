@@ -21,9 +21,8 @@ from laggard.kit.constants import OPS
 from laggard.kit.majority import grouped
 from laggard.kit.words import ranks_text
 from laggard.locate.collectives import Collectives
-from laggard.locate.hang.live_waits import COUNTERPART, MADE_BY_CPP, THE_WORLD, flight_text, stands_in
-from laggard.locate.hang.wait_graph import Standing
-from laggard.locate.job_timings import JobTimings, RankState
+from laggard.locate.hang.wait_graph import COUNTERPART, Standing
+from laggard.locate.job_timings import JobTimings
 from laggard.locate.partial_verdict import NOTHING_FOUND, PartialVerdict
 from laggard.model import MAX_NAMED_RANKS, Note
 
@@ -35,7 +34,6 @@ SAME_SIZE = frozenset(OPS.index(op) for op in ("all_reduce", "all_gather", "redu
 others, and an all_to_all as much as each likes."""
 
 _MAX_NOTES = 16
-_MAX_COMPARED = 64  # ways that ranks took, of which pairs are compared
 
 
 class DifferentCalls(NamedTuple):
@@ -123,9 +121,8 @@ def _first_difference(calls: Mapping[int, Sequence[_Call]]) -> DifferentCalls | 
         beyond = next((call for call in own if left[call.kind] < 0), None)
         if beyond is not None:
             first[rank] = beyond
-    ways = {frozenset(counts[rank].items()): rank for rank in first}
-    pairs = itertools.combinations(itertools.islice(ways.values(), _MAX_COMPARED), 2)
-    if any(counts[one] - counts[other] and counts[other] - counts[one] for one, other in pairs):
+    ways = sorted((counts[rank] for rank in first), key=Counter.total)
+    if any(less - more for less, more in itertools.pairwise(ways)):  # else each has called what those before it called
         return _different(first)
     return None
 
@@ -183,39 +180,3 @@ def standing_differently(timings: JobTimings, standings: Sequence[Standing]) -> 
         return None
     by_call = {call: [int(timings.ranks[each.rank]) for each in same] for call, same in calls.items()}
     return DifferentCalls.of(by_call, "these").note()
-
-
-def beside_abort(timings: JobTimings, column: int) -> DifferentCalls | None:
-    """What ranks stood in when gloo aborted this one (SIGABRT) in a collective: it aborts either side of calls that do
-    not match. The same of one of whose end nothing is known, where others stood in something else. None of others."""
-    state = timings.states[column]
-    end, flight = state.end, state.in_flight
-    if (
-        flight is None
-        or end is None
-        or end.cause
-        or end.exit_code
-        or end.exception
-        or end.signal not in ("", "SIGABRT")
-    ):
-        return None
-    stood: dict[str, list[int]] = {}
-    for rank, other in zip(timings.ranks.tolist(), timings.states, strict=True):
-        if call := _stood_in(other):
-            stood.setdefault(call, []).append(rank)
-    if len(stood) > 1:
-        found = DifferentCalls.of(stood, "these")
-        return found._replace(text=f"{found.text}; gloo aborts a rank (SIGABRT) for it")
-    if not end.signal:
-        return None
-    text = f"gloo aborts a rank (SIGABRT) in {flight_text(flight)} where the calls of ranks do not match"
-    return DifferentCalls((), tuple(timings.ranks.tolist()), text)
-
-
-def _stood_in(state: RankState) -> str:
-    """The collective that the rank was in last, for people: by its hook, else by torch's Flight Recorder. Empty: not
-    known."""
-    if state.in_flight:
-        return flight_text(state.in_flight)
-    groups = state.beat.groups if state.beat else ()
-    return MADE_BY_CPP if any(group.name == THE_WORLD and stands_in(group) for group in groups) else ""
