@@ -24,7 +24,7 @@ from laggard.kit.constants import OPS
 from laggard.kit.majority import grouped
 from laggard.kit.words import ranks_text, seconds_text
 from laggard.locate.collectives import NEEDS_ALL
-from laggard.locate.hang.different_calls import DifferentCalls, different_calls
+from laggard.locate.hang.different_calls import DifferentCalls, beside_abort, different_calls
 from laggard.locate.hang.hangs import HUNG_STEPS, MAY_TAKE_LONG, hung_before_the_end, left_early
 from laggard.locate.hang.unfinished import finished_by_all, unfinished_operations
 from laggard.locate.hang.wait_graph import (
@@ -177,7 +177,7 @@ class _Deaths:
         elsewhere = self._elsewhere()
         if elsewhere is not None:
             return PartialVerdict(notes=elsewhere)
-        different = different_calls(self.timings)
+        different = self._called_differently()
         if different is not None:
             return PartialVerdict(self._culprits(self._called_otherwise(different)), (different.note(), *self._notes()))
         self._tell_stuck()
@@ -250,6 +250,14 @@ class _Deaths:
     def _caused(self) -> bool:
         """Whether the kernel tells why one of the first died."""
         return any(death.end and death.end.cause for death in self.first)
+
+    def _called_differently(self) -> DifferentCalls | None:
+        """The different calls that ranks died of: as recordings have them, else as gloo aborted one of the first and
+        the others ended after it."""
+        found = different_calls(self.timings)
+        if found is not None or any(death.why == Why.BY_ITSELF for death in self.deaths if death not in self.first):
+            return found
+        return next(filter(None, (beside_abort(self.timings, death.column) for death in self.first)), None)
 
     def _called_otherwise(self, different: DifferentCalls) -> list[Death]:
         """The deaths of the ranks that called what fewer called, where that is why the first ones died: gloo aborts
@@ -337,6 +345,8 @@ class _Deaths:
             yield f"{self._ranks(rivals)} ended too close together for their clocks: each may have been the first"
         if later and later[0].latest < math.inf:
             yield f"{self._ranks(later)} ended after it"
+        if aborted := beside_abort(self.timings, death.column):
+            yield aborted.text
         if death.victim:
             yield "ranks end so when another is gone: the cause may be elsewhere"
 

@@ -247,11 +247,11 @@ def _hung_culprit(job: LaunchedJob, wait: _Wait, members: Members, stopped: bool
         f"{counted(it.at_front, 'rank')} launched {_launches_text(it.launches)}, and no count has changed for "
         f"{seconds_text(it.unchanged_seconds)} ({it.readings} answers)"
     )
+    victims = job.others(wait.behind) if it.id == job.world.id else ()
     confidence = STOPPED_CONFIDENCE if stopped else HUNG_CONFIDENCE
-    more = {"group": _name(it), "stopped": stopped, "confidence": confidence}
-    if it.id == job.world.id:
-        return job.culprit(members, how, job.others(wait.behind), **more)
-    found = job.culprit(members, how, **more)
+    found = job.culprit(members, how, victims, group=_name(it), stopped=stopped, confidence=confidence)
+    if victims:
+        return found
     inside = f"there it is {ranks_text(rank.rank for rank in members.values())} of {it.size}"
     return structs.replace(found, evidence=(how, inside, *found.evidence[1:]))
 

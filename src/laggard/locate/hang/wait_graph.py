@@ -266,10 +266,19 @@ class Arrivals:
         return lane
 
     def standing(self, column: int, least: float) -> Standing | None:
-        """Where the rank waits; None where it does not, or for less than `least` seconds."""
-        state, at = self._states[column], self._states[column].in_flight
-        if not is_alive(state) or at is None or at.seconds < least:
+        """Where the rank waits; None where it does not, or for less than `least` seconds. The messages of a batch are
+        waited for together, and the live word is the last: if the partner has come to that, another in flight whose
+        partner has not."""
+        state, flight = self._states[column], self._states[column].in_flight
+        if not is_alive(state) or flight is None or flight.seconds < least:
             return None
+        rows = state.beat.lanes if state.beat and flight.op in COUNTERPART else ()
+        batch = (
+            InFlight(row.op, row.group, row.entered, flight.seconds, row.peer)
+            for row in rows
+            if row.op in COUNTERPART and row.entered > row.done
+        )
+        at = next((each for each in (flight, *batch) if self._awaited(column, each)), flight)
         missed = _operation_text(COUNTERPART.get(at.op, at.op), at.group, self._ranks[column])
         return Standing(column, flight_text(at), missed, at.group, at.seq, at.seconds, self._awaited(column, at))
 
