@@ -353,9 +353,9 @@ class _Deaths:
     def _notes(self) -> tuple[Note, ...]:
         """A note for each kind of death, in their order: a thousand ranks that are killed at once are told of once."""
         since = (self.first or self.deaths)[0].latest
-        after = {death.column: 0.0 if death in self.first else death.latest - since for death in self.deaths}
-        ordered = [*self.first, *(death for death in self.deaths if death not in self.first)]
-        alike = grouped(ordered, lambda death: self._told(death, after[death.column]))
+        first = {death.column for death in self.first}
+        ordered = [*self.first, *(death for death in self.deaths if death.column not in first)]
+        alike = grouped(ordered, lambda each: self._told(each, 0.0 if each.column in first else each.latest - since))
         return tuple(self._note(told, those) for told, those in list(alike.items())[:_MAX_NOTES])
 
     def _note(self, told: str, deaths: Sequence[Death]) -> Note:

@@ -235,8 +235,9 @@ def _not_begun(timings: JobTimings, graph: WaitGraph, members: Members) -> tuple
 def _alone(numbers: Mapping[int, int]) -> int | None:
     """The rank that alone has come less far than all others, where these are several: of two either may be the one that
     is wrong about what is complete."""
-    least = [column for column, number in numbers.items() if number == min(numbers.values())]
-    return least[0] if len(least) == 1 and len(numbers) > _MIN_OTHERS else None
+    ordered = sorted(numbers, key=numbers.__getitem__)
+    is_alone = len(ordered) > _MIN_OTHERS and numbers[ordered[0]] < numbers[ordered[1]]
+    return ordered[0] if is_alone else None
 
 
 def _others(timings: JobTimings, waits: Iterable[Standing], column: int) -> str:
@@ -333,19 +334,13 @@ class _Hang(NamedTuple):
         """One note for each collective, send or receive that ranks wait in; beyond _MAX_NOTES one note for all the
         rest. `remark` is added to each text."""
         by_operation = grouped(self.graph.standings.values(), lambda wait: (wait.operation, wait.number))
-        operations = list(by_operation.items())
-        for (operation, number), same in operations[:_MAX_NOTES]:
-            yield self._waiting_note(same, f"{operation}, number {number}, for", remark)
-        rest = [wait for _, same in operations[_MAX_NOTES:] for wait in same]
-        if rest:
-            yield self._waiting_note(rest, "others, for up to", remark)
-
-    def _waiting_note(self, waits: Sequence[Standing], where: str, remark: str) -> Note:
-        ranks = tuple(int(self.timings.ranks[wait.rank]) for wait in waits)
-        longest = max(wait.seconds for wait in waits)
-        verb = "waits" if len(ranks) == 1 else "wait"
-        text = f"{ranks_text(ranks)} {verb} in {where} {seconds_text(longest)}{remark}"
-        return Note("waiting", text, ranks[:MAX_NAMED_RANKS])
+        told = [(f"{operation}, number {number}, for", same) for (operation, number), same in by_operation.items()]
+        rest = [wait for _, same in told[_MAX_NOTES:] for wait in same]
+        for where, same in (*told[:_MAX_NOTES], *([("others, for up to", rest)] if rest else ())):
+            ranks = tuple(int(self.timings.ranks[wait.rank]) for wait in same)
+            seconds = seconds_text(max(wait.seconds for wait in same))
+            text = f"{ranks_text(ranks)} {'waits' if len(ranks) == 1 else 'wait'} in {where} {seconds}{remark}"
+            yield Note("waiting", text, ranks[:MAX_NAMED_RANKS])
 
 
 def _stopped_for_long(state: RankState) -> bool:
