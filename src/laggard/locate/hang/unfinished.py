@@ -271,12 +271,12 @@ class _Unfinished:
         return Note("unfinished", text, ranks=tuple(sorted(whole[0].ranks if whole else self._open)[:MAX_NAMED_RANKS]))
 
     def _unseen_note(self, unseen: frozenset[int], stuck: Sequence[_Stuck]) -> Note:
-        """The note on a hang at whose root may be a rank of which nothing is recorded."""
+        """The note on a hang at whose root may be a rank of which nothing tells how far it came."""
         first = min(stuck, key=lambda each: (len(each.unseen), each.operation))
         others = f"; {counted(len(self._open), 'rank')} wait in all" if len(self._open) > len(first.ranks) else ""
         text = (
-            f"{ranks_text(first.ranks)} never finished {first.name}, to which all came that are seen; nothing is "
-            f"recorded of {ranks_text(unseen)}, which may have died or hang{others}"
+            f"{ranks_text(first.ranks)} never finished {first.name}, to which all came that are seen; nothing tells "
+            f"how far {ranks_text(unseen)} came, which may have died or hang{others}"
         )
         return Note("unseen_ranks", text, ranks=tuple(sorted(unseen)[:MAX_NAMED_RANKS]))
 
