@@ -26,8 +26,7 @@ JUDGE: Final = "laggard.recording.judged"
 _NAME: Final = re.compile(r"_?[A-Z][A-Z0-9_]*")
 
 NO_THRESHOLDS: Final[Mapping[str, str]] = {
-    "hang.deaths:_MIN_AFTER_SECONDS": "words",
-    "hang.live_waits:ANY_RANK": "a code",
+    "hang.wait_graph:ANY_RANK": "a code",
     "positions:REGULAR_SHARE": "decides when a recording is read",
     "job_timings:FIRST_STEPS": "decides when a recording is read",
     "job_timings:RECORDED_ROWS": "memory",

@@ -151,7 +151,7 @@ def test_no_threshold_hides_in_a_default_that_is_computed() -> None:
 
 def test_thresholds_are_numbers_that_decide() -> None:
     told = {str(each) for each in thresholds()}
-    assert {"slow.tested:MIN_COST", "hang.live_waits:WAITING_SECONDS", "links.raised:OWN_SHARE"} <= told
+    assert {"slow.tested:MIN_COST", "hang.wait_graph:WAITING_SECONDS", "links.raised:OWN_SHARE"} <= told
     assert {"slow.noise:OF_GPUS", "hang.unfinished:MAX_SHARE"} <= told
     assert not told & NO_THRESHOLDS.keys()
     assert not {each for each in told if "CONFIDENCE" in each or "_FORWARD" in each or "MAX_COMPARED" in each}

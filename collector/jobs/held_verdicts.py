@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from laggard.collector.jobs.job import Job, RankWindow, Run
 from laggard.collector.jobs.snapshot import JobSnapshot
 from laggard.kit.words import counted
-from laggard.locate.hang.live_waits import WAITING_BESIDE_STOPPED_SECONDS
-from laggard.locate.hang.wait_graph import SILENT_BEATS
+from laggard.locate.hang.wait_graph import SILENT_BEATS, WAITING_BESIDE_STOPPED_SECONDS
 from laggard.locate.job_timings import END, START, STEP, WAITED, JobTimings
 from laggard.locate.medians import median_over_steps
 from laggard.locate.slow.host_facts import NOT_KNOWN

@@ -299,18 +299,19 @@ def test_who_said_for_long_that_it_waited_outlived_the_one_whose_end_is_known() 
     assert set(first(dead_ranks(dataclasses.replace(timings, last_beats=early)))) == {0, 1, 2, 3}
 
 
-def went_on(last: int, missed: bool) -> PartialVerdict:
+def went_on(last: int, missed: bool, back: int = 0) -> PartialVerdict:
     """The recording of rank 1 stops in step 9, and those of the others in step 19, which end with status 0. They finish
-    an all_reduce of all in each step until `last`; with `missed`, they never finish one after that."""
+    an all_reduce of all in each step until `last`; with `missed`, they never finish one after that. `back`: by so many
+    steps the others went back after step 19, in the same processes, to a checkpoint that they loaded."""
     group = ProcessGroup("dp:0-3", "dp", (0, 1, 2, 3))
     rows = [
-        Row(rank, step, 0, "all_reduce", step, float(step), step + 0.1)
+        Row(rank, step if step < 20 else step - back, 0, "all_reduce", step, float(step), step + 0.1)
         for rank in range(4)
         for step in range(10 if rank == 1 else last + 1)
     ]
     if missed:
-        rows += [Row(rank, last + 1, 0, "all_reduce", last + 1, last + 1.0, math.nan) for rank in (0, 2, 3)]
-    over = RankState("finished", 19, None, None, end=RankEnd(NOW, 0.0, exit_code=0))
+        rows += [Row(rank, last + 1 - back, 0, "all_reduce", last + 1, last + 1.0, math.nan) for rank in (0, 2, 3)]
+    over = RankState("finished", max(19, last) - back, None, None, end=RankEnd(NOW, 0.0, exit_code=0))
     timings = recorded(0.25, (over, gone(9), over, over))
     return dead_ranks(dataclasses.replace(timings, collectives=collectives(rows, [group])))
 
@@ -328,3 +329,10 @@ def test_a_rank_lived_as_long_as_others_finished_collectives_with_it() -> None:
 @pytest.mark.parametrize(("last", "missed"), [(19, True), (15, False), (15, True)])
 def test_a_rank_that_others_missed_or_did_without_died(last: int, missed: bool) -> None:
     assert first(went_on(last, missed)) == [1]
+
+
+def test_steps_that_go_back_to_a_checkpoint_are_no_sign_of_a_death() -> None:
+    """The others go on to step 19, back to step 10, and end in step 14: rank 1 was with them all the time."""
+    found = went_on(24, missed=False, back=10)
+    assert not found.culprits and [(note.kind, note.ranks) for note in found.notes] == [("lacks", (1,))]
+    assert first(went_on(24, missed=True, back=10)) == [1], "they missed it after that"

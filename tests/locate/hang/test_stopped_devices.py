@@ -120,9 +120,9 @@ def test_where_both_launched_both_no_deadlock_is_told(tmp_path: Path) -> None:
     assert location.verdict is Verdict.UNKNOWN and [each.kind for each in location.notes] == ["unfinished"]
 
 
-def test_who_only_sends_is_waited_for_and_does_not_wait(tmp_path: Path) -> None:
-    """Rank 0 sent to rank 1, whose receive comes after what rank 0 never launched: its host hangs. It is no deadlock,
-    since a send keeps no host from going on."""
+def test_a_send_is_no_part_of_a_deadlock(tmp_path: Path) -> None:
+    """Rank 0 sent to rank 1, whose receive comes after what rank 0 never launched. It is no deadlock, since a send
+    keeps no host from going on."""
     pair: Group = ("1", "pp", [0, 1])
     before = entry(pair, "all_reduce", 1)
     dumps = {
@@ -130,8 +130,7 @@ def test_who_only_sends_is_waited_for_and_does_not_wait(tmp_path: Path) -> None:
         1: dump([pair], [before, entry(pair, "all_reduce", 2, "scheduled")]),
     }
     location = judged(tmp_path / "d", dumps)
-    assert [culprit.ranks for culprit in location.culprits] == [(0,)]
-    assert not location.culprits[0].device_stopped
+    assert location.verdict is Verdict.UNKNOWN and [each.kind for each in location.notes] == ["unfinished"]
 
 
 def test_a_send_and_a_receive_of_one_batch_are_no_deadlock(tmp_path: Path) -> None:

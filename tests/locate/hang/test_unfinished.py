@@ -163,3 +163,18 @@ def test_who_left_is_named_and_not_those_that_were_ended_while_they_waited_for_i
         for rank in range(RANKS)
     ]
     assert hung(locate(dataclasses.replace(timings, states=tuple(states)))) == [(6,)]
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_steps_that_go_back_to_a_checkpoint_are_no_hang(killed: bool) -> None:
+    """All ranks load the checkpoint of step 8 after their last step, in the same processes, and go on to step 12. Then
+    they end, or are killed in the next all_reduce of all."""
+    timings = recorded([])
+    whole = of(timings)
+    again = whole.seq >= 16  # the last four of each group
+    step = np.where(again, whole.step - 10, whole.step)
+    end = np.where(again & (whole.seq == STEPS - 1) & (whole.group == 0) & killed, np.nan, whole.end)
+    state = RankState("died" if killed else "finished", int(step[again].max()) - killed, None, None)
+    rewound = dataclasses.replace(changed(timings, step=step, end=end), states=(state,) * RANKS)
+    location = locate(rewound)
+    assert location.culprits == () and not {note.kind for note in location.notes} & {"deadlock", "mismatch", "hang"}

@@ -21,8 +21,7 @@ from laggard.kit.constants import OPS
 from laggard.kit.majority import grouped
 from laggard.kit.words import ranks_text
 from laggard.locate.collectives import Collectives
-from laggard.locate.hang.live_waits import COUNTERPART, MADE_BY_CPP, THE_WORLD, flight_text, stands_in
-from laggard.locate.hang.wait_graph import Standing
+from laggard.locate.hang.wait_graph import COUNTERPART, MADE_BY_CPP, THE_WORLD, Standing, flight_text, stands_in
 from laggard.locate.job_timings import JobTimings, RankState
 from laggard.locate.partial_verdict import NOTHING_FOUND, PartialVerdict
 from laggard.model import MAX_NAMED_RANKS, Note
@@ -35,7 +34,6 @@ SAME_SIZE = frozenset(OPS.index(op) for op in ("all_reduce", "all_gather", "redu
 others, and an all_to_all as much as each likes."""
 
 _MAX_NOTES = 16
-_MAX_COMPARED = 64  # ways that ranks took, of which pairs are compared
 
 
 class DifferentCalls(NamedTuple):
@@ -123,9 +121,8 @@ def _first_difference(calls: Mapping[int, Sequence[_Call]]) -> DifferentCalls | 
         beyond = next((call for call in own if left[call.kind] < 0), None)
         if beyond is not None:
             first[rank] = beyond
-    ways = {frozenset(counts[rank].items()): rank for rank in first}
-    pairs = itertools.combinations(itertools.islice(ways.values(), _MAX_COMPARED), 2)
-    if any(counts[one] - counts[other] and counts[other] - counts[one] for one, other in pairs):
+    ways = sorted((counts[rank] for rank in first), key=Counter.total)
+    if any(less - more for less, more in itertools.pairwise(ways)):  # else each has called what those before it called
         return _different(first)
     return None
 
@@ -188,28 +185,17 @@ def standing_differently(timings: JobTimings, standings: Sequence[Standing]) -> 
 def beside_abort(timings: JobTimings, column: int) -> DifferentCalls | None:
     """What ranks stood in when gloo aborted this one (SIGABRT) in a collective: it aborts either side of calls that do
     not match. The same of one of whose end nothing is known, where others stood in something else. None of others."""
-    state = timings.states[column]
-    end, flight = state.end, state.in_flight
-    if (
-        flight is None
-        or end is None
-        or end.cause
-        or end.exit_code
-        or end.exception
-        or end.signal not in ("", "SIGABRT")
-    ):
+    flight, end = timings.states[column].in_flight, timings.states[column].end
+    if flight is None or end is None or end.cause or end.exit_code or end.exception:
         return None
-    stood: dict[str, list[int]] = {}
-    for rank, other in zip(timings.ranks.tolist(), timings.states, strict=True):
-        if call := _stood_in(other):
-            stood.setdefault(call, []).append(rank)
-    if len(stood) > 1:
-        found = DifferentCalls.of(stood, "these")
+    ranks = timings.ranks.tolist()
+    stood = grouped(zip(ranks, map(_stood_in, timings.states), strict=True), lambda each: each[1])
+    calls = {call: [rank for rank, _ in same] for call, same in stood.items() if call}
+    if len(calls) > 1 and end.signal in ("", "SIGABRT"):
+        found = DifferentCalls.of(calls, "these")
         return found._replace(text=f"{found.text}; gloo aborts a rank (SIGABRT) for it")
-    if not end.signal:
-        return None
     text = f"gloo aborts a rank (SIGABRT) in {flight_text(flight)} where the calls of ranks do not match"
-    return DifferentCalls((), tuple(timings.ranks.tolist()), text)
+    return DifferentCalls((), tuple(ranks), text) if end.signal == "SIGABRT" else None
 
 
 def _stood_in(state: RankState) -> str:

@@ -14,7 +14,7 @@ step's time of each other, so who fell silent first is told by for how long each
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -24,28 +24,26 @@ from laggard.kit.constants import SCRIPT_PHASES
 from laggard.kit.majority import grouped
 from laggard.kit.words import ranks_text, seconds_text
 from laggard.locate.hang.different_calls import standing_differently
-from laggard.locate.hang.live_waits import (
+from laggard.locate.hang.wait_graph import (
     COUNTERPART,
     THE_WORLD,
     WAITING_STEPS,
     Arrivals,
     Departure,
-    find_waits,
-    in_the_world,
-    least_seconds,
-    where_text,
-)
-from laggard.locate.hang.wait_graph import (
     Members,
     Standing,
     WaitGraph,
     circle_note,
     culprit_at,
+    find_waits,
+    in_the_world,
     is_alive,
     is_silent,
+    least_seconds,
     next_step,
     ranks_of,
     silent_seconds,
+    where_text,
 )
 from laggard.locate.job_timings import WARM_UP_STEPS, JobTimings, LastBeat, RankState
 from laggard.locate.partial_verdict import NOTHING_FOUND, PartialVerdict
@@ -70,7 +68,7 @@ LEFT_CONFIDENCE = 0.9
 have asked for its end. Our own choice."""
 _STOPPED_CONFIDENCE = 0.9
 _BEHIND_CONFIDENCE = 0.7
-_MIN_OTHERS = 2  # of two ranks either may be the one that is wrong about what is complete
+_MIN_OTHERS = 2
 _MAX_NOTES = 32
 
 
@@ -106,18 +104,12 @@ def stopped_to_the_end(timings: JobTimings) -> PartialVerdict:
     if timings.live or not 0 < len(stopped) < len(timings.states):
         return NOTHING_FOUND
     seen = "the other ranks of its machine saw its process stopped, by a signal or a debugger"
-    found = (
-        culprit_at(
-            timings,
-            [column],
-            timings.states[column],
-            range(len(timings.states)),
-            confidence=_STOPPED_CONFIDENCE,
-            evidence=(seen, *where_text(timings.states[column], next_step(timings.states[column]))),
-            stopped=True,
-        )
-        for column in stopped[:MAX_NAMED_RANKS]
-    )
+    found = []
+    for column in stopped[:MAX_NAMED_RANKS]:
+        state = timings.states[column]
+        evidence = (seen, *where_text(state, next_step(state)))
+        more = {"confidence": _STOPPED_CONFIDENCE, "evidence": evidence, "stopped": True}
+        found.append(culprit_at(timings, [column], state, range(len(timings.states)), **more))
     return PartialVerdict(tuple(found))
 
 
@@ -151,8 +143,7 @@ def hung_ranks(
     roots = graph.roots or (silent if whole and len(silent) < len(states) else frozenset())
     if roots:
         return hang.at_roots(roots)
-    behind = behind_devices(timings, graph) or not_begun(timings, graph)
-    if behind:
+    if behind := behind_devices(timings, graph):
         return hang.at_devices(behind)
     return PartialVerdict(notes=tuple(hang.waiting_notes("; nobody is known to be missing")))
 
@@ -189,8 +180,7 @@ def _left_culprit(timings: JobTimings, left: Departure) -> Culprit:
 
 
 class Behind(NamedTuple):
-    """A rank (its column) that waits for a collective of its group which `others` have behind them; with `begun`, which
-    its GPU has not begun, and those of `others` have.
+    """A rank whose GPU is behind those of all others of its group: `text` says how.
 
     Hosts run ahead of their GPUs: a rank that waits for its GPU to complete a collective has entered later ones, too,
     so that nobody lacks it. But who still waits for one that every other member has completed, and waits for the next,
@@ -198,50 +188,60 @@ class Behind(NamedTuple):
     completed what all have, and never began the next, where every other GPU did."""
 
     wait: Standing
-    others: frozenset[int]
-    begun: bool = False
+    text: str
 
 
 def behind_devices(timings: JobTimings, graph: WaitGraph) -> tuple[Behind, ...]:
     """The ranks that alone in their group wait for an earlier collective of a lane than all others, which wait for a
-    later one of it. Of groups of which every member that their name spans is seen to wait so."""
+    later one of it. Of groups of which every member that their name spans is seen to wait so. Else who is alone by what
+    GPUs have begun."""
     members = Members(timings)
-    found = []
     lanes = grouped(graph.standings.values(), lambda each: (each.operation, each.group))
+    found = []
     for (operation, group), waits in lanes.items():
-        first, *others = sorted(waits, key=lambda each: each.number)
-        completed = frozenset(each.rank for each in others if each.number > first.number)
-        is_alone = len(completed) >= max(_MIN_OTHERS, len(others)) and members.of(group) <= completed | {first.rank}
-        if is_alone and group != THE_WORLD and not operation.startswith(tuple(COUNTERPART)):
-            found.append(Behind(first, completed))
-    return tuple(found)
+        alone = _alone({each.rank: each.number for each in waits})
+        is_whole = members.of(group) <= {each.rank for each in waits} and group != THE_WORLD
+        if alone is not None and is_whole and not operation.startswith(tuple(COUNTERPART)):
+            wait, others = graph.standings[alone], _others(timings, waits, alone)
+            waits_for = f"waits for {operation}, number {wait.number}, for {seconds_text(wait.seconds)}"
+            found.append(Behind(wait, f"{waits_for}; {others} completed it"))
+    return tuple(found) or _not_begun(timings, graph, members)
 
 
-def not_begun(timings: JobTimings, graph: WaitGraph) -> tuple[Behind, ...]:
+def _not_begun(timings: JobTimings, graph: WaitGraph, members: Members) -> tuple[Behind, ...]:
     """The rank whose GPU alone has not begun the world's collective in which all others' stand, though all hosts have
     launched it; by torch's Flight Recorder. FSDP has two of them begun at once, of two streams. None where a rank may
-    stand in a collective of another group: whom it waits for may be elsewhere."""
+    stand in a collective of another group, or in a message: whom it waits for may be elsewhere."""
     world = {column: group for column in graph.standings if (group := in_the_world(timings.states[column])) is not None}
-    if len(world) < max(len(timings.states), timings.world_size) or _in_part_of_the_world(timings):
+    lanes = [lane for state in timings.states if state.beat for lane in state.beat.lanes if lane.entered > lane.done]
+    is_elsewhere = any(
+        op in COUNTERPART or len(members.of(group)) < len(timings.states)
+        for op, group in {(lane.op, lane.group) for lane in lanes}
+    )
+    alone = _alone({column: group.started for column, group in world.items()})
+    if alone is None or is_elsewhere or len(world) < max(len(timings.states), timings.world_size):
         return ()
-    newest = max(group.started for group in world.values())
-    late = [column for column, group in world.items() if group.started < newest]
-    others = frozenset(world) - frozenset(late)
-    if len(late) != 1 or len(others) < _MIN_OTHERS or min(group.enqueued for group in world.values()) < newest:
+    own, newest = world[alone], max(group.started for group in world.values())
+    launched = min(group.enqueued for group in world.values()) >= newest
+    if own.started < 0 or not launched or any(group.completed != own.started for group in world.values()):
         return ()
-    own = world[late[0]]
-    if own.started < 0 or any(group.completed != own.started for group in world.values()):
-        return ()
-    wait = graph.standings[late[0]]._replace(number=own.started + 1, seconds=own.seconds)
-    return (Behind(wait, others, begun=True),)
+    text = (
+        f"has completed number {own.started} of the world's collectives, and its GPU has not begun the next, for "
+        f"{seconds_text(own.seconds)}; those of {_others(timings, graph.standings.values(), alone)} have"
+    )
+    return (Behind(graph.standings[alone]._replace(seconds=own.seconds), text),)
 
 
-def _in_part_of_the_world(timings: JobTimings) -> bool:
-    """Whether a rank may stand in a collective of a group that is not the world, or in a message."""
-    members = Members(timings)
-    lanes = (lane for state in timings.states if state.beat for lane in state.beat.lanes if lane.entered > lane.done)
-    places = {(lane.op, lane.group) for lane in lanes}
-    return any(op in COUNTERPART or len(members.of(group)) < len(timings.states) for op, group in places)
+def _alone(numbers: Mapping[int, int]) -> int | None:
+    """The rank that alone has come less far than all others, where these are several: of two either may be the one that
+    is wrong about what is complete."""
+    ordered = sorted(numbers, key=numbers.__getitem__)
+    is_alone = len(ordered) > _MIN_OTHERS and numbers[ordered[0]] < numbers[ordered[1]]
+    return ordered[0] if is_alone else None
+
+
+def _others(timings: JobTimings, waits: Iterable[Standing], column: int) -> str:
+    return ranks_text(int(timings.ranks[each.rank]) for each in waits if each.rank != column)
 
 
 class _Hang(NamedTuple):
@@ -260,24 +260,15 @@ class _Hang(NamedTuple):
     def at_devices(self, behind: Sequence[Behind]) -> PartialVerdict:
         culprits = []
         notes = []
-        for each in behind:
-            column, text = each.wait.rank, self._behind_text(each)
-            state, rank = self.timings.states[column], int(self.timings.ranks[column])
-            node = self.timings.nodes[column]
+        for wait, text in behind:
+            state, rank = self.timings.states[wait.rank], int(self.timings.ranks[wait.rank])
+            node = self.timings.nodes[wait.rank]
             notes.append(Note("not_completed", f"rank {rank} on {node} {text}", ranks=(rank,), node=node))
-            if each.wait.seconds > self._hung_after(state, each.wait):
-                at = {"phase": "collective", "group": each.wait.group, "confidence": _BEHIND_CONFIDENCE}
+            if wait.seconds > self._hung_after(state, wait):
+                at = {"phase": "collective", "group": wait.group, "confidence": _BEHIND_CONFIDENCE}
                 more = {"evidence": (text,), "device_stopped": True, **at}
-                culprits.append(culprit_at(self.timings, [column], state, self.graph.standings, **more))
+                culprits.append(culprit_at(self.timings, [wait.rank], state, self.graph.standings, **more))
         return PartialVerdict(tuple(culprits), (*notes, *self.waiting_notes()))
-
-    def _behind_text(self, behind: Behind) -> str:
-        others = ranks_text(int(self.timings.ranks[each]) for each in behind.others)
-        wait, seconds = behind.wait, seconds_text(behind.wait.seconds)
-        if behind.begun:
-            before = f"has completed number {wait.number - 1} of the world's collectives"
-            return f"{before}, and its GPU has not begun the next, for {seconds}; those of {others} have"
-        return f"waits for {wait.operation}, number {wait.number}, for {seconds}; {others} completed it"
 
     def _culprit(self, root: int) -> Culprit | None:
         """The rank as a culprit; None while it may only be late."""
@@ -343,19 +334,13 @@ class _Hang(NamedTuple):
         """One note for each collective, send or receive that ranks wait in; beyond _MAX_NOTES one note for all the
         rest. `remark` is added to each text."""
         by_operation = grouped(self.graph.standings.values(), lambda wait: (wait.operation, wait.number))
-        operations = list(by_operation.items())
-        for (operation, number), same in operations[:_MAX_NOTES]:
-            yield self._waiting_note(same, f"{operation}, number {number}, for", remark)
-        rest = [wait for _, same in operations[_MAX_NOTES:] for wait in same]
-        if rest:
-            yield self._waiting_note(rest, "others, for up to", remark)
-
-    def _waiting_note(self, waits: Sequence[Standing], where: str, remark: str) -> Note:
-        ranks = tuple(int(self.timings.ranks[wait.rank]) for wait in waits)
-        longest = max(wait.seconds for wait in waits)
-        verb = "waits" if len(ranks) == 1 else "wait"
-        text = f"{ranks_text(ranks)} {verb} in {where} {seconds_text(longest)}{remark}"
-        return Note("waiting", text, ranks[:MAX_NAMED_RANKS])
+        told = [(f"{operation}, number {number}, for", same) for (operation, number), same in by_operation.items()]
+        rest = [wait for _, same in told[_MAX_NOTES:] for wait in same]
+        for where, same in (*told[:_MAX_NOTES], *([("others, for up to", rest)] if rest else ())):
+            ranks = tuple(int(self.timings.ranks[wait.rank]) for wait in same)
+            seconds = seconds_text(max(wait.seconds for wait in same))
+            text = f"{ranks_text(ranks)} {'waits' if len(ranks) == 1 else 'wait'} in {where} {seconds}{remark}"
+            yield Note("waiting", text, ranks[:MAX_NAMED_RANKS])
 
 
 def _stopped_for_long(state: RankState) -> bool:

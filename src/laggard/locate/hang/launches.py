@@ -85,22 +85,22 @@ class LaunchedJob:
         known = {_device_of(rank): rank.rank for rank in self.world.ranks}
         return tuple(sorted(known[device] for device in members if device in known))[:MAX_NAMED_RANKS]
 
-    def culprit(self, members: Members, all_behind: Iterable[Device] | None, how: str, **more: object) -> Culprit:
-        """These ranks of one host. `how`: the first line of the evidence; `all_behind`: those that are no victims, None
-        where nobody is known to wait."""
-        own = {*(all_behind or ())}
-        left = {rank.rank for rank in self.world.ranks if rank.missing or _device_of(rank) in own}
-        victims = () if all_behind is None else tuple(rank for rank in range(self.world.size) if rank not in left)
-        host = next(iter(members)).host
+    def culprit(self, members: Members, how: str, victims: Iterable[int] = (), **more: object) -> Culprit:
+        """These ranks of one host. `how`: the first line of the evidence."""
         found = Culprit(
             kind="hung",
             ranks=self.ranks_of(members),
-            node=self.node(host),
+            node=self.node(next(iter(members)).host),
             gpu=str(next(iter(members)).gpu) if len(members) == 1 else None,
             evidence=(how, _processes_text(members)),
-            victims=victims[:MAX_NAMED_RANKS],
+            victims=tuple(victims)[:MAX_NAMED_RANKS],
         )
         return structs.replace(found, **more)
+
+    def others(self, members: Members) -> tuple[int, ...]:
+        """The ranks that answer, but these: the report has only those that are missing or behind."""
+        left = {rank.rank for rank in self.world.ranks if rank.missing or _device_of(rank) in members}
+        return tuple(rank for rank in range(self.world.size) if rank not in left)
 
     def note(self, kind: str, members: Iterable[Device], text: str, host: str | None = None) -> Note:
         """`text`: with the ranks in place of `{}`."""
@@ -164,15 +164,16 @@ def _missing_kind(rank: RasRank) -> str:
 
 
 def _missing_culprit(job: LaunchedJob, kind: str, members: Members) -> Culprit:
+    others = job.others(members)
     if kind == "stopped":
         how = "its process is stopped, by a signal or a debugger, as the agent there sees"
-        return job.culprit(members, members, how, confidence=STOPPED_CONFIDENCE, stopped=True)
+        return job.culprit(members, how, others, confidence=STOPPED_CONFIDENCE, stopped=True)
     if all(rank.process == "gone" for rank in members.values()):
         how = "its process is gone, as the agent there sees"
-        return job.culprit(members, members, how, kind="dead", confidence=GONE_CONFIDENCE)
+        return job.culprit(members, how, others, kind="dead", confidence=GONE_CONFIDENCE)
     how = "NCCL RAS considers its process dead: it has not reached it for 60 s"
-    found = job.culprit(members, members, how, kind="dead", confidence=DEAD_CONFIDENCE)
-    if 2 * sum(rank.missing for rank in job.world.ranks) < job.world.size:
+    found = job.culprit(members, how, others, kind="dead", confidence=DEAD_CONFIDENCE)
+    if 2 * len(others) > job.world.size:
         return found
     cut_off = "half of the ranks or more are not reached: the network between the two parts may be the cause"
     return structs.replace(found, confidence=CUT_OFF_CONFIDENCE, evidence=(*found.evidence, cut_off))
@@ -191,28 +192,25 @@ class _Wait(NamedTuple):
     behind: Members
     waiting: frozenset[Device]
 
-    def on_hosts(self, devices: Iterable[Device]) -> list[Members]:
-        """Those of `devices` that are behind here, together those of each host."""
-        hosts = grouped((device for device in devices if device in self.behind), lambda device: device.host)
-        return [{device: self.behind[device] for device in own} for own in hosts.values()]
-
 
 def _ranks_behind(job: LaunchedJob) -> tuple[list[Culprit], list[Note]]:
     still = [it for it in job.report.communicators if _is_still(it) and not it.starting and not it.ending]
     notes = [_differing_note(job, it, odd) for it in still if (odd := _differing(it))]
     waits = [wait for it in still if not _differing(it) and (wait := _wait(it))]
-    waiting = {device for wait in waits for device in wait.waiting}
+    named = {device for wait in waits for device in wait.waiting}
     culprits = []
-    named: set[Device] = set()
+    roots = False
     for wait in sorted(waits, key=lambda it: (-it.communicator.unchanged_seconds, it.communicator.size)):
-        roots = [device for device, rank in wait.behind.items() if device not in waiting | named and _is_still(rank)]
-        named.update(roots)
-        for members in wait.on_hosts(roots):
+        late = [device for device, rank in wait.behind.items() if device not in named and _is_still(rank)]
+        named.update(late)
+        for on_host in grouped(late, lambda device: device.host).values():
+            roots = True
+            members = {device: wait.behind[device] for device in on_host}
             notes.append(_not_arrived_note(job, wait, members))
             stopped = all(rank.process == "stopped" for rank in members.values())
             if stopped or wait.communicator.unchanged_seconds >= HUNG_LATE_SECONDS:
                 culprits.append(_hung_culprit(job, wait, members, stopped))
-    circle = ranks_in_cycles(_waits_for(waits)) if not named else ()
+    circle = () if roots else ranks_in_cycles(_waits_for(waits))
     if circle:
         text = "{} wait for one another, a deadlock: each has yet to launch what another waits in"
         notes.insert(0, job.note("deadlock", circle, text))
@@ -249,14 +247,13 @@ def _hung_culprit(job: LaunchedJob, wait: _Wait, members: Members, stopped: bool
         f"{counted(it.at_front, 'rank')} launched {_launches_text(it.launches)}, and no count has changed for "
         f"{seconds_text(it.unchanged_seconds)} ({it.readings} answers)"
     )
-    is_world = it.id == job.world.id
-    found = job.culprit(members, wait.behind if is_world else None, how, group=_name(it), stopped=stopped)
-    inside = () if is_world else (f"there it is {ranks_text(rank.rank for rank in members.values())} of {it.size}",)
-    return structs.replace(
-        found,
-        confidence=STOPPED_CONFIDENCE if stopped else HUNG_CONFIDENCE,
-        evidence=(how, *inside, *found.evidence[1:]),
-    )
+    victims = job.others(wait.behind) if it.id == job.world.id else ()
+    confidence = STOPPED_CONFIDENCE if stopped else HUNG_CONFIDENCE
+    found = job.culprit(members, how, victims, group=_name(it), stopped=stopped, confidence=confidence)
+    if victims:
+        return found
+    inside = f"there it is {ranks_text(rank.rank for rank in members.values())} of {it.size}"
+    return structs.replace(found, evidence=(how, inside, *found.evidence[1:]))
 
 
 def _not_arrived_note(job: LaunchedJob, wait: _Wait, members: Members) -> Note:

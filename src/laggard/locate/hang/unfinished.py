@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from laggard.kit.constants import OPS
 from laggard.kit.majority import grouped
-from laggard.kit.words import ranks_text, seconds_text
+from laggard.kit.words import counted, ranks_text, seconds_text
 from laggard.locate.collectives import (
     NEEDS_ALL,
     Collectives,
@@ -50,8 +50,6 @@ from laggard.locate.hang.wait_graph import (
     culprit_at,
     has_left,
     ranks_in_cycles,
-    unfinished_note,
-    unseen_note,
 )
 from laggard.locate.job_timings import JobTimings
 from laggard.locate.medians import distinct
@@ -152,7 +150,6 @@ class _Unfinished:
         self._by_rank = queues.by_rank
         self._attendance = Attendance(queues)
         self._open = {rank for rank, queue in self._by_rank.items() if queue.open}
-        self._sends = {rank for rank in self._open if all(each.op == SEND for each in self._by_rank[rank].open)}
         self._of_devices = timings.queues is not None
         still = {rank: self._by_rank[rank].first for rank in self._open if _still(self._by_rank[rank])}
         self._first = {launched.operation: launched for rank in sorted(still) for launched in still[rank]}
@@ -195,11 +192,9 @@ class _Unfinished:
 
     def _silent_hosts(self) -> Iterator[Culprit]:
         """The ranks that never came to what others stand at, and have nothing to finish: their hosts are at something
-        else. A send alone keeps no host from going on: who sends to ranks that wait for it counts as well. All ranks of
-        a machine of which none came are one culprit."""
-        at_something = self._open - self._in_circles() if self._sends else self._open
-        queues = ((rank, self._by_rank[rank]) for rank in sorted(self._graph.awaited - at_something))
-        hosts = [rank for rank, queue in queues if not queue.has_other and _still(queue)]
+        else. All ranks of a machine of which none came are one culprit."""
+        queues = ((rank, self._by_rank[rank]) for rank in sorted(self._graph.roots))
+        hosts = [rank for rank, queue in queues if not queue.open and not queue.has_other and _still(queue)]
         nodes = dict(zip(self._timings.ranks.tolist(), self._timings.nodes, strict=True))
         sizes, here = Counter(nodes.values()), Counter(nodes[rank] for rank in hosts)
 
@@ -209,17 +204,6 @@ class _Unfinished:
 
         for ranks in grouped(hosts, together).values():
             yield self._host_culprit(ranks)
-
-    def _in_circles(self) -> frozenset[int]:
-        """The ranks with nothing but sends that wait for one another, be it for what was launched and has something
-        else before it."""
-        late = (Stands.NOT_LAUNCHED, Stands.BEHIND, Stands.NOT_BEGUN)
-        waits: dict[int, set[int]] = {rank: set() for rank in self._graph.standings}
-        for rank, found in waits.items():
-            for launched in self._by_rank[rank].first:
-                members = self._attendance.of(launched.operation)
-                found.update(*(members[each] for each in late))
-        return ranks_in_cycles(waits) & self._sends
 
     def _host_culprit(self, ranks: Sequence[int]) -> Culprit:
         wait = self._graph.wait_for(ranks[0])
@@ -269,17 +253,32 @@ class _Unfinished:
     def _note(self, stuck: Sequence[_Stuck]) -> Note:
         """The note where nobody is named. `stuck`: to which all came."""
         standings = self._graph.standings.items()
-        circle = ranks_in_cycles({rank: each.awaited for rank, each in standings if rank not in self._sends})
+        sends = {rank for rank in self._open if all(each.op == SEND for each in self._by_rank[rank].open)}
+        circle = ranks_in_cycles({rank: each.awaited for rank, each in standings if rank not in sends})
         if circle and not stuck:
             return circle_note(circle)
-        unseen = [each for each in stuck if each.unseen]
+        unseen = frozenset().union(*(each.unseen for each in stuck))
         if unseen:
-            first = min(unseen, key=lambda each: (len(each.unseen), each.operation))
-            ranks = sorted(frozenset().union(*(each.unseen for each in unseen)))
-            return unseen_note(sorted(first.ranks), first.name, ranks, len(self._open))
+            return self._unseen_note(unseen, [each for each in stuck if each.unseen])
         whole = sorted(stuck, key=lambda each: len(each.ranks))
-        in_first = sorted(whole[0].ranks if whole else self._open)
-        return unfinished_note(in_first, len(self._open), [each.name for each in whole[:2]])
+        what = "what they launched; nothing tells for whom they wait"
+        if whole:
+            what = (
+                f"the last collectives, to which all came: {whole[0].name}{' and others' if len(whole) > 1 else ''}; "
+                "the job was ended in them, or the network or a device among them stands still"
+            )
+        text = f"{counted(len(self._open), 'rank')} never finished {what}"
+        return Note("unfinished", text, ranks=tuple(sorted(whole[0].ranks if whole else self._open)[:MAX_NAMED_RANKS]))
+
+    def _unseen_note(self, unseen: frozenset[int], stuck: Sequence[_Stuck]) -> Note:
+        """The note on a hang at whose root may be a rank of which nothing tells how far it came."""
+        first = min(stuck, key=lambda each: (len(each.unseen), each.operation))
+        others = f"; {counted(len(self._open), 'rank')} wait in all" if len(self._open) > len(first.ranks) else ""
+        text = (
+            f"{ranks_text(first.ranks)} never finished {first.name}, to which all came that are seen; nothing tells "
+            f"how far {ranks_text(unseen)} came, which may have died or hang{others}"
+        )
+        return Note("unseen_ranks", text, ranks=tuple(sorted(unseen)[:MAX_NAMED_RANKS]))
 
 
 def _suspicions(stuck: Sequence[_Stuck]) -> Iterator[tuple[frozenset[int], list[_Stuck]]]:
@@ -350,33 +349,8 @@ class Attendance:
         if launched.begun is False:
             return Stands.NOT_BEGUN if is_first else Stands.BEHIND
         if not queue.ordered:
-            return self._stands_by_peers(queue, operation)
+            return Stands.UNKNOWN if is_first else Stands.BEHIND
         return Stands.CAME if is_first or self._is_beside_all(rank, queue, launched) else Stands.BEHIND
-
-    def _stands_by_peers(self, queue: DeviceQueue, operation: Operation) -> Stands:
-        """How a rank stands that tells no order of its launches. What others launched in an order, or finished, it
-        launched in the same."""
-        if queue.heads[operation.lane] != operation.number:
-            return Stands.BEHIND
-        if not queue.knows_messages:
-            return Stands.UNKNOWN
-        others = [each.operation for each in queue.first if each.operation != operation]
-        if any(self._precedes(other, operation) for other in others):
-            return Stands.BEHIND
-        return Stands.CAME if all(self._precedes(operation, other) for other in others) else Stands.UNKNOWN
-
-    def _precedes(self, one: Operation, other: Operation) -> bool:
-        """Whether some member of both launched `one` before the other, or finished it and not yet the other."""
-        for rank in {*self._queues.members(one)} & {*self._queues.members(other)}:
-            queue = self._by_rank.get(rank)
-            after = queue.by_operation.get(other) if queue and queue.ordered else None
-            if queue is None or after is None or not queue.knows(one.lane):
-                continue
-            before = queue.by_operation.get(one)
-            is_done = before is None and queue.last_numbers.get(one.lane, -1) >= one.number
-            if is_done or (before is not None and before.position < after.position):
-                return True
-        return False
 
     def _is_beside_all(self, rank: int, queue: DeviceQueue, launched: Launched) -> bool:
         """Whether the operation waits for none of what its rank launched before: it is the first of its lane, and
@@ -402,7 +376,8 @@ class Attendance:
 
 def open_collectives(timings: JobTimings) -> DeviceQueues | None:
     """What each rank of a recording never finished. There is a lane for each group and operation, and positions tell
-    nothing. None where nothing is left unfinished."""
+    nothing. What a rank left unfinished before what it came to later, as DDP's join() does, nobody waited for. None
+    where nothing is left unfinished."""
     collectives = timings.collectives
     if collectives is None or not len(timings.ranks):
         return None
@@ -412,50 +387,50 @@ def open_collectives(timings: JobTimings) -> DeviceQueues | None:
     if not len(rows):
         return None
     wanted = distinct(lanes[rows])
-    of_lanes = np.flatnonzero(known & np.isin(lanes, wanted))
-    reached = _Reached(collectives, of_lanes, np.searchsorted(wanted, lanes[of_lanes]), timings)
     names = [_lane(collectives, timings, place, int(lane)) for place, lane in enumerate(wanted)]
+    of_lanes = np.flatnonzero(known & np.isin(lanes, wanted))
+    came, last = _progress(collectives, of_lanes, np.searchsorted(wanted, lanes[of_lanes]))
     open_of: dict[int, list[Launched]] = {}
     for row, place in zip(rows.tolist(), np.searchsorted(wanted, lanes[rows]).tolist(), strict=True):
         column, number, op = (int(each[row]) for each in (collectives.column, collectives.seq, collectives.op))
-        if reached.came_to(place, column) <= number:
+        if came[place, column] <= number:
             launched = Launched(Operation(names[place], number), 0, op, True)
             open_of.setdefault(column, []).append(launched)
-    by_rank = {}
-    for column, rank in enumerate(timings.ranks.tolist()):
-        last = {names[place]: number for place, number in reached.last.get(column, {}).items()}
-        by_rank[rank] = DeviceQueue(tuple(open_of.get(column, ())), ordered=False, last_numbers=last)
+    last_of: dict[int, dict[Lane, int]] = {}
+    for (place, column), number in last.items():
+        last_of.setdefault(column, {})[names[place]] = number
+    by_rank = {
+        rank: DeviceQueue(tuple(open_of.get(column, ())), ordered=False, last_numbers=last_of.get(column, {}))
+        for column, rank in enumerate(timings.ranks.tolist())
+    }
     return DeviceQueues(tuple(_group(collectives, timings, int(lane)) for lane in wanted), by_rank)
 
 
-class _Reached:
-    """How far each rank (column) came in each lane (its place). `last`: the last number that it came to, by column."""
+def finished_by_all(collectives: Collectives, rows: NDArray[np.int64], places: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The last number of each lane to which all members came, as somebody finished it who could not without them; -1
+    of none. `places`: of the lanes of these rows."""
+    newest = np.full(int(places.max(initial=-1)) + 1, -1, np.int64)
+    done = np.isfinite(collectives.end[rows]) & np.isin(collectives.op[rows], tuple(NEEDS_ALL))
+    np.maximum.at(newest, places[done], collectives.seq[rows][done])
+    return newest
 
-    def __init__(
-        self, collectives: Collectives, rows: NDArray[np.int64], places: NDArray[np.int64], timings: JobTimings
-    ) -> None:
-        width = len(timings.ranks)
-        keys, inverse = np.unique(places * width + collectives.column[rows], return_inverse=True)
-        last, done = np.full(len(keys), -1, np.int64), np.full(len(keys), -1, np.int64)
-        np.maximum.at(last, inverse, collectives.seq[rows])
-        finished = np.isfinite(collectives.end[rows])
-        np.maximum.at(done, inverse[finished], collectives.seq[rows][finished])
-        newest = np.full(int(places.max()) + 1, -1, np.int64)
-        for_all = finished & np.isin(collectives.op[rows], tuple(NEEDS_ALL))
-        np.maximum.at(newest, places[for_all], collectives.seq[rows][for_all])
-        of_lane, column = np.divmod(keys, width)
-        came = np.maximum(done, newest[of_lane])
-        self._came: dict[int, int] = dict(zip(keys.tolist(), came.tolist(), strict=True))
-        self._width = width
-        self.last: dict[int, dict[int, int]] = {}
-        numbers = np.maximum(last, came).tolist()
-        for place, rank, number in zip(of_lane.tolist(), column.tolist(), numbers, strict=True):
-            self.last.setdefault(rank, {})[place] = number
 
-    def came_to(self, place: int, column: int) -> int:
-        """The last number of the lane that the rank finished, or that another did who could not without it. What it
-        left unfinished before that, as DDP's join() does, nobody waited for."""
-        return self._came[place * self._width + column]
+Numbers = dict[tuple[int, int], int]
+"""A number for each lane (its place) and rank (its column)."""
+
+
+def _progress(collectives: Collectives, rows: NDArray[np.int64], places: NDArray[np.int64]) -> tuple[Numbers, Numbers]:
+    """The last number that each rank finished in each lane, or that another did who could not without it; and the last
+    that it came to. `places`: of the lanes of these rows."""
+    columns = int(collectives.column.max()) + 1
+    keys, key = np.unique(places * columns + collectives.column[rows], return_inverse=True)
+    seq, finished = collectives.seq[rows], np.isfinite(collectives.end[rows])
+    last, came = np.full((2, len(keys)), -1, np.int64)
+    np.maximum.at(last, key, seq)
+    np.maximum.at(came, key[finished], seq[finished])
+    came = np.maximum(came, finished_by_all(collectives, rows, places)[keys // columns])
+    pairs = [divmod(each, columns) for each in keys.tolist()]
+    return dict(zip(pairs, came.tolist(), strict=True)), dict(zip(pairs, np.maximum(last, came).tolist(), strict=True))
 
 
 def _lanes(collectives: Collectives, timings: JobTimings) -> NDArray[np.int64]:

@@ -1,30 +1,65 @@
-"""The wait graph of a job that stands still, and the words for it: who stands in what, and who has yet to come. Pure.
+"""The wait graph of a job that stands still: who stands in what, since when, and who has yet to come. Pure.
 
-Three readers fill it: live_waits.py from the rows of ranks that live, and from where recordings say that they stood
-last; unfinished.py from the collectives of a recording that never ended, and from what dumps say that devices have yet
-to finish. Who is awaited and stands in nothing is at the root. Where all that are awaited stand in something
-themselves, some of them wait for one another in a circle.
+Three sources fill it: the rows of ranks that live, where recordings say that ranks stood last, which have the form of
+such rows, and, in unfinished.py, what recordings and dumps say that was never finished. Who is awaited and stands in
+nothing is at the root. Where all that are awaited stand in something themselves, some of them wait for one another in a
+circle.
+
+By the rows a rank waits when it has been inside a collective, a send or a receive for longer than steps take. It waits
+for the members of the group that have entered fewer collectives of that lane, or for its partner in the pair.
+Collectives that C++ called, as DDP's are, no hook sees in flight; torch's Flight Recorder counts those of the world.
+The thresholds are our own choices.
+
+Sends and receives match by pair and direction, whatever the process group: the nth send of A to B is the nth receive of
+B from A. No partner is reported missing where the two counts cannot be of the same messages: a rank was restarted, or
+hooked after its first messages, or receives from any rank.
 """
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Hashable, Iterable, Mapping, Sequence, Set
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any, Final, NamedTuple, TypeVar
 
 from msgspec import structs
 
 from laggard.kit.majority import grouped
-from laggard.kit.words import counted, ranks_text
-from laggard.locate.job_timings import JobTimings, RankState
+from laggard.kit.words import ranks_text, seconds_text
+from laggard.locate.job_timings import JobTimings, LastBeat, RankState
 from laggard.model import MAX_NAMED_RANKS, Culprit, Note
-from laggard.wire.ranks import BeatRow
+from laggard.rankfile.layout import LANE_COUNT
+from laggard.wire.ranks import BeatRow, GroupProgress, InFlight, LaneProgress
 
 Node = TypeVar("Node", bound=Hashable)
 
 SILENT_BEATS = 3.0
 """The number of missed beats, and a second more, after which a rank counts as silent: its process runs, but none of its
 threads does. Our own choice: one beat may be late, two in a row are not."""
+
+COUNTERPART = {"send": "recv", "recv": "send"}
+"""The operation of the partner when a rank sends, and when it receives."""
+
+ANY_RANK = -1
+"""The peer of a receive from any rank, of a group that was made by hand, and where an agent reports none."""
+
+WAITING_SECONDS = 1.0
+"""The time for which a rank must have been in a collective, besides WAITING_STEPS of the job's usual steps, to count as
+waiting."""
+WAITING_STEPS = 2.0
+WAITING_BESIDE_STOPPED_SECONDS = 0.5
+"""The same where there is no doubt what the wait is for: a process of the job is stopped, or others wait for this rank,
+as along a pipeline, in which each began to wait later than the one before it."""
+WAITING_UNTIMED_SECONDS = 20.0
+"""The same while no step is known: the first steps load data and compile."""
+
+THE_WORLD = "#0"
+"""The name of the world's process group: torch numbers them. Other groups' numbers differ from rank to rank and are not
+compared."""
+
+OF_THE_WORLD = "a collective of the world"
+MADE_BY_CPP = f"{OF_THE_WORLD} that C++ made, as DDP's"
+"""The text for a collective of which only the Flight Recorder tells."""
 
 
 class Standing(NamedTuple):
@@ -177,24 +212,301 @@ def circle_note(ranks: Iterable[int]) -> Note:
     return Note("deadlock", text, tuple(ordered[:MAX_NAMED_RANKS]))
 
 
-def unfinished_note(stuck: Sequence[int], standing: int, names: Sequence[str]) -> Note:
-    """The note on a job of which so many ranks stand in the last operations, of these `names`, to which all came;
-    `stuck`: in the first of them."""
-    who = f"{counted(standing, 'rank')} never finished"
-    text = f"{who} what they launched; nothing tells for whom they wait"
-    if names:
-        text = (
-            f"{who} the last collectives, to which all came: {names[0]}{' and others' if len(names) > 1 else ''}; the "
-            "job was ended in them, or the network or a device among them stands still"
+class _Lane(NamedTuple):
+    """What ranks count together: an operation of a group, or the messages of one rank to another in any group."""
+
+    op: str
+    group: str = ""
+    source: int = ANY_RANK
+    target: int = ANY_RANK
+
+    @classmethod
+    def of(cls, rank: int, it: LaneProgress | InFlight) -> _Lane:
+        """The lane that `it` is of, which the rank reports."""
+        if it.op not in COUNTERPART:
+            return cls(it.op, it.group)
+        return cls("send", "", rank, it.peer) if it.op == "send" else cls("send", "", it.peer, rank)
+
+
+class Departure(NamedTuple):
+    """A rank (its column) that left, the first collective that it never came to, for people, and the columns of those
+    that went on to that one or a later one. `members`: how many ranks the collective has, as far as they are seen."""
+
+    column: int
+    missed: str
+    waiting: frozenset[int]
+    members: int
+
+
+class Arrivals:
+    """How far each rank (its column) has come in each lane."""
+
+    def __init__(self, timings: JobTimings) -> None:
+        self._ranks = [int(rank) for rank in timings.ranks]
+        self._columns = {rank: column for column, rank in enumerate(self._ranks)}
+        self._states = timings.states
+        self._members = Members(timings)
+        self._entered: dict[_Lane, dict[int, int]] = {}
+        self._done: dict[tuple[_Lane, int], int] = {}
+        self._missing: dict[tuple[_Lane, int], frozenset[int]] = {}  # cached: all ranks that wait there ask for it
+        self._longest: dict[tuple[_Lane, int], float] = {}  # how long a rank has been in it, in seconds
+        for column, state in enumerate(timings.states):
+            for row in state.beat.lanes if state.beat else ():
+                lane = self._count(column, row, row.entered)
+                self._done[lane, column] = row.done + self._done.get((lane, column), 0)
+            if state.in_flight:
+                place = self._count(column, state.in_flight, state.in_flight.seq), state.in_flight.seq
+                self._longest[place] = max(state.in_flight.seconds, self._longest.get(place, 0.0))
+        self.point_to_point = any(lane.op == "send" for lane in self._entered)
+
+    def _count(self, column: int, it: LaneProgress | InFlight, count: int) -> _Lane:
+        lane = _Lane.of(self._ranks[column], it)
+        entered = self._entered.setdefault(lane, {})
+        entered[column] = max(entered.get(column, 0), count)
+        return lane
+
+    def standing(self, column: int, least: float) -> Standing | None:
+        """Where the rank waits; None where it does not, or for less than `least` seconds. The messages of a batch are
+        waited for together, and the live word is the last: if the partner has come to that, another in flight whose
+        partner has not."""
+        state, flight = self._states[column], self._states[column].in_flight
+        if not is_alive(state) or flight is None or flight.seconds < least:
+            return None
+        rows = state.beat.lanes if state.beat and flight.op in COUNTERPART else ()
+        batch = (
+            InFlight(row.op, row.group, row.entered, flight.seconds, row.peer)
+            for row in rows
+            if row.op in COUNTERPART and row.entered > row.done
         )
-    return Note("unfinished", text, ranks=tuple(sorted(stuck)[:MAX_NAMED_RANKS]))
+        at = next((each for each in (flight, *batch) if self._awaited(column, each)), flight)
+        missed = _operation_text(COUNTERPART.get(at.op, at.op), at.group, self._ranks[column])
+        return Standing(column, flight_text(at), missed, at.group, at.seq, at.seconds, self._awaited(column, at))
+
+    def _awaited(self, column: int, flight: InFlight) -> frozenset[int]:
+        """The ranks that live, or left with status 0, and had not come to `flight`, which the rank is in, when a rank
+        was in it already: members of the group, or the partner, that have entered fewer of the lane."""
+        place = lane, number = _Lane.of(self._ranks[column], flight), flight.seq
+        if place not in self._missing:
+            entered, begin = self._entered[lane], self._longest.get(place, flight.seconds)
+            behind = (member for member in self._members_of(lane) if entered.get(member, 0) < number)
+            self._missing[place] = frozenset(
+                member for member in behind if self._counts_since(member, begin) and self._is_sure(member, lane, begin)
+            )
+        found = self._missing[place]
+        return found - {column} if column in found else found
+
+    def _members_of(self, lane: _Lane) -> Set[int]:
+        if lane.op == "send":
+            return {self._columns[rank] for rank in (lane.source, lane.target) if rank in self._columns}
+        return self._entered[lane].keys() | self._members.of(lane.group)
+
+    def _counts_since(self, column: int, begin_seconds: float) -> bool:
+        """Whether the rank lives, and its counts are newer than a wait that began so many seconds ago; or it left, and
+        they are its last."""
+        state = self._states[column]
+        is_read = state.beat is not None and was_read_since(state, state.beat.age_seconds, begin_seconds)
+        return has_left(state) or (is_alive(state) and is_read)
+
+    def _is_sure(self, column: int, lane: _Lane, begin_seconds: float) -> bool:
+        """Whether the rank's count of a lane is of what others count there: not where a message of it may be from any
+        rank, where its rank file has no room for more lanes, and where more were done there than were begun here."""
+        entered, beat = self._entered[lane].get(column, 0), self._states[column].beat
+        if not entered and beat is not None and len(beat.lanes) >= LANE_COUNT:
+            return False
+        if lane.op != "send":
+            return True
+        anybody = (lane._replace(source=ANY_RANK), lane._replace(target=ANY_RANK))
+        if any(column in self._entered.get(each, {}) for each in anybody) or ANY_RANK in lane:
+            return False
+        # A beat from before the wait, after which nothing has come, is one of a rank that stands still.
+        stands = beat is not None and beat.age_seconds > begin_seconds
+        return stands or max(self._done.get((lane, other), 0) for other in self._members_of(lane)) <= entered
+
+    def departures(self, among: Set[int]) -> tuple[Departure, ...]:
+        """The ranks that left with status 0 while ranks of `among` went on to what these never came to, in the order of
+        their ends. How many of each lane ranks had entered counts, and not when they left: ranks that end one after the
+        other have entered equally many, and so have those of DDP's join()."""
+        ahead = {
+            lane: counts
+            for lane, entered in self._entered.items()
+            if (counts := {other: count for other, count in entered.items() if other in among})
+        }
+        found = []
+        for column, state in enumerate(self._states):
+            missed = (
+                [*self._missed(column, ahead), *self._missed_in_the_world(column, among)] if has_left(state) else []
+            )
+            if missed and state.end:
+                waiting = frozenset().union(*(each.waiting for each in missed))
+                found.append((state.end.at_seconds, missed[0]._replace(waiting=waiting)))
+        return tuple(departure for _, departure in sorted(found, key=lambda each: each[0]))
+
+    def _missed(self, column: int, ahead: Mapping[_Lane, Mapping[int, int]]) -> Iterator[Departure]:
+        for lane, entered in ahead.items():
+            own = self._entered[lane].get(column, 0)
+            waiting = frozenset(other for other, count in entered.items() if count > own)
+            members = self._members_of(lane) if waiting else ()
+            if column in members and self._is_sure(column, lane, math.inf):
+                yield Departure(column, f"{self._missed_text(column, lane)}, number {own + 1}", waiting, len(members))
+
+    def _missed_in_the_world(self, column: int, among: Set[int]) -> Iterator[Departure]:
+        waiting = frozenset(other for other in among if self._went_on_in_the_world(other, column))
+        if waiting:
+            yield Departure(column, OF_THE_WORLD, waiting, len(self._states))
+
+    def _missed_text(self, column: int, lane: _Lane) -> str:
+        if lane.op != "send":
+            return f"{lane.op} of {lane.group}"
+        return f"send to rank {lane.target}" if self._ranks[column] == lane.source else f"recv from rank {lane.source}"
+
+    def _went_on_in_the_world(self, column: int, left: int) -> bool:
+        """Whether a rank stands in a collective of the world that C++ made, which only torch's Flight Recorder tells
+        of, and to which the other did not come: that had entered no more than this one had finished."""
+        state, other = self._states[column], self._states[left]
+        groups = state.beat.groups if state.beat else ()
+        if not any(group.name == THE_WORLD and stands_in(group) for group in groups):
+            return False
+        lanes = (lane for lane, entered in self._entered.items() if left in entered and lane.op != "send")
+        counts = [self._entered[lane] for lane in lanes if len(self._members_of(lane)) == len(self._states)]
+        is_behind = all(entered[left] <= entered.get(column, 0) for entered in counts)
+        return bool(counts) and is_behind and next_step(other) <= next_step(state)
 
 
-def unseen_note(stuck: Sequence[int], name: str, unseen: Sequence[int], waiting: int) -> Note:
-    """The note on a hang at whose root may be a rank of which nothing is recorded. `stuck`: in the operation `name`."""
-    others = f"; {counted(waiting, 'rank')} wait in all" if waiting > len(stuck) else ""
-    text = (
-        f"{ranks_text(stuck)} never finished {name}, to which all came that are seen; nothing is recorded of "
-        f"{ranks_text(unseen)}, which may have died or hang{others}"
-    )
-    return Note("unseen_ranks", text, ranks=tuple(sorted(unseen)[:MAX_NAMED_RANKS]))
+def was_read_since(state: RankState, age_seconds: float, begin_seconds: float) -> bool:
+    """Whether a reading of the rank, `age_seconds` old when its agent was asked, is newer than a wait that began
+    `begin_seconds` ago. Where it is not, the rank may have come since; not so where none of its threads runs."""
+    return state.stopped or is_silent(state) or age_seconds + state.asked_seconds_ago <= begin_seconds
+
+
+def find_waits(timings: JobTimings, step_seconds: float | None, stopped: frozenset[int]) -> dict[int, Standing]:
+    """All waits, by column: first what the hook reports, and for ranks that are in none of its collectives what torch
+    reports. `step_seconds`: how long the job's steps usually take, None where that is not known. `stopped`: the columns
+    of living processes that the kernel calls so."""
+    least = least_seconds(step_seconds)
+    at_once = min(least, WAITING_BESIDE_STOPPED_SECONDS)
+    if not any(_stands_still(state, at_once if stopped else least) for state in timings.states):
+        return {}
+    arrivals = Arrivals(timings)
+    found: dict[int, Standing] = {}
+    newest = [
+        each
+        for column in range(len(timings.states))
+        if column not in stopped and (each := arrivals.standing(column, at_once if stopped else least))
+    ]
+    while newest:  # whom others wait for may wait in turn, for less long so far
+        found.update((each.rank, each) for each in newest)
+        awaited = frozenset().union(*{each.awaited for each in newest}) - found.keys() - stopped
+        in_turn = (arrivals.standing(column, WAITING_BESIDE_STOPPED_SECONDS) for column in sorted(awaited))
+        newest = [each for each in in_turn if each and each.awaited]
+    if arrivals.point_to_point:  # the Flight Recorder may count them with the rest
+        return found
+    if any(each.awaited for each in found.values()):
+        return found | _beside_in_the_world(timings, found, least)
+    return _waits_by_flight_recorder(timings, least, stopped) | found
+
+
+def flight_text(flight: InFlight) -> str:
+    """The operation that a rank is in, for people: `all_reduce of dp:0-3`, `recv of pp:0-3 from rank 1`."""
+    return _operation_text(flight.op, flight.group, flight.peer)
+
+
+def where_text(at: RankState | LastBeat, step: int) -> Iterator[str]:
+    """A sentence on where a rank stands, none where nothing tells: `it is in backward of step 7`, `it is in all_reduce
+    of dp:0-3, number 63, for 86 s`."""
+    if at.in_flight:
+        yield f"it is {_inside_text(at.in_flight)}"
+    elif at.phase:
+        yield f"it is in {at.phase} of step {step}"
+
+
+def stood_text(last: LastBeat) -> str:
+    """Where a rank stood last, for people: `in all_reduce of dp:0-3, number 63, for 86 s`, `in backward for 87 s`."""
+    if last.in_flight:
+        return _inside_text(last.in_flight)
+    return f"in {last.phase} for {seconds_text(last.quiet_seconds)}" if last.phase else "outside of any phase"
+
+
+def _inside_text(flight: InFlight) -> str:
+    return f"in {flight_text(flight)}, number {flight.seq}, for {seconds_text(flight.seconds)}"
+
+
+def _operation_text(op: str, group: str, peer: int) -> str:
+    if op not in COUNTERPART or peer == ANY_RANK:
+        return f"{op} of {group}"
+    return f"{op} of {group} {'to' if op == 'send' else 'from'} rank {peer}"
+
+
+def least_seconds(step_seconds: float | None) -> float:
+    """The shortest time in a collective, in seconds, that counts as a wait."""
+    if step_seconds is None:
+        return WAITING_UNTIMED_SECONDS
+    return max(WAITING_SECONDS, WAITING_STEPS * step_seconds)
+
+
+def _stands_still(state: RankState, least: float) -> bool:
+    if state.in_flight and state.in_flight.seconds >= least:
+        return True
+    groups = state.beat.groups if state.beat is not None else ()
+    return bool(groups) and any(group.seconds >= least for group in groups)
+
+
+def _beside_in_the_world(timings: JobTimings, waits: Mapping[int, Standing], least: float) -> dict[int, Standing]:
+    """Where the ranks stand which others wait for in a collective of the world, although they stand in the world's
+    collective of the same number or a later one, which C++ made: they came, called something else, and wait for these
+    in turn."""
+    members = Members(timings)
+    numbers = {column: group.enqueued for column in waits if (group := in_the_world(timings.states[column]))}
+    found: dict[int, Standing] = {}
+    for column, number in numbers.items():
+        wait = waits[column]
+        if "#" in wait.group or len(members.of(wait.group)) < len(timings.states):
+            continue
+        for other in wait.awaited - waits.keys():
+            state, group = timings.states[other], in_the_world(timings.states[other])
+            may_stand = is_alive(state) and state.in_flight is None and group is not None and stands_in(group)
+            if may_stand and group is not None and group.enqueued >= number and group.seconds >= least:
+                awaited = frozenset(each for each in numbers if waits[each].group == wait.group)
+                place = wait.group, group.enqueued, group.seconds, awaited
+                found[other] = Standing(other, MADE_BY_CPP, MADE_BY_CPP, *place)
+    return found
+
+
+def _waits_by_flight_recorder(timings: JobTimings, least: float, stopped: frozenset[int]) -> dict[int, Standing]:
+    """The waits in collectives that are called from C++. The ranks that are furthest wait where all of them had stood
+    still when torch was asked and others have not arrived, or where their own collective is not done. How long ago
+    torch was asked counts for nothing: the ranks may have moved since."""
+    states = timings.states
+    members = {
+        column: group
+        for column, state in enumerate(states)
+        if is_alive(state) and (group := in_the_world(state)) is not None
+    }
+    newest = max((group.enqueued for group in members.values()), default=-1)
+    behind = {column for column, group in members.items() if group.enqueued < newest}
+    running = {column: group for column, group in members.items() if column not in behind | stopped}
+    if any(group.seconds < least for group in running.values()):
+        return {}
+    begin = max((_asked(states[column]) + group.seconds for column, group in running.items()), default=0.0)
+    awaited = frozenset(column for column in behind if was_read_since(states[column], _asked(states[column]), begin))
+    return {
+        column: Standing(column, OF_THE_WORLD, OF_THE_WORLD, THE_WORLD, newest, group.seconds, awaited)
+        for column, group in running.items()
+        if awaited or stands_in(group)
+    }
+
+
+def in_the_world(state: RankState) -> GroupProgress | None:
+    """The world's progress as torch reported it; None where it is not known when that was."""
+    if state.beat is None or state.beat.groups_age_seconds is None:
+        return None
+    return next((group for group in state.beat.groups if group.name == THE_WORLD), None)
+
+
+def stands_in(group: GroupProgress) -> bool:
+    """Whether the rank's last collective of the group is not done."""
+    return 0 <= group.completed < group.enqueued
+
+
+def _asked(state: RankState) -> float:
+    """The seconds since torch was asked."""
+    return state.beat.groups_age_seconds or 0.0 if state.beat else 0.0
