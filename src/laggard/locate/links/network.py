@@ -23,7 +23,6 @@ from laggard.locate.links.raised import (
     BY_BLOCKED,
     BY_EQUALS,
     BY_FASTEST,
-    MIN_COST,
     MIN_COST_AT_TIMES,
     NOTHING_RAISED,
     Change,
@@ -37,7 +36,7 @@ from laggard.locate.medians import median, middle
 from laggard.locate.partial_verdict import NOTHING_FOUND, PartialVerdict
 from laggard.locate.slow.replay import TOLERANCE, Replay
 from laggard.locate.slow.steps import Steps, node_numbers
-from laggard.locate.slow.tested import confidence
+from laggard.locate.slow.tested import MIN_COST, confidence
 from laggard.model import MAX_NAMED_RANKS, Culprit, Note
 
 MAX_PLACES: Final = 4

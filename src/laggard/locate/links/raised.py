@@ -19,7 +19,6 @@ from laggard.locate.job_timings import Floats
 from laggard.locate.links.channels import ROUND_TRIP_ROLE, Category, Channel, Ways
 from laggard.locate.medians import (
     MAD_TO_SIGMA,
-    MEDIAN_ERROR,
     deviation,
     last_axis_median,
     median,
@@ -27,8 +26,10 @@ from laggard.locate.medians import (
     middle,
     others_median,
 )
-from laggard.locate.slow.significance import STANDARD_ERRORS, slowdown
+from laggard.locate.slow.noise import Noise, Spread, Where, blocks_of, joined_blocks, spread_of
+from laggard.locate.slow.ranks import MIN_KNOWN
 from laggard.locate.slow.steps import MIN_STEPS, Steps
+from laggard.locate.slow.tested import ERRORS, MIN_COST, MOST, segment
 from laggard.locate.step_tables import over_phases
 
 MIN_CHANNELS = 3
@@ -60,6 +61,9 @@ it."""
 
 MAX_LESS_WORK = 0.25
 """The share of the time for which a group is blocked longer than equal ones by which its members may do less work."""
+
+
+_NO_SPREAD: Final = Spread()
 
 
 class Raised(NamedTuple):
@@ -168,17 +172,32 @@ def _compared_with(category: Category, question: Question) -> tuple[Floats, NDAr
 def _slower(
     category: Category, usual: Floats, others: NDArray[np.intp], steps: Steps, ratio: float
 ) -> dict[int, Raised]:
-    """The channels of a category, by place, that are slower than `usual` [S, K], by the test that ranks are put to."""
-    excess = category.least - usual
+    """The channels of a category, by place, that are slower than `usual` [S, K] from some step on. What has ended is
+    told by other steps."""
+    step = median(steps.duration)
+    excess = (category.least - usual) / step
+    level = median_over_steps(excess[-2 * MIN_STEPS :])
     found = {}
-    for place in np.flatnonzero(median_over_steps(excess) > CHANNEL_COST_RATIO / 2 * middle(steps.duration)).tolist():
-        beside = others[others != place]
-        spread = deviation(median_over_steps(category.most[:, beside] - usual[:, place, None]))
-        slow = slowdown(excess[:, place], steps.duration, excess[:, beside], spread, CHANNEL_COST_RATIO)
-        now, due = median(category.least[:, place]), median(usual[:, place])
-        if slow is not None and slow.excess >= (ratio - 1) * due:
-            found[place] = Raised(now, due, slow.excess, slow.margin, slow.since)
+    for place in np.flatnonzero(level > CHANNEL_COST_RATIO).tolist():
+        known = np.flatnonzero(np.isfinite(excess[:, place]))
+        part = segment(excess[known, place], level[place])
+        if part.end - part.begin < MIN_KNOWN or part.end <= len(known) - MIN_STEPS:
+            continue
+        begin = int(known[part.begin]) if part.begin else 0
+        now, due, longer = (median(series[begin:, place]) for series in (category.least, usual, excess))
+        spread = spread_of(median_over_steps(excess[begin:, others[others != place]]))
+        chance = _chance(excess[:, place], np.arange(len(excess)) >= begin, spread) * len(category.channels) / ERRORS
+        if chance <= 1 and longer >= max(CHANNEL_COST_RATIO, (ratio - 1) * due / step):
+            found[place] = Raised(now, due, longer * step, 2 - math.log10(max(chance, 1e-99)), begin)
     return found
+
+
+def _chance(series: Floats, active: NDArray[np.bool_], spread: Spread = _NO_SPREAD) -> float:
+    """How likely noise makes a series [S] that is usually 0, in step times, as much longer in the steps that are
+    `active` [S]. `spread`: that of equal channels."""
+    before, now = (series[those & np.isfinite(series), None] for those in (~active, active))
+    noise = Noise(joined_blocks([blocks_of(before), blocks_of(now)]), Where(len(now), len(before)), spread)
+    return noise.chances(median(now), median(before) if len(before) else 0.0).ever
 
 
 def _work_as_much(ways: Ways, category: Category, place: int, raised: Raised, steps: Steps) -> bool:
@@ -197,9 +216,6 @@ def _work_as_much(ways: Ways, category: Category, place: int, raised: Raised, st
 CHANGE_SIGMAS = 4.0
 """Standard deviations by which the ranks of the steps' lengths differ before and after a change. It only finds the
 step: by how much the steps became longer has a test of its own. The ablation decides by it."""
-
-MIN_COST = 0.01
-"""The least share of the time that a slow link costs: what costs less is worth less than looking for it."""
 
 MIN_COST_AT_TIMES = 0.03
 """The same of what comes again and again. Processes without a GPU that a quota stopped for moments had three in a
@@ -261,15 +277,15 @@ def _between_two_steps(steps: Steps, own: Floats) -> Iterator[Change]:
         return
     before = (place < since) | (place >= until)
     excess = steps.duration - median(steps.duration[before])
-    found = slowdown(excess[:until], steps.duration[:until], np.empty((len(excess[:until]), 0)), 0.0, MIN_COST)
-    if found is None:
-        return
-    begin = max(found.since, MIN_STEPS) if since else 0  # by how long they are; ranks alone tell it less exactly
+    level = median(excess[~before])
+    begin = max(segment(excess, level).begin, MIN_STEPS) if since else 0  # ranks alone tell it less exactly
     active, lasts = (place >= begin) & (place < until), until > place[-1]
     rise = median_over_steps(own[active]) - median_over_steps(own[~active])
-    if np.nan_to_num(rise).max(initial=0.0) <= OWN_SHARE * median(excess[active]):
+    is_own = np.nan_to_num(rise).max(initial=0.0) > OWN_SHARE * median(excess[active])
+    if not is_own and _chance(excess / median(steps.duration), active) <= ERRORS:
         cost = excess[active].sum() / steps.duration[begin if lasts else 0 :].sum()
-        yield Change(active, ~active, float(cost), lasts, MIN_COST, since > 0)
+        if cost >= MIN_COST:
+            yield Change(active, ~active, float(cost), lasts, MIN_COST, since > 0)
 
 
 def _again_and_again(steps: Steps, own: Floats) -> Iterator[Change]:
@@ -319,17 +335,10 @@ def raised_in(ways: Ways, steps: Steps, change: Change) -> Findings:
 
 
 def _longer_in(series: Floats, floor: float, change: Change) -> Raised | None:
-    usual, now = (median(series[those]) for those in (change.usual, change.active))
-    least = max(floor, TRANSFER_RATIO * usual, _error(series, change))
-    if not now - usual > least:
+    """Longer in most of the steps of the change, and in few of the others."""
+    before, after = (series[those & np.isfinite(series)] for those in (change.usual, change.active))
+    usual, now = median(before), median(after)
+    least, half = max(floor, TRANSFER_RATIO * usual), (usual + now) / 2
+    if not now - usual > least or (after > half).mean() <= MOST or (before < half).mean() <= MOST:
         return None
     return Raised(now, usual, now - usual, (now - usual) / least, int(change.active.argmax()))
-
-
-def _error(series: Floats, change: Change) -> float:
-    """STANDARD_ERRORS of the difference of the medians in the usual steps and in the others."""
-    parts = [series[those] for those in (change.usual, change.active)]
-    variances = [
-        (MEDIAN_ERROR * MAD_TO_SIGMA * deviation(part)) ** 2 / max(1, int(np.isfinite(part).sum())) for part in parts
-    ]
-    return STANDARD_ERRORS * math.sqrt(sum(variances))
