@@ -18,10 +18,12 @@ from laggard.kit.majority import grouped
 from laggard.locate.job_timings import JobTimings
 from laggard.locate.links.channels import Channel
 from laggard.locate.links.raised import Findings
+from laggard.locate.medians import distinct
 from laggard.locate.slow.steps import node_numbers
 
 MISFIT_SHARE: Final = 0.25
-"""The share of the channels through a place that may be fast. The ablation decides by it."""
+"""The share of the channels through a place that may be fast, and that of what is raised which places may leave
+unexplained. The ablation decides by it."""
 
 ROUNDING_TOLERANCE: Final = 1e-9
 """The relative difference below which sums differ by rounding alone."""
@@ -104,13 +106,14 @@ def _places(timings: JobTimings, channels: Sequence[Channel], found: Findings) -
     through = _by_column(channels)
     raised = frozenset(found.raised)
     suspects = sorted({column for number in raised & crossing for column in channels[number].columns})
-    for column in suspects:
-        yield Place("adapter", (column,), through[column] & crossing)
-    for node in sorted({int(machine[column]) for column in suspects}):
-        columns = np.flatnonzero(machine == node).tolist()
-        yield Place("machine", tuple(columns), _union(through, columns) & crossing)
+    for kind, number in (("adapter", np.arange(len(machine))), ("machine", machine), ("rail", _local(machine))):
+        for each in distinct(number[suspects]).tolist():
+            columns = np.flatnonzero(number == each).tolist()
+            over = _union(through, columns) & crossing
+            # what all transfers between machines go through is no rail but the network
+            if kind != "rail" or over != crossing:
+                yield Place(kind, tuple(columns), over)
     yield from _ways(channels, raised & crossing, crossing, on)
-    yield from _rails(machine, through, crossing, suspects)
     rings = _rings(channels, crossing, machine)
     for node in sorted({min(on[number]) for number in raised - crossing}):
         columns = np.flatnonzero(machine == node).tolist()
@@ -157,22 +160,12 @@ def _ways(
             yield Place("way" if len(machines) == 2 else "among", tuple(columns), frozenset(numbers))
 
 
-def _rails(
-    machine: NDArray[np.int64],
-    through: Mapping[int, frozenset[int]],
-    crossing: frozenset[int],
-    suspects: Sequence[int],
-) -> Iterator[Place]:
-    """The adapters of the same number in all machines, taken to be those of the ranks of that place on their machine.
-    What all transfers between machines go through is no rail but the network, as where each machine has one rank."""
+def _local(machine: NDArray[np.int64]) -> NDArray[np.int64]:
+    """[R]: the place of each rank on its machine. Adapters of the same place, in all machines, are a rail."""
     order = np.argsort(machine, kind="stable")
     local = np.empty(len(machine), np.int64)
     local[order] = np.arange(len(machine)) - np.searchsorted(machine[order], machine[order])
-    for number in sorted({int(local[column]) for column in suspects}):
-        columns = np.flatnonzero(local == number).tolist()
-        rail = _union(through, columns) & crossing
-        if rail != crossing:
-            yield Place("rail", tuple(columns), rail)
+    return local
 
 
 def _switches(
