@@ -32,7 +32,6 @@ from laggard.locate.links.raised import (
     raised_in,
 )
 from laggard.locate.medians import median, middle
-from laggard.locate.partial_verdict import PartialVerdict
 from laggard.locate.slow.host_facts import as_slow_host
 from laggard.locate.slow.replay import TOLERANCE, Replay
 from laggard.locate.slow.steps import Steps, node_numbers
@@ -78,16 +77,15 @@ def in_network(timings: JobTimings, steps: Steps, is_slow: bool, slow: Sequence[
     ways = ways_of(timings, steps.numbers) or Ways((), ())
     job = _Job(timings, steps, ways)
     found = _by_equals(job, not (is_slow or slow or timings.hidden_by))
-    told = _moved_by_cpus(timings, found.culprits, slow)
+    told = _moved_by_cpus(timings, found.links, slow)
     if told.hosts or told.links or slow or timings.hidden_by:
         return told
-    answers = [_in_change(job, change) for change in changes(steps)]
-    answers.append(InNetwork(notes=found.notes, doubted=bool(found.notes)))
+    answers = [*(_in_change(job, change) for change in changes(steps)), found._replace(links=())]
     named = (each for each in answers if each.hosts or each.links)
     return next(named, next((each for each in answers if each.notes), InNetwork()))
 
 
-def _by_equals(job: _Job, alone: bool) -> PartialVerdict:
+def _by_equals(job: _Job, alone: bool) -> InNetwork:
     """The places that are slow beside equal ones, by the first question that raises any channel; a note where none
     covers what is raised."""
     questions = (raised_among(job.ways, job.steps, question) for question in (BY_EQUALS, BY_FASTEST, BY_BLOCKED))
@@ -96,11 +94,11 @@ def _by_equals(job: _Job, alone: bool) -> PartialVerdict:
     messages = ways_of_messages(job.timings, job.steps.numbers) if alone and not links else None
     if messages is not None:
         links = _culprits(job._replace(ways=messages), raised_among(messages, job.steps, BY_FASTEST))
-    if links or not found.raised or _explained(job, found, MAX_PLACES):
-        return PartialVerdict(links)
-    cost = max(each.excess for each in found.raised.values()) / middle(job.steps.duration)
+    cost = max((each.excess for each in found.raised.values()), default=0.0) / middle(job.steps.duration)
+    if links or cost < MIN_COST_AT_TIMES or _explained(job, found, MAX_PLACES):
+        return InNetwork(links=links)
     text = f"{'; '.join(_lines(job, found.raised, None))}: {_NO_PLACE}"
-    return PartialVerdict(notes=(Note(SLOW_TRANSFERS, text),) if cost >= MIN_COST_AT_TIMES else ())
+    return InNetwork(notes=(Note(SLOW_TRANSFERS, text),), doubted=True)
 
 
 def _culprits(job: _Job, found: Findings) -> tuple[Culprit, ...]:
@@ -138,7 +136,7 @@ def _saved(job: _Job, found: Findings, place: Explanation) -> float:
     longer the slowest channel takes."""
     raised = {number: found.raised[number] for number in place.explained}
     since = min(each.since for each in raised.values())
-    saved = None if _is_of_round_trips(job, raised) else replayed(job.timings, job.steps, job.ways.channels, raised)
+    saved = None if _is_of_round_trips(job, raised) else replayed(job, raised)
     longer = max(each.excess for each in raised.values()) / middle(job.steps.duration[since:])
     return longer if saved is None else saved
 
@@ -148,36 +146,30 @@ def _is_of_round_trips(job: _Job, raised: Collection[int]) -> bool:
     return any(job.ways.channels[number].role == ROUND_TRIP_ROLE for number in raised)
 
 
-def replayed(
-    timings: JobTimings, steps: Steps, channels: Sequence[Channel], raised: Mapping[int, Raised]
-) -> float | None:
+def replayed(job: _Job, raised: Mapping[int, Raised]) -> float | None:
     """The share of the step time that is saved where transfers through the raised channels take as long as they should;
     None where what was recorded cannot be replayed."""
-    replay = Replay.of(timings, steps, min(each.since for each in raised.values()))
-    if replay is None or timings.collectives is None:
+    replay = Replay.of(job.timings, job.steps, min(each.since for each in raised.values()))
+    if replay is None or job.timings.collectives is None:
         return None
-    now, recorded = replay.seconds(()), replay.recorded_seconds(steps)
+    now, recorded = replay.seconds(()), replay.recorded_seconds(job.steps)
     if not abs(now - recorded) <= TOLERANCE * recorded:
         return None
-    shares = _shares(timings, timings.collectives, channels, raised, replay.rows)
+    shares = _shares(job, job.timings.collectives, raised, replay.rows)
     return float(np.clip((now - replay.with_transfers(shares).seconds(())) / max(now, recorded), 0.0, 1.0))
 
 
 def _shares(
-    timings: JobTimings,
-    collectives: Collectives,
-    channels: Sequence[Channel],
-    raised: Mapping[int, Raised],
-    rows: NDArray[np.int64],
+    job: _Job, collectives: Collectives, raised: Mapping[int, Raised], rows: NDArray[np.int64]
 ) -> NDArray[np.float64]:
     """[M]: of the meetings of which `rows` [M] are records, the share of its time that each should take."""
-    groups = {channels[number].group: 1 / each.ratio for number, each in raised.items() if channels[number].group}
-    pairs = {channels[number].columns: 1 / each.ratio for number, each in raised.items() if not channels[number].group}
-    found = np.array([groups.get(group.name, 1.0) for group in collectives.groups])[collectives.group[rows]]
-    column, peer = collectives.column[rows], np.searchsorted(timings.ranks, collectives.peer[rows])
+    channels = job.ways.channels
+    shares = {channels[it].group or channels[it].columns: 1 / each.ratio for it, each in raised.items()}
+    found = np.array([shares.get(group.name, 1.0) for group in collectives.groups])[collectives.group[rows]]
+    column, peer = collectives.column[rows], np.searchsorted(job.timings.ranks, collectives.peer[rows])
     for place in np.flatnonzero(collectives.peer[rows] >= 0).tolist():
         ends = int(column[place]), int(peer[place])
-        found[place] = pairs.get(ends if collectives.op[rows[place]] == SEND else ends[::-1], 1.0)
+        found[place] = shares.get(ends if collectives.op[rows[place]] == SEND else ends[::-1], 1.0)
     return found
 
 

@@ -56,9 +56,6 @@ CHANNEL_COST_RATIO = 0.0025
 """The least share of the step by which a single channel is longer; a step has several in a row. The ablation decides by
 it."""
 
-MAX_COMPARED: Final = 32
-"""The most equal channels whose noise is looked at."""
-
 _NO_SPREAD: Final = Spread()
 
 
@@ -183,25 +180,19 @@ def _slower(
             continue
         begin = int(known[part.begin]) if part.begin else 0
         now, due, longer = (median(series[begin:, place]) for series in (category.least, usual, excess))
-        beside = others[others != place]
-        beside = beside[:: max(1, len(beside) // MAX_COMPARED)]
-        spread = spread_of(median_over_steps(excess[begin:, beside]))
-        chance = _chance(excess[:, [place, *beside]], np.arange(len(excess)) >= begin, longer, spread)
-        chance *= len(category.channels) / ERRORS
+        spread = spread_of(median_over_steps(excess[begin:, others[others != place]]))
+        chance = _chance(excess[:, place], np.arange(len(excess)) >= begin, spread) * len(category.channels) / ERRORS
         if chance <= 1 and longer >= max(CHANNEL_COST_RATIO, (ratio - 1) * due / step):
             found[place] = Raised(now, due, longer * step, 2 - math.log10(max(chance, 1e-99)), begin)
     return found
 
 
-def _chance(series: Floats, active: NDArray[np.bool_], level: float, spread: Spread = _NO_SPREAD) -> float:
-    """How likely noise gives the first of `series` [S, N], which are usually 0, such a level in the steps that are
-    `active` [S], all in step times. `spread`: that of the levels of the others. The noise is that of most: what comes
-    and goes in one is none."""
-    series = np.where(np.isfinite(series), series, np.nan_to_num(median_over_steps(series)))
-    blocks = joined_blocks([blocks_of(series[those]) for those in (~active, active)])
-    before = int((~active).sum())
-    noise = Noise(blocks, Where(len(series) - before, before), spread)
-    return noise.chances(level, median(series[~active, 0]) if before else 0.0).ever
+def _chance(series: Floats, active: NDArray[np.bool_], spread: Spread = _NO_SPREAD) -> float:
+    """How likely noise makes a series [S] that is usually 0, in step times, as much longer in the steps that are
+    `active` [S]. `spread`: that of equal channels."""
+    before, now = (series[those & np.isfinite(series), None] for those in (~active, active))
+    noise = Noise(joined_blocks([blocks_of(before), blocks_of(now)]), Where(len(now), len(before)), spread)
+    return noise.chances(median(now), median(before) if len(before) else 0.0).ever
 
 
 # When did the steps become longer, or which of them are, by time that no rank's own work explains?
@@ -273,8 +264,7 @@ def _between_two_steps(steps: Steps, own: Floats) -> Iterator[Change]:
     active, lasts = (place >= begin) & (place < until), until > place[-1]
     rise = median_over_steps(own[active]) - median_over_steps(own[~active])
     is_own = np.nan_to_num(rise).max(initial=0.0) > OWN_SHARE * median(excess[active])
-    step = median(steps.duration)
-    if not is_own and _chance(excess[:, None] / step, active, median(excess[active]) / step) <= ERRORS:
+    if not is_own and _chance(excess / median(steps.duration), active) <= ERRORS:
         cost = excess[active].sum() / steps.duration[begin if lasts else 0 :].sum()
         if cost >= MIN_COST:
             yield Change(active, float(cost), lasts, since > 0)
