@@ -157,7 +157,6 @@ LINKS: Final = (
     Rule("place: switch", "links.places:_switches", "()"),
     Rule("place: within a machine", "links.places:_places", "()",
          "sorted({min(on[number]) for number in raised - crossing})"),
-    Rule("place: rings through a machine", "links.places:_rings", "defaultdict(frozenset)"),
     Rule("place: group", "links.places:_places", "()", "sorted(raised)"),
     Rule("moved by CPUs", "links.network:_moved_by_cpus", "InNetwork(links=tuple(links))"),
     Rule("moved by CPUs: the host in place", "links.network:_host_of", "None"),

@@ -62,7 +62,8 @@ class Transfers:
     least: Times
 
 
-_NO_TRANSFERS = Transfers(*[np.zeros(0, np.int64)] * 4, np.zeros(0), np.zeros(0))
+_NONE = np.zeros(0, np.int64)
+_NO_TRANSFERS = Transfers(_NONE, _NONE, _NONE, _NONE, np.zeros(0), np.zeros(0))
 
 
 class Category(NamedTuple):

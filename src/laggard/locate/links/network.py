@@ -41,10 +41,6 @@ from laggard.model import MAX_NAMED_RANKS, Culprit, Note
 MAX_PLACES: Final = 4
 """The most places that are named at once."""
 
-MIN_COST_SHARE: Final = 0.3
-"""The share of the largest excess from which on a channel counts as raised itself: waiting for a slow link shows in
-what its ends do elsewhere. The ablation decides by it."""
-
 MAX_TOLD_RATIO: Final = 1000.0
 """The largest ratio that is told: equal transfers may take next to no time where they hide behind work."""
 
@@ -118,8 +114,7 @@ def _culprits(job: _Job, found: Findings) -> tuple[Culprit, ...]:
 
 def _explained(job: _Job, found: Findings, most: int) -> list[Explanation]:
     """The places that explain what is raised, the one that explains most first; none where they leave too much."""
-    largest = max((each.excess for each in found.raised.values()), default=0.0)
-    left = {number: each for number, each in found.raised.items() if each.excess >= MIN_COST_SHARE * largest}
+    left = dict(found.raised)
     whole = sum(each.excess for each in left.values())
     places = list[Explanation]()
     while left and len(places) < most:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from laggard.kit.constants import PHASES, SCRIPT_PHASES
 from laggard.locate.job_timings import Floats
-from laggard.locate.links.channels import ROUND_TRIP_ROLE, Category, Channel, Ways
+from laggard.locate.links.channels import Category, Channel, Ways
 from laggard.locate.medians import (
     MAD_TO_SIGMA,
     deviation,
@@ -112,7 +112,7 @@ def raised_among(ways: Ways, steps: Steps, question: Question) -> Findings:
     """The channels that are slower than equal ones, for any operation and size."""
     told = []
     for category in ways.categories:
-        if len(category.channels) > 1 and _is_asked(ways.channels[category.channels[0]], question):
+        if len(category.channels) > 1:
             ratio = question.ratio if len(category.channels) >= MIN_CHANNELS else question.of_few
             most = category.least if question.blocked else category.most
             usual, others = _compared_with(most, question)
@@ -148,11 +148,6 @@ def _without_ways_back(found: Findings, channels: Sequence[Channel]) -> Findings
     pass."""
     ends = {frozenset(channels[number].columns) for number in found.raised}
     return found._replace(fast=frozenset(it for it in found.fast if frozenset(channels[it].columns) not in ends))
-
-
-def _is_asked(channel: Channel, question: Question) -> bool:
-    """Round trips hold time in queues as well, which differs between stages: the fastest of them are no measure."""
-    return bool(channel.group) if question.blocked else not (question.fastest and channel.role == ROUND_TRIP_ROLE)
 
 
 def _compared_with(most: Floats, question: Question) -> tuple[Floats, NDArray[np.intp]]:
