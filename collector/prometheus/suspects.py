@@ -24,7 +24,7 @@ from laggard.kit.constants import PHASES
 from laggard.kit.words import counted, listed, phase_text, ranks_text, step_times_text
 from laggard.locate.medians import median
 from laggard.locate.partial_verdict import PartialVerdict
-from laggard.locate.slow.significance import SLOW_RATIO
+from laggard.locate.slow.tested import MIN_COST
 from laggard.model import MAX_NAMED_RANKS, Culprit, Note
 
 MAX_RANKS = 64
@@ -103,7 +103,7 @@ MAX_UNSCREENED_RANKS = 2048
 MAX_CANDIDATES = 1024
 PEER_RANKS = 512
 
-MIN_EXCESS_RATIO = SLOW_RATIO / 2
+MIN_EXCESS_RATIO = MIN_COST
 """The share of the step by which a rank has to exceed the median in half of the time to be looked at: all that are slow
 enough to be accused do."""
 

@@ -18,7 +18,7 @@ PAGE = REPOSITORY / "docs" / "location.md"
 
 def test_the_page_of_constants_is_current_and_has_the_thresholds_alone() -> None:
     names = re.findall(r"^\| `(\w+)` \|", expect_current("constants_docs", "constants.md"), re.MULTILINE)
-    assert {"MIN_COST", "ERRORS", "CHANNEL_COST_RATIO"} <= set(names)
+    assert {"ERRORS", "OF_GPUS", "CHANNEL_COST_RATIO", "DECISION_ERRORS"} <= set(names)
     assert not {"MAX_BLOCKS", "MAX_REPLAYED", "BLOCK", "CONFIDENCE", "SEND", "STEP_COLUMNS"} & set(names)
 
 
@@ -34,8 +34,8 @@ def test_the_worked_example_is_what_the_code_says() -> None:
     units = Units(busy - others_median(busy), np.ones(8, np.bool_), {})
     (found,) = judge(units, busy.max(axis=1) + 0.05, live=False).slow
     text = PAGE.read_text(encoding="utf-8")
-    assert (found.unit, found.part) == (5, Part(0, 120))
-    assert f"| all steps | {found.level:.1%} | {found.cost:.1%} |".replace("%", " %") in text
+    assert (found.unit, found.part) == (5, Part(60, 120))
+    assert f"| steps 60 to 119 | {found.level:.1%} | {found.cost:.1%} |".replace("%", " %") in text
     assert f"| {found.chance:.2f} times that |" in text
     step = np.median(busy.max(axis=1) + 0.05)
     told = [f"{100 * math.sqrt(each.variance):.2f}" for each in blocks_of(units.excess / step)]

@@ -5,7 +5,7 @@ is the time a rank was busy (own time, input included, collectives taken out), e
 in the same step: durations on each rank's own clock, never one clock with another. Peers are ranks that do the same
 work (positions.py).
 
-- slow/ranks.py decides which ranks and machines are slow, by the thresholds in slow/significance.py;
+- slow/ranks.py decides which ranks and machines are slow, by the test in slow/tested.py;
   slow/culprits.py describes them, and computes what fixing them would save.
 - links/network.py decides which links are slow, always, since a step or at times, by the time of transfers.
 - partial_verdict.py decides whose parameters differ from those of its replicas, where digests of them are recorded.

@@ -65,13 +65,6 @@ def test_what_costs_more_counts_more() -> None:
     assert place is not None and set(place.columns) == {12, 16}
 
 
-def test_a_ring_that_goes_through_slow_links_within_a_machine_is_explained_by_these() -> None:
-    inside, ring, other = (4, 5, 6, 7), (0, 1, 4, 5), (0, 4, 8, 12)
-    place = found([inside, ring, other], [(0, 1, 2, 3), (12, 13, 14, 15)], costs=(1.0, 1.0, 0.1))
-    assert place is not None and place.columns == [4, 5, 6, 7]
-    assert place.explained == {0, 1}, "through one rank of the machine a ring does not go within it"
-
-
 def test_few_fast_channels_are_no_reason_against_a_place() -> None:
     raised = [(0, other) for other in (4, 8, 12, 16, 20)]
     place = found(raised, [(0, 24)])

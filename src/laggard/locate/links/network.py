@@ -7,7 +7,7 @@ The culprit is the smallest place that covers what is raised (places.py), and th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -17,13 +17,11 @@ from laggard.kit.words import counted, ranks_text, seconds_text
 from laggard.locate.collectives import Collectives
 from laggard.locate.job_timings import JobTimings
 from laggard.locate.links.channels import ROUND_TRIP_ROLE, SEND, Channel, Ways, ways_of, ways_of_messages
-from laggard.locate.links.moved_by_cpus import moved_by_cpus
-from laggard.locate.links.places import PLACES, Explanation, explain
+from laggard.locate.links.places import MISFIT_SHARE, PLACES, Explanation, explain
 from laggard.locate.links.raised import (
     BY_BLOCKED,
     BY_EQUALS,
     BY_FASTEST,
-    MIN_COST,
     MIN_COST_AT_TIMES,
     NOTHING_RAISED,
     Change,
@@ -34,22 +32,14 @@ from laggard.locate.links.raised import (
     raised_in,
 )
 from laggard.locate.medians import median, middle
-from laggard.locate.partial_verdict import NOTHING_FOUND, PartialVerdict
+from laggard.locate.slow.host_facts import as_slow_host
 from laggard.locate.slow.replay import TOLERANCE, Replay
 from laggard.locate.slow.steps import Steps, node_numbers
-from laggard.locate.slow.tested import confidence
+from laggard.locate.slow.tested import MIN_COST, confidence
 from laggard.model import MAX_NAMED_RANKS, Culprit, Note
 
 MAX_PLACES: Final = 4
 """The most places that are named at once."""
-
-MIN_COST_SHARE: Final = 0.3
-"""The share of the largest excess from which on a channel counts as raised itself: waiting for a slow link shows in
-what its ends do elsewhere. The ablation decides by it."""
-
-MAX_UNEXPLAINED_SHARE: Final = 0.25
-"""The largest share of what is raised that places may leave unexplained; where they leave more, the network as a whole
-is uneven."""
 
 MAX_TOLD_RATIO: Final = 1000.0
 """The largest ratio that is told: equal transfers may take next to no time where they hide behind work."""
@@ -80,19 +70,18 @@ class _Job(NamedTuple):
 def in_network(timings: JobTimings, steps: Steps, is_slow: bool, slow: Sequence[Culprit]) -> InNetwork:
     """What the transfers tell. `slow`: the ranks that are named; `is_slow`: whether any is slow, named or not: messages
     that wait for it come in other moments than usual."""
-    ways = ways_of(timings, steps.numbers)
-    alone = not (is_slow or slow or timings.hidden_by)
-    found = NOTHING_FOUND if ways is None else _by_equals(_Job(timings, steps, ways), alone)
-    told = moved_by_cpus(timings, found.culprits, slow)
+    ways = ways_of(timings, steps.numbers) or Ways((), ())
+    job = _Job(timings, steps, ways)
+    found = _by_equals(job, not (is_slow or slow or timings.hidden_by))
+    told = _moved_by_cpus(timings, found.links, slow)
     if told.hosts or told.links or slow or timings.hidden_by:
-        return InNetwork(told.hosts, told.links)
-    answers = [_in_change(timings, steps, ways, change) for change in changes(steps)]
-    answers.append(InNetwork(notes=found.notes, doubted=bool(found.notes)))
+        return told
+    answers = [*(_in_change(job, change) for change in changes(steps)), found._replace(links=())]
     named = (each for each in answers if each.hosts or each.links)
     return next(named, next((each for each in answers if each.notes), InNetwork()))
 
 
-def _by_equals(job: _Job, alone: bool) -> PartialVerdict:
+def _by_equals(job: _Job, alone: bool) -> InNetwork:
     """The places that are slow beside equal ones, by the first question that raises any channel; a note where none
     covers what is raised."""
     questions = (raised_among(job.ways, job.steps, question) for question in (BY_EQUALS, BY_FASTEST, BY_BLOCKED))
@@ -101,11 +90,11 @@ def _by_equals(job: _Job, alone: bool) -> PartialVerdict:
     messages = ways_of_messages(job.timings, job.steps.numbers) if alone and not links else None
     if messages is not None:
         links = _culprits(job._replace(ways=messages), raised_among(messages, job.steps, BY_FASTEST))
-    if links or not found.raised or _explained(job, found, MAX_PLACES):
-        return PartialVerdict(links)
-    cost = max(each.excess for each in found.raised.values()) / middle(job.steps.duration)
+    cost = max((each.excess for each in found.raised.values()), default=0.0) / middle(job.steps.duration)
+    if links or cost < MIN_COST_AT_TIMES or _explained(job, found, MAX_PLACES):
+        return InNetwork(links=links)
     text = f"{'; '.join(_lines(job, found.raised, None))}: {_NO_PLACE}"
-    return PartialVerdict(notes=(Note(SLOW_TRANSFERS, text),) if cost >= MIN_COST_AT_TIMES else ())
+    return InNetwork(notes=(Note(SLOW_TRANSFERS, text),), doubted=True)
 
 
 def _culprits(job: _Job, found: Findings) -> tuple[Culprit, ...]:
@@ -113,20 +102,19 @@ def _culprits(job: _Job, found: Findings) -> tuple[Culprit, ...]:
     none is by itself, as where several ranks share an adapter: the job waits for each."""
     places = _explained(job, found, MAX_PLACES)
     worth = [(each, _saved(job, found, each)) for each in places]
-    if len(places) > 1 and not any(saved.share >= MIN_COST for _, saved in worth):
+    if len(places) > 1 and not any(saved >= MIN_COST for _, saved in worth):
         together = Explanation(
             tuple(place for each in places for place in each.places),
             frozenset[int]().union(*(each.explained for each in places)),
         )
         worth = [(together, _saved(job, found, together))]
-    worth = sorted((each for each in worth if each[1].share >= MIN_COST), key=lambda each: -each[1].share)
+    worth = sorted((each for each in worth if each[1] >= MIN_COST), key=lambda each: -each[1])
     return tuple(_culprit(job, found, each, saved) for each, saved in worth)
 
 
 def _explained(job: _Job, found: Findings, most: int) -> list[Explanation]:
     """The places that explain what is raised, the one that explains most first; none where they leave too much."""
-    largest = max((each.excess for each in found.raised.values()), default=0.0)
-    left = {number: each for number, each in found.raised.items() if each.excess >= MIN_COST_SHARE * largest}
+    left = dict(found.raised)
     whole = sum(each.excess for each in left.values())
     places = list[Explanation]()
     while left and len(places) < most:
@@ -135,89 +123,73 @@ def _explained(job: _Job, found: Findings, most: int) -> list[Explanation]:
             break
         places.append(place)
         left = {number: each for number, each in left.items() if number not in place.explained}
-    return places if sum(each.excess for each in left.values()) <= MAX_UNEXPLAINED_SHARE * whole else []
+    return places if sum(each.excess for each in left.values()) <= MISFIT_SHARE * whole else []
 
 
-class _Saved(NamedTuple):
-    """The share of the time that a repair saves. `known`: False where round trips show the transfers: how much of these
-    hides behind work is not known."""
-
-    share: float
-    known: bool = True
-
-
-def _saved(job: _Job, found: Findings, place: Explanation) -> _Saved:
-    """By the replay; where what was recorded cannot be replayed, by how much longer the slowest channel takes."""
-    channels, raised = job.ways.channels, {number: found.raised[number] for number in place.explained}
+def _saved(job: _Job, found: Findings, place: Explanation) -> float:
+    """The share of the time that a repair saves: by the replay; where what was recorded cannot be replayed, by how much
+    longer the slowest channel takes."""
+    raised = {number: found.raised[number] for number in place.explained}
     since = min(each.since for each in raised.values())
+    saved = None if _is_of_round_trips(job, raised) else replayed(job, raised)
     longer = max(each.excess for each in raised.values()) / middle(job.steps.duration[since:])
-    if any(channels[number].role == ROUND_TRIP_ROLE for number in raised):
-        return _Saved(longer, known=False)
-    saved = replayed(
-        job.timings, job.steps, channels, {number: 1 / each.ratio for number, each in raised.items()}, since
-    )
-    return _Saved(longer if saved is None else saved)
+    return longer if saved is None else saved
 
 
-def replayed(
-    timings: JobTimings, steps: Steps, channels: Sequence[Channel], shares: Mapping[int, float], since: int
-) -> float | None:
-    """The share of the step time that is saved where transfers through channels (by their number) take such shares
-    of their time alone; None where what was recorded cannot be replayed."""
-    replay = Replay.of(timings, steps, since)
-    if replay is None or timings.collectives is None:
+def _is_of_round_trips(job: _Job, raised: Collection[int]) -> bool:
+    """How much of these hides behind work is not known."""
+    return any(job.ways.channels[number].role == ROUND_TRIP_ROLE for number in raised)
+
+
+def replayed(job: _Job, raised: Mapping[int, Raised]) -> float | None:
+    """The share of the step time that is saved where transfers through the raised channels take as long as they should;
+    None where what was recorded cannot be replayed."""
+    replay = Replay.of(job.timings, job.steps, min(each.since for each in raised.values()))
+    if replay is None or job.timings.collectives is None:
         return None
-    now, recorded = replay.seconds(()), replay.recorded_seconds(steps)
+    now, recorded = replay.seconds(()), replay.recorded_seconds(job.steps)
     if not abs(now - recorded) <= TOLERANCE * recorded:
         return None
-    fixed = replay.with_transfers(_shares(timings, timings.collectives, channels, shares, replay.rows)).seconds(())
-    return float(np.clip((now - fixed) / max(now, recorded), 0.0, 1.0))
+    shares = _shares(job, job.timings.collectives, raised, replay.rows)
+    return float(np.clip((now - replay.with_transfers(shares).seconds(())) / max(now, recorded), 0.0, 1.0))
 
 
 def _shares(
-    timings: JobTimings,
-    collectives: Collectives,
-    channels: Sequence[Channel],
-    shares: Mapping[int, float],
-    rows: NDArray[np.int64],
+    job: _Job, collectives: Collectives, raised: Mapping[int, Raised], rows: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """[M]: of the meetings of which `rows` [M] are records, the share of its time that each takes then."""
-    groups = {channels[number].group: share for number, share in shares.items() if channels[number].group}
-    pairs = {channels[number].columns: share for number, share in shares.items() if not channels[number].group}
-    found = np.array([groups.get(group.name, 1.0) for group in collectives.groups])[collectives.group[rows]]
-    column, peer = collectives.column[rows], np.searchsorted(timings.ranks, collectives.peer[rows])
+    """[M]: of the meetings of which `rows` [M] are records, the share of its time that each should take."""
+    channels = job.ways.channels
+    shares = {channels[it].group or channels[it].columns: 1 / each.ratio for it, each in raised.items()}
+    found = np.array([shares.get(group.name, 1.0) for group in collectives.groups])[collectives.group[rows]]
+    column, peer = collectives.column[rows], np.searchsorted(job.timings.ranks, collectives.peer[rows])
     for place in np.flatnonzero(collectives.peer[rows] >= 0).tolist():
         ends = int(column[place]), int(peer[place])
-        found[place] = pairs.get(ends if collectives.op[rows[place]] == SEND else ends[::-1], 1.0)
+        found[place] = shares.get(ends if collectives.op[rows[place]] == SEND else ends[::-1], 1.0)
     return found
 
 
-def _in_change(timings: JobTimings, steps: Steps, ways: Ways | None, change: Change) -> InNetwork:
+def _in_change(job: _Job, change: Change) -> InNetwork:
     """The place whose transfers take longer in the steps of the change than in the others. Where none covers what is
     raised, and where nothing recorded is, a note says so."""
-    found = NOTHING_RAISED if ways is None else _without_queued(timings, ways.channels, raised_in(ways, steps, change))
-    if ways is None or not found.raised:
+    found = _without_queued(job, raised_in(job.ways, job.steps, change))
+    if not found.raised:
         kind = SLOWER_SINCE if change.lasts else SLOWER_AT_TIMES
         is_told = change.known and change.cost >= MIN_COST_AT_TIMES
-        text = f"{_when(steps, change)}: nothing recorded tells what they wait for"
+        text = f"{_when(job.steps, change)}: nothing recorded tells what they wait for"
         return InNetwork(notes=(Note(kind, text),) if is_told else ())
-    job = _Job(timings, steps, ways)
     places = _explained(job, found, 1)
     if not places:
-        lines = "; ".join(_lines(job, found.raised, change))
-        text = f"{lines}; {_when(steps, change)}: {_NO_PLACE}"
+        text = f"{'; '.join(_lines(job, found.raised, change))}; {_when(job.steps, change)}: {_NO_PLACE}"
         return InNetwork(notes=(Note(SLOW_TRANSFERS, text),), doubted=True)
-    if change.cost < change.least_cost or not (change.known or places[0].is_one_thing):
+    if not (change.known or places[0].is_one_thing):
         return InNetwork()
-    culprit = _culprit(job, found, places[0], _Saved(change.cost), change)
-    told = moved_by_cpus(timings, (culprit,), ())
-    return InNetwork(told.hosts, told.links)
+    return _moved_by_cpus(job.timings, (_culprit(job, found, places[0], change.cost, change),), ())
 
 
-def _without_queued(timings: JobTimings, channels: Sequence[Channel], found: Findings) -> Findings:
+def _without_queued(job: _Job, found: Findings) -> Findings:
     """The findings without what is raised within several machines, where transfers between machines are as well: a
     collective that is launched behind a slow one takes longer, from its launch on, and is not slow itself."""
-    machine = node_numbers(timings.nodes)
+    machine, channels = node_numbers(job.timings.nodes), job.ways.channels
     inside = {
         number: int(machine[channels[number].columns[0]])
         for number in found.raised
@@ -228,7 +200,7 @@ def _without_queued(timings: JobTimings, channels: Sequence[Channel], found: Fin
     return found._replace(raised={number: each for number, each in found.raised.items() if number not in inside})
 
 
-def _culprit(job: _Job, found: Findings, place: Explanation, saved: _Saved, change: Change | None = None) -> Culprit:
+def _culprit(job: _Job, found: Findings, place: Explanation, saved: float, change: Change | None = None) -> Culprit:
     """The culprit that the places of an explanation are."""
     timings, channels = job.timings, job.ways.channels
     raised = {number: found.raised[number] for number in place.explained}
@@ -250,7 +222,7 @@ def _culprit(job: _Job, found: Findings, place: Explanation, saved: _Saved, chan
         phase="collective",
         group=(channels[min(raised)].group or None) if len(raised) == 1 else None,
         slowdown_ratio=round(min(MAX_TOLD_RATIO, max(each.ratio for each in raised.values())), 3),
-        recoverable_ratio=round(min(saved.share, 0.99), 3) if saved.known else None,
+        recoverable_ratio=None if change is None and _is_of_round_trips(job, raised) else round(min(saved, 0.99), 3),
         since_step=int(job.steps.numbers[since]),
         persistence="persistent" if change is None or change.lasts else "intermittent",
         confidence=round(sure * (1.0 if place.is_one_thing else 0.5), 2),
@@ -282,8 +254,38 @@ def _channel_name(channel: Channel, timings: JobTimings) -> str:
 
 
 def _when(steps: Steps, change: Change) -> str:
-    usual, now = (seconds_text(median(steps.duration[those])) for those in (change.usual, change.active))
+    usual, now = (seconds_text(median(steps.duration[those])) for those in (~change.active, change.active))
     first, last = steps.numbers[np.flatnonzero(change.active)[[0, -1]]].tolist()
     span = f"since step {first}" if change.lasts else f"from step {first} to {last}"
     count = f"{int(change.active.sum())} of {len(change.active)} steps are longer"
     return f"{count}, {span} ({now}, {usual} otherwise), and no rank's own work is"
+
+
+def _moved_by_cpus(timings: JobTimings, links: Sequence[Culprit], slow: Sequence[Culprit]) -> InNetwork:
+    """The links without those that the CPU of a slow rank explains, and the ranks whose threads wait for a CPU, each in
+    place of a link. In a job without GPUs the CPUs move the data."""
+    if timings.profiled or any(timings.gpus):
+        return InNetwork(links=tuple(links))
+    known = {rank for culprit in slow for rank in culprit.ranks}
+    kept, hosts = list[Culprit](), list[Culprit]()
+    for link in links:
+        ends = {*link.ranks, *link.victims}
+        if len(ends) == 2 and known & ends:
+            continue
+        host = _host_of(timings, link)
+        if host is None:
+            kept.append(link)
+        elif not known & set(host.ranks):
+            known.update(host.ranks)
+            hosts.append(host)
+    return InNetwork(tuple(hosts), tuple(kept))
+
+
+def _host_of(timings: JobTimings, link: Culprit) -> Culprit | None:
+    """The rank at an end of all slow transfers of the link, where its threads wait for a CPU and those of no other such
+    rank do; as a culprit."""
+    ends = link.ranks if len(link.ranks) <= 2 else ()
+    if len(link.ranks) == 1 and len(link.victims) == 1:
+        ends += link.victims
+    found = [host for rank in ends if (host := as_slow_host(timings, rank, link)) is not None]
+    return found[0] if len(found) == 1 else None

@@ -7,7 +7,6 @@ known, so that several places of a kind may fit equally well: all of them are to
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -18,10 +17,12 @@ from laggard.kit.majority import grouped
 from laggard.locate.job_timings import JobTimings
 from laggard.locate.links.channels import Channel
 from laggard.locate.links.raised import Findings
+from laggard.locate.medians import distinct
 from laggard.locate.slow.steps import node_numbers
 
 MISFIT_SHARE: Final = 0.25
-"""The share of the channels through a place that may be fast. The ablation decides by it."""
+"""The share of the channels through a place that may be fast, and that of what is raised which places may leave
+unexplained. The ablation decides by it."""
 
 ROUNDING_TOLERANCE: Final = 1e-9
 """The relative difference below which sums differ by rounding alone."""
@@ -42,13 +43,11 @@ Machines = frozenset[int]
 
 
 class Place(NamedTuple):
-    """`channels` are the numbers of those that would be raised with it; `beside`, of those that may be: rings that also
-    go through the links within a machine."""
+    """`channels` are the numbers of those that would be raised with it."""
 
     kind: str
     columns: tuple[int, ...]
     channels: frozenset[int]
-    beside: frozenset[int] = frozenset()
 
 
 class Explanation(NamedTuple):
@@ -77,9 +76,9 @@ def explain(timings: JobTimings, channels: Sequence[Channel], found: Findings) -
     the fewest ranks in all of them. None where no place fits."""
     fitting, most = dict[str, list[Place]](), 0.0
     for place in _places(timings, channels, found):
-        explained = (place.channels | place.beside) & found.raised.keys()
+        explained = place.channels & found.raised.keys()
         fast = len(place.channels & found.fast)
-        affected = len(place.channels & found.raised.keys()) + fast
+        affected = len(explained) + fast
         if not explained or fast > MISFIT_SHARE * affected:
             continue
         worth = sum(found.raised[number].excess for number in explained) * (1 - fast / affected)
@@ -92,7 +91,7 @@ def explain(timings: JobTimings, channels: Sequence[Channel], found: Findings) -
     best = min(
         fitting.values(), key=lambda places: (len({it for place in places for it in place.columns}), len(places))
     )
-    covered = frozenset[int]().union(*(place.channels | place.beside for place in best))
+    covered = frozenset[int]().union(*(place.channels for place in best))
     return Explanation(tuple(best), covered & found.raised.keys())
 
 
@@ -104,34 +103,22 @@ def _places(timings: JobTimings, channels: Sequence[Channel], found: Findings) -
     through = _by_column(channels)
     raised = frozenset(found.raised)
     suspects = sorted({column for number in raised & crossing for column in channels[number].columns})
-    for column in suspects:
-        yield Place("adapter", (column,), through[column] & crossing)
-    for node in sorted({int(machine[column]) for column in suspects}):
-        columns = np.flatnonzero(machine == node).tolist()
-        yield Place("machine", tuple(columns), _union(through, columns) & crossing)
+    for kind, of_rank in (("adapter", np.arange(len(machine))), ("machine", machine), ("rail", _local(machine))):
+        for each in distinct(of_rank[suspects]).tolist():
+            columns = np.flatnonzero(of_rank == each).tolist()
+            over = _union(through, columns) & crossing
+            # what all transfers between machines go through is no rail but the network
+            if kind != "rail" or over != crossing:
+                yield Place(kind, tuple(columns), over)
     yield from _ways(channels, raised & crossing, crossing, on)
-    yield from _rails(machine, through, crossing, suspects)
-    rings = _rings(channels, crossing, machine)
     for node in sorted({min(on[number]) for number in raised - crossing}):
         columns = np.flatnonzero(machine == node).tolist()
-        yield Place("within", tuple(columns), _union(through, columns) - crossing, rings[node])
+        yield Place("within", tuple(columns), _union(through, columns) - crossing)
     yield from _switches(machine, on, raised & crossing, found.fast & crossing, crossing)
     for number in sorted(raised):  # a way between two of its members, which no other channel uses
         members = channels[number].columns
         shared = frozenset.intersection(*(through[column] for column in members))
-        yield Place("group", members, shared, frozenset() if number in crossing else rings[min(on[number])])
-
-
-def _rings(
-    channels: Sequence[Channel], crossing: frozenset[int], machine: NDArray[np.int64]
-) -> defaultdict[int, frozenset[int]]:
-    """The channels between machines that have several ranks on each machine: a ring goes from rank to rank there."""
-    found = defaultdict[int, frozenset[int]](frozenset)
-    for number in crossing:
-        for node, count in Counter(machine[list(channels[number].columns)].tolist()).items():
-            if count > 1:
-                found[node] |= {number}
-    return found
+        yield Place("group", members, shared)
 
 
 def _by_column(channels: Sequence[Channel]) -> dict[int, frozenset[int]]:
@@ -157,22 +144,12 @@ def _ways(
             yield Place("way" if len(machines) == 2 else "among", tuple(columns), frozenset(numbers))
 
 
-def _rails(
-    machine: NDArray[np.int64],
-    through: Mapping[int, frozenset[int]],
-    crossing: frozenset[int],
-    suspects: Sequence[int],
-) -> Iterator[Place]:
-    """The adapters of the same number in all machines, taken to be those of the ranks of that place on their machine.
-    What all transfers between machines go through is no rail but the network, as where each machine has one rank."""
+def _local(machine: NDArray[np.int64]) -> NDArray[np.int64]:
+    """[R]: the place of each rank on its machine. Adapters of the same place, in all machines, are a rail."""
     order = np.argsort(machine, kind="stable")
     local = np.empty(len(machine), np.int64)
     local[order] = np.arange(len(machine)) - np.searchsorted(machine[order], machine[order])
-    for number in sorted({int(local[column]) for column in suspects}):
-        columns = np.flatnonzero(local == number).tolist()
-        rail = _union(through, columns) & crossing
-        if rail != crossing:
-            yield Place("rail", tuple(columns), rail)
+    return local
 
 
 def _switches(

@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 
 from laggard.kit.constants import PHASES, SCRIPT_PHASES
 from laggard.locate.job_timings import Floats
-from laggard.locate.links.channels import ROUND_TRIP_ROLE, Category, Channel, Ways
+from laggard.locate.links.channels import Category, Channel, Ways
 from laggard.locate.medians import (
     MAD_TO_SIGMA,
-    MEDIAN_ERROR,
     deviation,
     last_axis_median,
     median,
@@ -28,8 +27,10 @@ from laggard.locate.medians import (
     others_median,
     over_phases,
 )
-from laggard.locate.slow.significance import STANDARD_ERRORS, slowdown
+from laggard.locate.slow.noise import Noise, Spread, Where, blocks_of, joined_blocks, spread_of
+from laggard.locate.slow.ranks import MIN_KNOWN
 from laggard.locate.slow.steps import MIN_STEPS, Steps
+from laggard.locate.slow.tested import ERRORS, MIN_COST, MOST, segment
 
 MIN_CHANNELS = 3
 """The number of equal channels that are needed to tell the slow one by TRANSFER_RATIO. The ablation decides by it."""
@@ -42,13 +43,10 @@ PAIR_RATIO = 2.0
 """The ratio of two equal channels' times from which on the slower one is slow, and that of how long groups are blocked
 by transfers beside work: two healthy ways of one kind do not differ by as much. The ablation decides by it."""
 
-BLOCKED_PAIR_RATIO = 4.0
-"""The same of two groups of which only is known how long they are blocked: what is left of a transfer that hides behind
-work differs by more."""
-
 HELD_UP_RATIO = 3.0
-"""The ratio to the fastest of its equals from which on a channel is slow. Equal ways differ by as much as two, since
-more messages share some of them at a time. The ablation decides by it."""
+"""The ratio to the fastest of its equals from which on a channel is slow, and that of two groups of which only is known
+how long they are blocked. Equal ways differ by as much as two, since more messages share some of them at a time. The
+ablation decides by it."""
 
 FASTEST_SHARE = 0.34
 """The share of equal channels, the fastest, that others are compared with where most may be slow: an adapter in the
@@ -58,8 +56,7 @@ CHANNEL_COST_RATIO = 0.0025
 """The least share of the step by which a single channel is longer; a step has several in a row. The ablation decides by
 it."""
 
-MAX_LESS_WORK = 0.25
-"""The share of the time for which a group is blocked longer than equal ones by which its members may do less work."""
+_NO_SPREAD: Final = Spread()
 
 
 class Raised(NamedTuple):
@@ -99,48 +96,51 @@ class Question(NamedTuple):
 
 
 BY_EQUALS: Final = Question(1 + TRANSFER_RATIO, PAIR_RATIO)
-BY_BLOCKED: Final = Question(PAIR_RATIO, BLOCKED_PAIR_RATIO, blocked=True)
+BY_BLOCKED: Final = Question(PAIR_RATIO, HELD_UP_RATIO, blocked=True)
 BY_FASTEST: Final = Question(HELD_UP_RATIO, math.inf, fastest=True)
+
+
+class _Told(NamedTuple):
+    """What a category tells: the channels that are raised, by place, and which are certainly `fast` [K]."""
+
+    channels: Sequence[int]
+    raised: Mapping[int, Raised]
+    fast: NDArray[np.bool_]
 
 
 def raised_among(ways: Ways, steps: Steps, question: Question) -> Findings:
     """The channels that are slower than equal ones, for any operation and size."""
-    found = _Found()
+    told = []
     for category in ways.categories:
-        if len(category.channels) > 1 and _is_asked(ways.channels[category.channels[0]], question):
+        if len(category.channels) > 1:
             ratio = question.ratio if len(category.channels) >= MIN_CHANNELS else question.of_few
-            usual, others = _compared_with(category, question)
             most = category.least if question.blocked else category.most
+            usual, others = _compared_with(most, question)
             raised = _slower(category, usual, others, steps, ratio)
-            if question.blocked:
-                raised = {place: it for place, it in raised.items() if _work_as_much(ways, category, place, it, steps)}
-            found.add(category, raised, median_over_steps(most), median_over_steps(usual), ratio)
-    return _without_ways_back(found.findings(), ways.channels) if question.fastest else found.findings()
+            told.append(_Told(category.channels, raised, _are_fast(most, median_over_steps(usual), ratio)))
+    found = _findings(told)
+    return _without_ways_back(found, ways.channels) if question.fastest else found
 
 
-class _Found:
-    """What the categories of a question tell."""
+def _are_fast(most: Floats, usual: Floats, ratio: float) -> NDArray[np.bool_]:
+    """[K]: whether channels certainly are, that take `most` [S, K] at most and should take `usual` [K]: less than half
+    of the way to what raises them."""
+    found: NDArray[np.bool_] = median_over_steps(most) < (1 + ratio) / 2 * usual
+    return found
 
-    def __init__(self) -> None:
-        self.raised: dict[int, Raised] = {}
-        self.fast: set[int] = set()
-        self.untold: set[int] = set()
 
-    def add(self, category: Category, raised: Mapping[int, Raised], most: Floats, usual: Floats, ratio: float) -> None:
-        """`most` and `usual` [K]: the seconds a step that each channel takes at most, and that it should take. It is
-        certainly fast where that is less than half of the way to what raises it. Where none of a category is raised,
-        nothing would show there, as where all go through the place, or wait for something else than bytes."""
-        if not raised:
-            return
-        for place, each in raised.items():
+def _findings(told: Sequence[_Told]) -> Findings:
+    """Of a channel in several categories what costs most counts, and it is fast where it is so in each. Where none of a
+    category is raised, nothing would show there, as where all go through the place, or wait for something else than
+    bytes."""
+    raised, fast, others = dict[int, Raised](), set[int](), set[int]()
+    for category in (each for each in told if each.raised):
+        for place, each in category.raised.items():
             number = category.channels[place]
-            if number not in self.raised or self.raised[number].excess < each.excess:
-                self.raised[number] = each
-        for number, is_fast in zip(category.channels, most < (1 + ratio) / 2 * usual, strict=True):
-            (self.fast if is_fast else self.untold).add(number)
-
-    def findings(self) -> Findings:
-        return Findings(self.raised, frozenset(self.fast - self.untold - self.raised.keys()))
+            raised[number] = max(raised.get(number, each), each, key=lambda it: it.excess)
+        for number, is_fast in zip(category.channels, category.fast, strict=True):
+            (fast if is_fast else others).add(number)
+    return Findings(raised, frozenset(fast - others - raised.keys()))
 
 
 def _without_ways_back(found: Findings, channels: Sequence[Channel]) -> Findings:
@@ -150,43 +150,44 @@ def _without_ways_back(found: Findings, channels: Sequence[Channel]) -> Findings
     return found._replace(fast=frozenset(it for it in found.fast if frozenset(channels[it].columns) not in ends))
 
 
-def _is_asked(channel: Channel, question: Question) -> bool:
-    """Round trips hold time in queues as well, which differs between stages: the fastest of them are no measure."""
-    return bool(channel.group) if question.blocked else not (question.fastest and channel.role == ROUND_TRIP_ROLE)
-
-
-def _compared_with(category: Category, question: Question) -> tuple[Floats, NDArray[np.intp]]:
-    """What each channel should take [S, K], and the places of those that tell so."""
-    everyone = np.arange(len(category.channels))
+def _compared_with(most: Floats, question: Question) -> tuple[Floats, NDArray[np.intp]]:
+    """What channels that take `most` [S, K] should take [S, K], and the places of those that tell so."""
+    everyone = np.arange(most.shape[1])
     if not question.fastest:
-        return others_median(category.least if question.blocked else category.most), everyone
-    fastest = np.argsort(median_over_steps(category.most))[: max(1, int(len(everyone) * FASTEST_SHARE))]
-    usual = last_axis_median(category.most[:, fastest])[:, None]
-    return np.broadcast_to(usual, category.most.shape), fastest
+        return others_median(most), everyone
+    fastest = np.argsort(median_over_steps(most))[: max(1, int(len(everyone) * FASTEST_SHARE))]
+    return np.broadcast_to(last_axis_median(most[:, fastest])[:, None], most.shape), fastest
 
 
 def _slower(
     category: Category, usual: Floats, others: NDArray[np.intp], steps: Steps, ratio: float
 ) -> dict[int, Raised]:
-    """The channels of a category, by place, that are slower than `usual` [S, K], by the test that ranks are put to."""
-    excess = category.least - usual
+    """The channels of a category, by place, that are slower than `usual` [S, K] from some step on. What has ended is
+    told by other steps."""
+    step = median(steps.duration)
+    excess = (category.least - usual) / step
+    level = median_over_steps(excess[-2 * MIN_STEPS :])
     found = {}
-    for place in np.flatnonzero(median_over_steps(excess) > CHANNEL_COST_RATIO / 2 * middle(steps.duration)).tolist():
-        beside = others[others != place]
-        spread = deviation(median_over_steps(category.most[:, beside] - usual[:, place, None]))
-        slow = slowdown(excess[:, place], steps.duration, excess[:, beside], spread, CHANNEL_COST_RATIO)
-        now, due = median(category.least[:, place]), median(usual[:, place])
-        if slow is not None and slow.excess >= (ratio - 1) * due:
-            found[place] = Raised(now, due, slow.excess, slow.margin, slow.since)
+    for place in np.flatnonzero(level > CHANNEL_COST_RATIO).tolist():
+        known = np.flatnonzero(np.isfinite(excess[:, place]))
+        part = segment(excess[known, place], level[place])
+        if part.end - part.begin < MIN_KNOWN or part.end <= len(known) - MIN_STEPS:
+            continue
+        begin = int(known[part.begin]) if part.begin else 0
+        now, due, longer = (median(series[begin:, place]) for series in (category.least, usual, excess))
+        spread = spread_of(median_over_steps(excess[begin:, others[others != place]]))
+        chance = _chance(excess[:, place], np.arange(len(excess)) >= begin, spread) * len(category.channels) / ERRORS
+        if chance <= 1 and longer >= max(CHANNEL_COST_RATIO, (ratio - 1) * due / step):
+            found[place] = Raised(now, due, longer * step, 2 - math.log10(max(chance, 1e-99)), begin)
     return found
 
 
-def _work_as_much(ways: Ways, category: Category, place: int, raised: Raised, steps: Steps) -> bool:
-    """Whether the members of a group do as much themselves as those of equal ones: who does less waits longer."""
-    own = median_over_steps(over_phases(steps.phases))
-    works = np.array([median(own[list(ways.channels[number].columns)]) for number in category.channels])
-    less = median(np.delete(works, place)) - works[place]
-    return bool(less <= MAX_LESS_WORK * raised.excess)
+def _chance(series: Floats, active: NDArray[np.bool_], spread: Spread = _NO_SPREAD) -> float:
+    """How likely noise makes a series [S] that is usually 0, in step times, as much longer in the steps that are
+    `active` [S]. `spread`: that of equal channels."""
+    before, now = (series[those & np.isfinite(series), None] for those in (~active, active))
+    noise = Noise(joined_blocks([blocks_of(before), blocks_of(now)]), Where(len(now), len(before)), spread)
+    return noise.chances(median(now), median(before) if len(before) else 0.0).ever
 
 
 # When did the steps become longer, or which of them are, by time that no rank's own work explains?
@@ -198,12 +199,10 @@ CHANGE_SIGMAS = 4.0
 """Standard deviations by which the ranks of the steps' lengths differ before and after a change. It only finds the
 step: by how much the steps became longer has a test of its own. The ablation decides by it."""
 
-MIN_COST = 0.01
-"""The least share of the time that a slow link costs: what costs less is worth less than looking for it."""
-
 MIN_COST_AT_TIMES = 0.03
-"""The same of what comes again and again. Processes without a GPU that a quota stopped for moments had three in a
-hundred steps, at 1 % of the time. The ablation decides by it."""
+"""The least share of the time that what comes again and again costs, and what is told without a place. Processes
+without a GPU that a quota stopped for moments had three in a hundred steps, at 1 % of the time. The ablation decides by
+it."""
 
 OWN_SHARE = 0.5
 """The largest part of the longer steps by which any rank's own time may have grown. The ablation decides by it."""
@@ -213,12 +212,9 @@ HIT_RATIO = 0.02
 it."""
 
 HIT_SIGMAS = 10.0
-"""Deviations of the lower half of the steps from which on a step is hit; up to half of them may be. Of normal data that
-half has its median 0.67 standard deviations below all, and its deviation is 0.47 of theirs: it is four of theirs. The
-ablation decides by it."""
-
-MAX_HIT_SHARE = 0.5
-"""The largest share of the steps that are hit: where more are, they are the usual ones. The ablation decides by it."""
+"""Deviations of the lower half of the steps from which on a step is hit; that half tells as long as no more than MOST
+are. Of normal data it has its median 0.67 standard deviations below all, and its deviation is 0.47 of theirs: it is
+four of theirs. The ablation decides by it."""
 
 MIN_EPISODES = 3
 """The number of times from which on what comes and goes is a habit of the network, wherever in it. The ablation decides
@@ -231,16 +227,13 @@ _SCRIPTS = [PHASES.index(name) for name in SCRIPT_PHASES]
 
 
 class Change(NamedTuple):
-    """The steps [S] that are longer (`active`) and those that they are compared with (`usual`). `cost`: the share of
-    the time that this takes, from the first of them on if it `lasts` to the end, of all steps otherwise; `least_cost`:
-    what accuses a place. `known`: whether it was shorter before, or came again and again; else, as after a warm-up, one
-    thing alone is accused."""
+    """The steps [S] that are longer (`active`). `cost`: the share of the time that this takes, from the first of them
+    on if it `lasts`, of all steps otherwise. `known`: whether it was shorter before, or came again and again; else, as
+    after a warm-up, one thing alone is accused."""
 
     active: NDArray[np.bool_]
-    usual: NDArray[np.bool_]
     cost: float
     lasts: bool
-    least_cost: float
     known: bool = True
 
 
@@ -261,15 +254,15 @@ def _between_two_steps(steps: Steps, own: Floats) -> Iterator[Change]:
         return
     before = (place < since) | (place >= until)
     excess = steps.duration - median(steps.duration[before])
-    found = slowdown(excess[:until], steps.duration[:until], np.empty((len(excess[:until]), 0)), 0.0, MIN_COST)
-    if found is None:
-        return
-    begin = max(found.since, MIN_STEPS) if since else 0  # by how long they are; ranks alone tell it less exactly
+    level = median(excess[~before])
+    begin = max(segment(excess, level).begin, MIN_STEPS) if since else 0  # ranks alone tell it less exactly
     active, lasts = (place >= begin) & (place < until), until > place[-1]
     rise = median_over_steps(own[active]) - median_over_steps(own[~active])
-    if np.nan_to_num(rise).max(initial=0.0) <= OWN_SHARE * median(excess[active]):
+    is_own = np.nan_to_num(rise).max(initial=0.0) > OWN_SHARE * median(excess[active])
+    if not is_own and _chance(excess / median(steps.duration), active) <= ERRORS:
         cost = excess[active].sum() / steps.duration[begin if lasts else 0 :].sum()
-        yield Change(active, ~active, float(cost), lasts, MIN_COST, since > 0)
+        if cost >= MIN_COST:
+            yield Change(active, float(cost), lasts, since > 0)
 
 
 def _again_and_again(steps: Steps, own: Floats) -> Iterator[Change]:
@@ -282,9 +275,10 @@ def _again_and_again(steps: Steps, own: Floats) -> Iterator[Change]:
     for step in np.flatnonzero(np.nan_to_num(over_phases(steps.phases[:, :, _SCRIPTS])).max(axis=1) > floor).tolist():
         hit[step : step + 1 + SCRIPT_STEPS] = False
     episodes = int(hit[0]) + int((hit[1:] & ~hit[:-1]).sum())
-    if (episodes > 1 or hit.sum() >= MIN_STEPS) and hit.mean() <= MAX_HIT_SHARE:
+    if (episodes > 1 or hit.sum() >= MIN_STEPS) and hit.mean() <= MOST:
         cost = float(excess[hit].sum() / steps.duration.sum())
-        yield Change(hit, ~hit, cost, False, MIN_COST_AT_TIMES, episodes >= MIN_EPISODES)
+        if cost >= MIN_COST_AT_TIMES:
+            yield Change(hit, cost, False, episodes >= MIN_EPISODES)
 
 
 def change_point(series: Floats) -> int | None:
@@ -304,32 +298,23 @@ def change_point(series: Floats) -> int | None:
 
 def raised_in(ways: Ways, steps: Steps, change: Change) -> Findings:
     """The channels that take longer in the steps of the change than in the others, for any operation and size."""
-    found = _Found()
+    told = []
     floor = CHANNEL_COST_RATIO * middle(steps.duration)
     for category in ways.categories:
-        usual = median_over_steps(category.least[change.usual])
+        usual = median_over_steps(category.least[~change.active])
         longer = median_over_steps(category.least[change.active]) - usual
-        raised = {
-            place: each
-            for place in np.flatnonzero(longer > floor).tolist()
-            if (each := _longer_in(category.least[:, place], floor, change)) is not None
-        }
-        found.add(category, raised, median_over_steps(category.most[change.active]), usual, 1 + TRANSFER_RATIO)
-    return found.findings()
+        tried = {place: _longer_in(category.least[:, place], floor, change) for place in np.flatnonzero(longer > floor)}
+        raised = {int(place): each for place, each in tried.items() if each is not None}
+        fast = _are_fast(category.most[change.active], usual, 1 + TRANSFER_RATIO)
+        told.append(_Told(category.channels, raised, fast))
+    return _findings(told)
 
 
 def _longer_in(series: Floats, floor: float, change: Change) -> Raised | None:
-    usual, now = (median(series[those]) for those in (change.usual, change.active))
-    least = max(floor, TRANSFER_RATIO * usual, _error(series, change))
-    if not now - usual > least:
+    """Longer in most of the steps of the change, and in few of the others."""
+    before, after = (series[those & np.isfinite(series)] for those in (~change.active, change.active))
+    usual, now = median(before), median(after)
+    least, half = max(floor, TRANSFER_RATIO * usual), (usual + now) / 2
+    if not now - usual > least or (after > half).mean() <= MOST or (before < half).mean() <= MOST:
         return None
     return Raised(now, usual, now - usual, (now - usual) / least, int(change.active.argmax()))
-
-
-def _error(series: Floats, change: Change) -> float:
-    """STANDARD_ERRORS of the difference of the medians in the usual steps and in the others."""
-    parts = [series[those] for those in (change.usual, change.active)]
-    variances = [
-        (MEDIAN_ERROR * MAD_TO_SIGMA * deviation(part)) ** 2 / max(1, int(np.isfinite(part).sum())) for part in parts
-    ]
-    return STANDARD_ERRORS * math.sqrt(sum(variances))
