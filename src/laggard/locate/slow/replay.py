@@ -31,9 +31,6 @@ MIN_REPLAYED_STEPS = 4
 TOLERANCE = 0.15
 """A replay that takes longer or shorter than what was recorded, by so much, does not understand the job."""
 
-MAX_LACKING_SHARE = 0.01
-"""The largest share of the collectives that lack a record: work before and after a lost one is no one piece."""
-
 MAX_PEERS = 9
 """Work is replaced by the median of so many peers' at most."""
 
@@ -57,7 +54,6 @@ class Replay:
     rows: NDArray[np.int64]  # [M]: a record of each meeting
     first_step: int
     peers: Peers
-    numbers: NDArray[np.int64]  # [S]: the steps of the window
 
     @classmethod
     def of(cls, timings: JobTimings, steps: Steps, since: int) -> Replay | None:
@@ -74,16 +70,12 @@ class Replay:
         rows = np.flatnonzero(np.isin(collectives.step, chosen) & np.isfinite(collectives.end) & (collectives.seq >= 0))
         if not len(rows):  # as in what a collector holds of a live job
             return None
-        if not _has_waits(collectives, rows, steps, chosen):
-            return None
         first, meeting = _meetings(collectives, rows, timings.ranks)
         members = np.bincount(meeting)
-        if _lacks_members(collectives, rows[first], members):
-            return None
         transfers = np.full(len(members), np.inf)
         np.minimum.at(transfers, meeting, (collectives.end - collectives.start)[rows])
         events = _events(collectives, rows, meeting)
-        return cls(events, members, transfers, rows[first], int(chosen[0]), steps.peers, steps.numbers)
+        return cls(events, members, transfers, rows[first], int(chosen[0]), steps.peers)
 
     def with_transfers(self, shares: NDArray[np.float64]) -> Replay:
         """The same with the transfer of each meeting [M] taking such a share of its time."""
@@ -109,29 +101,16 @@ class Replay:
         alike = [self.events[mate] for mate in mates if mate not in culprits and mate in self.events]
         alike = [events for events in alike if [each.waits for each in events] == [each.waits for each in own]]
         if not alike:
-            return self._shortened(own, slow)
+            return _shortened(own, slow)
         some = alike[:: max(1, len(alike) // MAX_PEERS)]
         work = np.median([[each.work for each in events] for events in some], axis=0)
         return tuple(event._replace(work=float(seconds)) for event, seconds in zip(own, work, strict=True))
 
-    def _shortened(self, own: tuple[_Event, ...], slow: Slow) -> tuple[_Event, ...]:
-        work: dict[int, float] = {}
-        for event in own:
-            work[event.step] = work.get(event.step, 0.0) + event.work
-        excess = dict(zip(self.numbers.tolist(), np.nan_to_num(slow.series).tolist(), strict=True))
-        left = {
-            step: min(1.0, max(0.0, 1 - excess.get(step, 0.0) / total)) if total else 1.0
-            for step, total in work.items()
-        }
-        return tuple(event._replace(work=event.work * left[event.step]) for event in own)
 
-
-def _has_waits(collectives: Collectives, rows: NDArray[np.int64], steps: Steps, chosen: NDArray[np.int64]) -> bool:
-    """Whether the records `rows` hold the waits of the steps `chosen`: of functional collectives, where a rank waited
-    stands in no record."""
-    start, end, waited = (values[rows] for values in (collectives.start, collectives.end, collectives.waited))
-    recorded = float(np.where(np.isnan(waited), end - start, waited).sum())
-    return float(np.nansum(steps.waited[np.isin(steps.numbers, chosen)])) <= recorded * (1 + TOLERANCE)
+def _shortened(own: tuple[_Event, ...], slow: Slow) -> tuple[_Event, ...]:
+    seconds = sum(event.work for event in own) / len({event.step for event in own})
+    left = max(0.0, 1 - slow.excess / seconds) if seconds > 0 else 1.0
+    return tuple(event._replace(work=event.work * left) for event in own)
 
 
 def _last_steps(collectives: Collectives, steps: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -162,16 +141,6 @@ def _meetings(
     )
     _, first, number = np.unique(key, axis=1, return_index=True, return_inverse=True)
     return first, np.asarray(number).reshape(-1)
-
-
-def _lacks_members(collectives: Collectives, rows: NDArray[np.int64], members: NDArray[np.int64]) -> bool:
-    """Whether records of members are lost: their collectives have fewer of them than others of the same group. `rows`
-    [M]: a record of each meeting; `members` [M]."""
-    group = np.where(collectives.peer[rows] >= 0, -1, collectives.group[rows])
-    _, number = np.unique(group, return_inverse=True)
-    most = np.zeros(int(number.max(initial=0)) + 1, np.int64)
-    np.maximum.at(most, number, members)
-    return bool((members < most[number]).mean() > MAX_LACKING_SHARE)
 
 
 def _events(
