@@ -40,12 +40,9 @@ NO_THRESHOLDS: Final[Mapping[str, str]] = {
     "explanation:_NODES": "words",
     "slow.culprits:NO_PHASES_FACTOR": "the confidence that is told",
     "slow.culprits:ONE_PEER_FACTOR": "the confidence that is told",
-    "slow.intermittent:EIGHTHS": "into how many parts a window is cut to ask a question of chi-squared",
-    "slow.intermittent:NEGLIGIBLE_SHARE": "where a sum ends",
     "medians:BLOCK": "work at once",
     "medians:MAD_TO_SIGMA": "a fact of the normal distribution",
     "medians:MEDIAN_ERROR": "a fact of the normal distribution",
-    "slow.busy_threads:ONE_RANK_MIN_SHARE": "words",
     "slow.steps:BLOCK_VALUES": "work at once",
     "step_tables:BLOCK_RANKS": "work at once",
 }
@@ -57,7 +54,7 @@ MAX_DECIDES: Final = frozenset(("MAX_PLACES", "MAX_ROUNDS"))
 
 
 class Threshold(NamedTuple):
-    """A number of a module of locate: `slow.moments:LIVE_SECONDS`; `path` leads to it within nested tuples."""
+    """A number of a module of locate: `slow.tested:LIVE_ERRORS`; `path` leads to it within nested tuples."""
 
     module: str
     name: str
