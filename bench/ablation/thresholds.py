@@ -36,6 +36,9 @@ NO_THRESHOLDS: Final[Mapping[str, str]] = {
     "job_timings:WINDOW_STEPS": "decides when a recording is read",
     "links.places:ROUNDING_TOLERANCE": "rounding",
     "links.network:MAX_TOLD_RATIO": "words",
+    "links.raised:BLOCKED_PAIR_RATIO": "a part of BY_BLOCKED, whose numbers are moved",
+    "links.raised:HELD_UP_RATIO": "a part of BY_FASTEST, whose numbers are moved",
+    "links.raised:PAIR_RATIO": "a part of BY_EQUALS and BY_BLOCKED, whose numbers are moved",
     "positions:MIN_PEERS": "decides when a recording is read",
     "explanation:_NODES": "words",
     "slow.culprits:NO_PHASES_FACTOR": "the confidence that is told",
@@ -142,8 +145,17 @@ def _is_of_numbers(value: ast.expr | None) -> bool:
         case ast.Call(func=ast.Name(id=name), args=parts, keywords=named):  # a value class: Level(0.04, 4.0)
             is_class = name.lstrip("_")[:1].isupper()
             values = (*parts, *(each.value for each in named))
-            return is_class and all(isinstance(each, ast.Name) or _is_of_numbers(each) for each in values)
+            return is_class and all(_is_named(each) or _is_of_numbers(each) for each in values)
     return False
+
+
+def _is_named(value: ast.expr) -> bool:
+    """Whether a value class is given another name, or yes or no."""
+    return (
+        isinstance(value, (ast.Name, ast.Attribute))
+        or isinstance(value, ast.Constant)
+        and isinstance(value.value, bool)
+    )
 
 
 def _numbers(value: object, path: tuple[int, ...] = ()) -> Iterator[tuple[tuple[int, ...], float]]:
