@@ -164,15 +164,11 @@ def culprit_may_be_missing(timings: JobTimings, steps: Steps) -> Note | None:
         return None
     if unseen:
         return Note("unseen_ranks", "the ranks that are seen wait for others; the slow rank may be one that is not")
-    text = _stepless_text(stepless, bool(known[known < MIN_KNOWN].any()))
+    has, whom = ("has", "it") if len(stepless) == 1 else ("have", "them")
+    text = (
+        f"the others wait, and {ranks_text(stepless)} {has} too few steps to be compared by: they may wait for {whom}"
+    )
     return Note("unseen_ranks", text, ranks=tuple(stepless)[:MAX_NAMED_RANKS])
-
-
-def _stepless_text(ranks: Sequence[int], some: bool) -> str:
-    """`some`: whether a few steps of one of them are known."""
-    has, whom = ("has", "it") if len(ranks) == 1 else ("have", "them")
-    steps = "too few steps" if some else "no steps"
-    return f"the others wait, and {ranks_text(ranks)} {has} {steps} to be compared by: they may wait for {whom}"
 
 
 MIN_WAIT_DIFFERENCE = 0.05
