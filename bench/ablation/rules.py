@@ -103,6 +103,7 @@ KINDS: Final = (
     Rule("busy threads", "slow.busy_threads:with_busy_threads", "tuple(culprits)"),
     Rule("stall: note", "slow.culprits:stall_notes", "[]"),
     Rule("replay of ranks", "slow.culprits:_by_replay", "None"),
+    Rule("replay: not where records lack", "slow.replay:_lacks_members", "False"),
     Rule("longest stage: unknown", "slow.steps:longest_stage_notes", "()"),
     Rule("longest stage: of machines", "slow.steps:_stages_without_peers", "np.full(len(stage), -1)",
          "np.where(alone, stage, -1)"),

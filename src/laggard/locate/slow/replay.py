@@ -31,6 +31,10 @@ MIN_REPLAYED_STEPS = 4
 TOLERANCE = 0.15
 """A replay that takes longer or shorter than what was recorded, by so much, does not understand the job."""
 
+MAX_LACKING_SHARE = 0.01
+"""The largest share of the collectives that lack a record: work before and after a lost one is no one piece. In five
+golden cases more lack one, and a replay of what is left would tell half of the saving or less."""
+
 MAX_PEERS = 9
 """Work is replaced by the median of so many peers' at most."""
 
@@ -72,6 +76,8 @@ class Replay:
             return None
         first, meeting = _meetings(collectives, rows, timings.ranks)
         members = np.bincount(meeting)
+        if _lacks_members(collectives, rows[first], members):
+            return None
         transfers = np.full(len(members), np.inf)
         np.minimum.at(transfers, meeting, (collectives.end - collectives.start)[rows])
         events = _events(collectives, rows, meeting)
@@ -141,6 +147,16 @@ def _meetings(
     )
     _, first, number = np.unique(key, axis=1, return_index=True, return_inverse=True)
     return first, np.asarray(number).reshape(-1)
+
+
+def _lacks_members(collectives: Collectives, rows: NDArray[np.int64], members: NDArray[np.int64]) -> bool:
+    """Whether records of members are lost: their collectives have fewer of them than others of the same group. `rows`
+    [M]: a record of each meeting; `members` [M]."""
+    group = np.where(collectives.peer[rows] >= 0, -1, collectives.group[rows])
+    _, number = np.unique(group, return_inverse=True)
+    most = np.zeros(int(number.max(initial=0)) + 1, np.int64)
+    np.maximum.at(most, number, members)
+    return bool((members < most[number]).mean() > MAX_LACKING_SHARE)
 
 
 def _events(
