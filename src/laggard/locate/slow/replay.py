@@ -58,6 +58,7 @@ class Replay:
     rows: NDArray[np.int64]  # [M]: a record of each meeting
     first_step: int
     peers: Peers
+    numbers: NDArray[np.int64]  # [S]: the steps of the window
 
     @classmethod
     def of(cls, timings: JobTimings, steps: Steps, since: int) -> Replay | None:
@@ -81,7 +82,7 @@ class Replay:
         transfers = np.full(len(members), np.inf)
         np.minimum.at(transfers, meeting, (collectives.end - collectives.start)[rows])
         events = _events(collectives, rows, meeting)
-        return cls(events, members, transfers, rows[first], int(chosen[0]), steps.peers)
+        return cls(events, members, transfers, rows[first], int(chosen[0]), steps.peers, steps.numbers)
 
     def with_transfers(self, shares: NDArray[np.float64]) -> Replay:
         """The same with the transfer of each meeting [M] taking such a share of its time."""
@@ -107,16 +108,21 @@ class Replay:
         alike = [self.events[mate] for mate in mates if mate not in culprits and mate in self.events]
         alike = [events for events in alike if [each.waits for each in events] == [each.waits for each in own]]
         if not alike:
-            return _shortened(own, slow)
+            return self._shortened(own, slow)
         some = alike[:: max(1, len(alike) // MAX_PEERS)]
         work = np.median([[each.work for each in events] for events in some], axis=0)
         return tuple(event._replace(work=float(seconds)) for event, seconds in zip(own, work, strict=True))
 
-
-def _shortened(own: tuple[_Event, ...], slow: Slow) -> tuple[_Event, ...]:
-    seconds = sum(event.work for event in own) / len({event.step for event in own})
-    left = max(0.0, 1 - slow.excess / seconds) if seconds > 0 else 1.0
-    return tuple(event._replace(work=event.work * left) for event in own)
+    def _shortened(self, own: tuple[_Event, ...], slow: Slow) -> tuple[_Event, ...]:
+        work: dict[int, float] = {}
+        for event in own:
+            work[event.step] = work.get(event.step, 0.0) + event.work
+        excess = dict(zip(self.numbers.tolist(), np.nan_to_num(slow.series).tolist(), strict=True))
+        left = {
+            step: min(1.0, max(0.0, 1 - excess.get(step, 0.0) / total)) if total else 1.0
+            for step, total in work.items()
+        }
+        return tuple(event._replace(work=event.work * left[event.step]) for event in own)
 
 
 def _last_steps(collectives: Collectives, steps: NDArray[np.int64]) -> NDArray[np.int64]:
