@@ -5,8 +5,8 @@ is the time a rank was busy (own time, input included, collectives taken out), e
 in the same step: durations on each rank's own clock, never one clock with another. Peers are ranks that do the same
 work (positions.py).
 
-- slow/ranks.py decides which ranks and machines are slow, by the thresholds in slow/significance.py;
-  slow/culprits.py describes them, and computes what fixing them would save.
+- slow/ranks.py decides which ranks and machines are slow, by the one test of slow/tested.py; slow/culprits.py
+  describes them, and computes what fixing them would save.
 - links/network.py decides which links are slow, always, since a step or at times, by the time of transfers.
 - partial_verdict.py decides whose parameters differ from those of its replicas, where digests of them are recorded.
 - hang/hangs.py decides who is hung and who waits for whom, hang/unfinished.py does so by what ranks have yet to finish;
