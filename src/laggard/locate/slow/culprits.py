@@ -285,9 +285,9 @@ def _compare(steps: Steps, given: Compared) -> _Comparison:
     first = steps.past.first if not len(peers) and steps.past.alone[columns].all() else None
     longer = {}
     for phase in steps.judged_phases:
-        own = _medians(steps.phases[:, :, phase], rows, columns)
+        took = _medians(steps.phases[:, :, phase], rows, columns)
         usual = _medians(steps.phases[:, :, phase], rows, peers) if first is None else median(first[:, columns, phase])
-        longer[phase] = median(own - usual)
+        longer[phase] = median(took - usual)
     known = [phase for phase, seconds in longer.items() if np.isfinite(seconds)]
     phase = max(known, key=lambda each: longer[each]) if known else steps.judged_phases[-1]
     own = median(_medians(steps.phases[:, :, phase], rows, columns))
