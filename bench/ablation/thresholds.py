@@ -35,16 +35,16 @@ NO_THRESHOLDS: Final[Mapping[str, str]] = {
     "job_timings:WINDOW_STEPS": "decides when a recording is read",
     "links.places:ROUNDING_TOLERANCE": "rounding",
     "links.network:MAX_TOLD_RATIO": "words",
+    "links.raised:BLOCKED_PAIR_RATIO": "a part of BY_BLOCKED, whose numbers are moved",
+    "links.raised:HELD_UP_RATIO": "a part of BY_FASTEST, whose numbers are moved",
+    "links.raised:PAIR_RATIO": "a part of BY_EQUALS and BY_BLOCKED, whose numbers are moved",
     "positions:MIN_PEERS": "decides when a recording is read",
     "explanation:_NODES": "words",
     "slow.culprits:NO_PHASES_FACTOR": "the confidence that is told",
     "slow.culprits:ONE_PEER_FACTOR": "the confidence that is told",
-    "slow.intermittent:EIGHTHS": "into how many parts a window is cut to ask a question of chi-squared",
-    "slow.intermittent:NEGLIGIBLE_SHARE": "where a sum ends",
     "medians:BLOCK": "work at once",
     "medians:MAD_TO_SIGMA": "a fact of the normal distribution",
     "medians:MEDIAN_ERROR": "a fact of the normal distribution",
-    "slow.busy_threads:ONE_RANK_MIN_SHARE": "words",
     "slow.steps:BLOCK_VALUES": "work at once",
     "job_timings:BLOCK_RANKS": "work at once",
 }
@@ -56,7 +56,7 @@ MAX_DECIDES: Final = frozenset(("MAX_PLACES", "MAX_ROUNDS"))
 
 
 class Threshold(NamedTuple):
-    """A number of a module of locate: `slow.moments:LIVE_SECONDS`; `path` leads to it within nested tuples."""
+    """A number of a module of locate: `slow.tested:LIVE_ERRORS`; `path` leads to it within nested tuples."""
 
     module: str
     name: str
@@ -144,8 +144,17 @@ def _is_of_numbers(value: ast.expr | None) -> bool:
         case ast.Call(func=ast.Name(id=name), args=parts, keywords=named):  # a value class: Level(0.04, 4.0)
             is_class = name.lstrip("_")[:1].isupper()
             values = (*parts, *(each.value for each in named))
-            return is_class and all(isinstance(each, ast.Name) or _is_of_numbers(each) for each in values)
+            return is_class and all(_is_named(each) or _is_of_numbers(each) for each in values)
     return False
+
+
+def _is_named(value: ast.expr) -> bool:
+    """Whether a value class is given another name, or yes or no."""
+    return (
+        isinstance(value, (ast.Name, ast.Attribute))
+        or isinstance(value, ast.Constant)
+        and isinstance(value.value, bool)
+    )
 
 
 def _numbers(value: object, path: tuple[int, ...] = ()) -> Iterator[tuple[tuple[int, ...], float]]:

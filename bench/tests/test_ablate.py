@@ -23,8 +23,7 @@ from golden.case import Case, chosen, load
 from golden.cases import all_cases
 
 from laggard.locate import verdict
-from laggard.locate.slow import intermittent, ranks, significance
-from laggard.locate.slow import significance as by_place
+from laggard.locate.slow import by_place, culprits, noise, tested
 
 BENCH = Path(ablate.__file__).parent
 HANDFUL = "simulator/input/1", "simulator/healthy/1", "fluid/hang_input/2", "laggard_bench/stopped_gpu/2"
@@ -52,7 +51,7 @@ def test_what_a_verdict_calls_is_a_rule_or_core() -> None:
     known = {rule.where for rule in RULES if not rule.part} | CORE.keys()
     own = {name for name, it in vars(verdict).items() if inspect.isfunction(it) and it.__module__ == verdict.__name__}
     called = {place(found) for found in imported_by(Path(verdict.__file__))}
-    assert len(called) > 30
+    assert len(called) > 25
     assert not called - known, "is it a rule (RULES), or the measure itself (CORE)?"
     assert not {each for each in CORE if place(function_of(each)) != each}, "CORE names what is there"
     assert {rule.where.partition(":")[2] for rule in RULES if rule.where.startswith("verdict:")} <= own
@@ -123,22 +122,19 @@ def told(answers: Sequence[Answer], rule: Rule) -> str:
 
 
 def test_all_names_of_a_threshold_move_together() -> None:
-    slow_ratio = Threshold(significance.__name__, "SLOW_RATIO")
-    with moved({slow_ratio: 0.5}):
-        assert significance.SLOW_RATIO == by_place.SLOW_RATIO == ranks.SLOW_RATIO == intermittent.SLOW_RATIO == 0.5
-        assert significance.slowdown.__defaults__ == (0.5,)
-        assert by_place.MIN_PLACE_RATIO == 0.0125  # one of its own
-    assert significance.SLOW_RATIO == ranks.SLOW_RATIO == 0.025 and significance.slowdown.__defaults__ == (0.025,)
-    first, third = (Threshold(intermittent.__name__, "EVIDENCE", path) for path in ((0, 0), (2, 2)))
+    least_cost = Threshold(tested.__name__, "MIN_COST")
+    with moved({least_cost: 0.5}):
+        assert tested.MIN_COST == by_place.MIN_COST == culprits.MIN_COST == 0.5
+        assert tested.DOUBTED_COST == 0.05  # one of its own
+    assert tested.MIN_COST == by_place.MIN_COST == culprits.MIN_COST == 0.01
+    first, third = (Threshold(noise.__name__, "FAST", (place,)) for place in (0, 2))
     assert {first, third} <= set(thresholds())
-    with moved({first: 0.5, third: 9}):
-        assert intermittent.EVIDENCE[0] == intermittent.Evidence(0.5, 1.0)
-        assert intermittent.EVIDENCE[2].episodes == 9
-    assert intermittent.EVIDENCE[0].cost == 0.01
+    with moved({first: 0.25, third: 0.9}):
+        assert noise.FAST == (0.25, 0.5, 0.9)
+    assert noise.FAST == (0.0, 0.5, 0.8)
 
 
 def test_no_threshold_hides_in_a_default_that_is_computed() -> None:
-    """Those of value classes are read when the module is: EVIDENCE has its own numbers."""
     names = {each.name for each in thresholds()}
     for module in found_thresholds.verdict_modules():
         tree = ast.parse(Path(importlib.import_module(module).__file__ or "").read_text())
@@ -170,22 +166,19 @@ def test_a_threshold_stays_what_it_is(value: float, down: float, up: float) -> N
 
 
 def test_a_threshold_that_decides_is_told_by_name(handful: Sequence[Case]) -> None:
-    slow_ratio = Threshold(significance.__name__, "SLOW_RATIO")
+    least_cost = Threshold(tested.__name__, "MIN_COST")
     unread = Threshold("laggard.locate.partial_verdict", "MIN_REPLICAS")
-    asked = [slow_ratio, *(each for each in thresholds() if each.module.endswith("slow.intermittent")), unread]
+    asked = [least_cost, Threshold(tested.__name__, "LIVE_ERRORS"), Threshold(tested.__name__, "DOUBTED_COST"), unread]
     case = handful[0]
-    answer = answered(case, Questions((), asked, (40.0,)))
-    assert answer.decide == {"slow.significance:SLOW_RATIO": 40.0}
-    assert {"slow.intermittent:CHANCE", str(slow_ratio)} <= set(answer.read) and str(unread) not in answer.read
+    answer = answered(case, Questions((), asked, (90.0,)))
+    assert answer.decide == {"slow.tested:MIN_COST": 90.0}
+    assert {"slow.tested:LIVE_ERRORS", str(least_cost)} <= set(answer.read) and str(unread) not in answer.read
     kept = Kept({(FIRST, case.name): answer, (AGAIN, case.name): answer})
-    report = "\n".join(text(Plan((), asked, (40.0,)), kept))
-    assert f"{len(asked)} thresholds, each moved by x40: 1 decide a case; 1 cases were asked twice" in report
-    assert "- slow.intermittent: LEVELS[0][0], LEVELS[0][1]" in report
-    assert (
-        "Never read (4):\n\n- slow.intermittent: DOUBTED_COST, DOUBTED_EPISODES, DOUBTED_SECONDS\n- partial_verdict:"
-        in report
-    )
-    assert value_of(slow_ratio) == 0.025 and len(bindings(*slow_ratio[:2])) == 3
+    report = "\n".join(text(Plan((), asked, (90.0,)), kept))
+    assert f"{len(asked)} thresholds, each moved by x90: 1 decide a case; 1 cases were asked twice" in report
+    assert "- slow.tested: LIVE_ERRORS, DOUBTED_COST" in report
+    assert "Never read (1):\n\n- partial_verdict: MIN_REPLICAS" in report
+    assert value_of(least_cost) == 0.01 and len(bindings(*least_cost[:2])) > 2
 
 
 def test_of_a_group_those_are_found_that_change_something_by_themselves() -> None:
@@ -204,7 +197,7 @@ def test_of_a_group_those_are_found_that_change_something_by_themselves() -> Non
 
 def test_answers_are_kept_and_a_line_that_was_cut_off_is_none(tmp_path: Path) -> None:
     journal = tmp_path / "answers.jsonl"
-    read = "slow.ranks:LONG_STEPS"
+    read = "slow.tested:LIVE_ERRORS"
     lines = (
         [FIRST, "fluid/nic/1", True, 0, ["bursts"], ["bursts"], {"bursts": [False, 3, ""]}, [read], {}],
         [AGAIN, "fluid/nic/1", True, 0, [], [], {}, [read], {read: 2.0}],
@@ -213,9 +206,9 @@ def test_answers_are_kept_and_a_line_that_was_cut_off_is_none(tmp_path: Path) ->
     kept = read_journal(journal)
     (answer,) = kept.of(FIRST)
     assert answer.without == {"bursts": Without(False, 3)}
-    assert kept.left([each for each in thresholds() if each.name.startswith("LONG_S")]) == [
-        Threshold("laggard.locate.slow.ranks", "LONG_SECONDS")
-    ]
+    assert kept.left(
+        [each for each in thresholds() if each.name.endswith("ERRORS") and each.module == tested.__name__]
+    ) == [Threshold(tested.__name__, name) for name in ("ERRORS", "DOUBTED_ERRORS")]
     (worth,) = worths(["bursts"], [answer])
     assert (worth.cases("won"), worth.accused, worth.asked, worth.acted) == (1, 3, 1, 1)
 

@@ -31,7 +31,7 @@ def test_the_worked_example_is_what_the_code_says() -> None:
         noise[step] = 0.02 * state
     busy = 1 + noise
     busy[70:, 5] += 0.08
-    units = Units(busy - others_median(busy), np.ones(8, np.bool_), {})
+    units = Units(busy - others_median(busy), np.ones(8, np.bool_))
     (found,) = judge(units, busy.max(axis=1) + 0.05, live=False).slow
     text = PAGE.read_text(encoding="utf-8")
     assert (found.unit, found.part) == (5, Part(60, 120))

@@ -5,8 +5,8 @@ is the time a rank was busy (own time, input included, collectives taken out), e
 in the same step: durations on each rank's own clock, never one clock with another. Peers are ranks that do the same
 work (positions.py).
 
-- slow/ranks.py decides which ranks and machines are slow, by the test in slow/tested.py;
-  slow/culprits.py describes them, and computes what fixing them would save.
+- slow/ranks.py decides which ranks and machines are slow, by the one test of slow/tested.py; slow/culprits.py
+  describes them, and computes what fixing them would save.
 - links/network.py decides which links are slow, always, since a step or at times, by the time of transfers.
 - partial_verdict.py decides whose parameters differ from those of its replicas, where digests of them are recorded.
 - hang/hangs.py decides who is hung and who waits for whom, hang/unfinished.py does so by what ranks have yet to finish;
@@ -33,21 +33,18 @@ from laggard.locate.links.network import in_network
 from laggard.locate.medians import middle
 from laggard.locate.partial_verdict import NOTHING_FOUND, PAIR, PartialVerdict, corrupt_ranks
 from laggard.locate.slow.busy_threads import (
-    accuses,
     culprit_may_be_missing,
     least_wait_notes,
     missing_ranks_notes,
-    one_rank_note,
     slow_at_their_own_experts,
     slow_in_no_phase,
-    unnamed_time_notes,
+    unnamed_time_note,
     with_busy_threads,
 )
 from laggard.locate.slow.by_place import by_place
 from laggard.locate.slow.culprits import (
     doubted_notes,
-    left_notes,
-    left_to_scripts,
+    scripts_choice,
     slow_culprits,
     stall_notes,
     stalls_beside,
@@ -154,15 +151,9 @@ def _slow_ranks(timings: JobTimings, steps: Steps) -> _SlowRanks:
     steps = placed.steps
     compared = slow_ranks(steps, timings.nodes)
     found = compared.slow
-    if not found and timings.stages is not None and (steps.peers.sizes == 1).any():
-        beside, found = slow_at_their_own_experts(steps, timings.nodes, timings.stages)
-        steps = beside if found else steps
-    whole, in_no_phase = (steps, []) if found else slow_in_no_phase(timings, steps)
-    if machines := [each for each in in_no_phase if each.whole_host]:
-        steps, found, in_no_phase = whole, machines, []
-    unnamed = unnamed_time_notes(timings, steps, in_no_phase)
-    left = left_to_scripts(timings, steps, [*found, *([compared.doubted] if compared.doubted else ())])
-    found = [each for each in found if each not in left]
+    if not found:
+        steps, found = slow_at_their_own_experts(timings, steps)
+    in_no_phase = [] if found else slow_in_no_phase(timings, steps)
     culprits, ratio, uneven = slow_culprits(timings, steps, found)
     culprits = with_busy_threads(timings, with_host_facts(timings, culprits))
     network = in_network(timings, steps, bool(found), culprits)
@@ -170,10 +161,12 @@ def _slow_ranks(timings: JobTimings, steps: Steps) -> _SlowRanks:
     stalls = stall_notes(steps, found)
     typical = float(steps.duration[~stalls_beside(steps, found)].mean()) if stalls else None
     stages = () if culprits or links else longest_stage_notes(timings, steps)
-    undecided = () if culprits or links or left else doubted_notes(timings, steps, compared)
-    seen_healthy = not accuses(unnamed) and not stages and not placed.confounded and not undecided
-    logs = left_notes(timings, left)
-    notes = (*placed.notes, *unnamed, *uneven, *stalls, *stages, *logs, *undecided, *network.notes)
+    undecided = () if culprits or links else doubted_notes(timings, steps, compared)
+    waited_for = {int(timings.ranks[column]) for each in in_no_phase for column in each.columns}
+    is_theirs = waited_for <= scripts_choice(timings, in_no_phase)
+    seen_healthy = is_theirs and not stages and not placed.confounded and not undecided
+    unnamed = (unnamed_time_note(timings, each) for each in in_no_phase)
+    notes = (*placed.notes, *unnamed, *uneven, *stalls, *stages, *undecided, *network.notes)
     by_cost = sorted((*culprits, *links), key=lambda culprit: -(culprit.recoverable_ratio or 0.0))
     if timings.hidden_by:
         seen = tuple(culprit for culprit in by_cost if culprit.phase in _HOST_PHASES)
@@ -227,7 +220,7 @@ def _too_little_notes(timings: JobTimings, hung: PartialVerdict) -> tuple[Note, 
 def _too_little_note(timings: JobTimings) -> Note:
     count, needed = len(timings.steps), steps_needed(timings)
     if count >= needed and len(timings.ranks) < 2:
-        return one_rank_note(timings)
+        return Note("too_few_ranks", "one rank seen, two are needed: a rank is slow compared with its peers")
     return Note("too_few_steps", f"{count} steps seen, {needed} are needed for a verdict")
 
 

@@ -10,7 +10,7 @@ import pytest
 from support.timings import job
 
 from laggard.kit.constants import PHASES
-from laggard.locate.job_timings import JobTimings, NodeFindings
+from laggard.locate.job_timings import JobTimings
 from laggard.locate.positions import GroupPlaces, group_places
 from laggard.locate.verdict import locate
 from laggard.model import Location, Note, Verdict
@@ -117,24 +117,14 @@ def _with_slow_update(made: JobTimings) -> JobTimings:
     [
         two_machines(since=32),
         two_machines(phase="input"),
-        two_machines(findings_by_node={"n1": NodeFindings(("GPU_THROTTLED",))}),
         _with_slow_update(two_machines()),
     ],
-    ids=["later", "in the input", "with a finding", "with a slow update"],
+    ids=["later", "in the input", "with a slow update"],
 )
 def test_a_machine_is_accused_where_anything_tells_that_it_is_slow(made: JobTimings) -> None:
     location = locate(made)
     assert location.verdict is Verdict.FAIL
     assert sorted(rank for culprit in location.culprits for rank in culprit.ranks) == list(range(8, 16))
-
-
-def test_a_finding_that_all_machines_have_or_that_slows_no_gpu_tells_nothing() -> None:
-    for found in (
-        {"n0": NodeFindings(("GPU_THROTTLED",)), "n1": NodeFindings(("GPU_THROTTLED",))},
-        {"n1": NodeFindings(("DISK_FULL",))},
-    ):
-        location = locate(two_machines(findings_by_node=found))
-        assert location.verdict is Verdict.UNKNOWN and location.culprits == ()
 
 
 def test_groups_of_one_kind_have_one_role_and_one_pattern() -> None:

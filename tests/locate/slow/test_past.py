@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.timings import job, with_phases
+from support.timings import job
 
 from laggard.locate.job_timings import FIRST_STEPS, JobTimings
-from laggard.locate.slow.steps import BACKWARD, FORWARD
 from laggard.locate.verdict import locate
 from laggard.model import Verdict
 
@@ -97,34 +96,3 @@ def test_a_stage_whose_first_steps_are_not_known_is_compared_with_nothing() -> N
 def test_among_many_calm_pipelines_no_stage_is_accused() -> None:
     accused = [seed for seed in range(200) if locate(pipeline(steps=128, seed=seed)).culprits]
     assert not accused
-
-
-@pytest.mark.parametrize("phase", ["forward", "backward"])
-def test_a_stage_one_pass_of_which_is_out_of_all_proportion_is_slow_from_its_first_step_on(phase: str) -> None:
-    """More layers make both passes longer."""
-    location = locate(pipeline(slow=[((2,), 2.5)], phase=phase))
-    (culprit,) = location.culprits
-    assert (culprit.ranks, culprit.phase, culprit.since_step) == ((2,), phase, 4)
-    assert f"a step in {phase}, in proportion to its other passes " in culprit.evidence[0]
-
-
-@pytest.mark.parametrize(
-    "stages",
-    [
-        pytest.param({0: (1.0, 0.02), 1: (1.0, 0.02)}, id="frozen layers first"),
-        pytest.param({0: (4.0, 0.02)}, id="a large frozen encoder first"),
-        pytest.param({3: (1.0, 1.0), 0: (1.0, 0.0), 1: (1.0, 0.0), 2: (1.0, 0.0)}, id="only the last stage is trained"),
-        pytest.param({1: (1.0, 1.6)}, id="one stage checkpoints its activations"),
-        pytest.param({3: (4.0, 4.0)}, id="the last stage has a large vocabulary"),
-        pytest.param({0: (1.0, 0.5)}, id="the first stage passes no gradient on"),
-    ],
-)
-def test_stages_of_other_proportions_by_design_accuse_nobody(stages: dict[int, tuple[float, float]]) -> None:
-    timings = pipeline(load=(1.0,) * STAGES)
-    first, phases = timings.first_phases, timings.phase_seconds.copy()
-    assert first is not None
-    for stage, factors in stages.items():
-        for phase, factor in zip((FORWARD, BACKWARD), factors, strict=True):
-            phases[:, stage, phase] *= factor
-    timings = dataclasses.replace(with_phases(timings, phases), first_phases=phases[: len(first)])
-    assert not locate(timings).culprits

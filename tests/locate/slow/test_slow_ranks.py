@@ -13,6 +13,7 @@ from support.timings import job, scaled
 from laggard.kit.constants import PHASES
 from laggard.locate.job_timings import JobTimings
 from laggard.locate.verdict import locate
+from laggard.model import Verdict
 
 
 def named(timings: JobTimings) -> list[tuple[str, tuple[int, ...]]]:
@@ -119,18 +120,15 @@ def test_time_of_no_phase_accuses_nobody_where_phases_are_known() -> None:
     assert named(job(slow=[([0], 0.2)], phase="other")) == []
 
 
-def test_a_machine_whose_ranks_lose_time_outside_of_their_phases_is_named() -> None:
+def test_a_machine_whose_ranks_lose_time_outside_of_their_phases_leaves_no_job_healthy() -> None:
     """What its CPUs do between the phases; the other ranks wait for it in collectives. Half of a stage is its own."""
     n3 = tuple(range(24, 32))
-    (culprit,) = locate(
-        job(32, slow=[(n3, 0.2)], phase="other", positions=np.arange(32, dtype=np.int32) // 16)
-    ).culprits
-    assert (culprit.kind, culprit.ranks, culprit.phase) == ("slow_host", n3, None)
-    assert culprit.recoverable_ratio == pytest.approx(0.2 / 1.2, abs=0.03)
+    location = locate(job(32, slow=[(n3, 0.2)], phase="other", positions=np.arange(32, dtype=np.int32) // 16))
+    assert location.verdict is Verdict.UNKNOWN and location.culprits == ()
+    assert [(note.kind, note.ranks, note.node) for note in location.notes] == [("unnamed_time", n3, "n3")]
     nobody_waits = job(32, slow=[(n3, 0.2)], phase="other")
     nobody_waits.waited_seconds[:] = 0.01
-    assert named(nobody_waits) == [], "it may be a wait that no record tells of"
-    assert named(job(32, slow=[(n3[:5], 0.2)], phase="other")) == [], "not most of its ranks"
+    assert locate(nobody_waits).verdict is Verdict.OK, "it may be a wait that no record tells of"
 
 
 @given(seed=st.integers(0, 10_000), factor=st.sampled_from((0.3, 7.0, 1000.0)))
@@ -209,7 +207,7 @@ def test_of_two_peers_the_noise_of_others_tells_which_one_varies() -> None:
     assert culprit.ranks == (9,)
 
 
-@pytest.mark.parametrize(("lost", "named"), [(3, True), (5, True), (6, False)])
+@pytest.mark.parametrize(("lost", "named"), [(3, True), (6, True), (7, False)])
 def test_a_slow_rank_of_which_most_records_are_lost_is_not_named(lost: int, named: bool) -> None:
     timings = job(32, 13, slow=[((9,), 0.4)])
     timings.phase_seconds[np.arange(3, 3 + lost), 9] = np.nan

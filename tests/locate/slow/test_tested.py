@@ -31,9 +31,8 @@ def lasting(rho: float, ranks: int, seed: int, steps: int = STEPS) -> Floats:
 def judged(busy: Floats, step_seconds: float = 1.0, live: bool = False, **options: Any) -> Judged:
     """What is said of ranks that are busy for so many seconds in each step."""
     ranks = busy.shape[1]
-    mirrors = {0: 1, 1: 0} if ranks == 2 else {}
     excess = (busy - others_median(busy)) * step_seconds
-    units = Units(excess, np.ones(ranks, np.bool_), mirrors, **options)
+    units = Units(excess, np.ones(ranks, np.bool_), **options)
     return judge(units, step_seconds * (busy.max(axis=1) + 0.05), live)
 
 

@@ -1,4 +1,4 @@
-"""A rank with more to do is told from a slower machine: by the elements of its inputs, or by its update."""
+"""A rank with more to do is told from a slower machine by the elements of its inputs."""
 
 from __future__ import annotations
 
@@ -104,16 +104,11 @@ def test_where_the_tokens_are_equal_an_update_as_fast_as_the_peers_excuses_nobod
     assert culprit.kind == "slow_compute"
 
 
-def test_without_tokens_the_update_tells_on_a_cpu() -> None:
-    (culprit,) = locate(timings(passes=2.0, update=1.0)).culprits
-    assert (culprit.kind, culprit.node) == ("uneven_work", None) and "optimizer" in culprit.evidence[0]
-
-
 @pytest.mark.parametrize(
     "slower",
     [
         {"update": 2.0},  # the CPU is slow in all that it does
-        {"update": 1.0, "gpus": ("GPU-a", "GPU-b", "GPU-c", "GPU-d")},  # a lower clock does not slow an update
+        {"update": 1.0},  # as a lower clock of a GPU or CPU is, which memory bounds in the update
     ],
 )
 def test_without_tokens_a_slow_machine_stays_one(slower: dict[str, Any]) -> None:

@@ -8,15 +8,13 @@ from typing import Final
 
 import numpy as np
 from msgspec import structs
-from numpy.typing import NDArray
 
 from laggard.kit.constants import PHASES
-from laggard.kit.words import counted, ranks_text, seconds_text, step_times_text
-from laggard.locate.job_timings import WARM_UP_STEPS, Floats, JobTimings, OwnThreads
-from laggard.locate.medians import last_axis_median, median, median_over_steps, middle
+from laggard.kit.words import counted, ranks_text, seconds_text
+from laggard.locate.job_timings import JobTimings, OwnThreads
+from laggard.locate.medians import median, median_over_steps, middle
 from laggard.locate.slow.ranks import MIN_KNOWN, Slow, is_waited_for, slow_ranks
-from laggard.locate.slow.steps import OTHER, Steps, steps_needed
-from laggard.locate.slow.uneven_work import MIN_UPDATE_SHARE
+from laggard.locate.slow.steps import Steps, steps_needed
 from laggard.model import MAX_NAMED_RANKS, Culprit, Note
 
 BUSY_SHARE: Final = 0.1
@@ -80,80 +78,65 @@ _PASSES: Final = [PHASES.index("forward"), PHASES.index("backward")]
 _UPDATE: Final = PHASES.index("optimizer")
 
 
-def slow_at_their_own_experts(
-    steps: Steps, nodes: Sequence[str | None], stages: NDArray[np.int32]
-) -> tuple[Steps, list[Slow]]:
-    """The ranks without peers that are slow in passes and update beside the others of their stage [R], and the steps in
+MIN_UPDATE_SHARE: Final = 0.01
+"""The share of the step below which an update tells nothing."""
+
+
+def slow_at_their_own_experts(timings: JobTimings, steps: Steps) -> tuple[Steps, list[Slow]]:
+    """The ranks without peers that are slow in passes and update beside the others of their stage, and the steps in
     which these are compared; empty where the update tells nothing."""
-    alone = steps.peers.sizes == 1
-    _, number, size = np.unique(stages, return_inverse=True, return_counts=True)
-    judged = alone & (size[number] >= MIN_RANKS)
-    if not steps.phased or not judged.any():
+    if timings.stages is None or not steps.phased:
         return steps, []
-    beside = steps.regrouped(number, nodes)
-    found = [each for each in slow_ranks(beside, nodes).slow if judged[list(each.columns)].all()]
-    return beside, [each for each in found if _is_slower(beside, each) and is_waited_for(beside, each)]
+    _, number, size = np.unique(timings.stages, return_inverse=True, return_counts=True)
+    judged = (steps.peers.sizes == 1) & (size[number] >= MIN_RANKS)
+    if not judged.any():
+        return steps, []
+    beside = steps.regrouped(number, timings.nodes)
+    found = [each for each in slow_ranks(beside, timings.nodes).slow if judged[list(each.columns)].all()]
+    found = [each for each in found if _is_slower(beside, each) and is_waited_for(beside, each)]
+    return (beside, found) if found else (steps, [])
 
 
 def _is_slower(steps: Steps, each: Slow) -> bool:
     own = np.isin(np.arange(len(steps.peers.number)), each.columns)
     others = ~own & np.isin(steps.peers.number, steps.peers.number[list(each.columns)])
     phases = steps.phases[each.since : each.until]
-    passes, update = _ratio(phases[:, :, _PASSES].sum(axis=2), own, others), _ratio(phases[:, :, _UPDATE], own, others)
-    tells = median(median_over_steps(phases[:, others, _UPDATE])) >= MIN_UPDATE_SHARE * median(steps.duration)
-    less, more = sorted((passes - 1, update - 1))
-    return tells and less > 0 and less >= UPDATE_PART * more
-
-
-def _ratio(seconds: Floats, own: NDArray[np.bool_], others: NDArray[np.bool_]) -> float:
-    """How many times as long as the `others` [R] the ranks `own` [R] take, by medians."""
-    level = median_over_steps(seconds)
-    usual = median(level[others])
-    return median(level[own]) / usual if usual > 0 else 0.0
+    passes, update = (
+        median_over_steps(seconds) for seconds in (phases[:, :, _PASSES].sum(axis=2), phases[:, :, _UPDATE])
+    )
+    usual = [median(seconds[others]) for seconds in (passes, update)]
+    if not usual[0] > 0 or usual[1] < MIN_UPDATE_SHARE * median(steps.duration):
+        return False
+    less, more = sorted(
+        median(seconds[own]) / theirs - 1 for seconds, theirs in zip((passes, update), usual, strict=True)
+    )
+    return less > 0 and less >= UPDATE_PART * more
 
 
 # Tells of a rank that the others wait for, and whose time belongs to no phase. Pure.
 #
 # Such time of a single rank accuses nobody (NAMED_SHARE): it may be a wait that no record tells of. But where the
-# others wait longer by as much, the job is not well, and the script can say what it does there. Where it is the time of
-# a machine's ranks, it is the machine's.
+# others wait longer by as much, the job is not well, and the script can say what it does there.
 
 MAX_NOTES: Final = 4
-MIN_SHARE: Final = 0.5
-"""The least share of a rank's excess that is time in no phase."""
 
 
-def slow_in_no_phase(timings: JobTimings, steps: Steps) -> tuple[Steps, list[Slow]]:
-    """The ranks and machines that others wait for, and the steps in which all of their time is judged. `steps`: in
-    whose phases nobody is slow."""
+def slow_in_no_phase(timings: JobTimings, steps: Steps) -> list[Slow]:
+    """The ranks and machines that others wait for, where all of their time is judged. `steps`: in whose phases nobody
+    is slow."""
     if not steps.phased:
-        return steps, []
-    whole = steps.with_other()
-    return whole, [each for each in slow_ranks(whole, timings.nodes).slow if is_waited_for(steps, each)]
+        return []
+    found = slow_ranks(steps.with_other(), timings.nodes).slow
+    return [each for each in found if is_waited_for(steps, each)][:MAX_NOTES]
 
 
-def unnamed_time_notes(timings: JobTimings, steps: Steps, slow: Sequence[Slow]) -> tuple[Note, ...]:
-    """A note on each rank of `slow`, the slowest first."""
-    return tuple(filter(None, (_note(timings, steps, each) for each in slow[:MAX_NOTES])))
-
-
-def accuses(notes: Sequence[Note]) -> bool:
-    """Whether one of the notes is on another rank than 0, which has work of its own in every script."""
-    return any(rank != 0 for note in notes for rank in note.ranks)
-
-
-def _note(timings: JobTimings, steps: Steps, each: Slow) -> Note | None:
-    (column,) = each.columns
-    same = steps.peers.number == steps.peers.number[column]
-    peers = np.flatnonzero(same & (np.arange(len(same)) != column))
-    unnamed = steps.phases[each.since : each.until, :, OTHER]
-    own, theirs = median(unnamed[:, column]), median(last_axis_median(unnamed[:, peers])) if len(peers) else 0.0
-    if own - theirs < MIN_SHARE * each.excess:
-        return None
-    rank = int(timings.ranks[column])
-    times = step_times_text(own, theirs, "no phase that has a name")
-    to_do = "phase() of laggard.trainer_hooks names what its script does there"
-    return Note("unnamed_time", f"rank {rank}: {times}, and they wait for it: {to_do}", (rank,), timings.nodes[column])
+def unnamed_time_note(timings: JobTimings, each: Slow) -> Note:
+    ranks = tuple(sorted(int(timings.ranks[column]) for column in each.columns))
+    text = (
+        f"{ranks_text(ranks)}: {seconds_text(each.excess)} a step more than its peers in no phase that has a name, and"
+        " they wait for it: phase() of laggard.trainer_hooks names what its script does there"
+    )
+    return Note("unnamed_time", text, ranks[:MAX_NAMED_RANKS], timings.nodes[each.columns[0]])
 
 
 WAITING_RATIO = 0.08
@@ -181,47 +164,11 @@ def culprit_may_be_missing(timings: JobTimings, steps: Steps) -> Note | None:
         return None
     if unseen:
         return Note("unseen_ranks", "the ranks that are seen wait for others; the slow rank may be one that is not")
-    text = _stepless_text(stepless, bool(known[known < MIN_KNOWN].any()))
-    return Note("unseen_ranks", text, ranks=tuple(stepless)[:MAX_NAMED_RANKS])
-
-
-def _stepless_text(ranks: Sequence[int], some: bool) -> str:
-    """`some`: whether a few steps of one of them are known."""
-    has, whom = ("has", "it") if len(ranks) == 1 else ("have", "them")
-    steps = "too few steps" if some else "no steps"
-    return f"the others wait, and {ranks_text(ranks)} {has} {steps} to be compared by: they may wait for {whom}"
-
-
-# The note on a job of one rank: where the time of its steps goes. Nothing tells whether that is slow. Pure.
-
-ONE_RANK_MIN_SHARE: Final = 0.02
-"""The share of the step below which phases are left out."""
-
-
-def one_rank_note(timings: JobTimings) -> Note:
-    """Says that a rank is slow compared with its peers only, and in what it spends a step."""
-    text = "one rank seen, two are needed: a rank is slow compared with its peers"
-    shares = _shares(timings)
-    if shares:
-        text = f"{text}; {shares}"
-    return Note("too_few_ranks", text)
-
-
-def _shares(timings: JobTimings) -> str:
-    """`its step of 52 ms is 40 % input, 30 % forward`; empty where no step is known."""
-    kept = (timings.steps >= WARM_UP_STEPS) & np.isfinite(timings.step_seconds[:, 0])
-    if len(timings.ranks) != 1 or not kept.any():
-        return ""
-    step = median(timings.step_seconds[kept, 0])
-    means = {
-        name.replace("_", " "): float(timings.phase_seconds[kept, 0, place].mean()) for place, name in enumerate(PHASES)
-    }
-    means["waiting in collectives"] = float(timings.waited_seconds[kept, 0].mean())
-    whole = sum(means.values())
-    told = sorted(
-        ((spent / whole, name) for name, spent in means.items() if spent > ONE_RANK_MIN_SHARE * whole), reverse=True
+    has, whom = ("has", "it") if len(stepless) == 1 else ("have", "them")
+    text = (
+        f"the others wait, and {ranks_text(stepless)} {has} too few steps to be compared by: they may wait for {whom}"
     )
-    return f"its step of {seconds_text(step)} is " + ", ".join(f"{share * 100:.0f} % {name}" for share, name in told)
+    return Note("unseen_ranks", text, ranks=tuple(stepless)[:MAX_NAMED_RANKS])
 
 
 MIN_WAIT_DIFFERENCE = 0.05

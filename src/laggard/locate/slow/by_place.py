@@ -7,14 +7,13 @@ be as many coincidences. Ranks are then compared with those in the same place of
 still found.
 
 Where all that have the place stand on one machine, or on neighbouring ones, and nobody else does, one fault there is
-as good an explanation. What divides work by place is there from the first step on, and in the passes; a machine that
-is slow from some step on, elsewhere too or in the update, or has findings that can be the cause, is accused. Else a
-note says between what it is.
+as good an explanation. What divides work by place is there from the first step on, and in the passes; a machine that is
+slow from some step on, elsewhere too or in the update, is accused. Else a note says between what it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -22,38 +21,32 @@ from numpy.typing import NDArray
 
 from laggard.kit.constants import PHASES
 from laggard.kit.words import joined, ranks_text, seconds_text
-from laggard.locate.explanation import has_cause
 from laggard.locate.job_timings import Floats, JobTimings
 from laggard.locate.medians import distinct, last_axis_median, median, median_over_steps
 from laggard.locate.positions import MIN_GROUPS, GroupPlaces
 from laggard.locate.slow.steps import MIN_STEPS, Steps, node_numbers
 from laggard.locate.slow.tested import MIN_COST
-from laggard.locate.slow.uneven_work import MAX_UPDATE_RATIO, MIN_UPDATE_SHARE
 from laggard.model import MAX_NAMED_RANKS, Note
 
-MIN_PLACE_RATIO: Final = MIN_COST
-"""The least difference between places, as a share of the step, by which ranks are compared within their places."""
-
 ALIKE_RATIO: Final = 0.25
-"""The share of that difference up to which ranks of one place are equally busy."""
+"""The share of the difference between places up to which ranks of one place are equally busy."""
 
 ALIKE_SHARE: Final = 0.7
-"""The share of the ranks of all places that have to be so: others may be slow."""
+"""The share of the ranks of all places that have to be so: others may be slow. In the ablation it decides in four cases
+whether work differs by place."""
 
-HEAVY_SHARE: Final = 0.75
-"""The share of the ranks in the place with the most work that are at least so busy."""
+DESIGN_SHARE: Final = 0.5
+"""The share of the difference in the last quarter of the window that the passes of the first quarter have, where it is
+by design. Our choice."""
 
-BEFORE_RATIO: Final = 0.5
-"""The share of the difference in the last quarter of the window that the first quarter has, where it is by design."""
+MAX_UPDATE_RATIO: Final = 1.05
+"""The ratio of an update's time to its peers' up to which it is as fast as theirs."""
 
-PASSES_SHARE: Final = 0.5
-"""The least share of the difference that is in the forward and backward passes, where it is by design."""
+MIN_UPDATE_SHARE: Final = 0.01
+"""The share of the step below which an update tells nothing."""
 
 MAX_SAMPLED: Final = 64
 """The most steps of the window by which places are compared."""
-
-MAX_ROUNDS: Final = 3
-"""The most kinds of groups by which the ranks of one class are divided."""
 
 PLACE_OR_MACHINE: Final = "place_or_machine"
 
@@ -79,63 +72,42 @@ class _Uneven(NamedTuple):
     heavy: NDArray[np.bool_]  # of each, whether it is in one of the places with more work
     difference: float  # between the places with the most and the least work, seconds a step
     misfit: float  # the mean deviation of the ranks from their places, as a share of that
+    confounded: bool  # whether what the machines of those with more work share is one cause, too
 
 
 def by_place(timings: JobTimings, steps: Steps) -> ByPlace:
     """Compares ranks within their places where work differs by place."""
-    if not timings.group_places:
-        return ByPlace(steps)
-    found: list[_Uneven] = []
-    blamed = np.zeros(len(timings.ranks), np.bool_)
-    number = steps.peers.number.astype(np.int64)
-    for _ in range(MAX_ROUNDS):
-        new = [each for each in _uneven_classes(timings, steps, number) if not blamed[each.columns].any()]
-        for each in new:
-            if _is_confounded(timings, each) and _blames_machine(timings, steps, each):
-                blamed[each.columns] = True
-                continue
-            number[each.columns] += (each.place + 1) * (int(number.max()) + 1)
-            found.append(each)
-        number = np.unique(number, return_inverse=True, return_counts=True)[1].astype(np.int64)
-        if not new:
-            break
+    found = [
+        each
+        for each in (_uneven_classes(timings, steps) if timings.group_places else ())
+        if not (each.confounded and _blames_machine(steps, each))
+    ]
     if not found:
         return ByPlace(steps)
+    place = np.zeros(len(timings.ranks), np.int64)
+    for each in found:
+        place[each.columns] = each.place + 1
+    classes = steps.peers.number * (int(place.max()) + 1) + place
     notes = tuple(_notes(timings, steps, found))
-    confounded = any(note.kind == PLACE_OR_MACHINE for note in notes)
-    return ByPlace(steps.regrouped(number, timings.nodes), notes, confounded)
+    return ByPlace(steps.regrouped(classes, timings.nodes), notes, any(each.confounded for each in found))
 
 
-def _uneven_classes(timings: JobTimings, steps: Steps, number: NDArray[np.int64]) -> Iterator[_Uneven]:
-    """The classes of ranks in which work differs by place, each with the kind of groups that fits best: of those that
-    fit about as well, the one with the fewest members in a group."""
-    for own in distinct(number):
-        columns = np.flatnonzero(number == own)
-        if len(columns) < 2 * MIN_GROUPS or steps.past.alone[columns].any():
-            continue
-        fitting = [each for kind in timings.group_places if (each := _uneven(steps, kind, columns)) is not None]
-        if fitting:
-            best = min(each.misfit for each in fitting)
-            yield min((each for each in fitting if each.misfit <= 1.5 * best + 0.05), key=lambda each: each.kind.size)
+def _uneven_classes(timings: JobTimings, steps: Steps) -> Iterator[_Uneven]:
+    """The classes of ranks in which work differs by place, each with the kind of groups that fits best."""
+    for own in distinct(steps.peers.number):
+        columns = np.flatnonzero(steps.peers.number == own)
+        if len(columns) >= 2 * MIN_GROUPS:
+            fitting = [each for kind in timings.group_places if (each := _uneven(timings, steps, kind, columns))]
+            if fitting:
+                yield min(fitting, key=lambda each: each.misfit)
 
 
-def _uneven(steps: Steps, kind: GroupPlaces, columns: NDArray[np.int64]) -> _Uneven | None:
-    """The difference by place, in the whole window or, where it came later, in its last quarter; None: there is
-    none."""
-    place, group = kind.place[columns].astype(np.int64), kind.group[columns]
-    if (place < 0).any() or len(distinct(group)) < MIN_GROUPS or len(distinct(place)) < 2:
+def _uneven(timings: JobTimings, steps: Steps, kind: GroupPlaces, columns: NDArray[np.int64]) -> _Uneven | None:
+    """The difference by place; None: there is none."""
+    place = kind.place[columns].astype(np.int64)
+    if (place < 0).any():
         return None
-    count = len(steps.numbers)
-    for length in (count, max(MIN_STEPS, count // 4)):
-        found = _in_window(steps, kind, columns, place, slice(count - length, None, max(1, length // MAX_SAMPLED)))
-        if found is not None:
-            return found
-    return None
-
-
-def _in_window(
-    steps: Steps, kind: GroupPlaces, columns: NDArray[np.int64], place: NDArray[np.int64], rows: slice
-) -> _Uneven | None:
+    rows = slice(None, None, max(1, len(steps.numbers) // MAX_SAMPLED))
     busy = steps.busy[rows, columns]
     level = median_over_steps(busy - last_axis_median(busy)[:, None])
     several = [each for each in distinct(place).tolist() if np.isfinite(level[place == each]).sum() >= MIN_GROUPS]
@@ -145,18 +117,15 @@ def _in_window(
     for each in several:
         usual[each] = _lower_middle(level[place == each])
     difference = float(np.nanmax(usual) - np.nanmin(usual))
-    if difference <= MIN_PLACE_RATIO * median(steps.duration[rows]):
+    if not difference > MIN_COST * median(steps.duration[rows]):
         return None
-    deviation = (level - usual[place])[np.isfinite(level) & np.isfinite(usual[place])] / difference
-    heaviest = (level - usual[place])[place == int(np.nanargmax(usual))] / difference
-    if (
-        (np.abs(deviation) <= ALIKE_RATIO).mean() < ALIKE_SHARE
-        or (heaviest >= -ALIKE_RATIO).mean() < HEAVY_SHARE
-        or (np.abs(heaviest) <= ALIKE_RATIO).mean() < 0.5
-    ):
+    deviation = np.abs(level - usual[place]) / difference
+    deviation = deviation[np.isfinite(deviation)]
+    if (deviation <= ALIKE_RATIO).mean() < ALIKE_SHARE:
         return None
     heavy = np.nan_to_num(usual[place] - np.nanmin(usual)) > difference / 2
-    return _Uneven(kind, columns, place, heavy, difference, float(np.minimum(np.abs(deviation), 1.0).mean()))
+    confounded = _have_machines_to_themselves([timings.nodes[column] for column in columns], heavy)
+    return _Uneven(kind, columns, place, heavy, difference, float(np.minimum(deviation, 1.0).mean()), confounded)
 
 
 def _lower_middle(values: Floats) -> float:
@@ -166,27 +135,25 @@ def _lower_middle(values: Floats) -> float:
     return float(known[(len(known) - 1) // 2])
 
 
-def _is_confounded(timings: JobTimings, each: _Uneven) -> bool:
-    """Whether all ranks with more work stand on one machine, or on neighbouring ones, and none of the others does: a
-    fault of what these share is one cause, too."""
-    machine = node_numbers([timings.nodes[column] for column in each.columns])
-    heavy, light = distinct(machine[each.heavy]), distinct(machine[~each.heavy])
-    return not np.isin(heavy, light).any() and int(heavy[-1] - heavy[0]) == len(heavy) - 1
+def _have_machines_to_themselves(nodes: Sequence[str | None], heavy: NDArray[np.bool_]) -> bool:
+    """Whether all ranks with more work stand on one machine, or on neighbouring ones, and none of the others does."""
+    machine = node_numbers(nodes)
+    own = distinct(machine[heavy])
+    return not np.isin(own, machine[~heavy]).any() and int(own[-1] - own[0]) == len(own) - 1
 
 
-def _blames_machine(timings: JobTimings, steps: Steps, each: _Uneven) -> bool:
-    """Whether anything tells that the machine, and not the place, makes these ranks slow."""
+def _blames_machine(steps: Steps, each: _Uneven) -> bool:
+    """Whether anything tells that the machine, and not the place, makes these ranks slow: they were not so from the
+    first step on, or not in the passes, or their update, whose work is the same in all places, takes longer as well."""
     heavy, light = each.columns[each.heavy], each.columns[~each.heavy]
     quarter = max(MIN_STEPS, len(steps.numbers) // 4)
     before = _differences(steps, heavy, light, slice(None, quarter))
     now = _differences(steps, heavy, light, slice(-quarter, None))
-    if not before.sum() > BEFORE_RATIO * now.sum():
+    by_design = before[list(_PASSES)] if steps.phased else before
+    if not by_design.sum() > DESIGN_SHARE * now.sum():
         return True
-    if steps.phased and now[list(_PASSES)].sum() < PASSES_SHARE * now.sum():
-        return True
-    phase = PHASES[int(now.argmax())] if steps.phased else None
-    machines = {timings.nodes[column] for column in heavy.tolist()}
-    return _has_slow_update(steps, heavy, light) or any(has_cause(timings, node, machines, phase) for node in machines)
+    own, usual = (median(median_over_steps(steps.phases[:, those, _OPTIMIZER])) for those in (heavy, light))
+    return usual >= MIN_UPDATE_SHARE * median(steps.duration) and own > MAX_UPDATE_RATIO * usual
 
 
 def _differences(steps: Steps, heavy: NDArray[np.int64], light: NDArray[np.int64], rows: slice) -> Floats:
@@ -198,21 +165,13 @@ def _differences(steps: Steps, heavy: NDArray[np.int64], light: NDArray[np.int64
     return found
 
 
-def _has_slow_update(steps: Steps, heavy: NDArray[np.int64], light: NDArray[np.int64]) -> bool:
-    """Whether the update, whose work is the same in all places, takes longer as well."""
-    own, usual = (median(median_over_steps(steps.phases[:, those, _OPTIMIZER])) for those in (heavy, light))
-    return usual >= MIN_UPDATE_SHARE * median(steps.duration) and own > MAX_UPDATE_RATIO * usual
-
-
 def _notes(timings: JobTimings, steps: Steps, found: list[_Uneven]) -> Iterator[Note]:
-    """A note for each kind of groups by whose places work differs by so much that it would accuse a rank."""
-    step = median(steps.duration)
-    told = [each for each in found if each.difference > MIN_PLACE_RATIO * step]
-    for doubted in (False, True):
+    """A note for each kind of groups by whose places work differs."""
+    for confounded in (False, True):
         for kind in timings.group_places:
-            some = [each for each in told if each.kind is kind and _is_confounded(timings, each) == doubted]
+            some = [each for each in found if each.kind is kind and each.confounded == confounded]
             if some:
-                yield _note(timings, some, step, doubted)
+                yield _note(timings, some, median(steps.duration), confounded)
 
 
 def _note(timings: JobTimings, found: list[_Uneven], step: float, doubted: bool) -> Note:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -19,7 +20,7 @@ from laggard.locate.slow.ranks import Slow, is_waited_for
 from laggard.locate.slow.replay import TOLERANCE, Replay
 from laggard.locate.slow.steps import Steps
 from laggard.locate.slow.tested import MIN_COST, confidence
-from laggard.locate.slow.uneven_work import Compared, is_by_design, more_between, more_work, uneven_work_note
+from laggard.locate.slow.uneven_work import Compared, is_by_design, more_work, uneven_work_note
 from laggard.model import MAX_NAMED_RANKS, Culprit, Note
 
 # The gain of a job if its slow ranks were as fast as their peers. Pure.
@@ -41,12 +42,26 @@ class Payoff(NamedTuple):
     replayed: bool = False
 
 
+_Seconds = Callable[[tuple[Slow, ...]], Floats]
+"""What the steps take where such culprits are as fast as their peers: each of them, or all together."""
+
+
 def payoff(timings: JobTimings, steps: Steps, slow: Sequence[Slow]) -> Payoff:
-    """What fixing the culprits gains. Of several, each is worth the mean of what fixing it saves before and after all
-    others are fixed: of two that are equally slow neither saves anything alone, and each half of what both save."""
+    """What fixing the culprits gains."""
     if not slow:
         return Payoff([], 1.0)
-    return _by_replay(timings, steps, slow) or _by_busiest(steps, slow)
+    return _by_replay(timings, steps, tuple(slow)) or _by_busiest(steps, tuple(slow))
+
+
+def _worth(slow: tuple[Slow, ...], seconds: _Seconds) -> list[Floats]:
+    """The mean of what fixing each culprit saves before and after all others are fixed: of two that are equally slow
+    neither saves anything alone, and each half of what both save."""
+    seconds = functools.cache(seconds)
+    others = [tuple(other for other in slow if other is not each) for each in slow]
+    return [
+        (seconds(()) - seconds((each,)) + seconds(rest) - seconds(slow)) / 2
+        for each, rest in zip(slow, others, strict=True)
+    ]
 
 
 def stalls_beside(steps: Steps, slow: Sequence[Slow]) -> NDArray[np.bool_]:
@@ -59,7 +74,7 @@ def stalls_beside(steps: Steps, slow: Sequence[Slow]) -> NDArray[np.bool_]:
     return stalled
 
 
-def _by_replay(timings: JobTimings, steps: Steps, slow: Sequence[Slow]) -> Payoff | None:
+def _by_replay(timings: JobTimings, steps: Steps, slow: tuple[Slow, ...]) -> Payoff | None:
     """The payoff by what waits for what; None where that is not known, or where a culprit is slow now and then, or
     no longer: the last steps do not stand for all."""
     if len(slow) > MAX_REPLAYED or any(each.hits is not None or each.until < len(steps.numbers) for each in slow):
@@ -69,44 +84,32 @@ def _by_replay(timings: JobTimings, steps: Steps, slow: Sequence[Slow]) -> Payof
     replay = Replay.of(timings, steps, max(since, int(stalled[-1]) + 1) if len(stalled) else since)
     if replay is None:
         return None
-    now, all_fixed = replay.seconds(()), replay.seconds(slow)
-    recorded = replay.recorded_seconds(steps)
+    seconds = functools.cache(lambda fixed: np.array(replay.seconds(fixed)))
+    now, all_fixed, recorded = float(seconds(())), float(seconds(slow)), replay.recorded_seconds(steps)
     if not (abs(now - recorded) <= TOLERANCE * recorded and np.isfinite(all_fixed)):
         return None
     whole = max(now, recorded)  # of what was recorded, fixing a culprit leaves what the replay does not explain
-    shares = []
-    for each in slow:
-        others = [other for other in slow if other is not each]
-        alone = now - (replay.seconds([each]) if others else all_fixed)
-        last = (replay.seconds(others) if others else now) - all_fixed
-        shares.append(float(np.clip((alone + last) / 2 / whole, 0.0, 1.0)))
+    shares = [float(np.clip(saved / whole, 0.0, 1.0)) for saved in _worth(slow, seconds)]
     return Payoff(shares, max(whole / max(whole - (now - all_fixed), 1e-9), 1.0), True)
 
 
-def _by_busiest(steps: Steps, slow: Sequence[Slow]) -> Payoff:
+def _by_busiest(steps: Steps, slow: tuple[Slow, ...]) -> Payoff:
     """The payoff where no collective is known: a step lasts as long as its busiest rank."""
     kept = ~stalls_beside(steps, slow)
-    rest, before, after = _busiest(steps, slow)
-    now = np.fmax(rest, np.fmax.reduce(before, axis=1))
-    all_fixed = np.fmax(rest, np.fmax.reduce(after, axis=1))
-    others_before, others_after = _maximum_of_others(before), _maximum_of_others(after)
+    seconds = _busiest(steps, slow)
     shares = []
-    for place, each in enumerate(slow):
-        first = now - np.fmax(rest, np.fmax(others_before[:, place], after[:, place]))
-        last = np.fmax(rest, np.fmax(others_after[:, place], before[:, place])) - all_fixed
-        own = kept.copy()
-        own[: each.since] = False
-        saved = np.clip((first + last) / 2, 0, steps.duration)[own]
+    for each, worth in zip(slow, _worth(slow, seconds), strict=True):
+        own = kept & (np.arange(len(kept)) >= each.since)
+        saved = np.clip(worth, 0, steps.duration)[own]
         shares.append(float(saved.sum() / max(steps.duration[own].sum(), 1e-9)))
     kept[: min(each.since for each in slow)] = False
     duration = steps.duration[kept]
-    left = np.maximum(duration - np.clip(now - all_fixed, 0, None)[kept], 1e-9)
+    left = np.maximum(duration - np.clip(seconds(()) - seconds(slow), 0, None)[kept], 1e-9)
     return Payoff(shares, float(duration.sum() / max(left.sum(), 1e-9)))
 
 
-def _busiest(steps: Steps, slow: Sequence[Slow]) -> tuple[Floats, Floats, Floats]:
-    """The busiest rank's time in each step: of the ranks that are no culprits [S], of each culprit [S, K], and of each
-    culprit if it were as fast as its peers from its onset on [S, K]."""
+def _busiest(steps: Steps, slow: tuple[Slow, ...]) -> _Seconds:
+    """[S]: the time of the busiest rank in each step."""
     others = np.ones(steps.busy.shape[1], np.bool_)
     before = np.empty((len(steps.numbers), len(slow)))
     after = np.empty_like(before)
@@ -117,16 +120,12 @@ def _busiest(steps: Steps, slow: Sequence[Slow]) -> tuple[Floats, Floats, Floats
         after[:, place] = before[:, place]
         after[each.since :, place] -= np.fmax(each.series, 0.0)[each.since :]
     rest = np.fmax.reduce(steps.busy, axis=1, where=others[None, :], initial=-np.inf)
-    return rest, before, after
 
+    def seconds(fixed: tuple[Slow, ...]) -> Floats:
+        found: Floats = np.fmax(rest, np.fmax.reduce(np.where([each in fixed for each in slow], after, before), axis=1))
+        return found
 
-def _maximum_of_others(values: Floats) -> Floats:
-    """[S, K]: for each of `values` [S, K] the largest of the others in its row; -inf where there is none."""
-    padded = np.pad(values, ((0, 0), (1, 1)), constant_values=-np.inf)
-    left = np.fmax.accumulate(padded, axis=1)[:, :-2]
-    right = np.fmax.accumulate(padded[:, ::-1], axis=1)[:, ::-1][:, 2:]
-    result: Floats = np.fmax(left, right)
-    return result
+    return seconds
 
 
 INPUT, BETWEEN_STEPS = PHASES.index("input"), PHASES.index("between_steps")
@@ -146,7 +145,7 @@ ONE_PEER_FACTOR = 0.95
 """The factor of the confidence with a single peer, which may be faster than it should be."""
 
 MAX_NAMED_NODES = 4
-PAST, PROPORTION = "in its first steps", "in proportion to its other passes"
+PAST = "in its first steps"
 """The words in place of "its peers" for a rank whose work nobody else does."""
 
 
@@ -160,7 +159,7 @@ class SlowCulprits(NamedTuple):
 
 
 def slow_culprits(timings: JobTimings, steps: Steps, slow: list[Slow]) -> SlowCulprits:
-    """Describes the slow ranks and machines."""
+    """Describes the slow ranks and machines whose repair saves MIN_COST of the time, or their part of that."""
     saved, ratio, replayed = payoff(timings, steps, slow)
     # Where work is unequal, the busiest rank tells nothing of what the others wait for.
     is_known = replayed or len(steps.peers.classes) == len(steps.peers.classes[0]) == 1
@@ -195,13 +194,15 @@ def doubted_notes(timings: JobTimings, steps: Steps, compared: ComparedRanks) ->
     if each is None:
         return ()
     ranks = tuple(sorted(int(timings.ranks[column]) for column in each.columns))
+    if not steps.phased and scripts_choice(timings, [each]).issuperset(ranks):
+        return ()
     cost = float(each.series.sum()) / float(steps.duration.sum())
     hits = int((each.series > 0).sum()) if each.hits is None else int(each.hits.sum())
     first, last = int(steps.numbers[each.since]), int(steps.numbers[each.until - 1])
     text = (
         f"{ranks_text(ranks)} was slower than the others in {counted(hits, 'step')} between {first} and {last}, by"
         f" {seconds_text(each.excess)} each, {cost:.0%} of the time: too little to tell it from noise, and too costly"
-        f" to call the job healthy; some {compared.needed} steps like these would decide"
+        f" to call the job healthy; some {each.needed} steps like these would decide"
     ).replace("%", " %")
     return (Note("slow_in_few_steps", text, ranks=ranks[:MAX_NAMED_RANKS]),)
 
@@ -231,39 +232,14 @@ def stall_notes(steps: Steps, slow: Sequence[Slow]) -> list[Note]:
     return [Note("stall", text)]
 
 
-def left_to_scripts(timings: JobTimings, steps: Steps, slow: Sequence[Slow]) -> list[Slow]:
-    """Those of `slow` that are busier now and then, where no phase is known, if they stand where scripts leave logging,
-    evaluation and checkpoints."""
-    some = [] if steps.phased else [each for each in slow if each.hits is not None and not each.whole_host]
-    chosen = _scripts_choice(timings, some)
-    return [each for each in some if chosen.issuperset(timings.ranks[list(each.columns)].tolist())]
-
-
-def _scripts_choice(timings: JobTimings, slow: Sequence[Slow]) -> set[int]:
-    """The ranks that scripts choose for work of their own: the first and the last, and the first of each machine where
-    most of these are among `slow`."""
+def scripts_choice(timings: JobTimings, slow: Sequence[Slow]) -> set[int]:
+    """The ranks that scripts choose for logging, evaluation and checkpoints: the first and the last, and the first of
+    each machine where most of these are among `slow`."""
     ranks = {int(timings.ranks[column]) for each in slow if not each.whole_host for column in each.columns}
-    firsts = {min(of_node) for of_node in grouped(timings.ranks.tolist(), lambda rank: node_of(timings, rank)).values()}
+    by_node = grouped(zip(timings.nodes, timings.ranks.tolist(), strict=True), lambda it: it[0])
+    firsts = {min(rank for _, rank in of_node) for of_node in by_node.values()}
     chosen = {0, timings.world_size - 1}
     return chosen | firsts if len(firsts & ranks) >= max(2, len(firsts) / 2) else chosen
-
-
-def node_of(timings: JobTimings, rank: int) -> str | None:
-    return timings.nodes[int(np.flatnonzero(timings.ranks == rank)[0])]
-
-
-def left_notes(timings: JobTimings, left: Sequence[Slow]) -> tuple[Note, ...]:
-    """The note on what is left to ranks by their place."""
-    if not left:
-        return ()
-    ranks = tuple(sorted(int(timings.ranks[column]) for each in left for column in each.columns))
-    hits = max(int(each.hits.sum()) for each in left if each.hits is not None)
-    text = (
-        f"{ranks_text(ranks)} {'is' if len(ranks) == 1 else 'are'} busier in {hits} of {len(left[0].series)} steps:"
-        " logging, evaluation and checkpoints are the work of such a place, and no phase tells whether it is more than"
-        " that"
-    )
-    return (Note("rank_zero", text, ranks=ranks[:MAX_NAMED_RANKS]),)
 
 
 class _Comparison(NamedTuple):
@@ -280,18 +256,16 @@ class _Comparison(NamedTuple):
 
 def _culprit(timings: JobTimings, steps: Steps, slow: list[Slow], each: Slow, saved: float) -> Culprit:
     """`saved` is the share of the step time that fixing it would save."""
-    peers = _peers(steps, slow, _median_rank(steps, each), timings.nodes)
-    compared = _compare(steps, each, peers)
+    peers = _peers(steps, slow, _median_rank(steps, each))
+    given = Compared(_slow_steps(each), np.array(each.columns), peers)
+    compared = _compare(steps, given)
     phase = PHASES[compared.phase]
     ranks = tuple(sorted(int(timings.ranks[column]) for column in each.columns))
     node, gpu = timings.nodes[each.columns[0]], timings.gpus[each.columns[0]]
-    given = Compared(_rows(steps, each), np.array(each.columns), peers)
     more: tuple[str, ...] = ()
-    if compared.phase in PASSES:
-        more = more_work(steps, given, gpu is not None)
-    elif compared.phase == BETWEEN_STEPS:  # as reinforcement learning generates there
-        more = more_between(steps, given)
-    kind = "uneven_work" if more else _kind(steps, each, compared, _scripts_choice(timings, slow).issuperset(ranks))
+    if compared.phase in (*PASSES, BETWEEN_STEPS):  # as reinforcement learning generates there
+        more = more_work(steps, given, PASSES if compared.phase in PASSES else (BETWEEN_STEPS,))
+    kind = "uneven_work" if more else _kind(steps, each, compared, scripts_choice(timings, slow).issuperset(ranks))
     others = (int(rank) for rank in timings.ranks if int(rank) not in ranks)
     return Culprit(
         kind=kind,
@@ -313,61 +287,44 @@ def _culprit(timings: JobTimings, steps: Steps, slow: list[Slow], each: Slow, sa
 def _kind(steps: Steps, each: Slow, compared: _Comparison, placed: bool) -> str:
     """The kind of culprit, by the phase. What peers spend next to no time on they leave to one rank, by the script's
     choice: where it has a name, or the rank is `placed` where scripts do that. Where they do it, too, and faster, it is
-    the machine's."""
+    the machine's. Where no phase is known, what such a rank does now and then is its script's."""
     little = max(MIN_COST * median(steps.duration), LEFT_SHARE * compared.own)
-    alone = compared.peer_count > 0 and compared.peers < little and not each.whole_host
-    if alone and (compared.phase in SCRIPTS or compared.phase == BETWEEN_STEPS and placed):
+    alone = compared.peer_count > 0 and compared.peers < little
+    chosen = compared.phase in SCRIPTS or compared.phase == BETWEEN_STEPS and placed
+    unnamed = placed and not steps.phased and each.hits is not None
+    if not each.whole_host and (alone and chosen or unnamed):
         return "uneven_work"
     if each.whole_host or compared.phase == BETWEEN_STEPS or compared.phase in SCRIPTS:
         return "slow_host"
     return "slow_input" if compared.phase == INPUT else "slow_compute"
 
 
-def _compare(steps: Steps, each: Slow, peers: NDArray[np.int64]) -> _Comparison:
-    columns = np.array(each.columns)
-    tail = _slow_steps(each)
-    phases = list(steps.judged_phases)
-    if not len(peers) and steps.past.alone[columns].all():
-        return _compare_with_past(steps, columns, tail)
-    excess = [
-        median(last_axis_median(steps.phases[tail][:, columns, phase]) - _medians(steps.phases[tail, :, phase], peers))
-        for phase in phases
-    ]
-    phase = phases[int(np.nanargmax(excess))] if np.isfinite(excess).any() else phases[-1]
-    own = median(steps.phases[tail][:, columns, phase])
+def _compare(steps: Steps, given: Compared) -> _Comparison:
+    """With its own first steps in the place of peers where it has none."""
+    rows, columns, peers = given
+    first = steps.past.first if not len(peers) and steps.past.alone[columns].all() else None
+    longer = {}
+    for phase in steps.judged_phases:
+        took = _medians(steps.phases[:, :, phase], rows, columns)
+        usual = _medians(steps.phases[:, :, phase], rows, peers) if first is None else median(first[:, columns, phase])
+        longer[phase] = median(took - usual)
+    known = [phase for phase, seconds in longer.items() if np.isfinite(seconds)]
+    phase = max(known, key=lambda each: longer[each]) if known else steps.judged_phases[-1]
+    own = median(_medians(steps.phases[:, :, phase], rows, columns))
     return _Comparison(
         phase,
         own,
-        own - excess[phase],
-        median(steps.waited[tail][:, columns]),
-        median(_medians(steps.waited[tail], peers)),
-        median(_medians(steps.busy[tail], peers)),
+        own - longer[phase],
+        median(_medians(steps.waited, rows, columns)),
+        median(_medians(steps.waited, rows, peers)),
+        median(_medians(steps.busy, rows, peers) if first is None else steps.past.base[columns]),
         len(peers),
     )
 
 
-def _compare_with_past(steps: Steps, columns: NDArray[np.int64], tail: slice | NDArray[np.int64]) -> _Comparison:
-    """The same, with its own first steps in the place of peers."""
-    assert steps.past.first is not None
-    first = steps.past.first[:, columns]
-    own, before = (
-        np.array([median(values[:, :, phase]) for phase in steps.judged_phases])
-        for values in (steps.phases[tail][:, columns], first)
-    )
-    phase = int(np.nanargmax(own - before))
-    base = median(steps.past.base[columns])
-    waited = median(steps.waited[tail][:, columns])
-    return _Comparison(steps.judged_phases[phase], own[phase], before[phase], waited, np.nan, base, 0)
-
-
-def _slow_steps(each: Slow) -> slice | NDArray[np.int64]:
-    """The steps in which the culprit is slow."""
-    return slice(each.since, each.until) if each.hits is None else np.flatnonzero(each.hits)
-
-
-def _rows(steps: Steps, each: Slow) -> NDArray[np.int64]:
-    """The indices of _slow_steps()."""
-    return np.arange(len(steps.numbers))[_slow_steps(each)]
+def _slow_steps(each: Slow) -> NDArray[np.int64]:
+    """The indices of the steps in which the culprit is slow."""
+    return np.arange(each.since, each.until) if each.hits is None else np.flatnonzero(each.hits)
 
 
 def _median_rank(steps: Steps, each: Slow) -> int:
@@ -376,19 +333,17 @@ def _median_rank(steps: Steps, each: Slow) -> int:
     return each.columns[int(np.argsort(excesses)[len(excesses) // 2])]
 
 
-def _peers(steps: Steps, slow: list[Slow], column: int, nodes: Sequence[str | None]) -> NDArray[np.int64]:
+def _peers(steps: Steps, slow: list[Slow], column: int) -> NDArray[np.int64]:
     """The columns of at most MAX_COMPARED ranks that do the same work as `column`, and are no culprits."""
     same = np.flatnonzero(steps.peers.number == steps.peers.number[column])
     culprits = {other for each in slow for other in each.columns}
     others = [int(other) for other in same[:: max(1, len(same) // MAX_COMPARED)] if other != column]
-    mates = [other for other in others if other not in culprits] or others
-    elsewhere = [other for other in mates if nodes[other] is None or nodes[other] != nodes[column]]
-    return np.array(elsewhere or mates, np.int64)
+    return np.array([other for other in others if other not in culprits] or others, np.int64)
 
 
-def _medians(values: Floats, columns: NDArray[np.int64]) -> Floats:
-    """[S]: the medians of `values` [S, R] over `columns`; nan without any."""
-    return last_axis_median(values[:, columns])
+def _medians(values: Floats, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> Floats:
+    """[K]: the medians of `values` [S, R] over `columns` in each of `rows` [K]; nan without any."""
+    return last_axis_median(values[np.ix_(rows, columns)])
 
 
 def _confidence(steps: Steps, each: Slow, compared: _Comparison) -> float:
@@ -400,8 +355,7 @@ def _confidence(steps: Steps, each: Slow, compared: _Comparison) -> float:
 def _evidence(steps: Steps, each: Slow, compared: _Comparison) -> tuple[str, ...]:
     series = each.series[each.since : each.until]
     busier = int((series > each.excess / 2).sum())
-    by_proportion = (steps.past.proportioned[list(each.columns)] == compared.phase).all()
-    whom = "its peers" if compared.peer_count else PROPORTION if by_proportion else PAST
+    whom = "its peers" if compared.peer_count else PAST
     is_over = each.until < len(steps.numbers)
     those = f"the {len(series)} steps" if is_over else f"the last {len(series)} steps"
     how_often = f"busier than {whom} in {busier} of {those}"

@@ -21,10 +21,7 @@ CPU_WAIT_RATIO = 0.1
 Our choice."""
 CPU_WAIT_PEER_RATIO = 2.0
 """The least ratio of the CPU time that the threads missed, for each second that they ran, to what their peers' threads
-missed. CPU_WAIT_PEER_EXCESS is enough in its place on a machine that is full."""
-CPU_WAIT_PEER_EXCESS = 0.25
-"""The least share by which the threads missed more than their peers', where the machine is full; what all have makes
-none of them slower than the others."""
+missed: what all have makes none of them slower than the others."""
 CPU_WAIT_COST_SHARE = 0.5
 """The least share of the culprit's cost that the CPU time must make up which its threads missed beyond their peers'."""
 
@@ -77,15 +74,6 @@ def as_slow_host(timings: JobTimings, rank: int, culprit: Culprit) -> Culprit | 
     )
 
 
-def waits_for_a_cpu(timings: JobTimings, rank: int, cost: float) -> bool:
-    """Whether the rank's threads miss as much of a CPU as can make steps longer by `cost`, a share of the time, whether
-    others' do or not."""
-    wait = timings.states[timings.ranks.tolist().index(rank)].cpu_wait
-    return (
-        wait is not None and _is_held_up(_missed(wait), None, 0.0) and _missed(wait).total >= CPU_WAIT_COST_SHARE * cost
-    )
-
-
 def _usual(timings: JobTimings, slow: Set[int]) -> _Missed | None:
     """The CPU time that the threads of all ranks but the slow ones missed, as a rule; None where none is known."""
     states = zip(timings.ranks.tolist(), timings.states, strict=True)
@@ -116,7 +104,7 @@ def _is_held_up(missed: _Missed, usual: _Missed | None, cost: float) -> bool:
         return True
     more = missed.total - usual.total
     at_the_same_work = missed.total * usual.running >= CPU_WAIT_PEER_RATIO * usual.total * missed.running
-    return more >= CPU_WAIT_COST_SHARE * cost and (at_the_same_work or more >= CPU_WAIT_PEER_EXCESS * usual.total)
+    return at_the_same_work and more >= CPU_WAIT_COST_SHARE * cost
 
 
 def _missed(wait: CpuWait) -> _Missed:

@@ -50,11 +50,7 @@ def _culprits(late: Sequence[LastArrival]) -> tuple[Culprit, ...]:
         )
         for each in late
     )
-    return tuple(_with_advice(culprit) for culprit in found)
-
-
-def _with_advice(culprit: Culprit) -> Culprit:
-    return structs.replace(culprit, advice=advice(culprit))
+    return tuple(structs.replace(culprit, advice=advice(culprit)) for culprit in found)
 
 
 def _evidence(late: LastArrival) -> Iterable[str]:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from laggard.kit.majority import grouped
 from laggard.locate.job_timings import Floats
 from laggard.locate.medians import last_axis_median, median
-from laggard.locate.slow.steps import CHANGED_RATIO, MIN_STEPS, Steps, node_numbers
+from laggard.locate.slow.steps import MIN_STEPS, Steps, node_numbers
 from laggard.locate.slow.tested import Found, Judged, Part, Units, judge, segment
 
 MACHINE_SHARE: Final = 0.75
@@ -52,6 +52,7 @@ class Slow:
     excess: float  # seconds, in the steps in which it is slow
     margin: float  # 2 where it is just accused, and 1 more for each tenth of that chance
     series: Floats  # [S]: its excess in each step, 0 where it is not slow
+    needed: int  # the steps that would decide, where it is only doubted
     hits: NDArray[np.bool_] | None = None  # [S]: in which steps it is slow, where it is so now and then only
 
 
@@ -61,7 +62,6 @@ class Compared(NamedTuple):
 
     slow: list[Slow]
     doubted: Slow | None = None
-    needed: int = 0  # the steps that would decide whether it is
     fast: tuple[int, ...] = ()
 
 
@@ -69,24 +69,24 @@ def slow_ranks(steps: Steps, nodes: Sequence[str | None]) -> Compared:
     """The ranks and machines that cost the job time, now or before."""
     found: list[Slow] = []
     machine, culprits = node_numbers(nodes), np.zeros(steps.busy.shape[1], np.bool_)
-    doubted: tuple[Slow, int] | None = None
+    doubted: Slow | None = None
     for _ in range(MAX_ROUNDS):
         new = _slow_machine(steps, machine, culprits)
         if not new:
             judged = _judged_ranks(steps, culprits)
             new = [_slow(steps, (each.unit,), False, each, steps.excess[:, each.unit]) for each in judged.slow]
-            if judged.doubted is not None:
-                one = judged.doubted
-                doubted = _slow(steps, (one.unit,), False, one, steps.excess[:, one.unit]), one.needed
+            if (one := judged.doubted) is not None:
+                doubted = _slow(steps, (one.unit,), False, one, steps.excess[:, one.unit])
         found += new
         culprits[[column for each in new for column in each.columns]] = True
         disturbed = _disturbed(steps, culprits, new)
         if not new or not (disturbed.any() or any(each.whole_host for each in new)):
             break
         steps = steps.without(culprits, disturbed)
-    who, needed = doubted if doubted and not culprits[list(doubted[0].columns)].any() else (None, 0)
+    if doubted is not None and culprits[list(doubted.columns)].any():
+        doubted = None
     told = sorted(_by_machine(steps, found, machine), key=lambda each: -each.excess)
-    return Compared(told, who, needed, () if found else _fast_ranks(steps))
+    return Compared(told, doubted, () if found else _fast_ranks(steps))
 
 
 def _fast_ranks(steps: Steps) -> tuple[int, ...]:
@@ -94,25 +94,15 @@ def _fast_ranks(steps: Steps) -> tuple[int, ...]:
     the median is its own."""
     several = np.isfinite(steps.excess).sum(axis=0) >= MIN_KNOWN
     several &= steps.peers.sizes > 2
-    found = judge(Units(-steps.excess, several, {}), steps.duration, steps.live).slow
+    found = judge(Units(-steps.excess, several), steps.duration, steps.live).slow
     fast = tuple(sorted(each.unit for each in found))
     return fast if len(fast) >= FAST_SHARE * max(2, int(several.sum())) else ()
 
 
 def _judged_ranks(steps: Steps, culprits: NDArray[np.bool_]) -> Judged:
     known = np.isfinite(steps.excess).sum(axis=0) >= MIN_KNOWN
-    mirrors: dict[int, int] = {}
-    for pair in (pair for columns in steps.peers.classes if columns.shape[1] == 2 for pair in columns.tolist()):
-        mirrors |= {pair[0]: pair[1], pair[1]: pair[0]}
-    units = Units(steps.excess, known & ~culprits, mirrors, steps.past.error, steps.earlier_noise)
-    found = judge(units, steps.duration, steps.live)
-    least = CHANGED_RATIO * median(steps.duration)
-    kept = (each for each in found.slow if not steps.past.alone[each.unit] or _level(steps, each) > least)
-    return Judged(tuple(kept), found.doubted)
-
-
-def _level(steps: Steps, found: Found) -> float:
-    return median(steps.excess[found.part.begin : found.part.end, found.unit])
+    units = Units(steps.excess, known & ~culprits, steps.past.error, steps.earlier_noise)
+    return judge(units, steps.duration, steps.live)
 
 
 def _slow_machine(steps: Steps, machine: NDArray[np.int64], culprits: NDArray[np.bool_]) -> list[Slow]:
@@ -123,7 +113,7 @@ def _slow_machine(steps: Steps, machine: NDArray[np.int64], culprits: NDArray[np
         return []
     series = [last_axis_median(steps.excess[:, each]) for each in columns]
     several = np.array([len(each) >= 2 for each in columns])
-    units = Units(np.stack(series, axis=1), several, {0: 1, 1: 0} if len(columns) == 2 else {})
+    units = Units(np.stack(series, axis=1), several)
     for each in sorted(judge(units, steps.duration, steps.live).slow, key=lambda it: -it.cost * len(columns[it.unit])):
         own = steps.excess[each.part.begin : each.part.end, columns[each.unit]]
         if (np.nanmean(own, axis=0) > each.level * median(steps.duration) / 2).mean() >= MACHINE_SHARE:
@@ -158,6 +148,7 @@ def _slow(steps: Steps, columns: tuple[int, ...], whole_host: bool, found: Found
         median(series[part.begin : part.end] if steady else series[hit]),
         2 - math.log10(max(found.chance, 1e-99)),
         np.where(hit, series, 0.0) if not steady or part.end < len(series) else series,
+        found.needed,
         None if steady else hit,
     )
 

@@ -29,56 +29,33 @@ from laggard.model import MAX_NAMED_RANKS, Note
 #
 # A stage may have more layers than another, so that the times of stages tell nothing of their machines. What it has is
 # the same from step to step: a stage that takes longer than it did, while the others do not, is on a machine that has
-# become slower. One that was slow from the first step that is seen is not told from one with more layers, unless one of
-# its passes alone is: more layers make both passes longer.
+# become slower. One that was slow from the first step that is seen is not told from one with more layers.
 
-MIN_FIRST_STEPS: Final = 8
-"""The least number of first steps with which a rank is compared."""
-
-CHANGED_RATIO: Final = 0.05
-"""The least change of a stage, in step times. Twice what is asked of a rank with peers: a stage changes by itself, too,
-as when a cache of its data grows."""
-
-OUT_OF_PROPORTION: Final = 3.0
-"""Times the other stages' from which on a pass is out of proportion to the stage's other pass, if it is also so many
-times as long as theirs. Activation checkpointing of one stage makes its backward pass half as long again."""
-
-USUAL_PASS: Final = 0.5
-"""The least length of the other pass beside the other stages', and of their backward passes beside their forward
-passes: frozen layers have next to no backward pass, and tell nothing of proportions."""
-
-MIN_STAGES: Final = 3
-"""The fewest stages that are judged and still have a usual proportion."""
-
-FORWARD, BACKWARD, OTHER = map(PHASES.index, ("forward", "backward", "other"))
+OTHER = PHASES.index("other")
 
 
 class Past(NamedTuple):
     """The first steps of the ranks whose work nobody else does. `first` [K, R, P]: their own time by phase, nan of
     others, None where there are none. `alone` [R]: the ranks that are known so. `base` [R]: their busy seconds a step,
-    and `error` [R]: by how much these may be wrong, as a median absolute deviation; nan of others. `proportioned` [R]:
-    the phase, forward or backward, whose first steps are not what they were but what the other pass and the other
-    stages tell; -1 of all others."""
+    and `error` [R]: by how much these may be wrong, as a median absolute deviation; nan of others."""
 
     first: Floats | None
     alone: NDArray[np.bool_]
     base: Floats
     error: Floats
-    proportioned: NDArray[np.int64]
 
     @classmethod
     def of(cls, first: Floats | None, count: int, phased: bool) -> Past:
         """`count`: R. `phased`: whether phases are named, so that the time in none of them is not judged."""
         if first is None:
             nobody = np.full(count, np.nan)
-            return cls(None, np.zeros(count, np.bool_), nobody, nobody, np.full(count, -1))
-        first, proportioned = in_proportion(first)
+            return cls(None, np.zeros(count, np.bool_), nobody, nobody)
         busy = judged(first, phased)
         known = np.isfinite(busy).sum(axis=0)
         error = MEDIAN_ERROR * deviations(busy) / np.sqrt(np.maximum(known, 1))
-        alone = known >= MIN_FIRST_STEPS
+        alone = known >= MIN_STEPS
         base = np.where(alone, median_over_steps(busy), np.nan)
-        return cls(first, alone, base, np.where(alone, error, np.nan), proportioned)
+        return cls(first, alone, base, np.where(alone, error, np.nan))
 
     def excess(self, busy: Floats) -> Floats:
         """[S, R]: by how much each rank is busier (`busy` [S, R], seconds) than in its first steps, beyond the share by
@@ -88,26 +65,6 @@ class Past(NamedTuple):
             return np.full(busy.shape, np.nan)
         grown = others_median(busy / np.where(self.base > 0, self.base, np.nan))
         return busy - self.base * grown / np.fmin(median_over_steps(grown), 1.0)
-
-
-def in_proportion(first: Floats) -> tuple[Floats, NDArray[np.int64]]:
-    """Scales one pass of a stage, where it is out of all proportion to the other pass, to what that pass and the other
-    stages tell. Returns `first` [K, R, P] so, and which phase that was of each rank [R]; -1: none."""
-    none = np.full(first.shape[1], -1)
-    passes = np.stack([median_over_steps(first[:, :, phase]) for phase in (FORWARD, BACKWARD)])
-    if (np.isfinite(passes) & (passes > 0)).all(axis=0).sum() < MIN_STAGES:
-        return first, none
-    usual = others_median(passes)
-    found, scaled = none.copy(), first.copy()
-    for phase, own, other in ((FORWARD, 0, 1), (BACKWARD, 1, 0)):
-        with np.errstate(invalid="ignore", divide="ignore"):
-            expected = passes[other] * others_median(passes[own] / passes[other])
-            longest = np.minimum(passes[own] / usual[own], passes[own] / expected) > OUT_OF_PROPORTION
-        told = (passes[other] > USUAL_PASS * usual[other]) & (usual[1] > USUAL_PASS * usual[0])
-        columns = np.flatnonzero(longest & told)
-        found[columns] = phase
-        scaled[:, columns, phase] *= (expected / passes[own])[columns]
-    return scaled, found
 
 
 def judged(phases: Floats, phased: bool) -> Floats:
@@ -291,14 +248,13 @@ class Steps:
     def regrouped(self, classes: NDArray[np.int64], nodes: Sequence[str | None]) -> Steps:
         """The same steps, with those as peers that have the same number in `classes` [R]."""
         peers = Peers.of(classes.astype(np.int32), nodes)
-        excess = np.where(self.past.alone, self.past.excess(self.busy), self.busy - peers.medians(self.busy))
-        return dataclasses.replace(self, peers=peers, excess=excess)
+        return dataclasses.replace(self, peers=peers, excess=_excess(self.busy, peers, self.past))
 
     def with_other(self) -> Steps:
         """The same steps, with the time that belongs to no phase judged as well."""
         busy = over_phases(self.phases)
         past = Past.of(self.past.first, busy.shape[1], False)
-        excess = np.where(past.alone, past.excess(busy), busy - self.peers.medians(busy))
+        excess = _excess(busy, self.peers, past)
         return dataclasses.replace(self, busy=busy, excess=excess, past=past, phased=False)
 
     @staticmethod
@@ -311,12 +267,12 @@ class Steps:
         if keep.sum() < MIN_STEPS:
             return None
         kept = _rows(keep)
-        phases = _without_own_warm_up(_possible(timings.phase_seconds[kept], timings.step_seconds[kept]))
+        phases = _possible(timings.phase_seconds[kept], timings.step_seconds[kept])
         phased = _are_named(phases)
         busy = judged(phases, phased)
         positions = np.zeros(len(timings.ranks), np.int32) if timings.positions is None else timings.positions
         peers = Peers.of(positions, timings.nodes)
-        past = Past.of(_first_steps(timings), busy.shape[1], phased)
+        past = Past.of(timings.first_phases, busy.shape[1], phased)
         return Steps(
             numbers=timings.steps[kept],
             duration=last_axis_median(timings.step_seconds[kept]),
@@ -325,12 +281,16 @@ class Steps:
             waited=timings.waited_seconds[kept],
             work=None if timings.work is None else timings.work[kept],
             peers=peers,
-            excess=np.where(past.alone, past.excess(busy), busy - peers.medians(busy)),
+            excess=_excess(busy, peers, past),
             past=past,
             phased=phased,
             live=timings.live and any(state.state == "running" for state in timings.states),
             earlier_noise=timings.earlier_noise,
         )
+
+
+def _excess(busy: Floats, peers: Peers, past: Past) -> Floats:
+    return np.where(past.alone, past.excess(busy), busy - peers.medians(busy))
 
 
 def _first_judged(timings: JobTimings) -> int:
@@ -343,24 +303,6 @@ def _possible(phases: Floats, seconds: Floats) -> Floats:
     """`phases` [S, R, P], with nan in steps of `seconds` [S, R] of which a part took less than nothing: no records."""
     impossible: NDArray[np.bool_] = np.any(phases < -MAX_NEGATIVE * seconds[:, :, None], axis=2)
     return np.where(impossible[:, :, None], np.nan, phases) if impossible.any() else phases
-
-
-def _without_own_warm_up(phases: Floats) -> Floats:
-    """`phases` [S, R, P], with nan in the first steps of ranks that came later than others, as one that was replaced:
-    it compiles and loads what the others have."""
-    known = np.isfinite(phases[:, :, 0])
-    late = np.flatnonzero(~known[0] & known.any(axis=0))
-    if not len(late):
-        return phases
-    found = phases.copy()
-    for column, first in zip(late.tolist(), known[:, late].argmax(axis=0).tolist(), strict=True):
-        found[first : first + WARM_UP_STEPS, column] = np.nan
-    return found
-
-
-def _first_steps(timings: JobTimings) -> Floats | None:
-    """[FIRST_STEPS, R, P]: own time in the first steps, of the ranks that nobody does the work of."""
-    return None if timings.alone is None or not timings.alone.any() else timings.first_phases
 
 
 def steps_needed(timings: JobTimings) -> int:
@@ -387,6 +329,9 @@ def _rows(keep: NDArray[np.bool_]) -> slice | NDArray[np.int64]:
 # Tells which stage of a pipeline takes longest where no rank elsewhere does its work. Pure.
 #
 # More layers and a slower machine look alike in what is recorded, so that such a job is not called healthy.
+
+MIN_STAGES: Final = 3
+"""The fewest machines of stages that still have a usual length."""
 
 MIN_LONGER: Final = 1.25
 """The least ratio of the longest stage to the others that is told of: the first has the embedding, the last the

@@ -15,7 +15,7 @@ in LIVE_ERRORS of its hours, though a verdict is drawn on it again and again (a 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -76,12 +76,12 @@ that it is accused."""
 DOUBTED_ERRORS: Final = 0.05
 """The share of healthy recordings that may not be called healthy for that."""
 
-LONGEST_MOMENT_SECONDS: Final = 4.0
-"""The longest that healthy ranks were held up by other work on their machine. What lasted longer is no moment, and may
-have been once."""
-
 PARTS: Final = 8
 """The number of parts into which the window is cut: each run of them is judged, and shorter and shorter last steps."""
+
+LONGEST_MOMENT_SECONDS: Final = 4.0
+"""The longest that healthy ranks were held up by other work on their machine: what lasts longer is no moment of a
+peer's."""
 
 MOST: Final = 0.75
 """The share of the steps that are most of them."""
@@ -130,13 +130,11 @@ class Judged(NamedTuple):
 
 class Units(NamedTuple):
     """What is judged. `excess` [S, U]: seconds longer than its peers, nan where unknown. `judged` [U]: which may be
-    accused, and compared. `mirrors`: of units that are compared with one other alone, that: its excess is theirs,
-    mirrored. `errors` [U]: by how many seconds a step their peers' time may be wrong. `earlier`: blocks of windows
-    before this one."""
+    accused, and compared. `errors` [U]: by how many seconds a step their peers' time may be wrong. `earlier`: blocks of
+    windows before this one."""
 
     excess: Floats
     judged: NDArray[np.bool_]
-    mirrors: Mapping[int, int]
     errors: Floats | None = None
     earlier: Sequence[tuple[int, float, float]] = ()
 
@@ -180,13 +178,9 @@ def _compared(units: Units) -> NDArray[np.int64]:
 
 
 def _known(excess: Floats) -> Floats:
-    """`excess` with each unit's mean in place of what is not known; with nothing where most is not, as of one that came
-    late: what it costs is in the steps that it took."""
+    """`excess` with each unit's mean in place of what is not known."""
     known = np.isfinite(excess)
-    if known.all():
-        return excess
-    count = known.sum(axis=0)
-    mean = np.where(known, excess, 0.0).sum(axis=0) / np.maximum(count, 1) * (2 * count > len(excess))
+    mean = np.where(known, excess, 0.0).sum(axis=0) / np.maximum(known.sum(axis=0), 1)
     return np.where(known, excess, mean)
 
 
@@ -196,7 +190,7 @@ class _Test:
         self._in_all = LIVE_ERRORS if live else ERRORS
         self._at_a_look = LIVE_ERRORS / LOOKS if live else ERRORS
         self._some = others[:: max(1, len(others) // MAX_COMPARED)]
-        self._mirrors, self._judged, self._count = units.mirrors, units.judged, len(others)
+        self._judged, self._count = units.judged, len(others)
         self._errors = None if units.errors is None else (np.nan_to_num(units.errors) / step) ** 2
         self._sums = np.concatenate((np.zeros((1, relative.shape[1])), np.cumsum(relative, axis=0)))
         seconds = LIVE_MOMENT_SECONDS if live else MOMENT_SECONDS
@@ -249,7 +243,7 @@ class _Test:
         """The unit beside the others, whose noise has `wider` times the variance of theirs. `tests`: how many share
         what is allowed."""
         level, length = float(levels[unit]), part.end - part.begin
-        others = self._some[(self._some != unit) & (self._some != self._mirrors.get(unit, -1))]
+        others = self._some[self._some != unit]
         spread = spread_of(levels[others]) if len(others) > 1 else Spread()
         error = 0.0 if self._errors is None else float(self._errors[unit])
         gap = len(self._relative) // (2 * PARTS)
@@ -261,10 +255,9 @@ class _Test:
         now = max(of_noise.now, of_moments)
         chance = max(now * tests / self._at_a_look, of_noise.ever * self._count / self._in_all)
         cost = level * length / len(self._relative)
-        is_long = level * length * self._step > LONGEST_MOMENT_SECONDS
         # What is there in most of all steps is no moment of a recording; that may be one itself, and tell nothing.
         lasts = len(self._relative) == length and (self._relative[:, unit] > level / 2).mean() >= MOST
-        unlikely = max(of_noise.ever, 0.0 if is_long or lasts else of_moments) * tests <= DOUBTED_ERRORS
+        unlikely = max(of_noise.ever, 0.0 if lasts else of_moments) * tests <= DOUBTED_ERRORS
         more = math.log(self._at_a_look / tests) / math.log(min(0.5, max(now, 1e-300)))
         return Found(
             unit,
