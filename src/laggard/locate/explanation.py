@@ -188,13 +188,6 @@ def _explaining_findings(culprit: Culprit, node: str, timings: JobTimings) -> li
     return _causes(timings, places, {node}, culprit.kind, culprit.phase)
 
 
-def has_cause(timings: JobTimings, node: str | None, machines: Collection[str | None], phase: str | None) -> bool:
-    """Whether `node`, one of the slow `machines`, has a finding that can be the cause of slowness in `phase`, and that
-    not all other machines of the job have."""
-    codes = timings.findings_by_node.get(node or "", NOTHING).codes
-    return bool(_causes(timings, dict.fromkeys(codes, Place.MACHINE), machines, "", phase))
-
-
 def _causes(
     timings: JobTimings, places: Mapping[str, Place], machines: Collection[str | None], kind: str, phase: str | None
 ) -> list[tuple[str, Place]]:
