@@ -12,7 +12,7 @@ from golden.answers import answers, everything
 from golden.case import Case, Culprit, chosen, is_part, load
 from golden.row import text
 
-from laggard.locate.slow import ranks
+from laggard.locate.slow import tested
 
 main = importlib.import_module("golden.__main__").main
 
@@ -60,7 +60,7 @@ def test_a_changed_threshold_shows_as_a_row(
 ) -> None:
     flags = ["--only", SLOW_RANK, "--workers", "1"]
     assert main(flags, folder) == 0
-    monkeypatch.setattr(ranks, "SLOW_RATIO", 0.5)
+    monkeypatch.setattr(tested, "MIN_COST", 0.9)
     capsys.readouterr()
     assert main(flags, folder) == 1
     row, summary = capsys.readouterr().out.splitlines()
