@@ -42,7 +42,7 @@ def test_the_rank_that_never_came_is_named_with_all_that_wait_in_consequence(tmp
     location, gaps = judged(write_dumps(tmp_path / "d", nested(), form))
     (culprit,) = location.culprits
     assert (culprit.kind, culprit.ranks, culprit.victims) == ("hung", (1,), (0, 2, 3))
-    assert culprit.evidence == ("never came to all_reduce number 4 of tp:0-1, in which rank 0 stayed",)
+    assert culprit.evidence == ("never came to all_reduce number 4 of dp:1-3/2, in which rank 3 stayed",)
     assert culprit.since_step is None and location.world_size == 4 and gaps == ()
 
 
@@ -136,8 +136,14 @@ def test_a_receive_whose_sender_never_came_is_followed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("call", "told"),
     [
-        ({"op": "_all_gather_base"}, "rank 2 called all_gather of 4,096 bytes where ranks 0-1 and 3 called all_reduce"),
-        ({"op": "all_reduce", "numel": 2048}, "rank 2 called all_reduce of 8,192 bytes where ranks 0-1 and 3 called"),
+        (
+            {"op": "_all_gather_base"},
+            "rank 2 called all_gather number 2 of world:0-3 of 4,096 bytes, where ranks",
+        ),
+        (
+            {"op": "all_reduce", "numel": 2048},
+            "rank 2 called all_reduce number 2 of world:0-3 of 8,192 bytes, where",
+        ),
     ],
 )
 def test_a_mismatch_is_named_as_one(tmp_path: Path, call: dict[str, Any], told: str) -> None:
@@ -148,7 +154,7 @@ def test_a_mismatch_is_named_as_one(tmp_path: Path, call: dict[str, Any], told: 
     location, _ = judged(write_dumps(tmp_path / "d", dumps))
     assert location.verdict is Verdict.FAIL
     (note,) = (note for note in location.notes if note.kind == "mismatch")
-    assert note.ranks == (2,) and note.text.startswith(told) and "number 2 of world:0-3" in note.text
+    assert note.ranks == (2,) and note.text.startswith(told)
 
 
 @pytest.mark.parametrize("op", ["all_to_all", "gather", "scatter"])

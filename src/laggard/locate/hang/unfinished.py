@@ -207,9 +207,10 @@ class _Unfinished:
 
     def _host_culprit(self, ranks: Sequence[int]) -> Culprit:
         wait = self._graph.wait_for(ranks[0])
-        stayed = ranks_text(rank for rank, each in self._graph.standings.items() if ranks[0] in each.awaited)
-        together = [f"none of the {len(ranks)} ranks of the machine came"] if len(ranks) > 1 else []
         name, group = (wait.operation, wait.group) if wait else ("", "")
+        waiting = (rank for rank, each in self._graph.standings.items() if ranks[0] in each.awaited)
+        stayed = ranks_text(rank for rank in waiting if self._graph.standings[rank].operation == name)
+        together = [f"none of the {len(ranks)} ranks of the machine came"] if len(ranks) > 1 else []
         more: dict[str, object] = {"phase": None, "confidence": CONFIDENCE}
         state = self._timings.states[self._columns(ranks)[0]]
         if has_left(state):
