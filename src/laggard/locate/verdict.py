@@ -37,6 +37,7 @@ from laggard.locate.slow.busy_threads import (
     least_wait_notes,
     missing_ranks_notes,
     slow_at_their_own_experts,
+    slow_at_what_hosts_do,
     slow_in_no_phase,
     unnamed_time_note,
     with_busy_threads,
@@ -153,6 +154,8 @@ def _slow_ranks(timings: JobTimings, steps: Steps) -> _SlowRanks:
     found = compared.slow
     if not found:
         steps, found = slow_at_their_own_experts(timings, steps)
+    if not found:
+        steps, found = slow_at_what_hosts_do(timings, steps)
     in_no_phase = [] if found else slow_in_no_phase(timings, steps)
     culprits, ratio, uneven = slow_culprits(timings, steps, found)
     culprits = with_busy_threads(timings, with_host_facts(timings, culprits))

@@ -41,13 +41,12 @@ def node_of(number: int) -> slice:
 
 @pytest.mark.parametrize("node", [0, 2, 3])
 @pytest.mark.parametrize("phase", [INPUT, BETWEEN])
-def test_a_machine_whose_host_is_slow_in_all_its_stages_leaves_no_job_healthy(node: int, phase: int) -> None:
-    """Nobody elsewhere does the work of any of its ranks."""
+def test_a_machine_whose_host_is_slow_in_all_its_stages_is_named(node: int, phase: int) -> None:
+    """Nobody elsewhere does the work of any of its ranks, but loading and what is between the steps are hosts' work."""
     timings, _ = pipeline(2)
-    location = locate(slow(timings, node_of(node), phase, 0.3))
-    assert not location.culprits and location.verdict is Verdict.UNKNOWN
-    (note,) = location.notes
-    assert note.kind == "longest_stage" and note.node == f"n{node}"
+    (culprit,) = locate(slow(timings, node_of(node), phase, 0.3)).culprits
+    assert (culprit.kind, culprit.node, culprit.phase) == ("slow_host", f"n{node}", PHASES[phase])
+    assert culprit.ranks == tuple(range(node * PER_NODE, (node + 1) * PER_NODE))
 
 
 @pytest.mark.parametrize("node", [0, 1, 3])

@@ -115,7 +115,8 @@ def raised_among(ways: Ways, steps: Steps, question: Question) -> Findings:
         if len(category.channels) > 1:
             ratio = question.ratio if len(category.channels) >= MIN_CHANNELS else question.of_few
             most = category.least if question.blocked else category.most
-            usual, others = _compared_with(most, question)
+            kinds = [_kind_of(ways.channels[number], steps) for number in category.channels]
+            usual, others = _compared_with(most, kinds, question)
             raised = _slower(category, usual, others, steps, ratio)
             told.append(_Told(category.channels, raised, _are_fast(most, median_over_steps(usual), ratio)))
     found = _findings(told)
@@ -150,13 +151,24 @@ def _without_ways_back(found: Findings, channels: Sequence[Channel]) -> Findings
     return found._replace(fast=frozenset(it for it in found.fast if frozenset(channels[it].columns) not in ends))
 
 
-def _compared_with(most: Floats, question: Question) -> tuple[Floats, NDArray[np.intp]]:
-    """What channels that take `most` [S, K] should take [S, K], and the places of those that tell so."""
+def _kind_of(channel: Channel, steps: Steps) -> tuple[int, ...]:
+    """Between ranks of which work a pair exchanges; empty of groups."""
+    return tuple(steps.peers.number[list(channel.columns)].tolist()) if len(channel.columns) == 2 else ()
+
+
+def _compared_with(
+    most: Floats, kinds: Sequence[tuple[int, ...]], question: Question
+) -> tuple[Floats, NDArray[np.intp]]:
+    """What channels that take `most` [S, K] should take [S, K], and the places of those that tell so. Where all of a
+    kind [K] take longer than the fastest, the schedule makes them wait, as a stage that sends and receives at once."""
     everyone = np.arange(most.shape[1])
     if not question.fastest:
         return others_median(most), everyone
-    fastest = np.argsort(median_over_steps(most))[: max(1, int(len(everyone) * FASTEST_SHARE))]
-    return np.broadcast_to(last_axis_median(most[:, fastest])[:, None], most.shape), fastest
+    level = median_over_steps(most)
+    fastest = np.argsort(level)[: max(1, int(len(everyone) * FASTEST_SHARE))]
+    of_kind = {kind: np.sort(level[[kind == it for it in kinds]]) for kind in set(kinds) - {()}}
+    least = [float(own[len(own) // 4]) if len(own := of_kind.get(kind, level[:0])) > 1 else 0.0 for kind in kinds]
+    return np.fmax(last_axis_median(most[:, fastest])[:, None], np.nan_to_num(least)), fastest
 
 
 def _slower(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -12,9 +13,9 @@ from msgspec import structs
 from laggard.kit.constants import PHASES
 from laggard.kit.words import counted, ranks_text, seconds_text
 from laggard.locate.job_timings import JobTimings, OwnThreads
-from laggard.locate.medians import median, median_over_steps, middle
+from laggard.locate.medians import median, median_over_steps, middle, over_phases
 from laggard.locate.slow.ranks import MIN_KNOWN, Slow, is_waited_for, slow_ranks
-from laggard.locate.slow.steps import Steps, steps_needed
+from laggard.locate.slow.steps import Past, Steps, confined, node_numbers, steps_needed
 from laggard.model import MAX_NAMED_RANKS, Culprit, Note
 
 BUSY_SHARE: Final = 0.1
@@ -76,6 +77,7 @@ UPDATE_PART: Final = 0.5
 
 _PASSES: Final = [PHASES.index("forward"), PHASES.index("backward")]
 _UPDATE: Final = PHASES.index("optimizer")
+_HOSTS: Final = [PHASES.index("input"), PHASES.index("between_steps")]
 
 
 MIN_UPDATE_SHARE: Final = 0.01
@@ -94,6 +96,26 @@ def slow_at_their_own_experts(timings: JobTimings, steps: Steps) -> tuple[Steps,
     beside = steps.regrouped(number, timings.nodes)
     found = [each for each in slow_ranks(beside, timings.nodes).slow if judged[list(each.columns)].all()]
     found = [each for each in found if _is_slower(beside, each) and is_waited_for(beside, each)]
+    return (beside, found) if found else (steps, [])
+
+
+def slow_at_what_hosts_do(timings: JobTimings, steps: Steps) -> tuple[Steps, list[Slow]]:
+    """The machines that have all ranks of several kinds of work to themselves, and are slower in all of them at what
+    hosts do whatever the work, loading input and what is between the steps; and the steps in which that alone is
+    judged. One kind of work may have more of it by design, as the first stage; several on one machine do not."""
+    machine = node_numbers(timings.nodes)
+    own = confined(steps.peers.number, machine)
+    if not steps.phased or not own.any():
+        return steps, []
+    phases = np.zeros_like(steps.phases)
+    phases[:, :, _HOSTS] = steps.phases[:, :, _HOSTS]
+    alone = dataclasses.replace(steps, phases=phases, busy=over_phases(phases), past=Past.of(None, len(machine), True))
+    beside = alone.regrouped(np.zeros(len(machine), np.int64), timings.nodes)
+    found = [
+        each
+        for each in slow_ranks(beside, timings.nodes).slow
+        if each.whole_host and own[list(each.columns)].all() and np.ptp(steps.peers.number[list(each.columns)]) > 0
+    ]
     return (beside, found) if found else (steps, [])
 
 
