@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import signal
 import sys
@@ -217,13 +218,24 @@ class Make:
         return packed(Make.node(*words, **named))
 
     @staticmethod
-    def node(name: str, ranks: Sequence[int], slow: int | None = None, world_size: int = 4, **changes: Any) -> Any:
-        """The ranks document of a node after 60 steps. `slow`: the rank that makes the others wait."""
+    def node(
+        name: str, ranks: Sequence[int], slow: int | None = None, world_size: int = 4, steps: int = 60, **changes: Any
+    ) -> Any:
+        """The ranks document of a node after so many steps. `slow`: the rank that makes the others wait."""
 
         def rows(rank: int) -> list[StepRow]:
-            return [step_row(step, 0.1 if rank == slow else 0.0, 0.0 if slow is None else 0.1) for step in range(60)]
+            more, waited = 0.1 if rank == slow else 0.0, 0.0 if slow is None else 0.1
+            return [step_row(step, more, waited) for step in range(max(0, steps - 128), steps)]
 
         return ranks_document(name, [rank_row(r, world_size, rows(r), node=name, **changes) for r in ranks])
+
+
+    @staticmethod
+    def training(*words: Any, **named: Any) -> Callable[[float], RanksDocument]:
+        """The ranks documents of such a node whose ranks make four steps from answer to answer: what is slow is shown
+        by other steps each time, as an incident asks for."""
+        answers = itertools.count()
+        return lambda since: Make.node(*words, steps=60 + 4 * next(answers), **named)
 
 
 @pytest.fixture(scope="session")

@@ -46,7 +46,7 @@ def test_a_copy_of_a_live_database_is_a_whole_one(
     if command == "sqlite3 " and not shutil.which("sqlite3"):
         pytest.skip("needs sqlite3")
     live, kept = tmp_path / "live.sqlite", tmp_path / "kept.sqlite"
-    document = Documents.node("n0", [0, 1, 2, 3], slow=2)
+    document = Documents.training("n0", [0, 1, 2, 3], slow=2)
     agent = fake_agent(document, Documents.report("n0"))
     first = watching(agent, incidents_database=str(live))
     first.wait_until(lambda: bool(ids(first)) and read_incidents(str(live), IncidentQuery())[1] == 1)
@@ -77,7 +77,7 @@ def test_a_dump_is_restored_into_a_fresh_postgresql(
     """By the page's commands, while the collector runs; another one then begins with what was restored."""
     if not (shutil.which("pg_dump") and shutil.which("psql")):
         pytest.skip("needs pg_dump and psql (Debian: postgresql-client)")
-    agent = fake_agent(Documents.node("n0", [0, 1, 2, 3], slow=2), Documents.report("n0"))
+    agent = fake_agent(Documents.training("n0", [0, 1, 2, 3], slow=2), Documents.report("n0"))
     dump = tmp_path / "laggard.sql"
 
     def collector_of(url: str) -> Any:

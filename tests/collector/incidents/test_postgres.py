@@ -468,7 +468,7 @@ def test_two_collectors_and_one_that_is_killed(
     watching: Any, fake_agent: Any, url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Real ones, which watch one agent: one incident, known to both by one id, and what one was told both know."""
-    document = Documents.node("n0", [0, 1, 2, 3], slow=2)
+    document = Documents.training("n0", [0, 1, 2, 3], slow=2)
     agent = fake_agent(document, Documents.report("n0", ["GPU_THROTTLED"]))
 
     start = partial(watching, agent, incidents_database=url)
