@@ -488,8 +488,8 @@ def test_two_collectors_and_one_that_is_killed(
     again = start(incidents_writer="one")
     again.wait_until(lambda: ids(again) == [known])
     again.wait_until(lambda: again.get("/api/v1/history", node="n0").json()["history"]["state"] == "on")
-    over = [structs.replace(rank, state="finished", pid=0) for rank in document.ranks]
-    agent.ranks = structs.replace(document, ranks=tuple(over))
+    over = [structs.replace(rank, state="finished", pid=0) for rank in document(0.0).ranks]
+    agent.ranks = structs.replace(document(0.0), ranks=tuple(over))
     other.wait_until(lambda: [it.closed_because for it in stored(url)] == ["job_ended"])
     assert [it.id for it in stored(url)] == [known]
     assert again.stop() == 0 and other.stop() == 0
