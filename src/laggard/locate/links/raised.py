@@ -198,6 +198,8 @@ def _chance(series: Floats, active: NDArray[np.bool_], spread: Spread = _NO_SPRE
     """How likely noise makes a series [S] that is usually 0, in step times, as much longer in the steps that are
     `active` [S]. `spread`: that of equal channels."""
     before, now = (series[those & np.isfinite(series), None] for those in (~active, active))
+    if not len(now):  # nothing of it is known
+        return 1.0
     noise = Noise(joined_blocks([blocks_of(before), blocks_of(now)]), Where(len(now), len(before)), spread)
     return noise.chances(median(now), median(before) if len(before) else 0.0).ever
 
