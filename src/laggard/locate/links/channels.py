@@ -69,9 +69,12 @@ _NO_TRANSFERS = Transfers(_NONE, _NONE, _NONE, _NONE, np.zeros(0), np.zeros(0))
 class Category(NamedTuple):
     """Transfers that take equally long on equal links: of one operation and size, in channels of one role that have as
     many ranks on as many machines. `most` and `least` [S, K]: their time in each step, in each of K `channels`, is no
-    more and no less; nan where there were none."""
+    more and no less; nan where there were none. `machines` [K]: those of each channel;
+    `kinds` [K]: the same for channels among the same stages of the pipeline."""
 
     channels: tuple[int, ...]
+    machines: tuple[frozenset[int], ...]
+    kinds: Numbers
     most: Times
     least: Times
 
@@ -83,11 +86,12 @@ class Ways(NamedTuple):
     categories: Sequence[Category]
 
 
-def ways_of(timings: JobTimings, steps: Numbers) -> Ways | None:
-    """Those of a job in each of `steps` [S], ascending; None where its collectives are not recorded."""
+def ways_of(timings: JobTimings, steps: Numbers, *, alone: bool = False) -> Ways | None:
+    """Those of a job in each of `steps` [S], ascending; None where its collectives are not recorded. `alone`: how long
+    transfers take at least is told by those that are not behind others in a queue."""
     if timings.collectives is None:
         return None
-    return _ways_by(timings, steps, *channels_and_transfers(timings, timings.collectives))
+    return _ways_by(timings, steps, *channels_and_transfers(timings, timings.collectives, alone=alone))
 
 
 def ways_of_messages(timings: JobTimings, steps: Numbers) -> Ways | None:
@@ -119,11 +123,17 @@ def _ways_by(timings: JobTimings, steps: Numbers, channels: Sequence[Channel], t
     shapes: dict[tuple[str, int, int], int] = {}
     keys = ((each.role, len(each.columns), len(on)) for each, on in zip(channels, machines, strict=True))
     shape = np.array([shapes.setdefault(key, len(shapes)) for key in keys], np.int64)
-    categories = _categories(transfers, shape, steps)
+    stages = np.zeros(len(machine), np.int64) if timings.stages is None else timings.stages
+    among: dict[tuple[int, ...], int] = {}
+    of_stages = (tuple(dict.fromkeys(stages[list(each.columns)].tolist())) for each in channels)
+    kinds = np.array([among.setdefault(each, len(among)) for each in of_stages], np.int64)
+    categories = _categories(transfers, shape, machines, kinds, steps)
     return Ways(channels, [each for each in categories if not all(in_memory[number] for number in each.channels)])
 
 
-def _categories(transfers: Transfers, shape: Numbers, steps: Numbers) -> list[Category]:
+def _categories(
+    transfers: Transfers, shape: Numbers, machines: Sequence[frozenset[int]], kinds: Numbers, steps: Numbers
+) -> list[Category]:
     """`shape` [C]: the same number for channels of one role, with as many ranks on as many machines."""
     known = np.flatnonzero(np.isin(transfers.step, steps))
     order, first = _grouped((shape[transfers.channel[known]], transfers.op[known], transfers.size[known]))
@@ -134,14 +144,17 @@ def _categories(transfers: Transfers, shape: Numbers, steps: Numbers) -> list[Ca
         table = len(steps), len(those)
         count = np.bincount(cells, minlength=len(steps) * len(those)).reshape(table)
         usual = middle(count[count > 0])  # a record that is lost does not make a step shorter
-        most, least = (
-            np.where(count > 0, np.bincount(cells, each[rows], count.size).reshape(table), np.nan)
-            / np.maximum(count, 1)
-            * usual
-            for each in (transfers.most, transfers.least)
-        )
-        found.append(Category(tuple(those.tolist()), most, least))
+        most, least = (_a_step(each[rows], cells, table) * usual for each in (transfers.most, transfers.least))
+        numbers = tuple(those.tolist())
+        found.append(Category(numbers, tuple(machines[number] for number in numbers), kinds[those], most, least))
     return found
+
+
+def _a_step(seconds: Times, cells: Numbers, table: tuple[int, int]) -> Times:
+    """[S, K]: the mean of those `seconds` of each cell that are known; nan of none."""
+    known = np.isfinite(seconds)
+    total, count = (np.bincount(cells[known], each, math.prod(table)) for each in (seconds[known], None))
+    return np.where(count > 0, total / np.maximum(count, 1), np.nan).reshape(table)
 
 
 def _grouped(key: Sequence[NDArray[np.integer]]) -> tuple[Numbers, Numbers]:
@@ -154,10 +167,12 @@ def _grouped(key: Sequence[NDArray[np.integer]]) -> tuple[Numbers, Numbers]:
     return order, np.flatnonzero(changes)
 
 
-def channels_and_transfers(timings: JobTimings, collectives: Collectives) -> tuple[list[Channel], Transfers]:
-    """The channels of a job, and every transfer through them."""
+def channels_and_transfers(
+    timings: JobTimings, collectives: Collectives, *, alone: bool = False
+) -> tuple[list[Channel], Transfers]:
+    """The channels of a job, and every transfer through them. `alone`: as of ways_of()."""
     channels: list[Channel] = []
-    found = [_of_groups(collectives, timings, channels)]
+    found = [_of_groups(collectives, timings, channels, alone)]
     messages = _messages_of(collectives, timings)
     if messages is not None:
         found.append(_copied(messages, channels) or _ended_together(messages, channels))
@@ -165,7 +180,7 @@ def channels_and_transfers(timings: JobTimings, collectives: Collectives) -> tup
     return channels, Transfers(*(np.concatenate([getattr(each, name) for each in found]) for name in names))
 
 
-def _of_groups(collectives: Collectives, timings: JobTimings, channels: list[Channel]) -> Transfers:
+def _of_groups(collectives: Collectives, timings: JobTimings, channels: list[Channel], alone: bool) -> Transfers:
     """The transfers of collectives that the members of the group have finished: all of them, as far as records of
     members that are seen are not lost."""
     rows = np.flatnonzero((collectives.peer < 0) & (collectives.seq >= 0) & (collectives.op >= 0))
@@ -175,8 +190,10 @@ def _of_groups(collectives: Collectives, timings: JobTimings, channels: list[Cha
     rows = rows[order]
     group = collectives.group[rows][first]
     members = _members(collectives, timings, rows)
-    seconds = collectives.end[rows] - collectives.start[rows]
-    most, least = (np.minimum.reduceat(each, first) for each in (seconds, _blocked_seconds(collectives, rows)))
+    seconds, blocked = collectives.end[rows] - collectives.start[rows], _blocked_seconds(collectives, rows)
+    if alone:
+        blocked[_are_behind(collectives, rows)] = np.nan
+    most, least = (np.minimum.reduceat(each, first) for each in (seconds, blocked))
     count = np.diff(np.append(first, len(rows)))
     needed = {number: _needed(columns) for number, columns in members.items()}
     known = np.isfinite(most) & (count >= np.array([needed[it] for it in group.tolist()])) & (count > 1)
@@ -214,6 +231,21 @@ def _blocked_seconds(collectives: Collectives, rows: Numbers) -> Times:
     """For how long each rank was blocked in its collective. Without a record of it, in all of it."""
     seconds, waited = collectives.end[rows] - collectives.start[rows], collectives.waited[rows]
     return np.where(np.isnan(waited), seconds, np.clip(waited, 0.0, np.fmax(seconds, 0.0)))
+
+
+def _are_behind(collectives: Collectives, rows: Numbers) -> NDArray[np.bool_]:
+    """[C], of each of `rows` [C]: whether its rank had launched a collective of another group by then that had not
+    ended. A device may carry out both in order, so that the later one waits for whatever the earlier waits for."""
+    found = np.zeros(len(rows), np.bool_)
+    order, first = _grouped((collectives.column[rows],))
+    for own in np.split(order, first[1:]):
+        own = own[np.argsort(collectives.start[rows[own]], kind="stable")]
+        group, start, end = (each[rows[own]] for each in (collectives.group, collectives.start, collectives.end))
+        launched = np.searchsorted(start, start, "right") - 1  # the last that was launched by then
+        for number in distinct(group).tolist():
+            others = np.where(group == number, -np.inf, np.where(np.isnan(end), np.inf, end))
+            found[own] |= (group == number) & (np.maximum.accumulate(others)[launched] > start)
+    return found
 
 
 # Messages between two ranks.

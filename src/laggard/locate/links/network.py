@@ -8,6 +8,7 @@ The culprit is the smallest place that covers what is raised (places.py), and th
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -26,6 +27,7 @@ from laggard.locate.links.raised import (
     NOTHING_RAISED,
     Change,
     Findings,
+    Question,
     Raised,
     changes,
     raised_among,
@@ -37,6 +39,8 @@ from laggard.locate.slow.replay import TOLERANCE, Replay
 from laggard.locate.slow.steps import Steps, node_numbers
 from laggard.locate.slow.tested import MIN_COST, confidence
 from laggard.model import MAX_NAMED_RANKS, Culprit, Note
+
+QUESTIONS: Final = (BY_EQUALS, BY_FASTEST, BY_BLOCKED)
 
 MAX_PLACES: Final = 4
 """The most places that are named at once."""
@@ -72,7 +76,7 @@ def in_network(timings: JobTimings, steps: Steps, is_slow: bool, slow: Sequence[
     that wait for it come in other moments than usual."""
     ways = ways_of(timings, steps.numbers) or Ways((), ())
     job = _Job(timings, steps, ways)
-    found = _by_equals(job, not (is_slow or slow or timings.hidden_by))
+    found = _by_equals(job, bool(is_slow or slow or timings.hidden_by))
     told = _moved_by_cpus(timings, found.links, slow)
     if told.hosts or told.links or slow or timings.hidden_by:
         return told
@@ -81,13 +85,12 @@ def in_network(timings: JobTimings, steps: Steps, is_slow: bool, slow: Sequence[
     return next(named, next((each for each in answers if each.notes), InNetwork()))
 
 
-def _by_equals(job: _Job, alone: bool) -> InNetwork:
+def _by_equals(job: _Job, is_slow: bool) -> InNetwork:
     """The places that are slow beside equal ones, by the first question that raises any channel; a note where none
     covers what is raised."""
-    questions = (raised_among(job.ways, job.steps, question) for question in (BY_EQUALS, BY_FASTEST, BY_BLOCKED))
-    found = next((each for each in questions if each.raised), NOTHING_RAISED)
+    found = next((each for each in map(partial(_raised, job, is_slow), QUESTIONS) if each.raised), NOTHING_RAISED)
     links = _culprits(job, found)
-    messages = ways_of_messages(job.timings, job.steps.numbers) if alone and not links else None
+    messages = ways_of_messages(job.timings, job.steps.numbers) if not (is_slow or links) else None
     if messages is not None:
         links = _culprits(job._replace(ways=messages), raised_among(messages, job.steps, BY_FASTEST))
     cost = max((each.excess for each in found.raised.values()), default=0.0) / middle(job.steps.duration)
@@ -95,6 +98,16 @@ def _by_equals(job: _Job, alone: bool) -> InNetwork:
         return InNetwork(links=links)
     text = f"{'; '.join(_lines(job, found.raised, None))}: {_NO_PLACE}"
     return InNetwork(notes=(Note(SLOW_TRANSFERS, text),), doubted=True)
+
+
+def _raised(job: _Job, is_slow: bool, question: Question) -> Findings:
+    """What the question raises. Where ranks are slow, transfers behind others in a queue wait for them, and do not
+    count."""
+    found = raised_among(job.ways, job.steps, question)
+    if not found.raised or not is_slow:
+        return found
+    alone = ways_of(job.timings, job.steps.numbers, alone=True)
+    return raised_among(alone or job.ways, job.steps, question)
 
 
 def _culprits(job: _Job, found: Findings) -> tuple[Culprit, ...]:

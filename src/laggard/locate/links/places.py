@@ -29,6 +29,7 @@ ROUNDING_TOLERANCE: Final = 1e-9
 
 PLACES: Final[Mapping[str, str]] = {
     "adapter": "the network adapter of",
+    "rank": "the links of",
     "machine": "the network of the machine of",
     "way": "the way between the machines of",
     "among": "a way among the machines of",
@@ -110,6 +111,8 @@ def _places(timings: JobTimings, channels: Sequence[Channel], found: Findings) -
             # what all transfers between machines go through is no rail but the network
             if kind != "rail" or over != crossing:
                 yield Place(kind, tuple(columns), over)
+    for column in distinct([each for number in raised for each in channels[number].columns]).tolist():
+        yield Place("rank", (column,), through[column])
     yield from _ways(channels, raised & crossing, crossing, on)
     for node in sorted({min(on[number]) for number in raised - crossing}):
         columns = np.flatnonzero(machine == node).tolist()

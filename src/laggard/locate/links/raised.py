@@ -101,41 +101,36 @@ BY_FASTEST: Final = Question(HELD_UP_RATIO, math.inf, fastest=True)
 
 
 class _Told(NamedTuple):
-    """What a category tells: the channels that are raised, by place, and which are certainly `fast` [K]."""
+    """What a category tells: the channels that are raised, by place, and which are certainly `fast` [K]: less than half
+    of the way to what raises them. `tells`: whether any takes longer."""
 
     channels: Sequence[int]
     raised: Mapping[int, Raised]
     fast: NDArray[np.bool_]
+    tells: bool
 
 
 def raised_among(ways: Ways, steps: Steps, question: Question) -> Findings:
     """The channels that are slower than equal ones, for any operation and size."""
-    told = []
+    told, floor = [], CHANNEL_COST_RATIO * median(steps.duration)
     for category in ways.categories:
         if len(category.channels) > 1:
-            ratio = question.ratio if len(category.channels) >= MIN_CHANNELS else question.of_few
-            most = category.least if question.blocked else category.most
-            kinds = [_kind_of(ways.channels[number], steps) for number in category.channels]
-            usual, others = _compared_with(most, kinds, question)
-            raised = _slower(category, usual, others, steps, ratio)
-            told.append(_Told(category.channels, raised, _are_fast(most, median_over_steps(usual), ratio)))
+            expected = _expected(category, question)
+            raised = _slower(category, expected, steps)
+            usual, least = median_over_steps(expected.usual), median_over_steps(category.least)
+            fast = median_over_steps(expected.most) < (1 + expected.ratio) / 2 * usual
+            ratio = np.where(least - usual > floor, expected.ratio, max(expected.ratio, PAIR_RATIO))
+            tells = bool(raised) or bool((least >= ratio * usual).any())
+            told.append(_Told(category.channels, raised, fast, tells))
     found = _findings(told)
     return _without_ways_back(found, ways.channels) if question.fastest else found
 
 
-def _are_fast(most: Floats, usual: Floats, ratio: float) -> NDArray[np.bool_]:
-    """[K]: whether channels certainly are, that take `most` [S, K] at most and should take `usual` [K]: less than half
-    of the way to what raises them."""
-    found: NDArray[np.bool_] = median_over_steps(most) < (1 + ratio) / 2 * usual
-    return found
-
-
 def _findings(told: Sequence[_Told]) -> Findings:
-    """Of a channel in several categories what costs most counts, and it is fast where it is so in each. Where none of a
-    category is raised, nothing would show there, as where all go through the place, or wait for something else than
-    bytes."""
+    """Of a channel in several categories what costs most counts, and it is fast where it is so in each. Where all of a
+    category take as long, nothing would show there: all go through the place, or wait for something else than bytes."""
     raised, fast, others = dict[int, Raised](), set[int](), set[int]()
-    for category in (each for each in told if each.raised):
+    for category in (each for each in told if each.tells):
         for place, each in category.raised.items():
             number = category.channels[place]
             raised[number] = max(raised.get(number, each), each, key=lambda it: it.excess)
@@ -151,33 +146,46 @@ def _without_ways_back(found: Findings, channels: Sequence[Channel]) -> Findings
     return found._replace(fast=frozenset(it for it in found.fast if frozenset(channels[it].columns) not in ends))
 
 
-def _kind_of(channel: Channel, steps: Steps) -> tuple[int, ...]:
-    """Between ranks of which work a pair exchanges; empty of groups."""
-    return tuple(steps.peers.number[list(channel.columns)].tolist()) if len(channel.columns) == 2 else ()
+class _Expected(NamedTuple):
+    """What channels take at most (`most` [S, K]), what they should take (`usual` [S, K]), and the `ratio` from which
+    on they are raised. `others`: the places of those that tell what is usual."""
+
+    most: Floats
+    usual: Floats
+    ratio: float
+    others: NDArray[np.intp]
 
 
-def _compared_with(
-    most: Floats, kinds: Sequence[tuple[int, ...]], question: Question
-) -> tuple[Floats, NDArray[np.intp]]:
-    """What channels that take `most` [S, K] should take [S, K], and the places of those that tell so. Where all of a
-    kind [K] take longer than the fastest, the schedule makes them wait, as a stage that sends and receives at once."""
-    everyone = np.arange(most.shape[1])
-    if not question.fastest:
-        return others_median(most), everyone
-    level = median_over_steps(most)
-    fastest = np.argsort(level)[: max(1, int(len(everyone) * FASTEST_SHARE))]
-    of_kind = {kind: np.sort(level[[kind == it for it in kinds]]) for kind in set(kinds) - {()}}
-    least = [float(own[len(own) // 4]) if len(own := of_kind.get(kind, level[:0])) > 1 else 0.0 for kind in kinds]
-    return np.fmax(last_axis_median(most[:, fastest])[:, None], np.nan_to_num(least)), fastest
+def _expected(category: Category, question: Question) -> _Expected:
+    """Where all of a kind take longer than others, its schedule may make them wait, as that of a stage which sends and
+    receives at once: so by HELD_UP_RATIO, or by PAIR_RATIO where all go through one machine, on top of what is asked.
+    Below that they are compared with each other."""
+    most = category.least if question.blocked else category.most
+    level, others = median_over_steps(most), np.arange(most.shape[1])
+    if question.fastest:
+        others = np.argsort(level)[: max(1, int(len(others) * FASTEST_SHARE))]
+        usual = np.broadcast_to(last_axis_median(most[:, others])[:, None], most.shape)
+    else:
+        usual = others_median(most)
+    kind = category.kinds
+    for number in range(1 + kind.max() if kind.any() else 0):
+        own = np.flatnonzero(kind == number)
+        if len(own) < 2:
+            continue
+        least = np.sort(level[own])[len(own) // 4]
+        shared = frozenset.intersection(*(category.machines[place] for place in own.tolist()))
+        asked = question.ratio * (PAIR_RATIO if shared else HELD_UP_RATIO)
+        if not least >= asked * middle(median_over_steps(usual[:, own])):
+            usual = np.where(kind == number, np.maximum(usual, least), usual)
+    ratio = question.ratio if len(level) >= MIN_CHANNELS else question.of_few
+    return _Expected(most, usual, ratio, others)
 
 
-def _slower(
-    category: Category, usual: Floats, others: NDArray[np.intp], steps: Steps, ratio: float
-) -> dict[int, Raised]:
-    """The channels of a category, by place, that are slower than `usual` [S, K] from some step on. What has ended is
-    told by other steps."""
-    step = median(steps.duration)
-    excess = (category.least - usual) / step
+def _slower(category: Category, expected: _Expected, steps: Steps) -> dict[int, Raised]:
+    """The channels of a category, by place, that are slower than usual from some step on. What has ended is told by
+    other steps."""
+    step, usual = median(steps.duration), expected.usual
+    excess = (np.maximum(category.least - usual, 0.0) + np.minimum(expected.most - usual, 0.0)) / step  # what is sure
     level = median_over_steps(excess[-2 * MIN_STEPS :])
     found = {}
     for place in np.flatnonzero(level > CHANNEL_COST_RATIO).tolist():
@@ -187,9 +195,11 @@ def _slower(
             continue
         begin = int(known[part.begin]) if part.begin else 0
         now, due, longer = (median(series[begin:, place]) for series in (category.least, usual, excess))
+        alike = np.flatnonzero(category.kinds == category.kinds[place])
+        others = alike if len(alike) > MIN_CHANNELS else expected.others
         spread = spread_of(median_over_steps(excess[begin:, others[others != place]]))
         chance = _chance(excess[:, place], np.arange(len(excess)) >= begin, spread) * len(category.channels) / ERRORS
-        if chance <= 1 and longer >= max(CHANNEL_COST_RATIO, (ratio - 1) * due / step):
+        if chance <= 1 and longer >= max(CHANNEL_COST_RATIO, (expected.ratio - 1) * due / step):
             found[place] = Raised(now, due, longer * step, 2 - math.log10(max(chance, 1e-99)), begin)
     return found
 
@@ -233,6 +243,10 @@ four of theirs. The ablation decides by it."""
 MIN_EPISODES = 3
 """The number of times from which on what comes and goes is a habit of the network, wherever in it. The ablation decides
 by it."""
+
+LONGER_SHARE = 0.5
+"""The part of the steps of a change in which a channel is longer, and is not in the others. What comes and goes meets
+one transfer of a step or another."""
 
 SCRIPT_STEPS = 2
 """The number of steps after an evaluation or a checkpoint that are not hit: what is written goes over the network."""
@@ -316,19 +330,21 @@ def raised_in(ways: Ways, steps: Steps, change: Change) -> Findings:
     floor = CHANNEL_COST_RATIO * middle(steps.duration)
     for category in ways.categories:
         usual = median_over_steps(category.least[~change.active])
-        longer = median_over_steps(category.least[change.active]) - usual
-        tried = {place: _longer_in(category.least[:, place], floor, change) for place in np.flatnonzero(longer > floor)}
+        longer = np.nanmax(np.where(change.active[:, None], category.least - usual, -np.inf), axis=0, initial=-np.inf)
+        tried = {it: _longer_in(category.least[:, it], floor, change) for it in np.flatnonzero(longer > floor)}
         raised = {int(place): each for place, each in tried.items() if each is not None}
-        fast = _are_fast(category.most[change.active], usual, 1 + TRANSFER_RATIO)
-        told.append(_Told(category.channels, raised, fast))
+        fast = median_over_steps(category.most[change.active]) < (1 + TRANSFER_RATIO / 2) * usual
+        told.append(_Told(category.channels, raised, fast, bool(raised)))
     return _findings(told)
 
 
 def _longer_in(series: Floats, floor: float, change: Change) -> Raised | None:
-    """Longer in most of the steps of the change, and in few of the others."""
+    """Longer in many more of the steps of the change than of the others."""
     before, after = (series[those & np.isfinite(series)] for those in (~change.active, change.active))
-    usual, now = median(before), median(after)
-    least, half = max(floor, TRANSFER_RATIO * usual), (usual + now) / 2
-    if not now - usual > least or (after > half).mean() <= MOST or (before < half).mean() <= MOST:
+    usual = median(before)
+    least = max(floor, TRANSFER_RATIO * usual)
+    hit, others = after > usual + least, before > usual + least
+    if not hit.any() or hit.mean() - others.mean() < LONGER_SHARE:
         return None
-    return Raised(now, usual, now - usual, (now - usual) / least, int(change.active.argmax()))
+    now = median(after[hit])
+    return Raised(now, usual, (now - usual) * float(hit.mean()), (now - usual) / least, int(change.active.argmax()))
