@@ -229,7 +229,6 @@ class Make:
 
         return ranks_document(name, [rank_row(r, world_size, rows(r), node=name, **changes) for r in ranks])
 
-
     @staticmethod
     def training(*words: Any, **named: Any) -> Callable[[float], RanksDocument]:
         """The ranks documents of such a node whose ranks make four steps from answer to answer: what is slow is shown

@@ -111,7 +111,7 @@ def _places(timings: JobTimings, channels: Sequence[Channel], found: Findings) -
             # what all transfers between machines go through is no rail but the network
             if kind != "rail" or over != crossing:
                 yield Place(kind, tuple(columns), over)
-    for column in distinct([each for number in raised for each in channels[number].columns]).tolist():
+    for column in sorted({each for number in raised for each in channels[number].columns}):
         yield Place("rank", (column,), through[column])
     yield from _ways(channels, raised & crossing, crossing, on)
     for node in sorted({min(on[number]) for number in raised - crossing}):

@@ -27,7 +27,7 @@ from laggard.locate.medians import (
     others_median,
     over_phases,
 )
-from laggard.locate.slow.noise import Noise, Spread, Where, blocks_of, joined_blocks, spread_of
+from laggard.locate.slow.noise import Noise, Spread, Where, blocks_of, chance_of_share, joined_blocks, spread_of
 from laggard.locate.slow.ranks import MIN_KNOWN
 from laggard.locate.slow.steps import MIN_STEPS, Steps
 from laggard.locate.slow.tested import ERRORS, MIN_COST, MOST, segment
@@ -248,6 +248,9 @@ LONGER_SHARE = 0.5
 """The part of the steps of a change in which a channel is longer, and is not in the others. What comes and goes meets
 one transfer of a step or another."""
 
+PART_ERRORS = 0.01
+"""How often chance alone may say that a channel takes part in a change, which has a test of its own. Our choice."""
+
 SCRIPT_STEPS = 2
 """The number of steps after an evaluation or a checkpoint that are not hit: what is written goes over the network."""
 
@@ -339,12 +342,14 @@ def raised_in(ways: Ways, steps: Steps, change: Change) -> Findings:
 
 
 def _longer_in(series: Floats, floor: float, change: Change) -> Raised | None:
-    """Longer in many more of the steps of the change than of the others."""
+    """Longer in many more of the steps of the change than of the others, which chance does not explain."""
     before, after = (series[those & np.isfinite(series)] for those in (~change.active, change.active))
     usual = median(before)
     least = max(floor, TRANSFER_RATIO * usual)
     hit, others = after > usual + least, before > usual + least
     if not hit.any() or hit.mean() - others.mean() < LONGER_SHARE:
+        return None
+    if chance_of_share(int(hit.sum()), len(hit), int(hit.sum() + others.sum()), len(hit) + len(others)) > PART_ERRORS:
         return None
     now = median(after[hit])
     return Raised(now, usual, (now - usual) * float(hit.mean()), (now - usual) / least, int(change.active.argmax()))

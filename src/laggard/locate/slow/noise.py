@@ -239,3 +239,11 @@ def _binomial(least: int, most: int, count: int, share: float) -> float:
         math.exp(whole - math.lgamma(hit + 1) - math.lgamma(rest + 1) + hit * log_share + rest * log_rest)
         for hit, rest in ((hit, count - hit) for hit in range(least, min(most, count) + 1))
     )
+
+
+def chance_of_share(hit: int, drawn: int, marked: int, count: int) -> float:
+    """How likely at least `hit` of those `drawn` are among the `marked`, of `count` in all: the hypergeometric
+    distribution, as in Fisher's exact test."""
+    ways, rest = math.comb(count, drawn), count - marked
+    most = min(drawn, marked)
+    return sum(math.comb(marked, each) * math.comb(rest, drawn - each) / ways for each in range(hit, most + 1))

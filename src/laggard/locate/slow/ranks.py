@@ -116,7 +116,8 @@ def _slow_machine(steps: Steps, machine: NDArray[np.int64], culprits: NDArray[np
     units = Units(np.stack(series, axis=1), several)
     for each in sorted(judge(units, steps.duration, steps.live).slow, key=lambda it: -it.cost * len(columns[it.unit])):
         own = steps.excess[each.part.begin : each.part.end, columns[each.unit]]
-        if (np.nanmean(own, axis=0) > each.level * median(steps.duration) / 2).mean() >= MACHINE_SHARE:
+        half = each.level * median(steps.duration) / 2
+        if (np.nansum(own, axis=0) > half * np.isfinite(own).sum(axis=0)).mean() >= MACHINE_SHARE:
             return [_slow(steps, tuple(columns[each.unit].tolist()), True, each, series[each.unit])]
     return []
 
