@@ -45,6 +45,8 @@ BESIDE = ((0, 4, 8, 12), (16, 20), (17, 21), (20, 24), (24, 28))
         pytest.param([(0, 4), (4, 8), (8, 12)], [(1, 5), (5, 9), (9, 13), (2, 6)], "rail", list(range(0, RANKS, 4)),
                      id="the adapters of one place"),
         pytest.param([(0, 1), (2, 3)], [(4, 5), (6, 7)], "within", machines(0), id="within a machine"),
+        pytest.param([(0, 1, 2, 3), (0, 4)], [(1, 5), (2, 6), (4, 5, 6, 7)], "rank", [0],
+                     id="of one rank, to its machine and to others"),
         pytest.param(UP, BESIDE, "switch", machines(0, 1, 2, 3), id="all that leads to the other side"),
         pytest.param([(0, 4)], [(1, 5), (2, 6)], "group", [0, 4], id="between two ranks, and not their machines"),
     ],

@@ -17,6 +17,7 @@ from laggard.locate.collectives import ProcessGroup
 from laggard.locate.describe import culprit_text
 from laggard.locate.job_timings import JobTimings
 from laggard.locate.links import network
+from laggard.locate.links.channels import ways_of
 from laggard.locate.verdict import locate
 from laggard.model import Culprit, Verdict
 
@@ -105,6 +106,37 @@ def test_the_links_within_a_machine_are_told_from_its_adapters() -> None:
     assert culprit.link == ({"node": "n3"}, {"node": "n3"})
     assert culprit_text(culprit) == "the links within n3 (ranks 12-15) are slow"
     assert "NVLink" in culprit.advice and "switch" not in culprit.advice and "laggard ring" not in culprit.advice
+
+
+def of_stages(slow: Slow) -> JobTimings:
+    """The job, of which the pipeline's stages are known."""
+    return dataclasses.replace(recorded(slow), stages=(np.arange(RANKS) // PER_NODE % 2).astype(np.int32))
+
+
+@pytest.mark.parametrize(("factor", "verdict"), [(1.7, Verdict.OK), (4.0, Verdict.FAIL)])
+def test_a_stage_whose_schedule_makes_it_wait_is_no_slow_link(factor: float, verdict: Verdict) -> None:
+    """All groups of the second stage take longer: kinds of work differ, each by its schedule."""
+    last = {frozenset((PER_NODE + local, 3 * PER_NODE + local)): factor for local in range(PER_NODE)}
+    assert locate(of_stages(last)).verdict is verdict
+
+
+def test_within_a_stage_a_little_tells() -> None:
+    (culprit,) = culprits(of_stages({5: 1.5}))
+    assert culprit.ranks == (5,)
+
+
+def test_of_what_is_behind_another_group_in_a_queue_nothing_is_sure() -> None:
+    """Rank 0 launches its second tensor collective while its first data-parallel one is on its way."""
+    timings = dataclasses.replace(recorded(), gpus=tuple(f"GPU-{rank}" for rank in range(RANKS)))
+    whole = of(timings)
+    tensor, data = (np.flatnonzero((whole.group == group) & (whole.column == 0)) for group in (0, NODES))
+    start, end = whole.start.copy(), whole.end.copy()
+    start[data[0]], end[data[0]] = start[tensor[1]] - 0.01, end[tensor[1]] - 0.001
+    ways = ways_of(changed(timings, start=start, end=end), timings.steps, alone=True)
+    assert ways is not None
+    (within,) = (each for each in ways.categories if each.machines[0] == {0})
+    unsure = np.argwhere(np.isnan(within.least))
+    assert unsure.tolist() == [[1, 0]] and np.isfinite(within.most).all()
 
 
 def test_ranks_of_one_machine_without_gpus_have_no_links() -> None:

@@ -47,7 +47,10 @@ def test_a_real_jobs_dumps_are_judged(job: tuple[str, Path]) -> None:
         (culprit,) = document["culprits"]
         assert (culprit["ranks"], culprit["victims"]) == ([1], [0, 2, 3])
     else:
-        assert "rank 0 called all_reduce number 4 of tp:0-1 of 4,096 bytes, where rank 1 called barrier number 4" in text.stdout
+        assert (
+            "rank 0 called all_reduce number 4 of tp:0-1 of 4,096 bytes, where rank 1 called barrier number 4"
+            in text.stdout
+        )
         assert document["culprits"] == [] and "mismatch" in [note["kind"] for note in document["notes"]]
     real = pickle.loads((folder / "fr_trace_0").read_bytes())  # our own job wrote it
     ours = dump([("0", "default_pg", [0])], [entry(("0", "default_pg", [0]), "all_reduce", 1)], {0: (1, 1)})
