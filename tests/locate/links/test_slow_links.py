@@ -126,12 +126,13 @@ def test_within_a_stage_a_little_tells() -> None:
 
 
 def test_of_what_is_behind_another_group_in_a_queue_nothing_is_sure() -> None:
-    """Rank 0 launches its second tensor collective while its first data-parallel one is on its way."""
+    """Rank 0 launches a tensor collective while a data-parallel one is on its way."""
     timings = dataclasses.replace(recorded(), gpus=tuple(f"GPU-{rank}" for rank in range(RANKS)))
     whole = of(timings)
     tensor, data = (np.flatnonzero((whole.group == group) & (whole.column == 0)) for group in (0, NODES))
-    start, end = whole.start.copy(), whole.end.copy()
-    start[data[0]], end[data[0]] = start[tensor[1]] - 0.01, end[tensor[1]] - 0.001
+    later = (whole.group >= NODES).astype(float)  # one after the other in a step
+    start, end = whole.start + later, whole.end + later
+    end[data[0]] = start[tensor[1]] + 0.001
     ways = ways_of(changed(timings, start=start, end=end), timings.steps, alone=True)
     assert ways is not None
     (within,) = (each for each in ways.categories if each.machines[0] == {0})
