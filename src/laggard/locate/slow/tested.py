@@ -218,10 +218,11 @@ class _Test:
             # Half of what is allowed is kept for the window as a whole.
             tests = 2 * self._count * (1 if length == steps else len(parts) - 1)
             usual = np.median(self._restless(part, self._some), axis=1) if self._count > 3 else None
+            blocks = self._within(part)
             for unit in units[np.argsort(-costs[units])][:MAX_CANDIDATES].tolist():
                 wider = 1.0 if usual is None else self._wider(part, unit, usual)
-                each = self._beside_others(part, unit, levels, wider, tests)
-                if each.chance <= 1 or each.doubtful:
+                each = self._beside_others(part, unit, levels, blocks, wider, tests)
+                if each is not None and (each.chance <= 1 or each.doubtful):
                     found.append(each)
         return found
 
@@ -239,9 +240,11 @@ class _Test:
         own = self._restless(part, np.array([unit]))[:, 0]
         return max(1.0, float((own / np.maximum(usual, 1e-12)).min()))
 
-    def _beside_others(self, part: Part, unit: int, levels: Floats, wider: float, tests: int) -> Found:
-        """The unit beside the others, whose noise has `wider` times the variance of theirs. `tests`: how many share
-        what is allowed."""
+    def _beside_others(
+        self, part: Part, unit: int, levels: Floats, blocks: Sequence[Blocks], wider: float, tests: int
+    ) -> Found | None:
+        """The unit beside the others, whose noise has `wider` times the variance of theirs (`blocks`); None where that
+        alone explains it. `tests`: how many share what is allowed."""
         level, length = float(levels[unit]), part.end - part.begin
         others = self._some[self._some != unit]
         spread = spread_of(levels[others]) if len(others) > 1 else Spread()
@@ -250,10 +253,13 @@ class _Test:
         past = part.begin - gap if part.begin - gap >= MIN_STEPS else 0
         before = median(self._relative[:past, unit]) if past else 0.0  # a stall in it tells nothing
         where = Where(length, past, gap if past else 0)
-        of_noise = Noise(self._within(part), where, spread, error, wider).chances(level, before)
+        of_noise = Noise(blocks, where, spread, error, wider).chances(level, before)
+        by_noise = max(of_noise.now * tests / self._at_a_look, of_noise.ever * self._count / self._in_all)
+        if by_noise > 1 and of_noise.ever * tests > DOUBTED_ERRORS:
+            return None
         of_moments = self._of_moments(part, level, unit, others)
         now = max(of_noise.now, of_moments)
-        chance = max(now * tests / self._at_a_look, of_noise.ever * self._count / self._in_all)
+        chance = max(by_noise, of_moments * tests / self._at_a_look)
         cost = level * length / len(self._relative)
         # What is there in most of all steps is no moment of a recording; that may be one itself, and tell nothing.
         lasts = len(self._relative) == length and (self._relative[:, unit] > level / 2).mean() >= MOST
@@ -301,8 +307,9 @@ class _Test:
 def _strays(strayed: NDArray[np.bool_], longest: int | None = None) -> tuple[int, int]:
     """In how many blocks of [K, U] units stray, and in how many of these they begin to; without what is longer than
     `longest` blocks, and so no moment."""
-    one_after_another = np.pad(strayed, ((0, 1), (0, 0))).ravel(order="F")
-    changes = np.flatnonzero(np.diff(one_after_another, prepend=False))
+    apart = np.zeros((strayed.shape[1], len(strayed) + 2), np.bool_)
+    apart[:, 1:-1] = strayed.T
+    changes = np.flatnonzero(apart.ravel()[1:] != apart.ravel()[:-1])
     lengths = changes[1::2] - changes[::2]
     kept = lengths if longest is None else lengths[lengths <= longest]
     return int(kept.sum()), len(kept)
