@@ -25,7 +25,7 @@ import yaml
 from msgspec import structs
 from support.agents import IDENTITY, LANES, RankProcess, let_others_enter
 from support.certificates import SECONDS, Files, client
-from support.collectors import FakeAgent, Make, ranks_document
+from support.collectors import FakeAgent, Make, going_on, ranks_document
 from support.daemons import Daemon
 from support.paths import REPOSITORY
 from support.ports import free_port
@@ -243,8 +243,8 @@ def site(tmp_path_factory: pytest.TempPathFactory, real_agent: list[str]) -> Ite
     hog = CpuNeighbour(4100002, 0, 4.1, "kswapd0")
     other = ranks_document(BOBS["node"], rank_documents(BOBS["node"], BOBS["second job"], BOB, hog))
     agents = [
-        FakeAgent(shared_node(), everything_that_can_be_found("n0")),
-        FakeAgent(other, everything_that_can_be_found(BOBS["node"])),
+        FakeAgent(going_on(shared_node()), everything_that_can_be_found("n0")),
+        FakeAgent(going_on(other), everything_that_can_be_found(BOBS["node"])),
     ]
     built = Site(tmp_path_factory.mktemp("site"), [*(agent.address for agent in agents), *real_agent])
     try:

@@ -69,7 +69,7 @@ class Fleet:
         """A job runs on all nodes, and its rank on `slow` makes the others wait: until it is named. Then it ends."""
         rank = NODES.index(slow)
         for number, node in enumerate(NODES):
-            self.agents[node].ranks = self.make.node(node, [number], slow=rank)
+            self.agents[node].ranks = self.make.training(node, [number], slow=rank)
         self.collector.wait_until(lambda: self._incidents(slow))
         for number, node in enumerate(NODES):
             self.agents[node].ranks = self.make.node(node, [number], slow=rank, state="finished", pid=0)

@@ -95,6 +95,32 @@ def ingest(
     return windows.ingest(source, told.document, told.steps, now, asked_at)
 
 
+def going_on(document: RanksDocument) -> Callable[[float], RanksDocument]:
+    """The document, whose ranks make four more steps like their last from answer to answer: what is slow is shown by
+    other steps each time, as an incident asks for."""
+    answers = itertools.count()
+
+    def after(row: RankRow, more: int) -> RankRow:
+        rows: Sequence[StepRow] = getattr(row, "rows", ())
+        if not rows or row.state != "running":
+            return row
+        seconds = rows[-1].end - rows[-1].start
+        moved = tuple(
+            it._replace(step=it.step + more, start=it.start + more * seconds, end=it.end + more * seconds)
+            for it in rows
+        )
+        progress = row.last_progress_timestamp_seconds
+        assert progress is not None
+        own = {"steps": row.steps + more, "last_progress_timestamp_seconds": progress + more * seconds}
+        return structs.replace(row, rows=moved, **own)
+
+    def answer(since: float) -> RanksDocument:
+        more = 4 * next(answers)
+        return structs.replace(document, ranks=tuple(after(row, more) for row in document.ranks))
+
+    return answer
+
+
 def report(node: str, codes: Sequence[str] = (), verdict: Verdict | None = None) -> Report:
     findings = tuple(
         Finding(code, Severity.CRITICAL, "gpu0", f"{code} on {node}", {}, Fix("replace it"), f"docs/findings/{code}.md")
@@ -210,6 +236,7 @@ class Make:
     step_row = staticmethod(step_row)
     rank_row = staticmethod(rank_row)
     ranks_document = staticmethod(ranks_document)
+    going_on = staticmethod(going_on)
     report = staticmethod(report)
 
     @staticmethod
@@ -231,10 +258,8 @@ class Make:
 
     @staticmethod
     def training(*words: Any, **named: Any) -> Callable[[float], RanksDocument]:
-        """The ranks documents of such a node whose ranks make four steps from answer to answer: what is slow is shown
-        by other steps each time, as an incident asks for."""
-        answers = itertools.count()
-        return lambda since: Make.node(*words, steps=60 + 4 * next(answers), **named)
+        """The ranks documents of such a node, whose ranks go on training."""
+        return going_on(Make.node(*words, **named))
 
 
 @pytest.fixture(scope="session")

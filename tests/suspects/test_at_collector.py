@@ -30,7 +30,7 @@ class Site:
     def __init__(self, make: Any, fake_agent: Any, start_collector: Any, folder: Path, capsys: Any) -> None:
         self._make, self._start, self._capsys = make, start_collector, capsys
         self.agents = {
-            node: fake_agent(make.node(node, [number], slow=1, world_size=3), make.report(node))
+            node: fake_agent(make.training(node, [number], slow=1, world_size=3), make.report(node))
             for number, node in enumerate(NODES)
         }
         self.token, self._config = folder / "token", folder / "collector.json"

@@ -38,8 +38,8 @@ def row_colours(page: Any, rows: int) -> list[list[list[int]]]:
 @pytest.fixture
 def slow_job(watching: Start, fake_agent: Start, make: Any) -> Any:
     agents = [
-        fake_agent(make.node("n0", [0, 1], slow=2), make.report("n0")),
-        fake_agent(make.node("n1", [2, 3], slow=2), make.report("n1", ["GPU_THROTTLED", "PCIE_LINK_DEGRADED"])),
+        fake_agent(make.training("n0", [0, 1], slow=2), make.report("n0")),
+        fake_agent(make.training("n1", [2, 3], slow=2), make.report("n1", ["GPU_THROTTLED", "PCIE_LINK_DEGRADED"])),
     ]
     return watching(*agents, "127.0.0.1:9")
 

@@ -93,7 +93,8 @@ class TrainingAgent(FakeAgent):
         if not path.startswith("/api/v1/collectives"):
             return super().answer(path)
         ranks = [int(number) for number in parse_qs(urlsplit(path).query)["rank"]]
-        return encode(CollectivesDocument(self.ranks.node, 2001, "pretrain-70b", tuple(map(collectives, ranks))))
+        node = f"gpu-{ranks[0] // 8:02d}"
+        return encode(CollectivesDocument(node, 2001, "pretrain-70b", tuple(map(collectives, ranks))))
 
 
 def steps_of(rank: int) -> list[StepRow]:
@@ -130,7 +131,7 @@ def cluster(make: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any
             said = {"script": "pretrain.py", "started": time.time() - 7200}
             its = {"node": name, "job_id": "pretrain-70b", "owner": 2001, "facts": said}
             ranks = [make.rank_row(it, 64, steps_of(it), **its) for it in range(number * 8, number * 8 + 8)]
-            documents = make.ranks_document(name, ranks)
+            documents = make.going_on(make.ranks_document(name, ranks))
         elif number == 8:
             documents = make.ranks_document(name, _died(make, name))
         release = "5.15.0-113-generic" if number == 3 else "6.8.0-40-generic"

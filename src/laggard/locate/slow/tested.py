@@ -193,8 +193,10 @@ class _Test:
         self._judged, self._count = units.judged, len(others)
         self._errors = None if units.errors is None else (np.nan_to_num(units.errors) / step) ** 2
         self._sums = np.concatenate((np.zeros((1, relative.shape[1])), np.cumsum(relative, axis=0)))
-        seconds = LIVE_MOMENT_SECONDS if live else MOMENT_SECONDS
+        # In a recording of few seconds, blocks are shorter: else two of them would be all that it has.
+        seconds = LIVE_MOMENT_SECONDS if live else min(MOMENT_SECONDS, len(relative) * step / PARTS)
         self._block = max(1, math.ceil(seconds / step))
+        self._stray_share = STRAY_SHARE * min(1.0, seconds / MOMENT_SECONDS)
         count = len(relative) // self._block
         self._first = len(relative) - count * self._block
         self._moments = relative[self._first :].reshape(count, self._block, relative.shape[1]).mean(axis=1)
@@ -297,11 +299,11 @@ class _Test:
         own, own_begins = _strays(self._moments[first:last, [unit]] > level / 2)
         strayed = self._moments[:, others] > level / 2
         theirs, their_begins = _strays(strayed, math.ceil(LONGEST_MOMENT_SECONDS / (self._block * self._step)))
-        share = (their_begins + STRAY_SHARE * PRIOR_BLOCKS) / (strayed.size + PRIOR_BLOCKS)
+        share = (their_begins + self._stray_share * PRIOR_BLOCKS) / (strayed.size + PRIOR_BLOCKS)
         usual = max(LASTS ** (self._block * self._step / MOMENT_SECONDS), 1e-6)
         lasts = (theirs - their_begins + usual * PRIOR_BLOCKS) / (theirs + PRIOR_BLOCKS)
         blocks = max(last - first, 0)
-        return chance_of_moments(own_begins, own, blocks, min(max(share, STRAY_SHARE), 0.999), max(lasts, usual))
+        return chance_of_moments(own_begins, own, blocks, min(max(share, self._stray_share), 0.999), max(lasts, usual))
 
 
 def _strays(strayed: NDArray[np.bool_], longest: int | None = None) -> tuple[int, int]:
