@@ -4,7 +4,7 @@ complaint. A picture of each is kept."""
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -18,7 +18,7 @@ from support.steps import StepRow
 
 from laggard.model import Finding, Fix, RankEnd, Report, Severity, Verdict
 from laggard.wire import encode
-from laggard.wire.ranks import CollectiveLane, CollectiveRow, CollectivesDocument, RankCollectives
+from laggard.wire.ranks import CollectiveLane, CollectiveRow, CollectivesDocument, RankCollectives, RanksDocument
 
 pytestmark = [pytest.mark.slow, needs_chromium]
 
@@ -89,12 +89,22 @@ FINDINGS = {
 class TrainingAgent(FakeAgent):
     """It also has the collectives of the ranks of pretrain-70b, for whichever of them it is asked."""
 
+    def __init__(self, ranks: Callable[[float], RanksDocument] | RanksDocument, report: Report) -> None:
+        super().__init__(self._told, report)
+        self._documents, self._rows = ranks, dict[int, Sequence[StepRow]]()
+
+    def _told(self, since: float) -> RanksDocument:
+        document = self._documents(since) if callable(self._documents) else self._documents
+        self._rows = {row.rank: getattr(row, "rows", ()) for row in document.ranks}
+        return document
+
     def answer(self, path: str) -> bytes | None:
         if not path.startswith("/api/v1/collectives"):
             return super().answer(path)
         ranks = [int(number) for number in parse_qs(urlsplit(path).query)["rank"]]
         node = f"gpu-{ranks[0] // 8:02d}"
-        return encode(CollectivesDocument(node, 2001, "pretrain-70b", tuple(map(collectives, ranks))))
+        found = tuple(collectives(rank, self._rows[rank]) for rank in ranks)
+        return encode(CollectivesDocument(node, 2001, "pretrain-70b", found))
 
 
 def steps_of(rank: int) -> list[StepRow]:
@@ -109,11 +119,11 @@ def steps_of(rank: int) -> list[StepRow]:
     return rows
 
 
-def collectives(rank: int) -> RankCollectives:
+def collectives(rank: int, steps: Sequence[StepRow]) -> RankCollectives:
     """In each step an all_gather before the forward pass and an all_reduce at its end, where the others wait."""
     lanes = (CollectiveLane("all_gather", "fsdp", "fsdp:0-63", -1), CollectiveLane("all_reduce", "dp", "dp:0-63", -1))
     rows = []
-    for step in steps_of(rank):
+    for step in steps:
         work = step.start + sum(step.phases)
         rows.append(CollectiveRow(step.step, 0, step.step, step.start + 0.01, step.start + 0.022, 0.0, 1 << 24))
         rows.append(CollectiveRow(step.step, 1, step.step, work - 0.012, step.end - 1e-4, step.waited, 1 << 26))

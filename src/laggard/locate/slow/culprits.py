@@ -131,9 +131,9 @@ def _busiest(steps: Steps, slow: tuple[Slow, ...]) -> _Seconds:
 INPUT, BETWEEN_STEPS = PHASES.index("input"), PHASES.index("between_steps")
 PASSES = PHASES.index("forward"), PHASES.index("backward")
 SCRIPTS = frozenset(PHASES.index(name) for name in SCRIPT_PHASES)
-LEFT_SHARE = 0.1
+LEFT_SHARE = 0.05
 """The share of a rank's time in a phase up to which its peers leave to it what is done there. Our choice: a machine
-that is slow at what all do takes some times as long, not ten times."""
+that is slow at what all do takes some times as long, not twenty times."""
 
 MAX_COMPARED = 64
 """The most peers with which a culprit's phases are compared."""
