@@ -101,15 +101,9 @@ class Positions(NamedTuple):
 
 
 def position_classes(indices: Sequence[Indices]) -> NDArray[np.int32]:
-    """[R]: a number for each rank, the same for ranks that do the same work. Where fewer than MIN_PEERS do, the ranks
-    of a tensor group count as peers of each other, too: they compute equal parts of the same layers."""
-    keys = [frozenset(each.items()) for each in indices]
-    stages = [frozenset(_without(TENSOR, each)) for each in indices]
-    counts = Counter(keys)
-    smallest: dict[frozenset[tuple[str, int]], int] = {}
-    for key, stage in zip(keys, stages, strict=True):
-        smallest[stage] = min(counts[key], smallest.get(stage, counts[key]))
-    return _numbered([stage if smallest[stage] < MIN_PEERS else key for key, stage in zip(keys, stages, strict=True)])
+    """[R]: a number for each rank, the same for ranks that do the same work. The ranks of a tensor group do: they
+    compute equal parts of the same layers."""
+    return _numbered([frozenset(_without(TENSOR, each)) for each in indices])
 
 
 def _without(role: str, indices: Indices) -> Iterator[tuple[str, int]]:
@@ -164,7 +158,7 @@ def group_places(
         seats = {rank: (at, index) for at, (_, members) in enumerate(alike) for index, rank in enumerate(members)}
         size = len(alike[0][1])
         is_disjoint = len(seats) == size * len(alike)
-        if canonical_role(role) != REPLICAS and len(alike) >= MIN_GROUPS and is_disjoint:
+        if canonical_role(role) not in (REPLICAS, TENSOR) and len(alike) >= MIN_GROUPS and is_disjoint:
             group, place = np.array([seats.get(rank, (-1, -1)) for rank in ranks], np.int32).reshape(-1, 2).T
             found.append((len(alike), GroupPlaces(role, size, group, place)))
     return tuple(places for _, places in sorted(found, key=lambda it: -it[0])[:MAX_KINDS])

@@ -166,7 +166,7 @@ def slow_culprits(timings: JobTimings, steps: Steps, slow: list[Slow]) -> SlowCu
     kept = [
         each
         for each, share in zip(slow, saved, strict=True)
-        if _is_worth_it(steps, each, share * len(slow)) or not is_known and is_waited_for(steps, each)
+        if _is_worth_it(steps, each, share * len(slow)) or not is_known and is_waited_for(steps, each, slow)
     ]
     if len(kept) < len(slow):
         return slow_culprits(timings, steps, kept)

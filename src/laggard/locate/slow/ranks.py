@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from laggard.kit.majority import grouped
 from laggard.locate.job_timings import Floats
-from laggard.locate.medians import last_axis_median, median
+from laggard.locate.medians import last_axis_median, median, median_over_steps
 from laggard.locate.slow.steps import MIN_STEPS, Steps, node_numbers
 from laggard.locate.slow.tested import Found, Judged, Part, Units, judge, segment
 
@@ -162,11 +162,15 @@ def _described(relative: Floats, found: Found) -> Part:
     return Part(part.begin, len(relative)) if len(relative) - part.end < MIN_STEPS else part
 
 
-def is_waited_for(steps: Steps, each: Slow) -> bool:
-    """Whether the other ranks wait longer than those of the machine by at least half of what it costs."""
-    own = np.isin(np.arange(steps.waited.shape[1]), each.columns)
-    waited = steps.waited[each.since : each.until]
-    return bool(median(waited[:, ~own]) > median(waited[:, own]) + each.excess / 2)
+def is_waited_for(steps: Steps, each: Slow, beside: Sequence[Slow] = ()) -> bool:
+    """Whether the other ranks wait longer than those of the machine by at least half of what it costs, and none but the
+    ones that are slow `beside` it waits as much less: that one would be waited for."""
+    waited = median_over_steps(steps.waited[each.since : each.until])
+    columns = np.arange(len(waited))
+    others = ~np.isin(columns, each.columns)
+    rest = waited[~np.isin(columns, [column for it in (each, *beside) for column in it.columns])]
+    own, half = median(waited[~others]), each.excess / 2
+    return median(waited[others]) > own + half and not np.nanmin(rest, initial=np.inf) < own - half
 
 
 def _by_machine(steps: Steps, found: Sequence[Slow], machine: NDArray[np.int64]) -> list[Slow]:

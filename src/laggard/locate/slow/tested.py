@@ -259,13 +259,13 @@ class _Test:
         by_noise = max(of_noise.now * tests / self._at_a_look, of_noise.ever * self._count / self._in_all)
         if by_noise > 1 and of_noise.ever * tests > DOUBTED_ERRORS:
             return None
-        of_moments = self._of_moments(part, level, unit, others)
+        of_moments, of_their_length = self._of_moments(part, level, unit, others)
         now = max(of_noise.now, of_moments)
         chance = max(by_noise, of_moments * tests / self._at_a_look)
         cost = level * length / len(self._relative)
         # What is there in most of all steps is no moment of a recording; that may be one itself, and tell nothing.
         lasts = len(self._relative) == length and (self._relative[:, unit] > level / 2).mean() >= MOST
-        unlikely = max(of_noise.ever, 0.0 if lasts else of_moments) * tests <= DOUBTED_ERRORS
+        unlikely = max(of_noise.ever, 0.0 if lasts else of_their_length) * tests <= DOUBTED_ERRORS
         more = math.log(self._at_a_look / tests) / math.log(min(0.5, max(now, 1e-300)))
         return Found(
             unit,
@@ -292,18 +292,23 @@ class _Test:
     def _with_earlier(self, parts: list[list[Blocks]]) -> list[Blocks]:
         return joined_blocks([*parts, self._earlier]) if self._earlier or len(parts) > 1 else parts[0]
 
-    def _of_moments(self, part: Part, level: float, unit: int, others: NDArray[np.int64]) -> float:
-        """The chance that moments alone make the unit stray by half of its level in as many blocks of time."""
+    def _of_moments(self, part: Part, level: float, unit: int, others: NDArray[np.int64]) -> tuple[float, float]:
+        """The chance that moments alone make the unit stray by half of its level in as many blocks, and that they last
+        for as long: one step of half a minute is one block."""
         first = -((self._first - part.begin) // self._block) if part.begin > self._first else 0
         last = (part.end - self._first) // self._block
-        own, own_begins = _strays(self._moments[first:last, [unit]] > level / 2)
+        moments = self._moments[first:last, unit]
+        own, own_begins = _strays(moments[:, None] > level / 2)
+        longer = float(np.maximum(moments[moments > level / 2] - 1, 0.0).sum())
         strayed = self._moments[:, others] > level / 2
         theirs, their_begins = _strays(strayed, math.ceil(LONGEST_MOMENT_SECONDS / (self._block * self._step)))
         share = (their_begins + self._stray_share * PRIOR_BLOCKS) / (strayed.size + PRIOR_BLOCKS)
         usual = max(LASTS ** (self._block * self._step / MOMENT_SECONDS), 1e-6)
         lasts = (theirs - their_begins + usual * PRIOR_BLOCKS) / (theirs + PRIOR_BLOCKS)
         blocks = max(last - first, 0)
-        return chance_of_moments(own_begins, own, blocks, min(max(share, self._stray_share), 0.999), max(lasts, usual))
+        lasts = max(lasts, usual)
+        chance = chance_of_moments(own_begins, own, blocks, min(max(share, self._stray_share), 0.999), lasts)
+        return chance, chance * lasts**longer
 
 
 def _strays(strayed: NDArray[np.bool_], longest: int | None = None) -> tuple[int, int]:
