@@ -81,7 +81,7 @@ def test_a_partner_that_has_not_come_is_noted_at_once_and_called_hung_after_minu
 def test_both_ends_are_named_in_the_words_of_each_side() -> None:
     notes = [note.text for note in find_hung(RECEIVES, stage({("send", 0): 8})).notes]
     assert notes == [
-        "rank 1 on n0: it has not arrived at send of pp:0-3 to rank 0, number 9; it is in forward of step 8; others "
+        "rank 1 on n0: it has not arrived at send of pp:0-3 to rank 0, number 9; it is in step 8, in forward; others "
         "have waited for 200 s",
         "rank 0 waits in recv of pp:0-3 from rank 1, number 9, for 200 s",
     ]
