@@ -35,7 +35,6 @@ from laggard.locate.hang.wait_graph import (
     next_step,
     place_text,
     silence,
-    stood_seconds,
 )
 from laggard.locate.job_timings import JobTimings, LastBeat, RankState
 from laggard.locate.medians import middle
@@ -96,6 +95,13 @@ class Death(NamedTuple):
     def waited_long(self) -> bool:
         return self.last is not None and self.last.in_flight is not None and self.quiet_seconds > self.silence
 
+    @property
+    def stood_seconds(self) -> float:
+        """The time for which it stood where it said last; 0.0 where one rank may have worked alone."""
+        if self.last and self.last.in_flight:
+            return self.last.in_flight.seconds
+        return self.last.quiet_seconds if self.last and self.last.phase not in MAY_TAKE_LONG else 0.0
+
     def precedes(self, other: Death, allowed_seconds: float = 0.0) -> bool:
         """Whether the clocks tell that it was before the other, by more than they may differ and `allowed_seconds`.
         Where neither has an end, the steps of the job do, which are finished together: this one fell silent."""
@@ -138,9 +144,10 @@ def dead_ranks(timings: JobTimings) -> PartialVerdict:
 
 
 class _Deaths:
-    """The deaths of a job, in their order: the `first`, which no other explains; those that were `stuck` long before
-    the others ended; and by its name each machine that went `down`, all of whose ranks died as one. Where all machines
-    of the job did, it was none of them."""
+    """The deaths of a job, in their order. `first`: those that no other explains. `stuck`: whether these stood still for
+    long, and all others ended since their collectives had failed, by a timeout say: the job hung before somebody killed
+    those, as in the driver of a GPU that has stopped. `down`: of each machine that went down, its ranks, which died as
+    one; where all machines of the job did, it was none of them."""
 
     def __init__(self, timings: JobTimings) -> None:
         self.timings = timings
@@ -158,7 +165,11 @@ class _Deaths:
         sizes = Counter(timings.nodes)
         down = {node: its for node, its in machines.items() if len(its) == sizes[node] > 1 and _died_as_one(its)}
         self.down = {} if None in down or down.keys() == {*timings.nodes} else down
-        self.stuck = {*self.first} if self._are_stuck() else frozenset[Death]()
+        others = [death.why for death in self.deaths if death not in self.first]
+        long = HUNG_STEPS * (self.step_seconds or 0.0)
+        self.stuck = {*others} == {Why.FOR_OTHERS} and all(
+            death.stood_seconds > max(long, death.silence) for death in self.first
+        )
 
     def verdict(self) -> PartialVerdict:
         if not self.deaths:
@@ -175,20 +186,6 @@ class _Deaths:
         if different is not None:
             return PartialVerdict(self._culprits(self._called_otherwise(different)), (different.note(), *self._notes()))
         return PartialVerdict(self._culprits(self.first), self._notes())
-
-    def _are_stuck(self) -> bool:
-        """Whether all of the first deaths stood long, where none works alone for as long, and all others ended since
-        their collectives had failed, by a timeout say. One that is stuck in the driver of a GPU that has stopped does
-        not: the job hung long before somebody killed it."""
-        others = [death for death in self.deaths if death not in self.first]
-        told = others and all(death.why == Why.FOR_OTHERS for death in others)
-        return bool(told) and all(map(self._stood_long, self.first))
-
-    def _stood_long(self, death: Death) -> bool:
-        last = death.last
-        if last is None or (last.in_flight is None and last.phase in MAY_TAKE_LONG):
-            return False
-        return stood_seconds(last) > max(HUNG_STEPS * (self.step_seconds or 0.0), silence(last.beat))
 
     def _elsewhere(self) -> tuple[Note, ...] | None:
         """The notes where all deaths are explained by what is none of them: somebody ended the whole job, it was over,
@@ -278,7 +275,7 @@ class _Deaths:
         """The rank of a death; where its machine went down, all of its ranks together. Less sure where several may have
         been the first, and where the rank died as victims do, or was not seen to be stuck. Our own choice."""
         death, timings = together[0], self.timings
-        state, stuck = timings.states[death.column], death.last if death in self.stuck else None
+        state, stuck = timings.states[death.column], death.last if self._is_stuck(death) else None
         rivals = [each for each in first if each not in together[1:]]
         sure = 0.5 if death.victim else 0.7 if stuck else 0.95
         return culprit_at(
@@ -300,7 +297,7 @@ class _Deaths:
             yield f"all {len(together)} ranks of the machine died in the same way at the same time"
         if end:
             yield f"it ended at {time_text(end)} by its node's clock"
-        if death in self.stuck:
+        if self._is_stuck(death):
             others = "the others' processes ended when their collectives failed, and this one did not"
             yield f"it stood {self._place_text(death)}, as it said last; {others}"
         else:
@@ -314,6 +311,9 @@ class _Deaths:
             yield f"{self._ranks(later)} ended after it"
         if death.victim:
             yield "ranks end so when another is gone: the cause may be elsewhere"
+
+    def _is_stuck(self, death: Death) -> bool:
+        return self.stuck and death in self.first
 
     def _notes(self) -> tuple[Note, ...]:
         """A note for each kind of death, in their order: a thousand ranks that are killed at once are told of once."""
@@ -332,7 +332,7 @@ class _Deaths:
 
     def _told(self, death: Death, after: float = 0.0) -> str:
         place = self._place_text(death)
-        if death in self.stuck:
+        if self._is_stuck(death):
             return f"recorded no end, and stood {place}"
         if self.timings.states[death.column].doubted:
             return f"recorded nothing more {place}, and no end: stopped or killed"
@@ -368,8 +368,8 @@ class _Deaths:
         state: RankState = self.timings.states[death.column]
         ended_by_itself = death.end is not None and bool(death.end.exit_code or death.end.exception)
         step = f"{next_step(state)}{'' if self.timings.live or ended_by_itself else ' or later'}"
-        if death.last and death in self.stuck:
-            return place_text(death.last, step, stood_seconds(death.last))
+        if death.last and self._is_stuck(death):
+            return place_text(death.last, step, death.stood_seconds)
         return place_text(state, step)
 
 

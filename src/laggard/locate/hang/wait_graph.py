@@ -265,21 +265,13 @@ class Arrivals:
         return lane
 
     def standing(self, column: int, least: float) -> Standing | None:
-        """Where the rank waits; None where it does not, or for less than `least` seconds. The messages of a batch are
-        waited for together, and the live word is the last: if the partner has come to that, another in flight whose
-        partner has not."""
+        """Where the rank waits; None where it does not, or for less than `least` seconds."""
         state, flight = self._states[column], self._states[column].in_flight
         if not is_alive(state) or flight is None or flight.seconds < least:
             return None
-        rows = state.beat.lanes if state.beat and flight.op in COUNTERPART else ()
-        batch = (
-            InFlight(row.op, row.group, row.entered, flight.seconds, row.peer)
-            for row in rows
-            if row.op in COUNTERPART and row.entered > row.done
-        )
-        at = next((each for each in (flight, *batch) if self._awaited(column, each)), flight)
-        missed = _operation_text(COUNTERPART.get(at.op, at.op), at.group, self._ranks[column])
-        return Standing(column, flight_text(at), missed, at.group, at.seq, at.seconds, self._awaited(column, at))
+        missed = _operation_text(COUNTERPART.get(flight.op, flight.op), flight.group, self._ranks[column])
+        awaited = self._awaited(column, flight)
+        return Standing(column, flight_text(flight), missed, flight.group, flight.seq, flight.seconds, awaited)
 
     def _awaited(self, column: int, flight: InFlight) -> frozenset[int]:
         """The ranks that live, or left with status 0, and had not come to `flight`, which the rank is in, when a rank
@@ -400,10 +392,6 @@ def place_text(at: RankState | LastBeat, step: int | str, seconds: float = 0.0) 
     inside = flight_text(at.in_flight) if at.in_flight else at.phase
     where = f"in step {step}, in {inside}" if inside else f"in step {step}"
     return f"{where}, for {seconds_text(seconds)}" if seconds else where
-
-
-def stood_seconds(last: LastBeat) -> float:
-    return last.in_flight.seconds if last.in_flight else last.quiet_seconds
 
 
 def _operation_text(op: str, group: str, peer: int) -> str:
