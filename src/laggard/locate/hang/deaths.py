@@ -144,10 +144,10 @@ def dead_ranks(timings: JobTimings) -> PartialVerdict:
 
 
 class _Deaths:
-    """The deaths of a job, in their order. `first`: those that no other explains. `stuck`: whether these stood still for
-    long, and all others ended since their collectives had failed, by a timeout say: the job hung before somebody killed
-    those, as in the driver of a GPU that has stopped. `down`: of each machine that went down, its ranks, which died as
-    one; where all machines of the job did, it was none of them."""
+    """The deaths of a job, in their order. `first`: those that no other explains. `stuck`: whether these stood still
+    for long, and all others ended since their collectives had failed, by a timeout say: the job hung before somebody
+    killed those, as in the driver of a GPU that has stopped. `down`: of each machine that went down, its ranks, which
+    died as one; where all machines of the job did, it was none of them."""
 
     def __init__(self, timings: JobTimings) -> None:
         self.timings = timings
@@ -162,12 +162,13 @@ class _Deaths:
         self.first = [
             death for death in self.deaths if not any(one.explains(death) for one in (*everywhere, *here[death.node]))
         ]
+        self._first = frozenset(death.column for death in self.first)
         sizes = Counter(timings.nodes)
         down = {node: its for node, its in machines.items() if len(its) == sizes[node] > 1 and _died_as_one(its)}
         self.down = {} if None in down or down.keys() == {*timings.nodes} else down
-        others = [death.why for death in self.deaths if death not in self.first]
+        others = {death.why for death in self.deaths if death.column not in self._first}
         long = HUNG_STEPS * (self.step_seconds or 0.0)
-        self.stuck = {*others} == {Why.FOR_OTHERS} and all(
+        self.stuck = others == {Why.FOR_OTHERS} and all(
             death.stood_seconds > max(long, death.silence) for death in self.first
         )
 
@@ -221,15 +222,15 @@ class _Deaths:
     def _left_before(self) -> tuple[Departure, ...]:
         """The ranks that left with status 0 before any died, where that explains the first deaths: each of these ranks
         had gone on to a collective that those never came to, and died as ranks do then."""
-        found = Arrivals(_as_last_said(self.timings)).departures({death.column for death in self.deaths})
-        before = tuple(each for each in found if self._ended_before(each.column, self.deaths[0]))
+        timings, earliest = self.timings, self.deaths[0]
+        before = []
+        for each in Arrivals(_as_last_said(timings)).departures({death.column for death in self.deaths}):
+            end, is_here = timings.states[each.column].end, timings.nodes[each.column] == earliest.node
+            skew = 0.0 if is_here else CLOCK_SKEW_SECONDS
+            if end is not None and end.at_seconds - end.uncertain_seconds <= earliest.latest + skew:
+                before.append(each)
         explained = frozenset().union(*(each.waiting for each in before))
-        return before if not self._caused and {death.column for death in self.first} <= explained else ()
-
-    def _ended_before(self, column: int, death: Death) -> bool:
-        end = self.timings.states[column].end
-        allowance = 0.0 if self.timings.nodes[column] == death.node else CLOCK_SKEW_SECONDS
-        return end is not None and end.at_seconds - end.uncertain_seconds <= death.latest + allowance
+        return tuple(before) if not self._caused and self._first <= explained else ()
 
     @property
     def _are_all(self) -> bool:
@@ -244,9 +245,10 @@ class _Deaths:
         """The deaths of the ranks that called what fewer called, where that is why the first ones died: gloo aborts
         either side of calls that do not match. None where it is not known which side took another way. Else the
         first."""
-        if self._caused or not {int(self.timings.ranks[death.column]) for death in self.first} <= set(different.ranks):
+        rank_of = self.timings.ranks.tolist()
+        if self._caused or not {rank_of[column] for column in self._first} <= {*different.ranks}:
             return self.first
-        odd = [death for death in self.deaths if int(self.timings.ranks[death.column]) in different.few]
+        odd = [death for death in self.deaths if rank_of[death.column] in different.few]
         return odd if odd or not different.few else self.first
 
     def _whole_job_ended(self) -> bool:
@@ -313,14 +315,13 @@ class _Deaths:
             yield "ranks end so when another is gone: the cause may be elsewhere"
 
     def _is_stuck(self, death: Death) -> bool:
-        return self.stuck and death in self.first
+        return self.stuck and death.column in self._first
 
     def _notes(self) -> tuple[Note, ...]:
         """A note for each kind of death, in their order: a thousand ranks that are killed at once are told of once."""
         since = (self.first or self.deaths)[0].latest
-        first = {death.column for death in self.first}
-        ordered = [*self.first, *(death for death in self.deaths if death.column not in first)]
-        alike = grouped(ordered, lambda each: self._told(each, 0.0 if each.column in first else each.latest - since))
+        ordered = sorted(self.deaths, key=lambda each: each.column not in self._first)
+        alike = grouped(ordered, lambda each: self._told(each, each.latest - since))
         return tuple(self._note(told, those) for told, those in list(alike.items())[:_MAX_NOTES])
 
     def _note(self, told: str, deaths: Sequence[Death]) -> Note:
@@ -331,7 +332,7 @@ class _Deaths:
         return Note("rank_died", f"{ranks_text(ranks)}{where} {told}", ranks[:MAX_NAMED_RANKS], node)
 
     def _told(self, death: Death, after: float = 0.0) -> str:
-        place = self._place_text(death)
+        place, after = self._place_text(death), 0.0 if death.column in self._first else after
         if self._is_stuck(death):
             return f"recorded no end, and stood {place}"
         if self.timings.states[death.column].doubted:

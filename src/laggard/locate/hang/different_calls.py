@@ -135,7 +135,6 @@ def _last_calls(timings: JobTimings, collectives: Collectives) -> dict[str, dict
     known &= np.isfinite(collectives.end) | (collectives.size > 0) | ~np.isin(collectives.op, tuple(SAME_SIZE))
     # Who finished less did not come as far, or was killed and its last calls are lost.
     known &= (last == last.max(initial=-1))[collectives.column]
-    known &= collectives.start >= _ends_of_last_steps(timings)[collectives.column]  # an asynchronous one that was made
     rows = np.flatnonzero(known & (collectives.step > last[collectives.column]))  # before is written last, unfinished
     found: dict[str, dict[int, list[_Call]]] = {}
     for row in rows[np.argsort(collectives.start[rows], kind="stable")].tolist():
@@ -143,15 +142,6 @@ def _last_calls(timings: JobTimings, collectives: Collectives) -> dict[str, dict
         rank = int(timings.ranks[collectives.column[row]])
         found.setdefault(members, {}).setdefault(rank, []).append(_call(collectives, row))
     return found
-
-
-def _ends_of_last_steps(timings: JobTimings) -> NDArray[np.float64]:
-    """[R]: when each rank finished its last step, on the clock of its collectives; -inf where it finished none."""
-    if timings.step_starts is None or not len(timings.steps):
-        return np.full(len(timings.ranks), -np.inf)
-    ends = timings.step_starts + timings.step_seconds
-    last: NDArray[np.float64] = np.where(np.isfinite(ends), ends, -np.inf).max(axis=0)
-    return last
 
 
 def _call(collectives: Collectives, row: int) -> _Call:
