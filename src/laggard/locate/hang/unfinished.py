@@ -283,7 +283,7 @@ class _Unfinished:
         if circle and not stuck:
             return circle_note(circle)
         unseen = frozenset().union(*(each.members[Stands.UNKNOWN] for each in stuck))
-        kind, ranks, what = "unfinished", self._open, "what they launched; nothing tells for whom they wait"
+        kind, ranks, what = "unfinished", frozenset(self._open), "what they launched; nothing tells for whom they wait"
         first = min(
             stuck, key=lambda each: (len(each.members[Stands.UNKNOWN]) or math.inf, len(each.ranks)), default=None
         )
