@@ -282,24 +282,19 @@ class _Unfinished:
         circle = ranks_in_cycles({rank: each.awaited for rank, each in standings if rank not in sends})
         if circle and not stuck:
             return circle_note(circle)
+        if not stuck:
+            text = f"{ranks_text(self._open)} never finished what was launched; nothing tells for whom they wait"
+            return Note("unfinished", text, ranks=tuple(sorted(self._open)[:MAX_NAMED_RANKS]))
         unseen = frozenset().union(*(each.members[Stands.UNKNOWN] for each in stuck))
-        kind, ranks, what = "unfinished", frozenset(self._open), "what they launched; nothing tells for whom they wait"
-        first = min(
-            stuck, key=lambda each: (len(each.members[Stands.UNKNOWN]) or math.inf, len(each.ranks)), default=None
-        )
-        if first is not None and unseen:
-            kind, ranks = "unseen_ranks", unseen
-            what = (
-                f"what they launched; to {self._name(first.operation)} all came that are seen, and nothing tells how "
-                f"far {ranks_text(unseen)} came, which may have died or hang"
-            )
-        elif first is not None:
-            ranks = first.ranks
-            what = (
-                f"the last collectives, to which all came, as to {self._name(first.operation)}; the job was ended in "
-                "them, or the network or a device among them stands still"
-            )
-        text = f"{counted(len(self._open), 'rank')} never finished {what}"
+        first = min(stuck, key=lambda each: (len(each.members[Stands.UNKNOWN]) or math.inf, len(each.ranks)))
+        text = f"{ranks_text(first.ranks)} never finished {self._name(first.operation)}, to which all came"
+        if unseen:
+            text += f" that are seen; nothing tells how far {ranks_text(unseen)} came, which may have died or hang"
+        else:
+            text += "; the job was ended in it, or the network or a device among them stands still"
+        if len(self._open) > len(first.ranks):
+            text += f"; {counted(len(self._open), 'rank')} wait in all"
+        kind, ranks = ("unseen_ranks", unseen) if unseen else ("unfinished", first.ranks)
         return Note(kind, text, ranks=tuple(sorted(ranks)[:MAX_NAMED_RANKS]))
 
 
