@@ -128,11 +128,6 @@ def _of_blocks(series: Floats, value: Callable[[Floats], float]) -> Estimate:
     return Estimate(float(ordered[cut : count - cut].mean()), math.sqrt(of_mean + RUN_SHARE**2 * variance))
 
 
-def size_class(size_bytes: float | None) -> int:
-    """The class of sizes that are told as one: four times as large is another one; -1 where the size is not known."""
-    return int(math.log2(size_bytes) // 2) if size_bytes and size_bytes > 0 else -1
-
-
 WARM_UP_RATIO: Final = 1.25
 """The ratio to the run's median from which on a step at the beginning still belongs to the warm-up: compiling, filling
 caches, tuning of kernels. Our own choice."""
@@ -362,14 +357,13 @@ def _operations(timings: JobTimings, steps: SteadySteps) -> tuple[DigestOperatio
         return ()
     channels, transfers = channels_and_transfers(timings, timings.collectives)
 
-    def kind_of(row: int) -> tuple[str, str, int, int]:
+    def kind_of(row: int) -> tuple[str, str, int]:
         channel = channels[int(transfers.channel[row])]
-        op, size = OPS[int(transfers.op[row])], size_class(float(transfers.size[row]))
-        return op, _role(channel.role), len(channel.columns), size
+        return OPS[int(transfers.op[row])], _role(channel.role), len(channel.columns)
 
     alike = grouped(np.flatnonzero(np.isin(transfers.step, steps.numbers)).tolist(), kind_of)
     found = []
-    for (op, role, members, size), several in alike.items():
+    for (op, role, members), several in alike.items():
         rows = np.array(several)
         numbers, seconds, count = _by_step_and_channel(transfers, rows, steps.numbers)
         is_usual = float((count > 0).mean()) >= RARE_SHARE
@@ -377,13 +371,14 @@ def _operations(timings: JobTimings, steps: SteadySteps) -> tuple[DigestOperatio
         seconds = np.where((count > 0) | (not is_usual), seconds, np.nan)
         slowest = int(np.argmax(np.nanmean(seconds, axis=0)))
         sizes = transfers.size[rows]
+        is_one_size = 0 < sizes.max() == sizes.min()
         found.append(
             DigestOperation(
                 op=op,
                 role=role,
                 members=members,
                 groups=len(numbers),
-                size_bytes=int(sizes.mean()) if size >= 0 else None,
+                size_bytes=int(sizes[0]) if is_one_size else None,
                 bytes=float(f"{max(0.0, float(sizes.sum())) / count.size:.6g}"),
                 count=round(float(count.mean()), 3),
                 usual=_rounded(estimate(last_axis_median(seconds))),
