@@ -32,16 +32,6 @@ from laggard.locate.job_timings import JobTimings
 from laggard.locate.links.network import in_network
 from laggard.locate.medians import middle
 from laggard.locate.partial_verdict import NOTHING_FOUND, PAIR, PartialVerdict, corrupt_ranks
-from laggard.locate.slow.busy_threads import (
-    culprit_may_be_missing,
-    least_wait_notes,
-    missing_ranks_notes,
-    slow_at_their_own_experts,
-    slow_at_what_hosts_do,
-    slow_in_no_phase,
-    unnamed_time_note,
-    with_busy_threads,
-)
 from laggard.locate.slow.by_place import by_place
 from laggard.locate.slow.culprits import (
     doubted_notes,
@@ -50,9 +40,17 @@ from laggard.locate.slow.culprits import (
     stall_notes,
     stalls_beside,
 )
+from laggard.locate.slow.doubts import (
+    culprit_may_be_missing,
+    least_wait_notes,
+    missing_ranks_notes,
+    slow_in_no_phase,
+    unnamed_time_note,
+)
 from laggard.locate.slow.host_facts import with_host_facts
 from laggard.locate.slow.ranks import slow_ranks
 from laggard.locate.slow.steps import Steps, longest_stage_notes, steps_needed
+from laggard.locate.slow.uneven_work import slow_at_their_own_experts
 from laggard.model import MAX_NAMED_RANKS, Culprit, Location, Note, Verdict, Window
 
 _HOST_PHASES = ("input", "between_steps", *SCRIPT_PHASES)
@@ -154,11 +152,9 @@ def _slow_ranks(timings: JobTimings, steps: Steps) -> _SlowRanks:
     found = compared.slow
     if not found:
         steps, found = slow_at_their_own_experts(timings, steps)
-    if not found:
-        steps, found = slow_at_what_hosts_do(timings, steps)
     in_no_phase = [] if found else slow_in_no_phase(timings, steps)
     culprits, ratio, uneven = slow_culprits(timings, steps, found)
-    culprits = with_busy_threads(timings, with_host_facts(timings, culprits))
+    culprits = with_host_facts(timings, culprits)
     network = in_network(timings, steps, bool(found), culprits)
     culprits, links = (*culprits, *network.hosts), network.links
     stalls = stall_notes(steps, found)
