@@ -15,9 +15,9 @@ from msgspec import structs
 
 from laggard.catalogue.findings import FINDINGS
 from laggard.kit.constants import SCRIPT_PHASES
+from laggard.locate.describe import situation
 from laggard.locate.job_timings import NOTHING, JobTimings, NodeFindings, Place
 from laggard.model import SEVERITIES, Culprit
-from laggard.wire.words import left_early
 
 _NODES: Final = 4
 """The number of nodes of a ring in pairs: it needs three, and a fourth so that each suspect meets two others."""
@@ -161,15 +161,11 @@ def _meaning(code: str) -> str:
 
 
 def _first_look(culprit: Culprit) -> str:
-    kind, phase = culprit.kind, culprit.phase
+    kind, phase, told = culprit.kind, culprit.phase, situation(culprit)
     situations = (
-        ("left", kind == "dead" and left_early(culprit.end)),
         ("in_machine", culprit.is_within_machine),
-        ("stopped", culprit.stopped),
-        ("device_stopped", culprit.device_stopped),
-        ("silent", culprit.silent),
         ("uneven_passes", kind == "uneven_work" and phase in _PASSES),
-        (kind, kind in _ADVICE and kind != "slow_host"),
+        (told, told in _ADVICE and kind != "slow_host"),
         ("between_steps", phase in _BETWEEN),
         ("intermittent", culprit.persistence == "intermittent"),
         ("input", phase == "input"),

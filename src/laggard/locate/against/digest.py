@@ -51,7 +51,8 @@ RUN_SHARE: Final = 0.5
 choice, by pairs of runs without a change on two cores that others use, too, as tests/locate/against makes them."""
 
 MAX_CORRELATION: Final = 0.8
-"""The largest correlation of neighbouring blocks that is used: with it about one of ten blocks is independent."""
+"""The largest correlation of neighbouring blocks that is used: with it about one of ten blocks is independent. Of 300
+pairs of like runs of 60 steps, whose noise keeps 98 % from step to step, 14 are told to differ; without it 29."""
 
 EVEN_RATIO: Final = 1.34
 """The ratio of the longest distance between two to the shortest up to which something comes at even distances."""
