@@ -111,7 +111,7 @@ def culprit_text(culprit: Culprit) -> str:
     return printable_line(f"{culprit_name(culprit)} {_condition(culprit)}")
 
 
-_WRONG = ("deadlock", "mismatch")
+WRONG: Final = ("deadlock", "mismatch")
 """Notes of what is wrong without a culprit."""
 
 
@@ -119,7 +119,7 @@ def _cause(location: Location) -> Note | None:
     """The note that says why there is no verdict, which the sentence quotes; what is wrong comes before what is not
     known, and where the processes stand before the rest of that."""
     causes = [note for note in location.notes if note.kind not in SURROUNDING]
-    causes.sort(key=lambda note: (note.kind not in _WRONG, note.kind != "stacks"))
+    causes.sort(key=lambda note: (note.kind not in WRONG, note.kind != "stacks"))
     return next(iter(causes), next((note for note in location.notes if note.kind != NOT_HELD), None))
 
 

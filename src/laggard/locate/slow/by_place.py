@@ -45,12 +45,10 @@ MAX_NAMED_MACHINES: Final = 4
 
 
 class ByPlace(NamedTuple):
-    """The steps, with ranks compared within their places where these have different work; what is told of that, and
-    whether a machine may be the cause as well."""
+    """The steps, with ranks compared within their places where these have different work; and what is told of that."""
 
     steps: Steps
     notes: tuple[Note, ...] = ()
-    confounded: bool = False
 
 
 class _Uneven(NamedTuple):
@@ -78,8 +76,7 @@ def by_place(timings: JobTimings, steps: Steps) -> ByPlace:
     for each in found:
         place[each.columns] = each.place + 1
     classes = steps.peers.number * (int(place.max()) + 1) + place
-    notes = tuple(_notes(timings, steps, found))
-    return ByPlace(steps.regrouped(classes, timings.nodes), notes, any(each.confounded for each in found))
+    return ByPlace(steps.regrouped(classes, timings.nodes), tuple(_notes(timings, steps, found)))
 
 
 def _uneven_classes(timings: JobTimings, steps: Steps) -> Iterator[_Uneven]:
