@@ -166,12 +166,22 @@ def _slow_ranks(timings: JobTimings, steps: Steps) -> _SlowRanks:
     unnamed = (unnamed_time_note(timings, each) for each in in_no_phase)
     notes = (*placed.notes, *unnamed, *uneven, *stalls, *stages, *undecided, *network.notes)
     by_cost = sorted((*culprits, *links), key=lambda culprit: -(culprit.recoverable_ratio or 0.0))
-    if timings.hidden_by:
-        seen = tuple(culprit for culprit in by_cost if culprit.phase in _HOST_PHASES)
-        doubted = tuple(sorted({rank for culprit in by_cost if culprit not in seen for rank in culprit.ranks}))
-        notes, by_cost, ratio = (*notes, _hidden_waits_note(timings, doubted)), [*seen], ratio if seen else None
-    told_ratio = None if ratio is None else round(ratio, 3)
-    return _SlowRanks(tuple(by_cost), notes, told_ratio, typical, is_waited_for)
+    told = _SlowRanks(tuple(by_cost), notes, round(ratio, 3), typical, is_waited_for)
+    return _without_hidden(timings, told) if timings.hidden_by else told
+
+
+def _without_hidden(timings: JobTimings, slow: _SlowRanks) -> _SlowRanks:
+    """What the host does alone, where kernels wait for other ranks by themselves."""
+    seen = tuple(culprit for culprit in slow.culprits if culprit.phase in _HOST_PHASES)
+    doubted = tuple(sorted({rank for culprit in slow.culprits if culprit not in seen for rank in culprit.ranks}))
+    text = (
+        f"kernels of {joined(timings.hidden_by)} wait for other ranks by themselves, which no hook sees: what the host"
+        " does is compared, and time on GPUs is not"
+    )
+    if doubted:
+        text += f" ({ranks_text(doubted)} took the longest there, and may have waited)"
+    notes = (*slow.notes, Note("hidden_waits", text, ranks=doubted[:MAX_NAMED_RANKS]))
+    return slow._replace(culprits=seen, notes=notes, slowdown_ratio=slow.slowdown_ratio if seen else None)
 
 
 def _unseen_waits_note(timings: JobTimings) -> Note:
@@ -182,17 +192,6 @@ def _unseen_waits_note(timings: JobTimings) -> Note:
         " work cannot be told from waiting for others"
     )
     return Note("unseen_waits", text, ranks=timings.unseen_waits[:MAX_NAMED_RANKS])
-
-
-def _hidden_waits_note(timings: JobTimings, doubted: tuple[int, ...]) -> Note:
-    """The note that time on GPUs is not compared. `doubted`: the ranks that would be slow, if it were work."""
-    text = (
-        f"kernels of {joined(timings.hidden_by)} wait for other ranks by themselves, which no hook sees: what the host"
-        " does is compared, and time on GPUs is not"
-    )
-    if doubted:
-        text += f" ({ranks_text(doubted)} took the longest there, and may have waited)"
-    return Note("hidden_waits", text, ranks=doubted[:MAX_NAMED_RANKS])
 
 
 def _less_sure(culprit: Culprit, timings: JobTimings) -> Culprit:
@@ -207,19 +206,15 @@ def _less_sure(culprit: Culprit, timings: JobTimings) -> Culprit:
 def _too_little_notes(timings: JobTimings, hung: PartialVerdict) -> tuple[Note, ...]:
     """The notes on why no verdict can be drawn from the steps. From a source that has none, nothing was expected of
     them."""
-    if timings.steps_recorded:
-        return (_too_little_note(timings), *least_wait_notes(timings))
-    if hung != NOTHING_FOUND:
-        return ()
-    text = "no rank stands in a collective that others have not come to; how long steps took is not recorded"
-    return (Note("no_steps", text),)
-
-
-def _too_little_note(timings: JobTimings) -> Note:
     count, needed = len(timings.steps), steps_needed(timings)
+    if not timings.steps_recorded:
+        text = "no rank stands in a collective that others have not come to; how long steps took is not recorded"
+        return () if hung != NOTHING_FOUND else (Note("no_steps", text),)
     if count >= needed and len(timings.ranks) < 2:
-        return Note("too_few_ranks", "one rank seen, two are needed: a rank is slow compared with its peers")
-    return Note("too_few_steps", f"{count} steps seen, {needed} are needed for a verdict")
+        found = Note("too_few_ranks", "one rank seen, two are needed: a rank is slow compared with its peers")
+    else:
+        found = Note("too_few_steps", f"{count} steps seen, {needed} are needed for a verdict")
+    return (found, *least_wait_notes(timings))
 
 
 def _typical_step(timings: JobTimings, steps: Steps | None) -> float | None:

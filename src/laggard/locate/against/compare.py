@@ -64,9 +64,9 @@ class Quantity(NamedTuple):
     """What is compared: a part of the step, or all of it, by an estimate of each run. `about`: which, as fields of its
     Change."""
 
+    about: Mapping[str, Any]
     before: Estimate
     now: Estimate
-    about: Mapping[str, Any]
 
     @property
     def seconds(self) -> float:
@@ -163,13 +163,13 @@ def _waiting_notes(step: Change, changes: Sequence[Change], whole: bool) -> tupl
 def _step_change(before: Digest, now: Digest, share: float) -> Change:
     """The change of the whole step: of the usual one, and of what few have, each where it is certain; its `share` is
     null where neither is."""
-    both = [Quantity(before.step, now.step, {}), Quantity(before.rare, now.rare, {})]
+    both = [Quantity({}, before.step, now.step), Quantity({}, before.rare, now.rare)]
     certain = [each for each in both if each.is_certain(share * before.step.seconds)]
     told = certain or both[:1]
     old, new = _sum(each.before for each in told), _sum(each.now for each in told)
     others = before.step.seconds + before.rare.seconds - old.seconds
     whole = (Estimate(each.seconds + others, each.error) for each in (old, new))
-    return Quantity(*whole, {"kind": "step", "share": 1.0 if certain else None}).change()
+    return Quantity({"kind": "step", "share": 1.0 if certain else None}, *whole).change()
 
 
 def _too_short(digest: Digest, which: str) -> Iterator[Note]:
@@ -225,10 +225,10 @@ def _phases(before: Digest, now: Digest) -> Iterator[_Phase]:
     matched = _matched_rows(before, now)
     for name in dict.fromkeys((*before.phases, *now.phases)):
         about = {"kind": "phase", "phase": name}
-        rows = {told: Quantity(_own(before, one, name), _own(now, it, name), about) for told, one, it in matched}
+        rows = {told: Quantity(about, _own(before, one, name), _own(now, it, name)) for told, one, it in matched}
         common = _in_the_middle([each for row, each in rows.items() if row.whole] or [*rows.values()])
         if common is None:
-            common = Quantity(*(_middle([_own(it, row, name) for row in it.rows]) for it in (before, now)), about)
+            common = Quantity(about, *(_middle([_own(it, row, name) for row in it.rows]) for it in (before, now)))
         yield _Phase(name, common, rows)
 
 
@@ -279,20 +279,20 @@ def _transfers(before: Digest, now: Digest, trifle: float) -> Iterator[Quantity]
     of several. Where one of the runs tells no operations, those of all collectives together."""
     if not (before.operations and now.operations):
         if before.waits and now.waits:
-            yield Quantity(before.waits, now.waits, {"kind": "collectives"})
+            yield Quantity({"kind": "collectives"}, before.waits, now.waits)
         return
     old, new = (grouped(it.operations, lambda each: (each.op, each.role, each.members)) for it in (before, now))
     for op, role, members in dict.fromkeys((*old, *new)):
-        sides = [side.get((op, role, members), ()) for side in (old, new)]
+        sides = [side.get((op, role, members), []) for side in (old, new)]
         told = (sides[1] or sides[0])[0]
         size = told.size_bytes if max(map(len, sides)) == 1 else None
         about = {"kind": "operation", "op": op, "role": role, "members": members, "size_bytes": size}
-        usual = Quantity(*(_sum(each.usual for each in side) for side in sides), about)
+        usual = Quantity(about, *(_sum(each.usual for each in side) for side in sides))
         if usual.is_certain(trifle) or told.groups == 1:
             yield usual
         else:
             slowest = {**about, "ranks": _named_ranks([told.slowest_ranks])}
-            yield Quantity(*(_sum(each.slowest for each in side) for side in sides), slowest)
+            yield Quantity(slowest, *(_sum(each.slowest for each in side) for side in sides))
 
 
 # What is not as it was: whether two runs can be compared at all, and what else changed between them.

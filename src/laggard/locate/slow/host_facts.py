@@ -100,7 +100,8 @@ class _Hosts:
         missed, usual = _Missed.of(wait), self._usual or _Missed(running=1.0)
         cost = COST_SHARE * (culprit.recoverable_ratio or 0.0)
         at_the_same_work = missed.total * usual.running >= PEER_RATIO * usual.total * missed.running
-        if missed.share < LEAST_SHARE or not at_the_same_work or missed.total - usual.total < cost:
+        more_than_peers = at_the_same_work and missed.total - usual.total >= cost
+        if missed.share < LEAST_SHARE or not more_than_peers:
             return None
         neighbours = () if _by_others(wait) else wait.neighbours[:_MAX_NAMED]
         evidence = (_cpu_text(wait, self._usual, neighbours), *culprit.evidence)

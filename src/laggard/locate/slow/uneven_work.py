@@ -20,21 +20,16 @@ from laggard.locate.job_timings import Floats, JobTimings
 from laggard.locate.medians import last_axis_median, median, median_over_steps
 from laggard.locate.slow.ranks import Slow, is_waited_for, slow_ranks
 from laggard.locate.slow.steps import Steps
+from laggard.locate.slow.tested import FEW, MIN_COST
 from laggard.model import MAX_NAMED_RANKS, Culprit, Note
 
 TIME_EXPONENT: Final = 1.5
 """The largest power of the work with which time grows: attention's with the square of a sequence's length, all else in
 proportion. Our choice."""
 
-MIN_RANKS: Final = 4
-"""The fewest ranks of a stage that tell what is usual there."""
-
 SLOWER_RATIO: Final = 1.05
 """The ratio of its time to others' from which on a machine is slower at what is the same work for all. Our choice: the
 first and the last ranks have other layers, and so parameters."""
-
-MIN_UPDATE_SHARE: Final = 0.01
-"""The share of the step below which an update tells nothing."""
 
 PASSES: Final = PHASES.index("forward"), PHASES.index("backward")
 UPDATE: Final = PHASES.index("optimizer")
@@ -77,10 +72,11 @@ def _seconds(steps: Steps, rows: NDArray[np.int64], columns: NDArray[np.int64], 
 
 
 def is_slower_at_update(steps: Steps, own: NDArray[Any], others: NDArray[Any], rows: slice = slice(None)) -> bool:
-    """Whether the ranks `own` take longer than `others` for the update, whose work is the same."""
+    """Whether the ranks `own` take longer than `others` for the update, whose work is the same; one below MIN_COST of
+    the step tells nothing."""
     update = median_over_steps(steps.phases[rows, :, UPDATE])
     usual = median(update[others])
-    return usual >= MIN_UPDATE_SHARE * median(steps.duration) and median(update[own]) > SLOWER_RATIO * usual
+    return usual >= MIN_COST * median(steps.duration) and median(update[own]) > SLOWER_RATIO * usual
 
 
 def slow_at_their_own_experts(timings: JobTimings, steps: Steps) -> tuple[Steps, list[Slow]]:
@@ -89,7 +85,7 @@ def slow_at_their_own_experts(timings: JobTimings, steps: Steps) -> tuple[Steps,
     if timings.stages is None or not steps.phased:
         return steps, []
     _, number, size = np.unique(timings.stages, return_inverse=True, return_counts=True)
-    judged = (steps.peers.sizes == 1) & (size[number] >= MIN_RANKS)
+    judged = (steps.peers.sizes == 1) & (size[number] >= FEW)
     if not judged.any():
         return steps, []
     beside = steps.regrouped(number, timings.nodes)
