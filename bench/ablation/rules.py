@@ -43,7 +43,7 @@ PLACES_OF_WORK: Final = (
     Rule("work by place: passes since the first step", "slow.by_place:_blames_machine", "False",
          "not by_design.sum() > DESIGN_SHARE * now.sum()"),
     Rule("work by place: slow update", "slow.by_place:_blames_machine", "False",
-         "usual >= MIN_UPDATE_SHARE * median(steps.duration) and own > MAX_UPDATE_RATIO * usual"),
+         "is_slower_at_update(steps, heavy, light)"),
 )  # fmt: skip
 
 TESTED: Final = (
@@ -82,9 +82,9 @@ RANKS: Final = (
     Rule("now and then", "slow.ranks:_slow", "None", "None if steady else hit"),
     Rule("from when to when", "slow.ranks:_described", "found.part"),
     Rule("is waited for", "slow.ranks:is_waited_for", "True"),
-    Rule("experts by passes and update", "slow.busy_threads:slow_at_their_own_experts", "(steps, [])"),
-    Rule("experts: passes and update alike", "slow.busy_threads:_is_slower", "True"),
-    Rule("time in no phase: note", "slow.busy_threads:slow_in_no_phase", "[]"),
+    Rule("experts by passes and update", "slow.uneven_work:slow_at_their_own_experts", "(steps, [])"),
+    Rule("experts: passes and update", "slow.uneven_work:_is_slower", "True"),
+    Rule("time in no phase: note", "slow.doubts:slow_in_no_phase", "[]"),
 )  # fmt: skip
 
 KINDS: Final = (
@@ -97,10 +97,10 @@ KINDS: Final = (
          "placed and not steps.phased and each.hits is not None"),
     Rule("more work by elements", "slow.uneven_work:more_work", "()"),
     Rule("more work by design is a note", "slow.uneven_work:is_by_design", "False"),
-    Rule("CPU waits", "slow.host_facts:with_host_facts", "culprits"),
-    Rule("CPU waits: more than peers, as much as it costs", "slow.host_facts:_is_held_up", "True",
-         "at_the_same_work and more >= CPU_WAIT_COST_SHARE * cost"),
-    Rule("busy threads", "slow.busy_threads:with_busy_threads", "tuple(culprits)"),
+    Rule("CPU waits", "slow.host_facts:_Hosts.without_cpu", "None"),
+    Rule("CPU waits: more than peers, as much as it costs", "slow.host_facts:_Hosts.without_cpu", "True",
+         "at_the_same_work and missed.total - usual.total >= cost"),
+    Rule("busy threads", "slow.host_facts:_Hosts._without_lock", "culprit"),
     Rule("stall: note", "slow.culprits:stall_notes", "[]"),
     Rule("replay of ranks", "slow.culprits:_by_replay", "None"),
     Rule("replay: not where records lack", "slow.replay:_lacks_members", "False"),
@@ -109,9 +109,9 @@ KINDS: Final = (
          "np.where(alone, stage, -1)"),
     Rule("kernels that wait", "verdict:_slow_ranks", "False", "timings.hidden_by"),
     Rule("waits that no hook sees", "verdict:_slow_ranks", "()", "timings.unseen_waits"),
-    Rule("slow one may be missing: unknown", "slow.busy_threads:culprit_may_be_missing", "None"),
+    Rule("slow one may be missing: unknown", "slow.doubts:culprit_may_be_missing", "None"),
     Rule("profile of few ranks: less sure", "verdict:_less_sure", "culprit"),
-    Rule("profile of few steps: hint", "slow.busy_threads:least_wait_notes", "()"),
+    Rule("profile of few steps: hint", "slow.doubts:least_wait_notes", "()"),
     Rule("slow before it stopped", "verdict:_beside_stopped", "PartialVerdict(tuple(stopped))"),
 )  # fmt: skip
 
@@ -239,8 +239,8 @@ CORE: Final[Mapping[str, str]] = {
     "slow.culprits:slow_culprits": "describes who was found",
     "slow.culprits:doubted_notes": "words of who is doubted, and of two speeds",
     "slow.culprits:stalls_beside": "the stalls of the rule that leaves them out",
-    "slow.busy_threads:missing_ranks_notes": "says which ranks are seen",
-    "slow.busy_threads:unnamed_time_note": "words of time in no phase",
+    "slow.doubts:missing_ranks_notes": "says which ranks are seen",
+    "slow.doubts:unnamed_time_note": "words of time in no phase",
     "links.network:in_network": "asks the questions about links, each of which is a rule",
     "explanation:explained": "advice and findings; no verdict hangs on them",
     "medians:middle": "arithmetic",

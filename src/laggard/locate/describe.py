@@ -47,17 +47,17 @@ def details(location: Location) -> list[str]:
 
 def evidence_lines(location: Location) -> list[str]:
     """The lines of each culprit: the advice, then the evidence."""
-    return _of_each(location, lambda it: ((f"what to do: {it.advice}",) if it.advice else ()) + _shown_by(it, location))
+    return _of_each(location, lambda it: (*(f"what to do: {line}" for line in _advice(it)), *_support(it, location)))
 
 
 def advice_lines(location: Location) -> list[str]:
     """The advice, a line for each culprit that has some."""
-    return _of_each(location, lambda culprit: (culprit.advice,) if culprit.advice else ())
+    return _of_each(location, _advice)
 
 
 def support_lines(location: Location) -> list[str]:
     """The evidence of the culprits, without advice."""
-    return _of_each(location, lambda culprit: _shown_by(culprit, location))
+    return _of_each(location, lambda culprit: _support(culprit, location))
 
 
 def _of_each(location: Location, lines_of: Callable[[Culprit], Iterable[str]]) -> list[str]:
@@ -67,9 +67,20 @@ def _of_each(location: Location, lines_of: Callable[[Culprit], Iterable[str]]) -
     return [capital(printable_line(prefix + line)) for prefix, line in named]
 
 
-def _shown_by(culprit: Culprit, location: Location) -> tuple[str, ...]:
-    where = (f"in the code: {culprit.stack.text}",) if culprit.stack else ()
-    return (*where, *culprit.evidence, *_consequences(culprit, location))
+def _advice(culprit: Culprit) -> tuple[str, ...]:
+    return (culprit.advice,) if culprit.advice else ()
+
+
+def _support(culprit: Culprit, location: Location) -> Iterator[str]:
+    if culprit.stack:
+        yield f"in the code: {culprit.stack.text}"
+    yield from culprit.evidence
+    if culprit.findings:
+        who = "its nodes report" if len(culprit.machines) > 1 else "its node reports"
+        yield f"{who} {', '.join(culprit.findings)}"
+    if culprit.victims:
+        wait = f"wait{'s' if len(culprit.victims) == 1 else ''} for {_words(culprit)['it']}"
+        yield f"{_victims(culprit, location)} {'cannot go on without it' if culprit.kind == 'dead' else wait}"
 
 
 def note_lines(location: Location) -> list[str]:
@@ -100,7 +111,7 @@ def culprit_text(culprit: Culprit) -> str:
     return printable_line(f"{culprit_name(culprit)} {_condition(culprit)}")
 
 
-_WRONG = ("deadlock", "mismatch")
+WRONG: Final = ("deadlock", "mismatch")
 """Notes of what is wrong without a culprit."""
 
 
@@ -108,7 +119,7 @@ def _cause(location: Location) -> Note | None:
     """The note that says why there is no verdict, which the sentence quotes; what is wrong comes before what is not
     known, and where the processes stand before the rest of that."""
     causes = [note for note in location.notes if note.kind not in SURROUNDING]
-    causes.sort(key=lambda note: (note.kind not in _WRONG, note.kind != "stacks"))
+    causes.sort(key=lambda note: (note.kind not in WRONG, note.kind != "stacks"))
     return next(iter(causes), next((note for note in location.notes if note.kind != NOT_HELD), None))
 
 
@@ -135,15 +146,6 @@ def _words(culprit: Culprit) -> Mapping[str, str]:
     return {**words, "be": "is" if is_one and not culprit.is_within_machine else "are"}
 
 
-def _consequences(culprit: Culprit, location: Location) -> Iterator[str]:
-    if culprit.findings:
-        who = "its nodes report" if len(culprit.machines) > 1 else "its node reports"
-        yield f"{who} {', '.join(culprit.findings)}"
-    if culprit.victims:
-        wait = f"wait{'s' if len(culprit.victims) == 1 else ''} for {_words(culprit)['it']}"
-        yield f"{_victims(culprit, location)} {'cannot go on without it' if culprit.kind == 'dead' else wait}"
-
-
 def _victims(culprit: Culprit, location: Location) -> str:
     """The ranks that wait. Where the list of victims may have been cut, their number out of all ranks."""
     count, others = len(culprit.victims), location.ranks_seen - len(culprit.ranks)
@@ -153,35 +155,40 @@ def _victims(culprit: Culprit, location: Location) -> str:
 
 
 _CONDITIONS: Final = {
+    "hung": "{be} hung{where}",
     "slow_input": "{be} slow to get {its} input",
     "slow_link": "{be} slow",
-    "uneven_work": "{have} more work than {its} peers",
+    "uneven_work": "{have} more work than {its} peers{after}",
     "corrupt": "computes other parameters than its replicas",
     "busy_threads": "{be} held up by threads of {its} own process",
+    "silent": "fell silent first, stopped or killed",
+    "stopped": "{be} hung, stopped by a signal or a debugger",
+    "device_stopped": "{be} hung, {gpu} no longer completes what it launched",
+    "dead": "died first: {end}",
+    "left": "left first: {end}",
 }
-"""What is wrong with a culprit, by its kind; of other kinds _condition() tells more."""
+"""What is wrong with a culprit, by its situation; of others it is slow, in a phase where one is known."""
+
+
+def situation(culprit: Culprit) -> str:
+    """The kind of a culprit, and more exactly of one that hangs or is dead."""
+    if culprit.kind == "dead":
+        return "left" if left_early(culprit.end) else "dead"
+    told = {"silent": culprit.silent, "device_stopped": culprit.device_stopped, "stopped": culprit.stopped}
+    return next((name for name, holds in told.items() if holds), culprit.kind)
 
 
 def _condition(culprit: Culprit) -> str:
     """`is slow in forward`, `are hung in a collective of group dp:0-3`."""
-    words, place = _words(culprit), _place(culprit)
-    where = f" in {place}" if place else ""
-    if culprit.kind == "dead":
-        return f"{'left' if left_early(culprit.end) else 'died'} first: {end_text(culprit.end)}"
-    if culprit.kind == "hung" and culprit.silent:
-        return "fell silent first, stopped or killed"
-    if culprit.device_stopped:
-        whose = "its GPU" if len(culprit.ranks) == 1 else "one of their GPUs"
-        return f"{words['be']} hung, {whose} no longer completes what it launched"
-    if culprit.kind == "hung":
-        return f"{words['be']} hung{', stopped by a signal or a debugger' if culprit.stopped else where}"
-    if culprit.phase == "between_steps" and culprit.kind not in _CONDITIONS:
-        return f"{words['be']} slow between steps"
-    if culprit.kind == "uneven_work":
-        where = f", {place}" if place else ""
-    elif culprit.kind in _CONDITIONS:
-        where = ""
-    return _CONDITIONS.get(culprit.kind, "{be} slow").format(**words) + where
+    place = _place(culprit)
+    words = {
+        **_words(culprit),
+        "where": f" {place}" if place == "between steps" else f" in {place}" if place else "",
+        "after": f", {place}" if place else "",
+        "gpu": "its GPU" if len(culprit.ranks) == 1 else "one of their GPUs",
+        "end": end_text(culprit.end),
+    }
+    return _CONDITIONS.get(situation(culprit), "{be} slow{where}").format(**words)
 
 
 def _place(culprit: Culprit) -> str:

@@ -8,16 +8,16 @@ machines of the job have makes none of them slower than the others, and what ano
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from msgspec import structs
 
 from laggard.catalogue.findings import FINDINGS
 from laggard.kit.constants import SCRIPT_PHASES
+from laggard.locate.describe import situation
 from laggard.locate.job_timings import NOTHING, JobTimings, NodeFindings, Place
 from laggard.model import SEVERITIES, Culprit
-from laggard.wire.words import left_early
 
 _NODES: Final = 4
 """The number of nodes of a ring in pairs: it needs three, and a fourth so that each suspect meets two others."""
@@ -161,15 +161,11 @@ def _meaning(code: str) -> str:
 
 
 def _first_look(culprit: Culprit) -> str:
-    kind, phase = culprit.kind, culprit.phase
+    kind, phase, told = culprit.kind, culprit.phase, situation(culprit)
     situations = (
-        ("left", kind == "dead" and left_early(culprit.end)),
         ("in_machine", culprit.is_within_machine),
-        ("stopped", culprit.stopped),
-        ("device_stopped", culprit.device_stopped),
-        ("silent", culprit.silent),
         ("uneven_passes", kind == "uneven_work" and phase in _PASSES),
-        (kind, kind in _ADVICE and kind != "slow_host"),
+        (told, told in _ADVICE and kind != "slow_host"),
         ("between_steps", phase in _BETWEEN),
         ("intermittent", culprit.persistence == "intermittent"),
         ("input", phase == "input"),
@@ -180,24 +176,18 @@ def _first_look(culprit: Culprit) -> str:
 
 
 def _explaining_findings(culprit: Culprit, node: str, timings: JobTimings) -> list[tuple[str, Place]]:
-    """The codes of the findings on `node` that can be the cause, and where they are, seen from the culprit. For a
-    machine, and for a link between GPUs or machines, all findings count."""
+    """The codes of the findings on `node` that can be the cause, and where they are, seen from the culprit; not those
+    that all other machines have as well. For a machine, and for a link between GPUs or machines, all findings count."""
     is_one_rank = len(culprit.ranks) == 1 and culprit.kind != "slow_link"
     here = timings.findings_by_node.get(node, NOTHING)
-    places = {code: here.place(code, culprit.gpu) if is_one_rank else Place.MACHINE for code in here.codes}
-    return _causes(timings, places, {node}, culprit.kind, culprit.phase)
-
-
-def _causes(
-    timings: JobTimings, places: Mapping[str, Place], machines: Collection[str | None], kind: str, phase: str | None
-) -> list[tuple[str, Place]]:
-    """Those of the findings in these `places` that can be the cause, and that not all machines but `machines` have."""
-    others = [timings.findings_by_node.get(node or "", NOTHING) for node in set(timings.nodes) - set(machines)]
-    causes = _CAUSES.get(kind) or _CAUSES_IN.get(phase or "", (*_COMPUTING, *_READING))
+    others = [timings.findings_by_node.get(other or "", NOTHING) for other in set(timings.nodes) - {node}]
+    causes = _CAUSES.get(culprit.kind) or _CAUSES_IN.get(culprit.phase or "", (*_COMPUTING, *_READING))
     found = [
-        (code, place) for code, place in places.items() if code.startswith(causes) and place is not Place.ELSEWHERE
+        (it, here.place(it, culprit.gpu) if is_one_rank else Place.MACHINE)
+        for it in here.codes
+        if it.startswith(causes)
     ]
-    return [each for each in found if not _is_shared(*each, others)]
+    return [each for each in found if each[1] is not Place.ELSEWHERE and not _is_shared(*each, others)]
 
 
 def _is_shared(code: str, place: Place, others: Sequence[NodeFindings]) -> bool:

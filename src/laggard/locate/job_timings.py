@@ -396,7 +396,7 @@ def live_timings(
         group_places=layout.group_places,
         own_threads=tuple(map(own_threads, facts)),
         digests=told if any(told) else (),
-        replicas=layout.replicas if any(told) else None,
+        replicas=layout.positions.replicas if any(told) else None,
     )
 
 

@@ -199,7 +199,6 @@ class LiveLayout:
         seats = {rank: [Seat(it.role, size_of(it.runs), it.place) for it in each] for rank, each in declared.items()}
         self.indices = {rank: own_indices(each, {}, shown.get(rank, {})) for rank, each in seats.items()}
         self.positions = Positions.of([*self.indices.values()]) if any(self.indices.values()) else Positions()
-        self.replicas = self.positions.replicas
         size = max((row.world_size for row in rows.values()), default=0)
         several = {(it.role, it.runs) for each in declared.values() for it in each if 2 * size_of(it.runs) <= size}
         self.group_places = group_places([*declared], size, ((role, members_of(runs)) for role, runs in several))

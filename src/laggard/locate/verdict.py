@@ -23,25 +23,16 @@ from msgspec import structs
 
 from laggard.kit.constants import SCRIPT_PHASES
 from laggard.kit.words import joined, ranks_text
+from laggard.locate.describe import WRONG
 from laggard.locate.explanation import explained
 from laggard.locate.hang.deaths import dead_ranks
 from laggard.locate.hang.different_calls import different_calls, mismatched_collectives
 from laggard.locate.hang.hangs import hung_before_the_end, hung_ranks, stopped_to_the_end
 from laggard.locate.hang.unfinished import unfinished_operations
 from laggard.locate.job_timings import JobTimings
-from laggard.locate.links.network import in_network
+from laggard.locate.links.network import SLOW_TRANSFERS, in_network
 from laggard.locate.medians import middle
 from laggard.locate.partial_verdict import NOTHING_FOUND, PAIR, PartialVerdict, corrupt_ranks
-from laggard.locate.slow.busy_threads import (
-    culprit_may_be_missing,
-    least_wait_notes,
-    missing_ranks_notes,
-    slow_at_their_own_experts,
-    slow_at_what_hosts_do,
-    slow_in_no_phase,
-    unnamed_time_note,
-    with_busy_threads,
-)
 from laggard.locate.slow.by_place import by_place
 from laggard.locate.slow.culprits import (
     doubted_notes,
@@ -50,10 +41,27 @@ from laggard.locate.slow.culprits import (
     stall_notes,
     stalls_beside,
 )
+from laggard.locate.slow.doubts import (
+    culprit_may_be_missing,
+    least_wait_notes,
+    missing_ranks_notes,
+    slow_in_no_phase,
+    unnamed_time_note,
+)
 from laggard.locate.slow.host_facts import with_host_facts
 from laggard.locate.slow.ranks import slow_ranks
 from laggard.locate.slow.steps import Steps, longest_stage_notes, steps_needed
+from laggard.locate.slow.uneven_work import slow_at_their_own_experts
 from laggard.model import MAX_NAMED_RANKS, Culprit, Location, Note, Verdict, Window
+
+_UNDECIDED = frozenset(
+    (
+        PAIR, SLOW_TRANSFERS, "first_unseen", "hidden_waits", "longest_stage", "no_steps", "no_waits",
+        "place_or_machine", "slow_in_few_steps", "too_few_ranks", "too_few_steps", "two_speeds", "unseen_ranks",
+        "unseen_waits",
+    )
+)  # fmt: skip
+"""The kinds of notes with which a job is not called healthy."""
 
 _HOST_PHASES = ("input", "between_steps", *SCRIPT_PHASES)
 """The phases whose time is the host's own, whatever kernels wait for."""
@@ -65,27 +73,17 @@ def locate(timings: JobTimings) -> Location:
     dead = stopped_to_the_end(timings)
     dead = dead_ranks(timings) if dead == NOTHING_FOUND else dead
     hung = NOTHING_FOUND if dead.culprits else _hung_ranks(timings, steps)
-    slow = (
-        _slow_ranks(timings, steps) if steps else _SlowRanks(notes=_too_little_notes(timings, hung), conclusive=False)
-    )
+    slow = _slow_ranks(timings, steps) if steps else _SlowRanks(notes=_too_little_notes(timings, hung))
     corrupt = corrupt_ranks(timings)
     stopped = (*dead.culprits, *hung.culprits)
     culprits, before = _beside_stopped(stopped, slow.culprits) if stopped else (slow.culprits, ())
     culprits = (*culprits, *corrupt.culprits) if stopped else (*corrupt.culprits, *culprits)
     notes = [*missing_ranks_notes(timings), *dead.notes, *hung.notes, *before, *corrupt.notes, *slow.notes]
-    verdict = Verdict.OK
-    if culprits or any(note.kind in ("deadlock", "mismatch") for note in (*dead.notes, *hung.notes)):
-        verdict = Verdict.FAIL
-    elif (
-        any(note.kind == PAIR for note in corrupt.notes)
-        or hung.notes
-        or not slow.conclusive
-        or any(note.kind == "first_unseen" for note in dead.notes)
-    ):
-        verdict = Verdict.UNKNOWN
-    if verdict is not Verdict.FAIL and steps and (missing := culprit_may_be_missing(timings, steps)):
-        verdict = Verdict.UNKNOWN
+    is_wrong = culprits or any(note.kind in WRONG for note in notes)
+    if steps and not is_wrong and (missing := culprit_may_be_missing(timings, steps)):
         notes.append(missing)
+    is_open = hung.notes or slow.waited_for or any(note.kind in _UNDECIDED for note in notes)
+    verdict = Verdict.FAIL if is_wrong else Verdict.UNKNOWN if is_open else Verdict.OK
     return Location(
         verdict=verdict,
         job_id=timings.job_id,
@@ -132,33 +130,31 @@ def _beside_stopped(stopped: Sequence[Culprit], slow: Sequence[Culprit]) -> Part
 
 
 class _SlowRanks(NamedTuple):
-    """The part that comparing the steps contributes. `conclusive`: whether a job without culprits may be called
-    healthy."""
+    """The part that comparing the steps contributes. `waited_for`: whether others wait for a rank, in no phase, whose
+    time there is not what scripts leave to one."""
 
     culprits: tuple[Culprit, ...] = ()
     notes: tuple[Note, ...] = ()
     slowdown_ratio: float | None = None
     step_seconds: float | None = None
-    conclusive: bool = True
+    waited_for: bool = False
 
 
 def _slow_ranks(timings: JobTimings, steps: Steps) -> _SlowRanks:
     if not timings.waits_recorded:
         text = "nothing recorded says when a rank waited, so that its work cannot be told from waiting for others"
-        return _SlowRanks(notes=(Note("no_waits", text),), conclusive=False)
+        return _SlowRanks(notes=(Note("no_waits", text),))
     if timings.unseen_waits:
-        return _SlowRanks(notes=(_unseen_waits_note(timings),), conclusive=False)
+        return _SlowRanks(notes=(_unseen_waits_note(timings),))
     placed = by_place(timings, steps)
     steps = placed.steps
     compared = slow_ranks(steps, timings.nodes)
     found = compared.slow
     if not found:
         steps, found = slow_at_their_own_experts(timings, steps)
-    if not found:
-        steps, found = slow_at_what_hosts_do(timings, steps)
     in_no_phase = [] if found else slow_in_no_phase(timings, steps)
     culprits, ratio, uneven = slow_culprits(timings, steps, found)
-    culprits = with_busy_threads(timings, with_host_facts(timings, culprits))
+    culprits = with_host_facts(timings, culprits)
     network = in_network(timings, steps, bool(found), culprits)
     culprits, links = (*culprits, *network.hosts), network.links
     stalls = stall_notes(steps, found)
@@ -166,17 +162,26 @@ def _slow_ranks(timings: JobTimings, steps: Steps) -> _SlowRanks:
     stages = () if culprits or links else longest_stage_notes(timings, steps)
     undecided = () if culprits or links else doubted_notes(timings, steps, compared)
     waited_for = {int(timings.ranks[column]) for each in in_no_phase for column in each.columns}
-    is_theirs = waited_for <= scripts_choice(timings, in_no_phase)
-    seen_healthy = is_theirs and not stages and not placed.confounded and not undecided
+    is_waited_for = not waited_for <= scripts_choice(timings, in_no_phase)
     unnamed = (unnamed_time_note(timings, each) for each in in_no_phase)
     notes = (*placed.notes, *unnamed, *uneven, *stalls, *stages, *undecided, *network.notes)
     by_cost = sorted((*culprits, *links), key=lambda culprit: -(culprit.recoverable_ratio or 0.0))
-    if timings.hidden_by:
-        seen = tuple(culprit for culprit in by_cost if culprit.phase in _HOST_PHASES)
-        doubted = tuple(sorted({rank for culprit in by_cost if culprit not in seen for rank in culprit.ranks}))
-        hidden = _hidden_waits_note(timings, doubted)
-        return _SlowRanks(seen, (*notes, hidden), round(ratio, 3) if seen else None, typical, conclusive=False)
-    return _SlowRanks(tuple(by_cost), notes, round(ratio, 3), typical, seen_healthy and not network.doubted)
+    told = _SlowRanks(tuple(by_cost), notes, round(ratio, 3), typical, is_waited_for)
+    return _without_hidden(timings, told) if timings.hidden_by else told
+
+
+def _without_hidden(timings: JobTimings, slow: _SlowRanks) -> _SlowRanks:
+    """What the host does alone, where kernels wait for other ranks by themselves."""
+    seen = tuple(culprit for culprit in slow.culprits if culprit.phase in _HOST_PHASES)
+    doubted = tuple(sorted({rank for culprit in slow.culprits if culprit not in seen for rank in culprit.ranks}))
+    text = (
+        f"kernels of {joined(timings.hidden_by)} wait for other ranks by themselves, which no hook sees: what the host"
+        " does is compared, and time on GPUs is not"
+    )
+    if doubted:
+        text += f" ({ranks_text(doubted)} took the longest there, and may have waited)"
+    notes = (*slow.notes, Note("hidden_waits", text, ranks=doubted[:MAX_NAMED_RANKS]))
+    return slow._replace(culprits=seen, notes=notes, slowdown_ratio=slow.slowdown_ratio if seen else None)
 
 
 def _unseen_waits_note(timings: JobTimings) -> Note:
@@ -187,17 +192,6 @@ def _unseen_waits_note(timings: JobTimings) -> Note:
         " work cannot be told from waiting for others"
     )
     return Note("unseen_waits", text, ranks=timings.unseen_waits[:MAX_NAMED_RANKS])
-
-
-def _hidden_waits_note(timings: JobTimings, doubted: tuple[int, ...]) -> Note:
-    """The note that time on GPUs is not compared. `doubted`: the ranks that would be slow, if it were work."""
-    text = (
-        f"kernels of {joined(timings.hidden_by)} wait for other ranks by themselves, which no hook sees: what the host"
-        " does is compared, and time on GPUs is not"
-    )
-    if doubted:
-        text += f" ({ranks_text(doubted)} took the longest there, and may have waited)"
-    return Note("hidden_waits", text, ranks=doubted[:MAX_NAMED_RANKS])
 
 
 def _less_sure(culprit: Culprit, timings: JobTimings) -> Culprit:
@@ -212,19 +206,15 @@ def _less_sure(culprit: Culprit, timings: JobTimings) -> Culprit:
 def _too_little_notes(timings: JobTimings, hung: PartialVerdict) -> tuple[Note, ...]:
     """The notes on why no verdict can be drawn from the steps. From a source that has none, nothing was expected of
     them."""
-    if timings.steps_recorded:
-        return (_too_little_note(timings), *least_wait_notes(timings))
-    if hung != NOTHING_FOUND:
-        return ()
-    text = "no rank stands in a collective that others have not come to; how long steps took is not recorded"
-    return (Note("no_steps", text),)
-
-
-def _too_little_note(timings: JobTimings) -> Note:
     count, needed = len(timings.steps), steps_needed(timings)
+    if not timings.steps_recorded:
+        text = "no rank stands in a collective that others have not come to; how long steps took is not recorded"
+        return () if hung != NOTHING_FOUND else (Note("no_steps", text),)
     if count >= needed and len(timings.ranks) < 2:
-        return Note("too_few_ranks", "one rank seen, two are needed: a rank is slow compared with its peers")
-    return Note("too_few_steps", f"{count} steps seen, {needed} are needed for a verdict")
+        found = Note("too_few_ranks", "one rank seen, two are needed: a rank is slow compared with its peers")
+    else:
+        found = Note("too_few_steps", f"{count} steps seen, {needed} are needed for a verdict")
+    return (found, *least_wait_notes(timings))
 
 
 def _typical_step(timings: JobTimings, steps: Steps | None) -> float | None:

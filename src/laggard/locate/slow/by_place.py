@@ -20,12 +20,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laggard.kit.constants import PHASES
-from laggard.kit.words import joined, ranks_text, seconds_text
+from laggard.kit.majority import grouped
+from laggard.kit.words import joined, listed, ranks_text, seconds_text
 from laggard.locate.job_timings import Floats, JobTimings
 from laggard.locate.medians import distinct, last_axis_median, median, median_over_steps
 from laggard.locate.positions import MIN_GROUPS, GroupPlaces
 from laggard.locate.slow.steps import MIN_STEPS, Steps, node_numbers
 from laggard.locate.slow.tested import MIN_COST
+from laggard.locate.slow.uneven_work import PASSES, is_slower_at_update
 from laggard.model import MAX_NAMED_RANKS, Note
 
 ALIKE_RATIO: Final = 0.25
@@ -39,28 +41,14 @@ DESIGN_SHARE: Final = 0.5
 """The share of the difference in the last quarter of the window that the passes of the first quarter have, where it is
 by design. Our choice."""
 
-MAX_UPDATE_RATIO: Final = 1.05
-"""The ratio of an update's time to its peers' up to which it is as fast as theirs."""
-
-MIN_UPDATE_SHARE: Final = 0.01
-"""The share of the step below which an update tells nothing."""
-
-MAX_SAMPLED: Final = 64
-"""The most steps of the window by which places are compared."""
-
-PLACE_OR_MACHINE: Final = "place_or_machine"
-
-_PASSES = PHASES.index("forward"), PHASES.index("backward")
-_OPTIMIZER = PHASES.index("optimizer")
+MAX_NAMED_MACHINES: Final = 4
 
 
 class ByPlace(NamedTuple):
-    """The steps, with ranks compared within their places where these have different work; what is told of that, and
-    whether a machine may be the cause as well."""
+    """The steps, with ranks compared within their places where these have different work; and what is told of that."""
 
     steps: Steps
     notes: tuple[Note, ...] = ()
-    confounded: bool = False
 
 
 class _Uneven(NamedTuple):
@@ -88,8 +76,7 @@ def by_place(timings: JobTimings, steps: Steps) -> ByPlace:
     for each in found:
         place[each.columns] = each.place + 1
     classes = steps.peers.number * (int(place.max()) + 1) + place
-    notes = tuple(_notes(timings, steps, found))
-    return ByPlace(steps.regrouped(classes, timings.nodes), notes, any(each.confounded for each in found))
+    return ByPlace(steps.regrouped(classes, timings.nodes), tuple(_notes(timings, steps, found)))
 
 
 def _uneven_classes(timings: JobTimings, steps: Steps) -> Iterator[_Uneven]:
@@ -107,8 +94,7 @@ def _uneven(timings: JobTimings, steps: Steps, kind: GroupPlaces, columns: NDArr
     place = kind.place[columns].astype(np.int64)
     if (place < 0).any():
         return None
-    rows = slice(None, None, max(1, len(steps.numbers) // MAX_SAMPLED))
-    busy = steps.busy[rows, columns]
+    busy = steps.busy[:, columns]
     level = median_over_steps(busy - last_axis_median(busy)[:, None])
     several = [each for each in distinct(place).tolist() if np.isfinite(level[place == each]).sum() >= MIN_GROUPS]
     if len(several) < 2:
@@ -117,7 +103,7 @@ def _uneven(timings: JobTimings, steps: Steps, kind: GroupPlaces, columns: NDArr
     for each in several:
         usual[each] = _lower_middle(level[place == each])
     difference = float(np.nanmax(usual) - np.nanmin(usual))
-    if not difference > MIN_COST * median(steps.duration[rows]):
+    if not difference > MIN_COST * median(steps.duration):
         return None
     deviation = np.abs(level - usual[place]) / difference
     deviation = deviation[np.isfinite(deviation)]
@@ -149,11 +135,8 @@ def _blames_machine(steps: Steps, each: _Uneven) -> bool:
     quarter = max(MIN_STEPS, len(steps.numbers) // 4)
     before = _differences(steps, heavy, light, slice(None, quarter))
     now = _differences(steps, heavy, light, slice(-quarter, None))
-    by_design = before[list(_PASSES)] if steps.phased else before
-    if not by_design.sum() > DESIGN_SHARE * now.sum():
-        return True
-    own, usual = (median(median_over_steps(steps.phases[:, those, _OPTIMIZER])) for those in (heavy, light))
-    return usual >= MIN_UPDATE_SHARE * median(steps.duration) and own > MAX_UPDATE_RATIO * usual
+    by_design = before[list(PASSES)] if steps.phased else before
+    return not by_design.sum() > DESIGN_SHARE * now.sum() or is_slower_at_update(steps, heavy, light)
 
 
 def _differences(steps: Steps, heavy: NDArray[np.int64], light: NDArray[np.int64], rows: slice) -> Floats:
@@ -165,42 +148,25 @@ def _differences(steps: Steps, heavy: NDArray[np.int64], light: NDArray[np.int64
     return found
 
 
-def _notes(timings: JobTimings, steps: Steps, found: list[_Uneven]) -> Iterator[Note]:
+def _notes(timings: JobTimings, steps: Steps, found: Sequence[_Uneven]) -> Iterator[Note]:
     """A note for each kind of groups by whose places work differs."""
-    for confounded in (False, True):
-        for kind in timings.group_places:
-            some = [each for each in found if each.kind is kind and each.confounded == confounded]
-            if some:
-                yield _note(timings, some, median(steps.duration), confounded)
-
-
-def _note(timings: JobTimings, found: list[_Uneven], step: float, doubted: bool) -> Note:
-    kind, most = found[0].kind, max(each.difference for each in found)
-    columns = np.sort(np.concatenate([each.columns[each.heavy] for each in found]))
-    ranks = tuple(timings.ranks[columns].tolist())
-    places = distinct(np.concatenate([each.place[each.heavy] for each in found])) + 1
-    where = f"{'place' if len(places) == 1 else 'places'} {joined(list(map(str, places.tolist())))} of {kind.size}"
-    groups = f"in their groups{f' of role {kind.role}' if kind.role else ''}"
-    text = (
-        f"{ranks_text(ranks)} are busier than those in other places, by up to {seconds_text(most)} a step"
-        f" ({most / step * 100:.0f} % of it), and have {where} {groups}"
-    )
-    if not doubted:
-        more = (
-            "the work is divided so, as a sequence by context parallelism, and ranks are compared within their places"
+    for (confounded, _), some in sorted(grouped(found, lambda each: (each.confounded, id(each.kind))).items()):
+        kind, most = some[0].kind, max(each.difference for each in some)
+        columns = np.sort(np.concatenate([each.columns[each.heavy] for each in some]))
+        ranks = tuple(timings.ranks[columns].tolist())
+        places = distinct(np.concatenate([each.place[each.heavy] for each in some])) + 1
+        where = f"{'place' if len(places) == 1 else 'places'} {joined(list(map(str, places.tolist())))} of {kind.size}"
+        text = (
+            f"{ranks_text(ranks)} are busier than those in other places, by up to {seconds_text(most)} a step"
+            f" ({most / median(steps.duration) * 100:.0f} % of it), and have {where} in their groups"
+            f"{f' of role {kind.role}' if kind.role else ''}"
         )
-        return Note("uneven_work", f"{text}, in all of them: {more}", ranks=ranks[:MAX_NAMED_RANKS])
-    machines = sorted({timings.nodes[column] or "" for column in columns.tolist()} - {""})
-    text = f"{text}; no others run on {_named(machines)}: it has more work by its place, or what these share is slow"
-    return Note(
-        PLACE_OR_MACHINE,
-        text,
-        ranks=ranks[:MAX_NAMED_RANKS],
-        node=machines[0] if len(machines) == 1 else None,
-    )
-
-
-def _named(machines: list[str]) -> str:
-    if not machines:
-        return "their machines"
-    return joined(machines) if len(machines) <= 4 else f"{joined(machines[:3])} and {len(machines) - 3} more machines"
+        machines = sorted({node for column in columns.tolist() if (node := timings.nodes[column])})
+        if confounded:
+            named = listed(machines, MAX_NAMED_MACHINES) if machines else "their machines"
+            text += f"; no others run on {named}: it has more work by its place, or what these share is slow"
+            node = machines[0] if len(machines) == 1 else None
+            yield Note("place_or_machine", text, ranks=ranks[:MAX_NAMED_RANKS], node=node)
+        else:
+            text += ", in all of them: the work is divided so, as a sequence by context parallelism, and ranks are"
+            yield Note("uneven_work", f"{text} compared within their places", ranks=ranks[:MAX_NAMED_RANKS])

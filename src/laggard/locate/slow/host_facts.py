@@ -1,4 +1,8 @@
-"""Explains slow ranks by their host: their threads wait for a CPU, and those of their peers do not. Pure."""
+"""Explains slow ranks by what their host does: their threads wait for a CPU, or threads of their own process hold
+Python's lock, and those of their peers do not. Pure.
+
+Both count beside the middle of the ranks that are not slow: what all have makes none of them slower than the others.
+"""
 
 from __future__ import annotations
 
@@ -8,23 +12,29 @@ from typing import Final, NamedTuple
 from msgspec import structs
 
 from laggard.kit.words import printable_line, seconds_text
-from laggard.locate.job_timings import JobTimings
+from laggard.locate.job_timings import JobTimings, OwnThreads
 from laggard.locate.medians import middle
 from laggard.model import HIDDEN, CpuNeighbour, Culprit
 from laggard.wire.ranks import CpuWait
 
 _MAX_NAMED: Final = 3
 _MAX_COMMAND_CHARACTERS: Final = 32
+_KINDS: Final = ("slow_compute", "slow_host", "slow_input")
 
-CPU_WAIT_RATIO = 0.1
-"""The least share of the CPU time which a rank's threads asked for and did not get, for its host to be what is slow.
-Our choice."""
-CPU_WAIT_PEER_RATIO = 2.0
+LEAST_SHARE: Final = 0.1
+"""The least share of the CPU time that a rank's threads ask for and do not get, or of the time for which threads run
+beside the training that its peers do not have, for that to be what makes it slow. Our choice."""
+
+PEER_RATIO: Final = 2.0
 """The least ratio of the CPU time that the threads missed, for each second that they ran, to what their peers' threads
 missed: what all have makes none of them slower than the others."""
-CPU_WAIT_COST_SHARE = 0.5
+
+COST_SHARE: Final = 0.5
 """The least share of the culprit's cost that the CPU time must make up which its threads missed beyond their peers'."""
 
+WAKE_DELAY_SECONDS: Final = 0.002
+"""The delay, beyond the peers', with which a sleeping thread wakes where busy threads are the cause: Python's lock is
+handed over after 5 ms at the earliest where somebody computes (sys.getswitchinterval)."""
 
 NOT_KNOWN = "whether its threads waited for a CPU is not known, or not yet: the kind may become slow_host"
 
@@ -32,96 +42,132 @@ NOT_KNOWN = "whether its threads waited for a CPU is not known, or not yet: the 
 class _Missed(NamedTuple):
     """The CPU time that threads had and that they missed, in seconds for each second that they were watched."""
 
-    running: float
-    queued: float
-    throttled: float
-    stolen: float
+    running: float = 0.0
+    queued: float = 0.0
+    throttled: float = 0.0
+    stolen: float = 0.0
+
+    @classmethod
+    def of(cls, wait: CpuWait) -> _Missed:
+        times = (wait.running_seconds, wait.queued_seconds, wait.throttled_seconds, wait.stolen_seconds)
+        return cls(*(each / wait.seconds if wait.seconds > 0 else 0.0 for each in times))
 
     @property
     def total(self) -> float:
         """The kernel counts what a quota holds back as time in the run queue, too."""
         return max(self.queued, self.throttled) + self.stolen
 
+    @property
+    def share(self) -> float:
+        """The share of the CPU time that the threads asked for and did not get; 0 to 1."""
+        wanted = self.running + self.total
+        return self.total / wanted if wanted > 0.05 else 0.0
 
-def with_host_facts(timings: JobTimings, culprits: tuple[Culprit, ...]) -> tuple[Culprit, ...]:
-    """`culprits`; those whose threads wait for a CPU are of kind slow_host, with how long as their first evidence."""
-    columns = {int(rank): column for column, rank in enumerate(timings.ranks)}
-    usual = _usual(timings, {rank for culprit in culprits for rank in culprit.ranks})
-    return tuple(_explained(timings, columns, culprit, usual) for culprit in culprits)
+
+class _Hosts:
+    """What the hosts of a job's ranks do, beside the middle of those that are not `slow`."""
+
+    def __init__(self, timings: JobTimings, slow: Set[int]) -> None:
+        ranks = timings.ranks.tolist()
+        self._timings = timings
+        self.column = {rank: column for column, rank in enumerate(ranks)}
+        self.waits = {rank: state.cpu_wait for rank, state in zip(ranks, timings.states, strict=True)}
+        self._threads = dict(zip(ranks, timings.own_threads, strict=True)) if timings.own_threads else {}
+        missed = [_Missed.of(wait) for rank, wait in self.waits.items() if wait and rank not in slow]
+        self._usual = _Missed(*map(middle, zip(*missed, strict=True))) if missed else None
+        calm = [each for rank, each in self._threads.items() if each and rank not in slow]
+        late = [each.late_seconds for each in calm]
+        self._calm = OwnThreads(middle([each.busy for each in calm] or [0.0]), middle(late or [0.0]), ())
+
+    def explained(self, culprit: Culprit) -> Culprit:
+        if culprit.kind not in _KINDS:
+            return culprit
+        waits = [wait for rank in culprit.ranks if (wait := self.waits[rank])]
+        if waits:
+            worst = max(waits, key=lambda wait: _Missed.of(wait).share)
+            culprit = self.without_cpu(culprit, worst) or culprit
+        elif self._timings.live and any(
+            self._timings.states[self.column[it]].state == "running" for it in culprit.ranks
+        ):
+            culprit = structs.replace(culprit, evidence=(*culprit.evidence, NOT_KNOWN))
+        return self._without_lock(culprit)
+
+    def _runs(self, rank: int) -> bool:
+        return self._timings.states[self.column[rank]].state == "running"
+
+    def without_cpu(self, culprit: Culprit, wait: CpuWait) -> Culprit | None:
+        """The culprit as a slow host, where the want of a CPU is what makes its threads slower than their peers'."""
+        missed, usual = _Missed.of(wait), self._usual or _Missed(running=1.0)
+        cost = COST_SHARE * (culprit.recoverable_ratio or 0.0)
+        at_the_same_work = missed.total * usual.running >= PEER_RATIO * usual.total * missed.running
+        more_than_peers = at_the_same_work and missed.total - usual.total >= cost
+        if missed.share < LEAST_SHARE or not more_than_peers:
+            return None
+        neighbours = () if _by_others(wait) else wait.neighbours[:_MAX_NAMED]
+        evidence = (_cpu_text(wait, self._usual, neighbours), *culprit.evidence)
+        return structs.replace(culprit, kind="slow_host", evidence=evidence, neighbours=neighbours)
+
+    def _without_lock(self, culprit: Culprit) -> Culprit:
+        """The culprit as one that threads of its own process hold up, where those of all of its ranks do."""
+        found = [each for rank in culprit.ranks if (each := self._threads.get(rank)) and self._hold_up(each)]
+        if len(found) < len(culprit.ranks):
+            return culprit
+        evidence = (_threads_text(max(found, key=lambda each: each.busy), self._calm), *culprit.evidence)
+        return structs.replace(culprit, kind="busy_threads", node=None, gpu=None, neighbours=None, evidence=evidence)
+
+    def _hold_up(self, found: OwnThreads) -> bool:
+        late = found.late_seconds - self._calm.late_seconds
+        return found.busy - self._calm.busy >= LEAST_SHARE and late >= WAKE_DELAY_SECONDS
+
+
+def with_host_facts(timings: JobTimings, culprits: Sequence[Culprit]) -> tuple[Culprit, ...]:
+    """`culprits`; of kind slow_host those whose threads wait for a CPU, with how long as their first evidence; of kind
+    busy_threads those that threads of their own process hold up, with the threads' names: no machine is at fault."""
+    hosts = _Hosts(timings, {rank for culprit in culprits for rank in culprit.ranks})
+    return tuple(map(hosts.explained, culprits))
 
 
 def as_slow_host(timings: JobTimings, rank: int, culprit: Culprit) -> Culprit | None:
     """The culprit as it is where `rank` is what is slow of it, by its threads' want of a CPU; None where they do not
     wait for one longer than those of the ranks that have no part in it."""
-    columns = {int(each): column for column, each in enumerate(timings.ranks)}
-    wait = timings.states[columns[rank]].cpu_wait
-    usual = _usual(timings, {*culprit.ranks, *culprit.victims})
-    if wait is None or not _is_held_up(_missed(wait), usual, culprit.recoverable_ratio or 0.0):
+    all_ranks = {*culprit.ranks, *culprit.victims}
+    hosts = _Hosts(timings, all_ranks)
+    wait = hosts.waits[rank]
+    found = hosts.without_cpu(culprit, wait) if wait else None
+    if found is None:
         return None
-    neighbours = _named(wait)
     return structs.replace(
-        culprit,
-        kind="slow_host",
+        found,
         ranks=(rank,),
-        node=timings.nodes[columns[rank]],
+        node=timings.nodes[hosts.column[rank]],
         phase=None,
         group=None,
         link=None,
         nodes=(),
-        victims=tuple(sorted({*culprit.ranks, *culprit.victims} - {rank})),
-        evidence=(_evidence(wait, usual, neighbours), *culprit.evidence),
-        neighbours=neighbours,
+        victims=tuple(sorted(all_ranks - {rank})),
     )
 
 
-def _usual(timings: JobTimings, slow: Set[int]) -> _Missed | None:
-    """The CPU time that the threads of all ranks but the slow ones missed, as a rule; None where none is known."""
-    states = zip(timings.ranks.tolist(), timings.states, strict=True)
-    peers = [_missed(state.cpu_wait) for rank, state in states if rank not in slow and state.cpu_wait]
-    return _Missed(*map(middle, zip(*peers, strict=True))) if peers else None
+def _is_throttled(wait: CpuWait) -> bool:
+    return wait.throttled_seconds > LEAST_SHARE * wait.seconds
 
 
-def _explained(timings: JobTimings, columns: dict[int, int], culprit: Culprit, usual: _Missed | None) -> Culprit:
-    waits = [wait for rank in culprit.ranks if (wait := timings.states[columns[rank]].cpu_wait)]
-    worst = max(waits, key=lambda wait: _share(_missed(wait)), default=None)
-    if culprit.kind not in ("slow_compute", "slow_host", "slow_input"):
-        return culprit
-    if worst is None:
-        runs = any(timings.states[columns[rank]].state == "running" for rank in culprit.ranks)
-        return structs.replace(culprit, evidence=(*culprit.evidence, NOT_KNOWN)) if timings.live and runs else culprit
-    if not _is_held_up(_missed(worst), usual, culprit.recoverable_ratio or 0.0):
-        return culprit
-    neighbours = _named(worst)
-    evidence = (_evidence(worst, usual, neighbours), *culprit.evidence)
-    return structs.replace(culprit, kind="slow_host", evidence=evidence, neighbours=neighbours)
+def _by_others(wait: CpuWait) -> bool:
+    """Whether a quota or a hypervisor held the threads up, and no process of this machine."""
+    return _is_throttled(wait) or wait.stolen_seconds > wait.queued_seconds
 
 
-def _is_held_up(missed: _Missed, usual: _Missed | None, cost: float) -> bool:
-    """Whether the want of a CPU is what makes threads slower than their peers' by `cost`, a share of the time."""
-    if _share(missed) < CPU_WAIT_RATIO:
-        return False
-    if usual is None:
-        return True
-    more = missed.total - usual.total
-    at_the_same_work = missed.total * usual.running >= CPU_WAIT_PEER_RATIO * usual.total * missed.running
-    return at_the_same_work and more >= CPU_WAIT_COST_SHARE * cost
-
-
-def _missed(wait: CpuWait) -> _Missed:
-    times = (wait.running_seconds, wait.queued_seconds, wait.throttled_seconds, wait.stolen_seconds)
-    return _Missed(*(each / wait.seconds if wait.seconds > 0 else 0.0 for each in times))
-
-
-def _share(missed: _Missed) -> float:
-    """The share of the CPU time that the threads asked for and did not get; 0 to 1."""
-    wanted = missed.running + missed.total
-    return missed.total / wanted if wanted > 0.05 else 0.0
-
-
-def _named(wait: CpuWait) -> tuple[CpuNeighbour, ...]:
-    """The processes that the evidence names: those of this machine, where they held the threads up."""
-    others = wait.throttled_seconds > CPU_WAIT_RATIO * wait.seconds or wait.stolen_seconds > wait.queued_seconds
-    return () if others else wait.neighbours[:_MAX_NAMED]
+def _cpu_text(wait: CpuWait, usual: _Missed | None, neighbours: Sequence[CpuNeighbour]) -> str:
+    """The evidence of what held the threads up, for how long, and who."""
+    of = f"of {seconds_text(wait.seconds)}"
+    if _is_throttled(wait):
+        return f"its cgroup's CPU quota held it back for {seconds_text(wait.throttled_seconds)} {of}"
+    if _by_others(wait):
+        taken = seconds_text(wait.stolen_seconds)
+        return f"the hypervisor ran other machines on its cores for about {taken} {of} that its threads wanted (steal)"
+    peers = f", its peers' for {seconds_text(usual.queued * wait.seconds)}" if usual else ""
+    waited = f"{seconds_text(wait.queued_seconds)} in {seconds_text(wait.seconds)}"
+    return f"its threads together waited for a CPU for {waited}{peers}{neighbours_text(neighbours)}"
 
 
 def neighbours_text(neighbours: Sequence[CpuNeighbour]) -> str:
@@ -130,22 +176,18 @@ def neighbours_text(neighbours: Sequence[CpuNeighbour]) -> str:
     return f": {who} on its cores"
 
 
-def _evidence(wait: CpuWait, usual: _Missed | None, neighbours: Sequence[CpuNeighbour]) -> str:
-    """The evidence of what held the threads up, for how long, and who."""
-    of = f"of {seconds_text(wait.seconds)}"
-    if wait.throttled_seconds > CPU_WAIT_RATIO * wait.seconds:
-        return f"its cgroup's CPU quota held it back for {seconds_text(wait.throttled_seconds)} {of}"
-    if wait.stolen_seconds > wait.queued_seconds:
-        taken = seconds_text(wait.stolen_seconds)
-        return f"the hypervisor ran other machines on its cores for about {taken} {of} that its threads wanted (steal)"
-    peers = f", its peers' for {seconds_text(usual.queued * wait.seconds)}" if usual else ""
-    waited = f"{seconds_text(wait.queued_seconds)} in {seconds_text(wait.seconds)}"
-    return f"its threads together waited for a CPU for {waited}{peers}{neighbours_text(neighbours)}"
-
-
 def _neighbour(each: CpuNeighbour) -> str:
     """`process 4711 (stress) of user 0 ran 3.1 s`"""
     if each.owner == HIDDEN:
         return f"another user's process ran {seconds_text(each.seconds)}"
     command = f" ({printable_line(each.command, _MAX_COMMAND_CHARACTERS)})" if each.command else ""
     return f"process {each.pid}{command} of user {each.owner} ran {seconds_text(each.seconds)}"
+
+
+def _threads_text(found: OwnThreads, usual: OwnThreads) -> str:
+    names = f" ({', '.join(found.names)})" if found.names else ""
+    return (
+        f"threads of its own process{names} ran for {found.busy:.2f} s of each second beside the training, its peers' "
+        f"for {usual.busy:.2f} s, and Python's lock (the GIL) came {seconds_text(found.late_seconds)} late, its peers' "
+        f"{seconds_text(usual.late_seconds)}"
+    )

@@ -1,34 +1,38 @@
-"""Tells a rank that has more to do from a machine that is slower, by the elements of the model's inputs. Pure.
+"""Tells a rank that has more to do from a machine that is slower. Pure.
 
-A rank whose model gets more of them than its peers' has more work, as far as they explain its time. Where the hooks do
-not see them, nothing tells: a lower clock, too, makes both passes longer and not the update, which memory bounds.
+- By the elements of the model's inputs: a rank whose model gets more of them than its peers' has more work, as far as
+  they explain its time. Where the hooks do not see them, nothing tells.
+- By the update: more tokens make a rank's passes longer, and a slower machine does, too. But the update of its
+  parameters is as large as the others', whatever the tokens: who takes longer for that as well is slower.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from laggard.kit.constants import SCRIPT_PHASES
+from laggard.kit.constants import PHASES, SCRIPT_PHASES
 from laggard.kit.words import ranks_text, times_text
-from laggard.locate.job_timings import Floats
-from laggard.locate.medians import last_axis_median, median
+from laggard.locate.job_timings import Floats, JobTimings
+from laggard.locate.medians import last_axis_median, median, median_over_steps
+from laggard.locate.slow.ranks import Slow, is_waited_for, slow_ranks
 from laggard.locate.slow.steps import Steps
+from laggard.locate.slow.tested import FEW, MIN_COST
 from laggard.model import MAX_NAMED_RANKS, Culprit, Note
-
-MIN_MORE_WORK: Final = 1.02
-"""The ratio of the elements that a rank's model gets to those that its peers' get, from which on it has more to do."""
 
 TIME_EXPONENT: Final = 1.5
 """The largest power of the work with which time grows: attention's with the square of a sequence's length, all else in
 proportion. Our choice."""
 
-MIN_EXPLAINED: Final = 0.5
-"""The least share of the longer time that more work has to explain. Our choice: what else makes the rank slower is then
-less than that."""
+SLOWER_RATIO: Final = 1.05
+"""The ratio of its time to others' from which on a machine is slower at what is the same work for all. Our choice: the
+first and the last ranks have other layers, and so parameters."""
+
+PASSES: Final = PHASES.index("forward"), PHASES.index("backward")
+UPDATE: Final = PHASES.index("optimizer")
 
 
 class Compared(NamedTuple):
@@ -44,12 +48,13 @@ def more_work(steps: Steps, compared: Compared, phases: Sequence[int]) -> tuple[
     nothing tells that."""
     if steps.work is None or not len(compared.peers):
         return ()
-    elements, usual = (_mean(steps.work[np.ix_(compared.steps, it)]) for it in (compared.columns, compared.peers))
-    took, usually = (_seconds(steps, compared.steps, it, phases) for it in (compared.columns, compared.peers))
-    if not (elements > 0 and usual > 0 and took > usually > 0):
+    sides = compared.columns, compared.peers
+    elements, usual = (_mean(steps.work[np.ix_(compared.steps, it)]) for it in sides)
+    took, usually = (_seconds(steps, compared.steps, it, phases) for it in sides)
+    if not (elements > usual > 0 and usually > 0):
         return ()
-    more, longer = elements / usual, took / usually
-    if more < MIN_MORE_WORK or more**TIME_EXPONENT - 1 < MIN_EXPLAINED * (longer - 1):
+    more = elements / usual
+    if more**TIME_EXPONENT < took / usually:
         return ()
     return (f"its model gets {elements:,.0f} elements a step, its peers' {usual:,.0f}: {times_text(more)} as many",)
 
@@ -64,6 +69,37 @@ def _seconds(steps: Steps, rows: NDArray[np.int64], columns: NDArray[np.int64], 
     """What the median rank takes in the phases."""
     some = np.ix_(rows, columns)
     return sum(median(last_axis_median(steps.phases[:, :, phase][some])) for phase in phases)
+
+
+def is_slower_at_update(steps: Steps, own: NDArray[Any], others: NDArray[Any], rows: slice = slice(None)) -> bool:
+    """Whether the ranks `own` take longer than `others` for the update, whose work is the same; one below MIN_COST of
+    the step tells nothing."""
+    update = median_over_steps(steps.phases[rows, :, UPDATE])
+    usual = median(update[others])
+    return usual >= MIN_COST * median(steps.duration) and median(update[own]) > SLOWER_RATIO * usual
+
+
+def slow_at_their_own_experts(timings: JobTimings, steps: Steps) -> tuple[Steps, list[Slow]]:
+    """The ranks without peers that are slow in passes and update beside the others of their stage, and the steps in
+    which these are compared; empty where the update tells nothing."""
+    if timings.stages is None or not steps.phased:
+        return steps, []
+    _, number, size = np.unique(timings.stages, return_inverse=True, return_counts=True)
+    judged = (steps.peers.sizes == 1) & (size[number] >= FEW)
+    if not judged.any():
+        return steps, []
+    beside = steps.regrouped(number, timings.nodes)
+    found = [each for each in slow_ranks(beside, timings.nodes).slow if judged[list(each.columns)].all()]
+    found = [each for each in found if _is_slower(beside, each) and is_waited_for(beside, each)]
+    return (beside, found) if found else (steps, [])
+
+
+def _is_slower(steps: Steps, each: Slow) -> bool:
+    own = np.isin(np.arange(len(steps.peers.number)), each.columns)
+    others = ~own & np.isin(steps.peers.number, steps.peers.number[list(each.columns)])
+    rows = slice(each.since, each.until)
+    passes = median_over_steps(steps.phases[rows][:, :, PASSES].sum(axis=2))
+    return median(passes[own]) > SLOWER_RATIO * median(passes[others]) and is_slower_at_update(steps, own, others, rows)
 
 
 def is_by_design(culprit: Culprit) -> bool:
