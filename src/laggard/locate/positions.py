@@ -10,7 +10,6 @@ of a group that does all-to-all hold different experts.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
@@ -158,7 +157,7 @@ def group_places(
         seats = {rank: (at, index) for at, (_, members) in enumerate(alike) for index, rank in enumerate(members)}
         size = len(alike[0][1])
         is_disjoint = len(seats) == size * len(alike)
-        if canonical_role(role) not in (REPLICAS, TENSOR) and len(alike) >= MIN_GROUPS and is_disjoint:
+        if canonical_role(role) != REPLICAS and len(alike) >= MIN_GROUPS and is_disjoint:
             group, place = np.array([seats.get(rank, (-1, -1)) for rank in ranks], np.int32).reshape(-1, 2).T
             found.append((len(alike), GroupPlaces(role, size, group, place)))
     return tuple(places for _, places in sorted(found, key=lambda it: -it[0])[:MAX_KINDS])

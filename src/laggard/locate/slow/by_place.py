@@ -24,7 +24,7 @@ from laggard.kit.majority import grouped
 from laggard.kit.words import joined, listed, ranks_text, seconds_text
 from laggard.locate.job_timings import Floats, JobTimings
 from laggard.locate.medians import distinct, last_axis_median, median, median_over_steps
-from laggard.locate.positions import MIN_GROUPS, GroupPlaces
+from laggard.locate.positions import MIN_GROUPS, TENSOR, GroupPlaces, canonical_role
 from laggard.locate.slow.steps import MIN_STEPS, Steps, node_numbers
 from laggard.locate.slow.tested import MIN_COST
 from laggard.locate.slow.uneven_work import PASSES, is_slower_at_update
@@ -68,7 +68,7 @@ def by_place(timings: JobTimings, steps: Steps) -> ByPlace:
     found = [
         each
         for each in (_uneven_classes(timings, steps) if timings.group_places else ())
-        if not (each.confounded and _blames_machine(steps, each))
+        if not (_is_of_equal_parts(steps, each) or each.confounded and _blames_machine(steps, each))
     ]
     if not found:
         return ByPlace(steps)
@@ -137,6 +137,14 @@ def _blames_machine(steps: Steps, each: _Uneven) -> bool:
     now = _differences(steps, heavy, light, slice(-quarter, None))
     by_design = before[list(PASSES)] if steps.phased else before
     return not by_design.sum() > DESIGN_SHARE * now.sum() or is_slower_at_update(steps, heavy, light)
+
+
+def _is_of_equal_parts(steps: Steps, each: _Uneven) -> bool:
+    """Whether the passes of tensor groups are what differs: their members compute equal parts of the same layers. What
+    one of them alone does for the others, as loading the input, is by design."""
+    differs = _differences(steps, each.columns[each.heavy], each.columns[~each.heavy], slice(None))
+    is_tensor = canonical_role(each.kind.role) == TENSOR and steps.phased
+    return is_tensor and bool(differs[list(PASSES)].sum() > DESIGN_SHARE * differs.sum())
 
 
 def _differences(steps: Steps, heavy: NDArray[np.int64], light: NDArray[np.int64], rows: slice) -> Floats:
