@@ -70,11 +70,12 @@ class Category(NamedTuple):
     """Transfers that take equally long on equal links: of one operation and size, in channels of one role that have as
     many ranks on as many machines. `most` and `least` [S, K]: their time in each step, in each of K `channels`, is no
     more and no less; nan where there were none. `machines` [K]: those of each channel;
-    `kinds` [K]: the same for channels among the same stages of the pipeline."""
+    `kinds` [K]: the same for channels among the same stages of the pipeline; `kinds_back` [K]: that of the way back."""
 
     channels: tuple[int, ...]
     machines: tuple[frozenset[int], ...]
     kinds: Numbers
+    kinds_back: Numbers
     most: Times
     least: Times
 
@@ -126,7 +127,9 @@ def _ways_by(timings: JobTimings, steps: Numbers, channels: Sequence[Channel], t
     stages = np.zeros(len(machine), np.int64) if timings.stages is None else timings.stages
     among: dict[tuple[int, ...], int] = {}
     of_stages = (tuple(dict.fromkeys(stages[list(each.columns)].tolist())) for each in channels)
-    kinds = np.array([among.setdefault(each, len(among)) for each in of_stages], np.int64)
+    kinds = np.array(
+        [[among.setdefault(way, len(among)) for way in (each, each[::-1])] for each in of_stages], np.int64
+    ).reshape(-1, 2)
     categories = _categories(transfers, shape, machines, kinds, steps)
     return Ways(channels, [each for each in categories if not all(in_memory[number] for number in each.channels)])
 
@@ -134,7 +137,7 @@ def _ways_by(timings: JobTimings, steps: Numbers, channels: Sequence[Channel], t
 def _categories(
     transfers: Transfers, shape: Numbers, machines: Sequence[frozenset[int]], kinds: Numbers, steps: Numbers
 ) -> list[Category]:
-    """`shape` [C]: the same number for channels of one role, with as many ranks on as many machines."""
+    """`shape` [C]: the same number for channels of one role, with as many ranks on as many machines. `kinds` [C, 2]."""
     known = np.flatnonzero(np.isin(transfers.step, steps))
     order, first = _grouped((shape[transfers.channel[known]], transfers.op[known], transfers.size[known]))
     found = []
@@ -146,7 +149,8 @@ def _categories(
         usual = middle(count[count > 0])  # a record that is lost does not make a step shorter
         most, least = (_a_step(each[rows], cells, table) * usual for each in (transfers.most, transfers.least))
         numbers = tuple(those.tolist())
-        found.append(Category(numbers, tuple(machines[number] for number in numbers), kinds[those], most, least))
+        on = tuple(machines[number] for number in numbers)
+        found.append(Category(numbers, on, kinds[those, 0], kinds[those, 1], most, least))
     return found
 
 

@@ -20,6 +20,7 @@ from laggard.locate.links.channels import Category, Channel, Ways
 from laggard.locate.medians import (
     MAD_TO_SIGMA,
     deviation,
+    distinct,
     last_axis_median,
     median,
     median_over_steps,
@@ -158,8 +159,9 @@ class _Expected(NamedTuple):
 
 def _expected(category: Category, question: Question) -> _Expected:
     """Where all of a kind take longer than others, its schedule may make them wait, as that of a stage which sends and
-    receives at once: so by HELD_UP_RATIO, or by PAIR_RATIO where all go through one machine, on top of what is asked.
-    Below that they are compared with each other."""
+    receives at once: so by HELD_UP_RATIO, or by PAIR_RATIO where all go through one machine, on top of what is asked,
+    in one direction or in both. Below that they are compared with each other. For how long they are blocked is the
+    schedule's alone."""
     most = category.least if question.blocked else category.most
     level, others = median_over_steps(most), np.arange(most.shape[1])
     if question.fastest:
@@ -167,16 +169,15 @@ def _expected(category: Category, question: Question) -> _Expected:
         usual = np.broadcast_to(last_axis_median(most[:, others])[:, None], most.shape)
     else:
         usual = others_median(most)
-    kind = category.kinds
-    for number in range(1 + kind.max() if kind.any() else 0):
-        own = np.flatnonzero(kind == number)
+    for number in distinct(category.kinds).tolist() if category.kinds.any() else ():
+        own, back = (np.flatnonzero(kinds == number) for kinds in (category.kinds, category.kinds_back))
         if len(own) < 2:
             continue
-        least = np.sort(level[own])[len(own) // 4]
+        least, both = (np.sort(level[those])[len(those) // 4] for those in (own, np.union1d(own, back)))
         shared = frozenset.intersection(*(category.machines[place] for place in own.tolist()))
-        asked = question.ratio * (PAIR_RATIO if shared else HELD_UP_RATIO)
-        if not least >= asked * middle(median_over_steps(usual[:, own])):
-            usual = np.where(kind == number, np.maximum(usual, least), usual)
+        asked = math.inf if question.blocked else question.ratio * (PAIR_RATIO if shared else HELD_UP_RATIO)
+        if not both >= asked * middle(median_over_steps(usual[:, own])):
+            usual = np.where(category.kinds == number, np.maximum(usual, least), usual)
     ratio = question.ratio if len(level) >= MIN_CHANNELS else question.of_few
     return _Expected(most, usual, ratio, others)
 
