@@ -39,6 +39,16 @@ def node_of(number: int) -> slice:
     return slice(number * PER_NODE, (number + 1) * PER_NODE)
 
 
+@pytest.mark.parametrize("node", [0, 2, 3])
+@pytest.mark.parametrize("phase", [INPUT, BETWEEN])
+def test_a_machine_whose_host_is_slow_in_all_its_stages_is_named(node: int, phase: int) -> None:
+    """Nobody elsewhere does the work of any of its ranks, but loading and what is between the steps are hosts' work."""
+    timings, _ = pipeline(2)
+    (culprit,) = locate(slow(timings, node_of(node), phase, 0.3)).culprits
+    assert (culprit.kind, culprit.node, culprit.phase) == ("slow_host", f"n{node}", PHASES[phase])
+    assert culprit.ranks == tuple(range(node * PER_NODE, (node + 1) * PER_NODE))
+
+
 @pytest.mark.parametrize("node", [0, 1, 3])
 def test_one_stage_alone_may_log_or_load_by_design(node: int) -> None:
     timings, stage = pipeline(2)

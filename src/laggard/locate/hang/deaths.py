@@ -261,12 +261,20 @@ class _Deaths:
         return len(self.first) == len(self.deaths) or ways == {_BY_SIGTERM}
 
     def _was_over(self, alive: Sequence[int]) -> bool:
-        """Whether all other ranks finished normally, and none of those that died lacks a step or says how it died.
-        `alive`: as of lived_until()."""
+        """Whether all other ranks finished normally, none of them in a collective or a message of a further step, and
+        none of those that died lacks a step or says how it died. `alive`: as of lived_until()."""
         others = {state.state for state in self.timings.states if state.state != "died"}
         last = max((state.step or 0 for state in self.timings.states), default=0)
         silent = all(not any(death.way) and alive[death.column] >= last for death in self.deaths)
-        return others == {"finished"} and silent
+        return others == {"finished"} and silent and not self._stayed(last)
+
+    def _stayed(self, last: int) -> bool:
+        """Whether a rank that did not die never finished what it began in a step after `last`."""
+        collectives = self.timings.collectives
+        if collectives is None:
+            return False
+        unfinished = np.isnan(collectives.end) & (collectives.step > last)
+        return not {*collectives.column[unfinished].tolist()} <= {death.column for death in self.deaths}
 
     def _culprits(self, first: Sequence[Death]) -> tuple[Culprit, ...]:
         """Each of the first deaths, with all ranks of its machine where that went down."""
