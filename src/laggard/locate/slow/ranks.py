@@ -101,7 +101,8 @@ def _fast_ranks(steps: Steps) -> tuple[int, ...]:
 
 def _judged_ranks(steps: Steps, culprits: NDArray[np.bool_]) -> Judged:
     known = np.isfinite(steps.excess).sum(axis=0) >= MIN_KNOWN
-    units = Units(steps.excess, known & ~culprits, steps.past.error, steps.earlier_noise)
+    several = steps.peers.sizes > 2
+    units = Units(steps.excess, known & ~culprits, steps.past.error, steps.earlier_noise, several)
     return judge(units, steps.duration, steps.live)
 
 

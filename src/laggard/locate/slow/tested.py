@@ -131,12 +131,13 @@ class Judged(NamedTuple):
 class Units(NamedTuple):
     """What is judged. `excess` [S, U]: seconds longer than its peers, nan where unknown. `judged` [U]: which may be
     accused, and compared. `errors` [U]: by how many seconds a step their peers' time may be wrong. `earlier`: blocks of
-    windows before this one."""
+    windows before this one. `tells` [U]: whether one that is slow does not make its only peer look fast by as much."""
 
     excess: Floats
     judged: NDArray[np.bool_]
     errors: Floats | None = None
     earlier: Sequence[tuple[int, float, float]] = ()
+    tells: NDArray[np.bool_] | None = None
 
 
 def judge(units: Units, duration: Floats, live: bool) -> Judged:
@@ -173,7 +174,8 @@ def parts_of(steps: int) -> list[Part]:
 
 def _compared(units: Units) -> NDArray[np.int64]:
     """The units that tell how healthy ones stray: those that are known for most of the time, if there are some."""
-    mostly = units.judged & (2 * np.isfinite(units.excess).sum(axis=0) > len(units.excess))
+    telling = units.judged if units.tells is None or (units.judged & units.tells).sum() <= FEW else units.tells
+    mostly = units.judged & telling & (2 * np.isfinite(units.excess).sum(axis=0) > len(units.excess))
     return np.flatnonzero(mostly if mostly.sum() > 1 else units.judged)
 
 
@@ -190,7 +192,7 @@ class _Test:
         self._in_all = LIVE_ERRORS if live else ERRORS
         self._at_a_look = LIVE_ERRORS / LOOKS if live else ERRORS
         self._some = others[:: max(1, len(others) // MAX_COMPARED)]
-        self._judged, self._count = units.judged, len(others)
+        self._judged, self._count = units.judged, int(units.judged.sum())
         self._errors = None if units.errors is None else (np.nan_to_num(units.errors) / step) ** 2
         self._sums = np.concatenate((np.zeros((1, relative.shape[1])), np.cumsum(relative, axis=0)))
         # In a recording of few seconds, blocks are shorter: else two of them would be all that it has.
