@@ -3,7 +3,7 @@ judged anew.
 
     make bench-ablate                                 all cases of the golden set, some hours on one core
     make bench-ablate ARGS=--quick                    a quarter of an hour on two cores
-    make bench-ablate ARGS="--rule bursts"            one rule; may be given again
+    make bench-ablate ARGS="--rule moments"            one rule; may be given again
     make bench-ablate ARGS="--family fluid/nic"       a family, a set or a case; may be given again
     make bench-ablate ARGS="--seed 12345"             fresh cases of the three simulators
     make bench-ablate ARGS=--write                    and puts the tables into docs/benchmark.md

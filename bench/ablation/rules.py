@@ -13,8 +13,6 @@ from ablation.switch import Rule
 
 READING: Final = (
     Rule("peers by place", "positions:position_classes", "np.zeros(len(indices), np.int32)"),
-    Rule("peers by place: tensor mates below four", "positions:position_classes", "key",
-         "stage if smallest[stage] < MIN_PEERS else key"),
     Rule("peers by place: shown by collectives", "positions:indices_shown_by", "{}"),
     Rule("peers by place: sends one way are no pipeline", "positions:_both_ways", "ways",
          "{way for way in ways if way[::-1] in ways}"),
@@ -42,17 +40,19 @@ PLACES_OF_WORK: Final = (
     Rule("work by place: blames the machine", "slow.by_place:_blames_machine", "False"),
     Rule("work by place: passes since the first step", "slow.by_place:_blames_machine", "False",
          "not by_design.sum() > DESIGN_SHARE * now.sum()"),
+    Rule("work by place: tensor groups' passes", "slow.by_place:_is_of_equal_parts", "False"),
     Rule("work by place: slow update", "slow.by_place:_blames_machine", "False",
          "is_slower_at_update(steps, heavy, light)"),
 )  # fmt: skip
 
 TESTED: Final = (
     Rule("parts of the window", "slow.tested:parts_of", "[Part(0, steps)]"),
-    Rule("moments", "slow.tested:_Test._of_moments", "0.0"),
-    Rule("moments: who always strays is no peer", "slow.tested:_Test._of_moments",
-         "np.ones(strayed.shape[1], np.bool_)", "strayed.sum(axis=0) < MOST * max(1, len(strayed))"),
-    Rule("noise: own beside the others'", "slow.tested:_Test._beside_others", "1.0",
-         "max(1.0, float(below[unit]) / usual) if usual > 0 else 1.0"),
+    Rule("moments", "slow.tested:_Test._of_moments", "(0.0, 0.0)"),
+    Rule("moments: shorter blocks in few seconds", "slow.tested:_Test.__init__", "MOMENT_SECONDS",
+         "min(MOMENT_SECONDS, len(relative) * step / PARTS)"),
+    Rule("noise: own beside the others'", "slow.tested:_Test._wider", "1.0"),
+    Rule("noise: of two neither tells", "slow.tested:_compared", "units.judged",
+         "units.judged if units.tells is None or (units.judged & units.tells).sum() <= FEW else units.tells"),
     Rule("noise: what was before", "slow.tested:_Test._beside_others", "0",
          "part.begin - gap if part.begin - gap >= MIN_STEPS else 0"),
     Rule("noise: levels that need a cause", "slow.tested:_Test._beside_others", "0.0",
@@ -67,13 +67,13 @@ TESTED: Final = (
     Rule("doubted: unknown", "slow.tested:_Test._beside_others", "False",
          "unlikely and cost >= DOUBTED_COST and not self._live"),
     Rule("doubted: in most steps is no moment", "slow.tested:_Test._beside_others", "of_moments",
-         "0.0 if lasts else of_moments"),
+         "0.0 if lasts else of_their_length"),
 )  # fmt: skip
 
 RANKS: Final = (
     Rule("machine in place of its ranks", "slow.ranks:_slow_machine", "[]"),
     Rule("machine: most ranks have half", "slow.ranks:_slow_machine", "True",
-         "(np.nanmean(own, axis=0) > each.level * median(steps.duration) / 2).mean() >= MACHINE_SHARE"),
+         "(np.nansum(own, axis=0) > half * np.isfinite(own).sum(axis=0)).mean() >= MACHINE_SHARE"),
     Rule("machine: ranks with the same work", "slow.ranks:_of_machines", "[]",
          "[left[part] for part in parts if 1 < len(part) < len(several)]"),
     Rule("machine: its ranks merged", "slow.ranks:_by_machine", "list(found)"),
@@ -83,20 +83,22 @@ RANKS: Final = (
     Rule("from when to when", "slow.ranks:_described", "found.part"),
     Rule("is waited for", "slow.ranks:is_waited_for", "True"),
     Rule("experts by passes and update", "slow.uneven_work:slow_at_their_own_experts", "(steps, [])"),
+    Rule("hosts by what all hosts do", "slow.uneven_work:slow_at_what_hosts_do", "(steps, [])"),
     Rule("experts: passes and update", "slow.uneven_work:_is_slower", "True"),
     Rule("time in no phase: note", "slow.doubts:slow_in_no_phase", "[]"),
 )  # fmt: skip
 
 KINDS: Final = (
-    Rule("must save 1 %", "slow.culprits:slow_culprits", "True", "share * len(slow) >= MIN_COST"),
+    Rule("must save 1 %", "slow.culprits:slow_culprits", "True", "_is_worth_it(steps, each, share * len(slow))"),
     Rule("must save 1 %: as far as that is known", "slow.culprits:slow_culprits", "True",
          "replayed or len(steps.peers.classes) == len(steps.peers.classes[0]) == 1"),
-    Rule("in a script's place", "slow.culprits:in_a_scripts_place", "False"),
+    Rule("in a script's place", "slow.culprits:scripts_choice", "set()"),
     Rule("left to one rank", "slow.culprits:_kind", "False", "alone and chosen"),
     Rule("left to one rank: no phase is known", "slow.culprits:_kind", "False",
          "placed and not steps.phased and each.hits is not None"),
     Rule("more work by elements", "slow.uneven_work:more_work", "()"),
     Rule("more work by design is a note", "slow.uneven_work:is_by_design", "False"),
+    Rule("facts of hosts", "slow.host_facts:with_host_facts", "tuple(culprits)"),
     Rule("CPU waits", "slow.host_facts:_Hosts.without_cpu", "None"),
     Rule("CPU waits: more than peers, as much as it costs", "slow.host_facts:_Hosts.without_cpu", "True",
          "at_the_same_work and missed.total - usual.total >= cost"),
@@ -127,7 +129,10 @@ LINKS: Final = (
     Rule("lost records of many members", "links.channels:_needed", "len(members) + (-1 in members)"),
     Rule("messages by receives alone", "links.channels:_copied", "None"),
     Rule("messages by themselves", "links.network:_by_equals", "None",
-         "ways_of_messages(job.timings, job.steps.numbers) if alone and not links else None"),
+         "ways_of_messages(job.timings, job.steps.numbers) if not (is_slow or links) else None"),
+    Rule("channel: behind slow ranks in a queue", "links.network:_raised", "True", "not found.raised or not is_slow"),
+    Rule("channel: stages by themselves", "links.raised:_expected", "()",
+         "distinct(category.kinds).tolist() if category.kinds.any() else ()"),
     Rule("channel: ways back are not fast", "links.raised:_without_ways_back", "found"),
     Rule("place: way between machines", "links.places:_ways", "()"),
     Rule("place: rail", "links.places:_local", "np.zeros(len(machine), np.int64)"),
@@ -149,6 +154,9 @@ LATER_LINKS: Final = (
     Rule("slow for a time: must cost enough", "links.raised:_again_and_again", "True", "cost >= MIN_COST_AT_TIMES"),
     Rule("slow for a time: one thing where it came seldom", "links.network:_in_change", "True",
          "change.known or places[0].is_one_thing"),
+    Rule("slow for a time: not by chance", "links.raised:_longer_in", "False",
+         "chance_of_share(int(hit.sum()), len(hit), int(hit.sum() + others.sum()), len(hit) + len(others))"
+         " > PART_ERRORS"),
     Rule("slow for a time: not queued", "links.network:_without_queued", "found"),
 )  # fmt: skip
 

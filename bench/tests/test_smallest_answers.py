@@ -54,9 +54,9 @@ def test_noise_memory(bench: Bench, tmp_path: Path) -> None:
 
 def test_ablate(bench: Bench, tmp_path: Path) -> None:
     """It goes on where it was: the second time nothing is asked."""
-    words = ("--family", "fluid/hang_input/2", "--rule", "never finished", "--rule", "bursts", "--out", tmp_path)
+    words = ("--family", "fluid/hang_input/2", "--rule", "never finished", "--rule", "moments", "--out", tmp_path)
     first = bench("ablate", *words, status=(0,))
-    assert "1 cases, of which laggard is right in " in first.out and "- bursts\n" in first.out
+    assert "1 cases, of which laggard is right in " in first.out and "- moments\n" in first.out
     (journal,) = tmp_path.iterdir()
     kept = journal.read_text()
     assert bench("ablate", *words, status=(0,)).out == first.out and journal.read_text() == kept

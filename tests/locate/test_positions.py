@@ -26,9 +26,9 @@ def alone(indices: Sequence[Indices]) -> list[bool]:
     return [bool(each) for each in found]
 
 
-def test_ranks_in_the_same_place_but_for_data_parallelism_are_peers() -> None:
+def test_ranks_of_a_stage_are_peers_in_data_and_in_tensor_groups() -> None:
     declared = [{"dp": rank % 4, "pp": rank // 8, "tp": rank // 4 % 2} for rank in range(16)]
-    assert classes(declared) == [{0, 1, 2, 3}, {4, 5, 6, 7}, {8, 9, 10, 11}, {12, 13, 14, 15}]
+    assert classes(declared) == [set(range(8)), set(range(8, 16))]
 
 
 def test_where_no_position_is_declared_the_place_in_the_groups_tells() -> None:

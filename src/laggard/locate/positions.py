@@ -40,10 +40,6 @@ _ROLE_WORDS = (  # the first that fits: an expert's data-parallel group is one o
 
 _STEADY_ROLES = {PIPELINE, TENSOR, CONTEXT}
 
-MIN_PEERS: Final = 4
-"""The least number of replicas of one part of a tensor group that are peers by themselves. Our own choice: of three,
-the median of the other two is as far off as the worse of them. In the ablation the rule wins no case and loses one."""
-
 Indices = Mapping[str, int]
 """The index of a rank in its group of each role in which members do different work."""
 

@@ -27,7 +27,7 @@ def test_a_slowdown_of_six_percent_is_found_within_twenty_steps(seed: int, rank:
 
 
 def test_the_surer_the_larger_the_slowdown() -> None:
-    sure = [locate(job(slow=[([9], share)])).culprits[0].confidence for share in (0.04, 0.06, 0.08)]
+    sure = [locate(job(slow=[([9], share)])).culprits[0].confidence for share in (0.04, 0.045, 0.06)]
     assert sure[0] < sure[1] < sure[2] <= 0.99
 
 
@@ -146,7 +146,7 @@ def test_the_unit_of_time_changes_no_verdict(seed: int, factor: float) -> None:
 @settings(max_examples=20, deadline=None)
 def test_the_ranks_numbers_change_no_verdict(seed: int) -> None:
     order = np.random.default_rng(seed).permutation(64)
-    timings = job(seed=seed, slow=[([17], 0.1)], **PIPELINE)
+    timings = job(seed=seed, slow=[([17], 0.5)], **PIPELINE)
     assert timings.positions is not None
     moved = dataclasses.replace(
         timings,

@@ -8,7 +8,6 @@ The culprit is the smallest place that covers what is raised (places.py), and th
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from functools import partial
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -39,8 +38,6 @@ from laggard.locate.slow.replay import TOLERANCE, Replay
 from laggard.locate.slow.steps import Steps, node_numbers
 from laggard.locate.slow.tested import MIN_COST, confidence
 from laggard.model import MAX_NAMED_RANKS, Culprit, Note
-
-QUESTIONS: Final = (BY_EQUALS, BY_FASTEST, BY_BLOCKED)
 
 MAX_PLACES: Final = 4
 """The most places that are named at once."""
@@ -88,7 +85,8 @@ def in_network(timings: JobTimings, steps: Steps, is_slow: bool, slow: Sequence[
 def _by_equals(job: _Job, is_slow: bool) -> InNetwork:
     """The places that are slow beside equal ones, by the first question that raises any channel; a note where none
     covers what is raised."""
-    found = next((each for each in map(partial(_raised, job, is_slow), QUESTIONS) if each.raised), NOTHING_RAISED)
+    questions = (_raised(job, is_slow, question) for question in (BY_EQUALS, BY_FASTEST, BY_BLOCKED))
+    found = next((each for each in questions if each.raised), NOTHING_RAISED)
     links = _culprits(job, found)
     messages = ways_of_messages(job.timings, job.steps.numbers) if not (is_slow or links) else None
     if messages is not None:

@@ -224,10 +224,11 @@ def _upper_tail(ratio: NDArray[np.float64], freedom: float) -> NDArray[np.float6
 def chance_of_moments(moments: int, strays: int, blocks: int, share: float, lasts: float) -> float:
     """How likely at least so many `moments` of at least so many `strays` together are among so many blocks, if one
     begins in a block with the probability `share`, and goes on into the next with the probability `lasts`: the binomial
-    and the negative binomial distribution."""
+    and the negative binomial distribution. One of them may have begun before the first block."""
     if moments <= 0:
         return 1.0
-    begin = _binomial(moments, blocks, blocks, share)
+    begun = share / (1 - lasts)
+    begin = _binomial(moments, blocks, blocks, share) + begun * _binomial(moments - 1, blocks, blocks, share)
     return min(1.0, begin * _binomial(0, moments - 1, strays - 1, 1 - lasts))
 
 
