@@ -100,10 +100,10 @@ class Launched(NamedTuple):
 class DeviceQueue:
     """One rank's. `open` is in the order of the launches, as far as they have one (`ordered`). `last_numbers`: of each
     lane, the last number that was launched. `unknown`: the lanes of which nothing is known, `is_unknown`: whether
-    nothing is known at all, `knows_messages`: whether sends and receives are known. `finished`: of each group, the last
-    number of NEEDS_ALL that is. `has_other`: whether it has something to finish that cannot be compared with what
-    others launched. `still_seconds`: for how long nothing had changed when it was written down, None where that is not
-    known."""
+    nothing is known at all, `knows_messages`: whether sends and receives are known. `newest_done`: the last position
+    that is finished, -1 where none is. `finished`: of each group, the last number of NEEDS_ALL that is. `has_other`:
+    whether it has something to finish that cannot be compared with what others launched. `still_seconds`: for how long
+    nothing had changed when it was written down, None where that is not known."""
 
     open: tuple[Launched, ...] = ()
     ordered: bool = True
@@ -111,6 +111,7 @@ class DeviceQueue:
     unknown: frozenset[Lane] = frozenset()
     is_unknown: bool = False
     knows_messages: bool = True
+    newest_done: int = -1
     finished: Mapping[Lane, int] = dataclasses.field(default_factory=dict)
     has_other: bool = False
     still_seconds: float | None = None

@@ -79,7 +79,7 @@ def with_stacks(
     stacks = _Stacks(grouped(sampled, lambda each: each.rank), kernel)
     if not stacks.by_rank and not kernel:
         return location
-    if timings is not None:
+    if timings is not None and _may_be_hung(location, stacks):
         location = _with_hung(location, stacks, timings)
     accused = {rank for culprit in location.culprits for rank in culprit.ranks}
     culprits = tuple(structs.replace(each, stack=stacks.of(each, accused) or each.stack) for each in location.culprits)
@@ -229,25 +229,28 @@ def _for_long(documents: Iterable[Sampled]) -> str:
 # Who hangs, by the stacks alone.
 
 
+def _may_be_hung(location: Location, stacks: _Stacks) -> bool:
+    """Whether who hangs is not known: nothing else is known of the job, it is said to have waited, or a rank of whose
+    end nothing is recorded is taken for dead."""
+    if location.culprits:
+        return all(it.kind == "dead" and it.end is None for it in location.culprits)
+    ended = stacks.stalled and any(note.kind in _ENDED_NOTES for note in location.notes)
+    is_open = not location.ranks_seen or ended or _stood_still(location, stacks)
+    return location.verdict is Verdict.UNKNOWN and is_open
+
+
 def _stood_still(location: Location, stacks: _Stacks) -> bool:
     """Whether the job stood still and no culprit's stack says where: nobody is accused, or who was killed last is."""
-    kinds = {note.kind for note in location.notes}
-    if location.culprits:
-        return stacks.stalled and all(culprit.kind == "dead" for culprit in location.culprits)
-    return not kinds.isdisjoint(_STILL_NOTES) or (stacks.stalled and not kinds.isdisjoint(_ENDED_NOTES))
+    if not location.culprits:
+        return any(note.kind in _STILL_NOTES for note in location.notes)
+    return stacks.stalled and all(culprit.kind == "dead" for culprit in location.culprits)
 
 
 def _with_hung(location: Location, stacks: _Stacks, timings: JobTimings) -> Location:
-    """The location with who hangs, where that is not known: nothing else is known of the job, it stood still, or a rank
-    that is held, and of whose end nothing is recorded, is taken for dead."""
+    culprits = hung_by_stacks(timings, stacks)
     dead = {rank for it in location.culprits for rank in it.ranks}
-    is_open = location.verdict is Verdict.UNKNOWN and (not location.ranks_seen or _stood_still(location, stacks))
-    culprits = hung_by_stacks(timings, stacks) if dead or is_open else ()
-    if dead:
-        killed = all(it.kind == "dead" and it.end is None for it in location.culprits)
-        held = {rank for it in culprits for rank in it.ranks if stacks.last[rank].why == HELD}
-        culprits = culprits if killed and held == dead else ()
-    if not culprits:
+    hung = {rank for it in culprits for rank in it.ranks}
+    if not culprits or (dead and not (dead == hung and all(stacks.last[rank].why == HELD for rank in dead))):
         return location
     notes = tuple(note for note in location.notes if note.kind not in _OF_DEATHS)
     return structs.replace(location, verdict=Verdict.FAIL, culprits=culprits, notes=notes)

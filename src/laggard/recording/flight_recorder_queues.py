@@ -226,6 +226,7 @@ def _queue(
         unknown=frozenset(own - last.keys()) if may_have_dropped else frozenset(),
         is_unknown=not (has_records or enqueued or dump.groups) or _is_cut(dump, usable, dropped),
         knows_messages=knows_messages,
+        newest_done=max((record.position for record in records if record.done), default=UNKNOWN),
         finished=finished,
         has_other=_waits_elsewhere(dump, records, miscounted),
         still_seconds=dump.still_seconds,

@@ -107,7 +107,7 @@ def test_before_that_it_is_named_and_not_accused(watch: Watch) -> None:
     early = job.after(STANDSTILL_SECONDS)
     assert (early.verdict, early.culprits, kinds(early)) == (Verdict.UNKNOWN, (), ["not_arrived", "launches_only"])
     assert early.notes[0].ranks == (2,)
-    assert "launched 8 collectives in communicator 0xabc of 4 ranks, where 3 ranks launched 9" in early.notes[0].text
+    assert "8 collectives of 9" in early.notes[0].text
 
 
 def test_counts_that_differ_in_one_answer_are_no_hang(watch: Watch) -> None:

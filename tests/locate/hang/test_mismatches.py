@@ -101,6 +101,18 @@ def test_a_rank_that_has_not_come_as_far_is_late_and_called_nothing_else(late: R
 FAILED = RankEnd(NOW + 0.2, 0.0, exit_code=1, exception="RuntimeError", others_failed=True)
 
 
+@pytest.mark.parametrize("end", [RankEnd(NOW, 0.05, signal="SIGABRT"), RankEnd(NOW + 0.9, 1.0)])
+def test_a_rank_that_gloo_aborts_is_told_of_with_what_it_called(end: RankEnd) -> None:
+    """The last, where no status was seen: the others' errors say that one is gone, so it was before them."""
+    gone = rank(("all_reduce", "dp:0-2", 41), state="died", end=end)
+    others = [rank(torch=(46, 45), state="died", end=FAILED) for _ in range(2)]
+    location = locate(timings([others[0], gone, others[1]]))
+    (culprit,) = location.culprits
+    assert culprit.ranks == (1,)
+    said = "rank 1 called all_reduce of dp:0-2, where ranks 0 and 2 called a collective of the world that C++ made"
+    assert any(line.startswith(said) for line in culprit.evidence), culprit.evidence
+
+
 def recorded(last: Sequence[Sequence[tuple[str, int]]], dead: Sequence[int] = ()) -> JobTimings:
     """Recordings of ranks that called one all_reduce in each of twenty steps, and in the one after them what is in
     `last`: operation and bytes. They died in it, those in `dead` by SIGABRT and first."""
@@ -156,3 +168,21 @@ def test_a_rank_that_called_less_or_the_same_in_another_order_called_nothing_els
     others = [[GRADIENTS, ("all_reduce", 4)]] if len(odd) > 1 else [[GRADIENTS]]
     location = locate(recorded([*others, odd, *others], [1]))
     assert "mismatch" not in {note.kind for note in location.notes}
+
+
+@pytest.mark.parametrize("end", [FAILED, RankEnd(NOW + 0.1, 0.05, signal="SIGKILL")])
+def test_where_two_ranks_stand_in_different_calls_neither_is_accused(end: RankEnd) -> None:
+    """Gloo aborts either side, and mpirun kills the other at once."""
+    aborted = rank(("all_reduce", "dp:0-1", 41), state="died", end=RankEnd(NOW, 0.05, signal="SIGABRT"))
+    other = rank(torch=(46, 45), state="died", end=end)
+    found = locate(timings([aborted, other]))
+    assert found.culprits == () and found.verdict is Verdict.FAIL
+    (note,) = [note for note in found.notes if note.kind == "mismatch"]
+    assert note.ranks == (0, 1) and "gloo aborts a rank (SIGABRT)" in note.text
+
+
+def test_of_several_the_few_took_another_way_whomever_gloo_aborts() -> None:
+    aborted = rank(("all_reduce", "dp:0-2", 41), state="died", end=RankEnd(NOW, 0.05, signal="SIGABRT"))
+    same = rank(("all_reduce", "dp:0-2", 41), state="died", end=FAILED)
+    odd = rank(torch=(46, 45), state="died", end=FAILED)
+    assert [culprit.ranks for culprit in locate(timings([aborted, odd, same])).culprits] == [(1,)]

@@ -81,7 +81,7 @@ def test_a_partner_that_has_not_come_is_noted_at_once_and_called_hung_after_minu
 def test_both_ends_are_named_in_the_words_of_each_side() -> None:
     notes = [note.text for note in find_hung(RECEIVES, stage({("send", 0): 8})).notes]
     assert notes == [
-        "rank 1 on n0: it has not arrived at send of pp:0-3 to rank 0, number 9; it is in step 8, in forward; others "
+        "rank 1 on n0: it has not arrived at send of pp:0-3 to rank 0, number 9; it is in forward of step 8; others "
         "have waited for 200 s",
         "rank 0 waits in recv of pp:0-3 from rank 1, number 9, for 200 s",
     ]
@@ -118,6 +118,22 @@ def test_a_chain_goes_on_through_a_stage_that_waits_for_less_long_so_far() -> No
 
     assert late(found(3.0)) == late(found(30.0)) == [2]
     assert late(found(0.1)) == [1]  # rank 1 does not wait yet
+
+
+@pytest.mark.parametrize("last", [("send", 2), ("recv", 1)])
+def test_a_batch_waits_for_the_message_whose_partner_is_missing(last: tuple[str, int]) -> None:
+    """The live word is the last message of the batch, whichever that is."""
+    batch = stage({("recv", 1): 5, ("send", 2): 5}, last)
+    assert batch.beat is not None
+    lanes = tuple(structs.replace(lane, done=4) for lane in batch.beat.lanes)
+    batch = batch._replace(beat=structs.replace(batch.beat, lanes=lanes))
+    found = find_hung(batch, stage({("send", 0): 4}), stage({("recv", 0): 5}))
+    assert late(found) == [1] and "send of pp:0-3 to rank 0, number 5" in found.notes[0].text
+    assert "rank 0 waits in recv of pp:0-3 from rank 1, number 5" in found.notes[1].text
+    assert unknown(find_hung(batch, stage({("send", 0): 5}), stage({("recv", 0): 5})))
+    assert unknown(
+        find_hung(batch, stage({("send", 0): 2}), stage({("recv", 0): 5}))
+    )  # counts that contradict each other
 
 
 def test_a_stopped_partner_is_hung_at_once() -> None:

@@ -65,6 +65,22 @@ def test_how_far_hosts_have_launched_ahead_accuses_nobody(tmp_path: Path) -> Non
     assert unfinished.ranks == (0, 1, 2, 3) and "to which all came" in unfinished.text
 
 
+def test_of_two_operations_that_do_not_end_the_rank_that_is_in_both(tmp_path: Path) -> None:
+    """Gradients are reduced beside the backward pass. Rank 1's device stopped in both; ranks 2 and 3 went on after they
+    had begun the same, so that the one does not wait for the other."""
+    dumps = {}
+    for rank in range(4):
+        tensor, data = TENSOR[rank // 2], DATA[rank % 2]
+        of_rank_1 = rank % 2 == 1
+        entries = [entry(tensor, "all_reduce", 1)]
+        entries.append(entry(data, "_reduce_scatter_base", 1, "scheduled" if of_rank_1 else "completed"))
+        entries.append(entry(tensor, "all_reduce", 2, "scheduled" if rank < 2 else "completed"))
+        dumps[rank] = dump(groups_of(rank), [*entries, *ahead(tensor, 3, 4)])
+    location = judged(tmp_path / "d", dumps)
+    assert [culprit.ranks for culprit in location.culprits] == [(1,)]
+    assert location.culprits[0].evidence[2].startswith("it alone is in all 2 operations")
+
+
 def test_where_nothing_tells_which_of_a_group_the_group_is_named(tmp_path: Path) -> None:
     dumps = {}
     for rank in range(4):

@@ -24,7 +24,7 @@ from laggard.kit.constants import OPS
 from laggard.kit.majority import grouped
 from laggard.kit.words import ranks_text, seconds_text
 from laggard.locate.collectives import NEEDS_ALL
-from laggard.locate.hang.different_calls import DifferentCalls, different_calls
+from laggard.locate.hang.different_calls import DifferentCalls, beside_abort, different_calls
 from laggard.locate.hang.hangs import HUNG_STEPS, MAY_TAKE_LONG, hung_before_the_end, left_early
 from laggard.locate.hang.unfinished import finished_by_all, unfinished_operations
 from laggard.locate.hang.wait_graph import (
@@ -33,8 +33,8 @@ from laggard.locate.hang.wait_graph import (
     culprit_at,
     least_seconds,
     next_step,
-    place_text,
     silence,
+    stood_text,
 )
 from laggard.locate.job_timings import JobTimings, LastBeat, RankState
 from laggard.locate.medians import middle
@@ -66,7 +66,7 @@ class Why(enum.IntEnum):
 
 class Death(NamedTuple):
     """A rank's death between `earliest` and `latest`, Unix time. `last`: where it stood then, as it said itself, where
-    it has no end. `silence`: the seconds without a word that no wait explains."""
+    it has no end. `stood`: it stood there long before the others ended."""
 
     column: int
     node: str | None
@@ -75,7 +75,7 @@ class Death(NamedTuple):
     why: Why
     end: RankEnd | None
     last: LastBeat | None = None
-    silence: float = 0.0
+    stood: bool = False
 
     @property
     def victim(self) -> bool:
@@ -91,43 +91,20 @@ class Death(NamedTuple):
         """The time after its last step at which it still said where it stood."""
         return self.last.quiet_seconds if self.last else 0.0
 
-    @property
-    def waited_long(self) -> bool:
-        return self.last is not None and self.last.in_flight is not None and self.quiet_seconds > self.silence
-
-    @property
-    def stood_seconds(self) -> float:
-        """The time for which it stood where it said last; 0.0 where one rank may have worked alone."""
-        if self.last and self.last.in_flight:
-            return self.last.in_flight.seconds
-        return self.last.quiet_seconds if self.last and self.last.phase not in MAY_TAKE_LONG else 0.0
-
     def precedes(self, other: Death, allowed_seconds: float = 0.0) -> bool:
-        """Whether the clocks tell that it was before the other, by more than they may differ and `allowed_seconds`.
-        Where neither has an end, the steps of the job do, which are finished together: this one fell silent."""
-        if self.last and other.last:
-            return other.quiet_seconds - self.quiet_seconds > self.silence
+        """Whether the clocks tell that it was before the other, by more than they may differ and `allowed_seconds`."""
         skew = 0.0 if self.node == other.node else CLOCK_SKEW_SECONDS
         return other.earliest > self.latest + skew + allowed_seconds
 
-    def explains(self, other: Death) -> bool:
-        """Whether the other died of this one. A victim is after its cause, though that may be told of later. Who said
-        for as long as the other that it stood outside of collectives was only the last to come."""
-        if self.end is not None and not self.victim and other.waited_long:
-            return True
-        allowed = SAME_FAILURE_SECONDS if self.victim != other.victim else 0.0
-        is_cause = self.why < other.why and not (self.quiet_seconds and other.last)
-        return self.precedes(other, allowed) or (is_cause and not other.precedes(self, allowed))
 
-
-def _death(timings: JobTimings, column: int, least: float) -> Death:
+def _death(timings: JobTimings, column: int) -> Death:
     state, node = timings.states[column], timings.nodes[column]
     end, gone = state.end, Why.WAITED if state.in_flight is not None else Why.KILLED
     if end is None:
         # One that told of another's end at the very time of that end outlived it.
         earliest = -math.inf if state.alive_at is None else math.nextafter(state.alive_at, math.inf)
         last = timings.last_beats[column] if timings.last_beats else None
-        return Death(column, node, earliest, math.inf, gone, None, last, silence(last.beat) + least if last else 0.0)
+        return Death(column, node, earliest, math.inf, gone, None, last)
     if end.signal == "SIGTERM" or (end.others_failed and not end.cause):
         why = Why.FOR_OTHERS
     elif end.cause or end.exception or end.exit_code or end.signal not in ("", "SIGKILL"):
@@ -144,49 +121,84 @@ def dead_ranks(timings: JobTimings) -> PartialVerdict:
 
 
 class _Deaths:
-    """The deaths of a job, in their order. `first`: those that no other explains. `stuck`: whether these stood still
-    for long, and all others ended since their collectives had failed, by a timeout say: the job hung before somebody
-    killed those, as in the driver of a GPU that has stopped. `down`: of each machine that went down, its ranks, which
-    died as one; where all machines of the job did, it was none of them."""
+    """The deaths of a job, in their order, and the `first`, which no other explains. Where no end is recorded, the
+    order is by what ranks said last: steps of one job are finished together, so that for how long each could say that
+    it finished none tells who outlived whom."""
 
     def __init__(self, timings: JobTimings) -> None:
         self.timings = timings
         known = timings.step_seconds[np.isfinite(timings.step_seconds)]
         self.step_seconds = middle(known) if len(known) else None
-        least = least_seconds(self.step_seconds)
-        found = (_death(timings, column, least) for column, state in enumerate(timings.states) if state.state == "died")
+        found = (_death(timings, column) for column, state in enumerate(timings.states) if state.state == "died")
         self.deaths = sorted(found, key=lambda death: death.latest)
+        outside = (each for each in self.deaths if each.last and not (each.victim or each.last.in_flight))
+        self._outside_until = max((each.quiet_seconds for each in outside), default=0.0)
         everywhere = _strongest(self.deaths)
-        machines = grouped(self.deaths, lambda death: death.node)
-        here = {node: _strongest(its) for node, its in machines.items()}
+        here = {node: _strongest(its) for node, its in grouped(self.deaths, lambda death: death.node).items()}
         self.first = [
-            death for death in self.deaths if not any(one.explains(death) for one in (*everywhere, *here[death.node]))
+            death
+            for death in self.deaths
+            if not any(self._explains(one, death) for one in (*everywhere, *here[death.node]))
         ]
-        self._first = frozenset(death.column for death in self.first)
-        sizes = Counter(timings.nodes)
-        down = {node: its for node, its in machines.items() if len(its) == sizes[node] > 1 and _died_as_one(its)}
-        self.down = {} if None in down or down.keys() == {*timings.nodes} else down
-        others = {death.why for death in self.deaths if death.column not in self._first}
-        long = HUNG_STEPS * (self.step_seconds or 0.0)
-        self.stuck = others == {Why.FOR_OTHERS} and all(
-            death.stood_seconds > max(long, death.silence) for death in self.first
-        )
+
+    def _explains(self, one: Death, other: Death) -> bool:
+        """Whether `one` explains that the other died. A victim is after its cause, though that may be told of later."""
+        if one.last and other.last:
+            return self._is_silent_before(one, one.last, other)
+        if one.end is not None and not one.victim and self._waited_long(other):
+            return True
+        allowed = SAME_FAILURE_SECONDS if one.victim != other.victim else 0.0
+        return one.precedes(other, allowed) or (one.why < other.why and not other.precedes(one, allowed))
+
+    def _is_silent_before(self, one: Death, last: LastBeat, other: Death) -> bool:
+        """Whether a rank said nothing more, `last` before, when the other still did. Who waited in a collective waited
+        for who did not, unless that one said as late where it stood: then it was only the last to come. Else one that
+        went on to say that it was in no collective tells of a silence; where all waited, hung_before_the_end() does."""
+        after = other.quiet_seconds - one.quiet_seconds
+        if one.why < other.why:
+            return not one.quiet_seconds or after > last.beat.interval_seconds
+        return after > 0.0 and self._outside_until - one.quiet_seconds > self._silence(last)
+
+    def _waited_long(self, death: Death) -> bool:
+        last = death.last if self.step_seconds is not None else None
+        return last is not None and last.in_flight is not None and last.quiet_seconds > self._silence(last)
+
+    def _silence(self, last: LastBeat) -> float:
+        """The seconds without a word that no wait explains."""
+        return silence(last.beat) + least_seconds(self.step_seconds)
 
     def verdict(self) -> PartialVerdict:
-        if not self.deaths:
+        if not self.deaths or self._hung_before():
             return NOTHING_FOUND
-        if self._hung_before():
-            return PartialVerdict(notes=self._ended_notes() if self._are_all else ())
-        if left := self._left_before():
+        left = self._left_before()
+        if left:
             found = left_early(self.timings, left, self._notes())
             return found if found.culprits else PartialVerdict(self._culprits(self.first), found.notes)
         elsewhere = self._elsewhere()
         if elsewhere is not None:
             return PartialVerdict(notes=elsewhere)
-        different = different_calls(self.timings)
+        different = self._called_differently()
         if different is not None:
             return PartialVerdict(self._culprits(self._called_otherwise(different)), (different.note(), *self._notes()))
+        self._tell_stuck()
         return PartialVerdict(self._culprits(self.first), self._notes())
+
+    def _tell_stuck(self) -> None:
+        """Tells of the first deaths that they stood long, if all of these ranks did, where none works alone for as
+        long, and all others ended since their collectives had failed, by a timeout say. One that is stuck in the driver
+        of a GPU that has stopped does not: the job hung long before somebody killed it."""
+        others = [death for death in self.deaths if death not in self.first]
+        told = others and all(death.why == Why.FOR_OTHERS for death in others)
+        if told and all(map(self._stood_long, self.first)):
+            self.first = [death._replace(stood=True) for death in self.first]
+            self.deaths = [*self.first, *others]
+
+    def _stood_long(self, death: Death) -> bool:
+        last = death.last
+        if last is None or (last.in_flight is None and last.phase in MAY_TAKE_LONG):
+            return False
+        seconds = last.in_flight.seconds if last.in_flight else last.quiet_seconds
+        return seconds > max(HUNG_STEPS * (self.step_seconds or 0.0), silence(last.beat))
 
     def _elsewhere(self) -> tuple[Note, ...] | None:
         """The notes where all deaths are explained by what is none of them: somebody ended the whole job, it was over,
@@ -211,44 +223,49 @@ class _Deaths:
         return None
 
     def _hung_before(self) -> bool:
-        """Whether all that did not finish were killed after some of them had long waited for others:
-        hung_before_the_end() tells for whom. What goes down, as a machine, has not waited before."""
-        is_over = {state.state for state in self.timings.states} <= {"died", "finished"}
-        waited = any(death.waited_long for death in self.deaths)
-        if not is_over or not waited or any(death.end for death in self.deaths):
+        """Whether the other ranks finished, and all of these were killed after some of them had long waited for
+        another: hung_before_the_end() tells for whom. What goes down, as a machine, has not waited before."""
+        others = [state.state for state in self.timings.states if state.state != "died"]
+        if not others or any(state != "finished" for state in others) or any(death.end for death in self.deaths):
             return False
-        return bool(hung_before_the_end(self.timings, self.step_seconds).culprits)
+        waited = [death.last for death in self.deaths if death.last and death.last.in_flight]
+        if not any(last.quiet_seconds > silence(last.beat) for last in waited):
+            return False
+        return hung_before_the_end(self.timings, self.step_seconds) != NOTHING_FOUND
 
     def _left_before(self) -> tuple[Departure, ...]:
         """The ranks that left with status 0 before any died, where that explains the first deaths: each of these ranks
         had gone on to a collective that those never came to, and died as ranks do then."""
-        timings, earliest = self.timings, self.deaths[0]
-        before = []
-        for each in Arrivals(_as_last_said(timings)).departures({death.column for death in self.deaths}):
-            end, is_here = timings.states[each.column].end, timings.nodes[each.column] == earliest.node
-            skew = 0.0 if is_here else CLOCK_SKEW_SECONDS
-            if end is not None and end.at_seconds - end.uncertain_seconds <= earliest.latest + skew:
-                before.append(each)
+        found = Arrivals(_as_last_said(self.timings)).departures({death.column for death in self.deaths})
+        before = tuple(each for each in found if self._ended_before(each.column, self.deaths[0]))
         explained = frozenset().union(*(each.waiting for each in before))
-        return tuple(before) if not self._caused and self._first <= explained else ()
+        return before if not self._caused and {death.column for death in self.first} <= explained else ()
 
-    @property
-    def _are_all(self) -> bool:
-        return len(self.deaths) == len(self.timings.states)
+    def _ended_before(self, column: int, death: Death) -> bool:
+        end = self.timings.states[column].end
+        allowance = 0.0 if self.timings.nodes[column] == death.node else CLOCK_SKEW_SECONDS
+        return end is not None and end.at_seconds - end.uncertain_seconds <= death.latest + allowance
 
     @property
     def _caused(self) -> bool:
         """Whether the kernel tells why one of the first died."""
         return any(death.end and death.end.cause for death in self.first)
 
+    def _called_differently(self) -> DifferentCalls | None:
+        """The different calls that ranks died of: as recordings have them, else as gloo aborted one of the first and
+        the others ended after it."""
+        found = different_calls(self.timings)
+        if found is not None or any(death.why == Why.BY_ITSELF for death in self.deaths if death not in self.first):
+            return found
+        return next(filter(None, (beside_abort(self.timings, death.column) for death in self.first)), None)
+
     def _called_otherwise(self, different: DifferentCalls) -> list[Death]:
         """The deaths of the ranks that called what fewer called, where that is why the first ones died: gloo aborts
         either side of calls that do not match. None where it is not known which side took another way. Else the
         first."""
-        rank_of = self.timings.ranks.tolist()
-        if self._caused or not {rank_of[column] for column in self._first} <= {*different.ranks}:
+        if self._caused or not {int(self.timings.ranks[death.column]) for death in self.first} <= set(different.ranks):
             return self.first
-        odd = [death for death in self.deaths if rank_of[death.column] in different.few]
+        odd = [death for death in self.deaths if int(self.timings.ranks[death.column]) in different.few]
         return odd if odd or not different.few else self.first
 
     def _whole_job_ended(self) -> bool:
@@ -256,7 +273,7 @@ class _Deaths:
         all but the first, and signals tell no order of their own."""
         ways = {death.way for death in self.deaths}
         explained = any(death.end and (death.end.cause or death.end.exception) for death in self.deaths)
-        if not self._are_all or len(self.deaths) < 2 or len(ways) > 1 or explained:
+        if not len(self.deaths) == len(self.timings.states) > 1 or len(ways) > 1 or explained:
             return False
         return len(self.first) == len(self.deaths) or ways == {_BY_SIGTERM}
 
@@ -276,60 +293,77 @@ class _Deaths:
         unfinished = np.isnan(collectives.end) & (collectives.step > last)
         return not {*collectives.column[unfinished].tolist()} <= {death.column for death in self.deaths}
 
+    def _by_machine(self, first: Sequence[Death]) -> Iterator[tuple[Death, ...]]:
+        """Each of the first deaths by itself, but one of each machine all ranks of which died in the same way and as
+        early, with these: then the machine went down, and not one rank after the other. Where all machines of the job
+        did, it was none of them."""
+        sizes = Counter(self.timings.nodes)
+        machines = grouped((death for death in self.deaths if death.node is not None), lambda death: death.node)
+        down = {node: its for node, its in machines.items() if len(its) == sizes[node] > 1 and _died_as_one(its)}
+        if down.keys() == {*self.timings.nodes}:
+            down = {}
+        told = set()
+        for death in first:
+            if death.node not in down:
+                yield (death,)
+            elif death.node not in told:
+                told.add(death.node)
+                yield tuple(down[death.node])
+
     def _culprits(self, first: Sequence[Death]) -> tuple[Culprit, ...]:
-        """Each of the first deaths, with all ranks of its machine where that went down."""
-        together = dict.fromkeys(tuple(self.down.get(death.node, (death,))) for death in first)
-        return tuple(self._culprit(each, first) for each in [*together][:_MAX_NOTES])
+        together = list(self._by_machine(first))[:_MAX_NOTES]
+        return tuple(self._culprit(each, first) for each in together)
 
     def _culprit(self, together: Sequence[Death], first: Sequence[Death]) -> Culprit:
         """The rank of a death; where its machine went down, all of its ranks together. Less sure where several may have
         been the first, and where the rank died as victims do, or was not seen to be stuck. Our own choice."""
         death, timings = together[0], self.timings
-        state, stuck = timings.states[death.column], death.last if self._is_stuck(death) else None
+        state = timings.states[death.column]
         rivals = [each for each in first if each not in together[1:]]
-        sure = 0.5 if death.victim else 0.7 if stuck else 0.95
+        later = [each for each in self.deaths if each not in first and each not in together]
+        sure = 0.5 if death.victim else 0.7 if death.stood else 0.95
+        waiting = (column for column, other in enumerate(timings.states) if other.state != "finished")
         return culprit_at(
             timings,
             [each.column for each in together],
-            stuck or state,
-            (column for column, other in enumerate(timings.states) if other.state != "finished"),
-            kind="hung" if state.doubted or stuck else "dead",
-            silent=state.doubted and not stuck,
-            device_stopped=stuck is not None and stuck.in_flight is not None,
+            death.last if death.stood else state,
+            waiting,
+            kind="hung" if state.doubted or death.stood else "dead",
+            silent=state.doubted and not death.stood,
+            device_stopped=death.stood and death.last is not None and death.last.in_flight is not None,
             confidence=round(sure / math.sqrt(len(rivals)), 2),
-            evidence=tuple(self._evidence(together, first, rivals)),
+            evidence=tuple(self._evidence(together, rivals, later)),
             end=state.end,
         )
 
-    def _evidence(self, together: Sequence[Death], first: Sequence[Death], rivals: Sequence[Death]) -> Iterator[str]:
-        death, end = together[0], together[0].end
+    def _evidence(self, together: Sequence[Death], rivals: Sequence[Death], later: Sequence[Death]) -> Iterator[str]:
+        death = together[0]
         if len(together) > 1:
             yield f"all {len(together)} ranks of the machine died in the same way at the same time"
-        if end:
-            yield f"it ended at {time_text(end)} by its node's clock"
-        if self._is_stuck(death):
+        if death.end:
+            yield f"it ended at {time_text(death.end)} by its node's clock"
+        if death.stood and death.last:
             others = "the others' processes ended when their collectives failed, and this one did not"
-            yield f"it stood {self._place_text(death)}, as it said last; {others}"
+            yield f"it stood {stood_text(death.last)}, as it said last; {others}"
         else:
             yield f"it was {self._place_text(death)}"
-        if end and end.kernel:
-            yield f"the kernel: {end.kernel}"
+        if death.end and death.end.kernel:
+            yield f"the kernel: {death.end.kernel}"
         if len(rivals) > 1:
             yield f"{self._ranks(rivals)} ended too close together for their clocks: each may have been the first"
-        later = [each for each in self.deaths if each not in first and each not in together]
         if later and later[0].latest < math.inf:
             yield f"{self._ranks(later)} ended after it"
+        if aborted := beside_abort(self.timings, death.column):
+            yield aborted.text
         if death.victim:
             yield "ranks end so when another is gone: the cause may be elsewhere"
-
-    def _is_stuck(self, death: Death) -> bool:
-        return self.stuck and death.column in self._first
 
     def _notes(self) -> tuple[Note, ...]:
         """A note for each kind of death, in their order: a thousand ranks that are killed at once are told of once."""
         since = (self.first or self.deaths)[0].latest
-        ordered = sorted(self.deaths, key=lambda each: each.column not in self._first)
-        alike = grouped(ordered, lambda each: self._told(each, each.latest - since))
+        first = {death.column for death in self.first}
+        ordered = [*self.first, *(death for death in self.deaths if death.column not in first)]
+        alike = grouped(ordered, lambda each: self._told(each, 0.0 if each.column in first else each.latest - since))
         return tuple(self._note(told, those) for told, those in list(alike.items())[:_MAX_NOTES])
 
     def _note(self, told: str, deaths: Sequence[Death]) -> Note:
@@ -340,13 +374,12 @@ class _Deaths:
         return Note("rank_died", f"{ranks_text(ranks)}{where} {told}", ranks[:MAX_NAMED_RANKS], node)
 
     def _told(self, death: Death, after: float = 0.0) -> str:
-        place, after = self._place_text(death), 0.0 if death.column in self._first else after
-        if self._is_stuck(death):
-            return f"recorded no end, and stood {place}"
+        if death.stood and death.last:
+            return f"recorded no end, and stood {stood_text(death.last)}"
         if self.timings.states[death.column].doubted:
-            return f"recorded nothing more {place}, and no end: stopped or killed"
+            return f"recorded nothing more {self._place_text(death)}, and no end: stopped or killed"
         when = f", {seconds_text(after)} after the first" if 0.0 < round(after, 3) < math.inf else ""
-        return f"died {place}{when}: {end_text(death.end)}"
+        return f"died {self._place_text(death)}{when}: {end_text(death.end)}"
 
     def _over_note(self, death: Death, alive: int) -> Note:
         """The note on a rank without an end, though the job went on to its own."""
@@ -376,10 +409,10 @@ class _Deaths:
         tenth of a second of a process that did not end by itself."""
         state: RankState = self.timings.states[death.column]
         ended_by_itself = death.end is not None and bool(death.end.exit_code or death.end.exception)
-        step = f"{next_step(state)}{'' if self.timings.live or ended_by_itself else ' or later'}"
-        if death.last and self._is_stuck(death):
-            return place_text(death.last, step, death.stood_seconds)
-        return place_text(state, step)
+        step = f"in step {next_step(state)}{'' if self.timings.live or ended_by_itself else ' or later'}"
+        if state.in_flight:
+            return f"{step}, in {state.in_flight.op} of {state.in_flight.group}"
+        return f"{step}, in {state.phase}" if state.phase else step
 
 
 def _strongest(deaths: Sequence[Death]) -> set[Death]:

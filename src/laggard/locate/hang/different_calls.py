@@ -4,7 +4,7 @@ A group's collectives match by their order, so that none of these can finish. Ca
 these count all collectives of a group, as in dumps; else by what ranks called in the step that none of them finished:
 what they called before did match. Only ranks each of which called something that the other did not have taken different
 ways: one that called less may be late, and times tell the order of what C++ called only roughly. Of ranks that stand
-still rows tell what they stand in.
+still, or died standing, rows tell what they stood in.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from laggard.kit.constants import OPS
 from laggard.kit.majority import grouped
 from laggard.kit.words import ranks_text
 from laggard.locate.collectives import Collectives
-from laggard.locate.hang.wait_graph import COUNTERPART, Standing
-from laggard.locate.job_timings import JobTimings
+from laggard.locate.hang.wait_graph import COUNTERPART, MADE_BY_CPP, THE_WORLD, Standing, flight_text, stands_in
+from laggard.locate.job_timings import JobTimings, RankState
 from laggard.locate.partial_verdict import NOTHING_FOUND, PartialVerdict
 from laggard.model import MAX_NAMED_RANKS, Note
 
@@ -135,6 +135,7 @@ def _last_calls(timings: JobTimings, collectives: Collectives) -> dict[str, dict
     known &= np.isfinite(collectives.end) | (collectives.size > 0) | ~np.isin(collectives.op, tuple(SAME_SIZE))
     # Who finished less did not come as far, or was killed and its last calls are lost.
     known &= (last == last.max(initial=-1))[collectives.column]
+    known &= collectives.start >= _ends_of_last_steps(timings)[collectives.column]  # an asynchronous one that was made
     rows = np.flatnonzero(known & (collectives.step > last[collectives.column]))  # before is written last, unfinished
     found: dict[str, dict[int, list[_Call]]] = {}
     for row in rows[np.argsort(collectives.start[rows], kind="stable")].tolist():
@@ -142,6 +143,15 @@ def _last_calls(timings: JobTimings, collectives: Collectives) -> dict[str, dict
         rank = int(timings.ranks[collectives.column[row]])
         found.setdefault(members, {}).setdefault(rank, []).append(_call(collectives, row))
     return found
+
+
+def _ends_of_last_steps(timings: JobTimings) -> NDArray[np.float64]:
+    """[R]: when each rank finished its last step, on the clock of its collectives; -inf where it finished none."""
+    if timings.step_starts is None or not len(timings.steps):
+        return np.full(len(timings.ranks), -np.inf)
+    ends = timings.step_starts + timings.step_seconds
+    last: NDArray[np.float64] = np.where(np.isfinite(ends), ends, -np.inf).max(axis=0)
+    return last
 
 
 def _call(collectives: Collectives, row: int) -> _Call:
@@ -170,3 +180,28 @@ def standing_differently(timings: JobTimings, standings: Sequence[Standing]) -> 
         return None
     by_call = {call: [int(timings.ranks[each.rank]) for each in same] for call, same in calls.items()}
     return DifferentCalls.of(by_call, "these").note()
+
+
+def beside_abort(timings: JobTimings, column: int) -> DifferentCalls | None:
+    """What ranks stood in when gloo aborted this one (SIGABRT) in a collective: it aborts either side of calls that do
+    not match. The same of one of whose end nothing is known, where others stood in something else. None of others."""
+    flight, end = timings.states[column].in_flight, timings.states[column].end
+    if flight is None or end is None or end.cause or end.exit_code or end.exception:
+        return None
+    ranks = timings.ranks.tolist()
+    stood = grouped(zip(ranks, map(_stood_in, timings.states), strict=True), lambda each: each[1])
+    calls = {call: [rank for rank, _ in same] for call, same in stood.items() if call}
+    if len(calls) > 1 and end.signal in ("", "SIGABRT"):
+        found = DifferentCalls.of(calls, "these")
+        return found._replace(text=f"{found.text}; gloo aborts a rank (SIGABRT) for it")
+    text = f"gloo aborts a rank (SIGABRT) in {flight_text(flight)} where the calls of ranks do not match"
+    return DifferentCalls((), tuple(ranks), text) if end.signal == "SIGABRT" else None
+
+
+def _stood_in(state: RankState) -> str:
+    """The collective that the rank was in last, for people: by its hook, else by torch's Flight Recorder. Empty: not
+    known."""
+    if state.in_flight:
+        return flight_text(state.in_flight)
+    groups = state.beat.groups if state.beat else ()
+    return MADE_BY_CPP if any(group.name == THE_WORLD and stands_in(group) for group in groups) else ""

@@ -41,9 +41,9 @@ from laggard.locate.hang.wait_graph import (
     is_silent,
     least_seconds,
     next_step,
-    place_text,
     ranks_of,
     silent_seconds,
+    where_text,
 )
 from laggard.locate.job_timings import WARM_UP_STEPS, JobTimings, LastBeat, RankState
 from laggard.locate.partial_verdict import NOTHING_FOUND, PartialVerdict
@@ -107,7 +107,7 @@ def stopped_to_the_end(timings: JobTimings) -> PartialVerdict:
     found = []
     for column in stopped[:MAX_NAMED_RANKS]:
         state = timings.states[column]
-        evidence = (seen, f"it is {_stands_text(state)}")
+        evidence = (seen, *where_text(state, next_step(state)))
         more = {"confidence": _STOPPED_CONFIDENCE, "evidence": evidence, "stopped": True}
         found.append(culprit_at(timings, [column], state, range(len(timings.states)), **more))
     return PartialVerdict(tuple(found))
@@ -143,8 +143,8 @@ def hung_ranks(
     roots = graph.roots or (silent if whole and len(silent) < len(states) else frozenset())
     if roots:
         return hang.at_roots(roots)
-    if behind := _behind_devices(timings, graph):
-        return hang.at(behind)
+    if behind := behind_devices(timings, graph):
+        return hang.at_devices(behind)
     return PartialVerdict(notes=tuple(hang.waiting_notes("; nobody is known to be missing")))
 
 
@@ -179,22 +179,22 @@ def _left_culprit(timings: JobTimings, left: Departure) -> Culprit:
     return culprit_at(timings, [left.column], state, others, **more)
 
 
-class _Found(NamedTuple):
-    """A rank (its column) that others wait for, by what is known of it; `device`: it is its GPU that they wait for."""
+class Behind(NamedTuple):
+    """A rank whose GPU is behind those of all others of its group: `text` says how.
 
-    column: int
-    wait: Standing | None
-    facts: tuple[str, ...]
-    device: bool = False
+    Hosts run ahead of their GPUs: a rank that waits for its GPU to complete a collective has entered later ones, too,
+    so that nobody lacks it. But who still waits for one that every other member has completed, and waits for the next,
+    has a GPU that has stopped: it gave the others its part, and does not come to the end itself. So has one that
+    completed what all have, and never began the next, where every other GPU did."""
+
+    wait: Standing
+    text: str
 
 
-def _behind_devices(timings: JobTimings, graph: WaitGraph) -> list[_Found]:
-    """The ranks whose GPUs are behind those of all others of a group. Hosts run ahead of their GPUs: a rank that waits
-    for its GPU to complete a collective has entered later ones, too, so that nobody lacks it. But who still waits for
-    one that every other member has completed, and waits for the next, has a GPU that has stopped: it gave the others
-    its part, and does not come to the end itself. So has one that never began the next, where every other GPU did.
-
-    Of groups of which every member that their name spans is seen to wait so."""
+def behind_devices(timings: JobTimings, graph: WaitGraph) -> tuple[Behind, ...]:
+    """The ranks that alone in their group wait for an earlier collective of a lane than all others, which wait for a
+    later one of it. Of groups of which every member that their name spans is seen to wait so. Else who is alone by what
+    GPUs have begun."""
     members = Members(timings)
     lanes = grouped(graph.standings.values(), lambda each: (each.operation, each.group))
     found = []
@@ -203,12 +203,12 @@ def _behind_devices(timings: JobTimings, graph: WaitGraph) -> list[_Found]:
         is_whole = members.of(group) <= {each.rank for each in waits} and group != THE_WORLD
         if alone is not None and is_whole and not operation.startswith(tuple(COUNTERPART)):
             wait, others = graph.standings[alone], _others(timings, waits, alone)
-            waits_for = f"it waits for {operation}, number {wait.number}, for {seconds_text(wait.seconds)}"
-            found.append(_Found(alone, wait, (f"{waits_for}; {others} completed it",), device=True))
-    return found or _not_begun(timings, graph, members)
+            waits_for = f"waits for {operation}, number {wait.number}, for {seconds_text(wait.seconds)}"
+            found.append(Behind(wait, f"{waits_for}; {others} completed it"))
+    return tuple(found) or _not_begun(timings, graph, members)
 
 
-def _not_begun(timings: JobTimings, graph: WaitGraph, members: Members) -> list[_Found]:
+def _not_begun(timings: JobTimings, graph: WaitGraph, members: Members) -> tuple[Behind, ...]:
     """The rank whose GPU alone has not begun the world's collective in which all others' stand, though all hosts have
     launched it; by torch's Flight Recorder. FSDP has two of them begun at once, of two streams. None where a rank may
     stand in a collective of another group, or in a message: whom it waits for may be elsewhere."""
@@ -220,16 +220,16 @@ def _not_begun(timings: JobTimings, graph: WaitGraph, members: Members) -> list[
     )
     alone = _alone({column: group.started for column, group in world.items()})
     if alone is None or is_elsewhere or len(world) < max(len(timings.states), timings.world_size):
-        return []
+        return ()
     own, newest = world[alone], max(group.started for group in world.values())
     launched = min(group.enqueued for group in world.values()) >= newest
     if own.started < 0 or not launched or any(group.completed != own.started for group in world.values()):
-        return []
+        return ()
     text = (
-        f"it has completed number {own.started} of the world's collectives, and its GPU has not begun the next, for "
+        f"has completed number {own.started} of the world's collectives, and its GPU has not begun the next, for "
         f"{seconds_text(own.seconds)}; those of {_others(timings, graph.standings.values(), alone)} have"
     )
-    return [_Found(alone, graph.standings[alone]._replace(seconds=own.seconds), (text,), device=True)]
+    return (Behind(graph.standings[alone]._replace(seconds=own.seconds), text),)
 
 
 def _alone(numbers: Mapping[int, int]) -> int | None:
@@ -253,42 +253,40 @@ class _Hang(NamedTuple):
     ended: bool
 
     def at_roots(self, roots: Iterable[int]) -> PartialVerdict:
-        waits = ((root, self.graph.wait_for(root)) for root in sorted(roots))
-        return self.at([_Found(root, wait, tuple(self._facts(root, wait))) for root, wait in waits])
+        culprits = (self._culprit(root) for root in sorted(roots))
+        notes = (*(self._root_note(root) for root in sorted(roots)), *self.waiting_notes())
+        return PartialVerdict(tuple(each for each in culprits if each is not None), notes)
 
-    def at(self, found: Sequence[_Found]) -> PartialVerdict:
-        """A note on each of these, and those that hang as culprits: the others may only be late."""
-        culprits = tuple(self._culprit(each) for each in found if self._is_hung(each))
-        return PartialVerdict(culprits, (*map(self._note, found), *self.waiting_notes()))
+    def at_devices(self, behind: Sequence[Behind]) -> PartialVerdict:
+        culprits = []
+        notes = []
+        for wait, text in behind:
+            state, rank = self.timings.states[wait.rank], int(self.timings.ranks[wait.rank])
+            node = self.timings.nodes[wait.rank]
+            notes.append(Note("not_completed", f"rank {rank} on {node} {text}", ranks=(rank,), node=node))
+            if wait.seconds > self._hung_after(state, wait):
+                at = {"phase": "collective", "group": wait.group, "confidence": _BEHIND_CONFIDENCE}
+                more = {"evidence": (text,), "device_stopped": True, **at}
+                culprits.append(culprit_at(self.timings, [wait.rank], state, self.graph.standings, **more))
+        return PartialVerdict(tuple(culprits), (*notes, *self.waiting_notes()))
 
-    def _culprit(self, found: _Found) -> Culprit:
-        timings, state, wait = self.timings, self.timings.states[found.column], found.wait
-        confidence = _BEHIND_CONFIDENCE if found.device else 0.8 if is_silent(state) else 0.6
-        more: dict[str, object] = {"phase": "collective"} if found.device else {}
-        if wait is not None and (found.device or state.in_flight is None):
-            more["group"] = wait.group
-        return culprit_at(
-            timings,
-            [found.column],
-            state,
-            sorted(self.graph.standings)[: MAX_NAMED_RANKS + 1],
-            confidence=_STOPPED_CONFIDENCE if state.stopped else confidence,
-            evidence=found.facts,
-            stopped=state.stopped,
-            silent=self._is_silent_to_the_end(found),
-            device_stopped=found.device,
-            **more,
-        )
-
-    def _is_silent_to_the_end(self, found: _Found) -> bool:
-        return self.ended and is_silent(self.timings.states[found.column]) and found.wait is not None
-
-    def _is_hung(self, found: _Found) -> bool:
-        state, wait = self.timings.states[found.column], found.wait
-        if state.stopped and (wait is not None or _stopped_for_long(state)):
-            return True
+    def _culprit(self, root: int) -> Culprit | None:
+        """The rank as a culprit; None while it may only be late."""
+        state, wait = self.timings.states[root], self.graph.wait_for(root)
+        at_once = state.stopped and (wait is not None or _stopped_for_long(state))
+        silent_to_the_end = self.ended and is_silent(state) and wait is not None
         waited = wait.seconds if wait else 0.0
-        return self._is_silent_to_the_end(found) or waited > self._hung_after(state, wait)
+        if not (at_once or silent_to_the_end) and waited <= self._hung_after(state, wait):
+            return None
+        more = {
+            "confidence": _STOPPED_CONFIDENCE if state.stopped else 0.8 if is_silent(state) else 0.6,
+            "evidence": tuple(self._facts(root, wait)),
+            "stopped": state.stopped,
+            "silent": silent_to_the_end,
+        }
+        if wait is not None and state.in_flight is None:
+            more["group"] = wait.group
+        return culprit_at(self.timings, [root], state, sorted(self.graph.standings)[: MAX_NAMED_RANKS + 1], **more)
 
     def _hung_after(self, state: RankState, wait: Standing | None) -> float:
         """The seconds for which others must have waited for the rank before it is called hung. Of a job that was ended
@@ -321,16 +319,16 @@ class _Hang(NamedTuple):
             yield f"its last sign of life is {silent} old: none of its threads gets to run"
         if wait and root in wait.awaited:
             yield f"it has not arrived at {wait.missed}, number {wait.number}"
-        yield f"it is {_stands_text(state)}"
+        yield from where_text(state, next_step(state))
         if wait:
             yield f"others have waited for {seconds_text(wait.seconds)}"
 
-    def _note(self, found: _Found) -> Note:
+    def _root_note(self, root: int) -> Note:
         """Names the rank that others wait for."""
-        rank, node = int(self.timings.ranks[found.column]), self.timings.nodes[found.column]
-        kind = "not_completed" if found.device else "not_arrived" if found.wait else "stopped"
-        text = f"rank {rank}{f' on {node}' if node else ''}: {'; '.join(found.facts)}"
-        return Note(kind, text, (rank,), node)
+        rank, node = int(self.timings.ranks[root]), self.timings.nodes[root]
+        wait = self.graph.wait_for(root)
+        text = f"rank {rank}{f' on {node}' if node else ''}: {'; '.join(self._facts(root, wait))}"
+        return Note("not_arrived" if wait else "stopped", text, (rank,), node)
 
     def waiting_notes(self, remark: str = "") -> Iterator[Note]:
         """One note for each collective, send or receive that ranks wait in; beyond _MAX_NOTES one note for all the
@@ -343,10 +341,6 @@ class _Hang(NamedTuple):
             seconds = seconds_text(max(wait.seconds for wait in same))
             text = f"{ranks_text(ranks)} {'waits' if len(ranks) == 1 else 'wait'} in {where} {seconds}{remark}"
             yield Note("waiting", text, ranks[:MAX_NAMED_RANKS])
-
-
-def _stands_text(state: RankState) -> str:
-    return place_text(state, next_step(state), state.in_flight.seconds if state.in_flight else 0.0)
 
 
 def _stopped_for_long(state: RankState) -> bool:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from msgspec import structs
 
 from laggard.kit.majority import grouped
-from laggard.kit.words import counted, listed, ranks_text, seconds_text
+from laggard.kit.words import counted, ranks_text, seconds_text
 from laggard.locate.explanation import explained
 from laggard.locate.hang.hangs import HUNG_LATE_SECONDS
 from laggard.locate.hang.wait_graph import ranks_in_cycles
@@ -27,14 +27,13 @@ STANDSTILL_SECONDS = 20.0
 """The time for which no count may have changed before anybody is named: at least two answers, whatever their
 interval."""
 
-_LOST = {
-    "stopped": ("its process is stopped, by a signal or a debugger, as the agent there sees", 0.9),
-    "gone": ("its process is gone, as the agent there sees", 0.9),
-    "dead": ("NCCL RAS considers its process dead: it has not reached it for 60 s", 0.7),
-}
-"""What is wrong with a process that does not answer, and the confidence that this is so, our own choice: the kernel
-knows, as the agent there sees, and where NCCL has not reached a process, the network can be the cause."""
+STOPPED_CONFIDENCE = 0.9
+"""The confidence that a process hangs which the kernel calls stopped."""
 
+GONE_CONFIDENCE = 0.9
+DEAD_CONFIDENCE = 0.7
+"""The confidence that a process is dead which NCCL calls so. NCCL calls a process dead that it has not reached for 60
+s: the network can be the cause."""
 CUT_OFF_CONFIDENCE = 0.4
 """The confidence where half of the ranks or more are missing: the network between the halves may be the cause."""
 
@@ -119,8 +118,8 @@ def no_timings(job: LaunchedJob, findings: Mapping[str, NodeFindings]) -> JobTim
 def locate_launches(job: LaunchedJob, findings: Mapping[str, NodeFindings]) -> Location:
     """The verdict. It is never ok: nothing tells slow ranks. `findings`: by node."""
     lost = _missing(job)
-    culprits = [_lost_culprit(job, kind, of) for (kind, _), of in sorted(lost.items()) if kind in _LOST]
-    notes = [_unresponsive_note(job, of) for (kind, _), of in lost.items() if kind not in _LOST]
+    culprits = [_missing_culprit(job, kind, of) for (kind, _), of in sorted(lost.items()) if kind != "unresponsive"]
+    notes = [_unresponsive_note(job, of) for (kind, _), of in lost.items() if kind == "unresponsive"]
     if all(it.kind != "dead" for it in culprits):
         behind, told = _ranks_behind(job)
         culprits, notes = [*culprits, *behind], [*notes, *told]
@@ -155,24 +154,27 @@ def _missing(job: LaunchedJob) -> dict[tuple[str, str], dict[Device, RasRank]]:
 
 
 def _missing_kind(rank: RasRank) -> str:
-    """One of _LOST, or unresponsive; empty where nothing is wrong with the process. What the agent sees of it goes
-    before what NCCL concludes."""
-    if rank.process == "gone":
-        return "gone"
+    """The state of the process: dead, stopped, unresponsive; empty where nothing is wrong with it. What the agent sees
+    of the process itself goes before what NCCL concludes."""
+    if rank.process == "gone" or (rank.dead and rank.process not in ("running", "stopped")):
+        return "dead"
     if rank.process == "stopped" and rank.readings > 1:
         return "stopped"
-    if rank.dead and not rank.process:
-        return "dead"
     return "unresponsive" if rank.unresponsive or rank.dead or rank.process == "stopped" else ""
 
 
-def _lost_culprit(job: LaunchedJob, kind: str, members: Members) -> Culprit:
-    others, stopped = job.others(members), kind == "stopped"
-    how, confidence = _LOST[kind]
-    is_cut_off = kind == "dead" and 2 * len(others) <= job.world.size
-    found = job.culprit(members, how, others, kind="hung" if stopped else "dead", stopped=stopped)
-    if not is_cut_off:
-        return structs.replace(found, confidence=confidence)
+def _missing_culprit(job: LaunchedJob, kind: str, members: Members) -> Culprit:
+    others = job.others(members)
+    if kind == "stopped":
+        how = "its process is stopped, by a signal or a debugger, as the agent there sees"
+        return job.culprit(members, how, others, confidence=STOPPED_CONFIDENCE, stopped=True)
+    if all(rank.process == "gone" for rank in members.values()):
+        how = "its process is gone, as the agent there sees"
+        return job.culprit(members, how, others, kind="dead", confidence=GONE_CONFIDENCE)
+    how = "NCCL RAS considers its process dead: it has not reached it for 60 s"
+    found = job.culprit(members, how, others, kind="dead", confidence=DEAD_CONFIDENCE)
+    if 2 * len(others) > job.world.size:
+        return found
     cut_off = "half of the ranks or more are not reached: the network between the two parts may be the cause"
     return structs.replace(found, confidence=CUT_OFF_CONFIDENCE, evidence=(*found.evidence, cut_off))
 
@@ -197,19 +199,18 @@ def _ranks_behind(job: LaunchedJob) -> tuple[list[Culprit], list[Note]]:
     waits = [wait for it in still if not _differing(it) and (wait := _wait(it))]
     named = {device for wait in waits for device in wait.waiting}
     culprits = []
-    waits_for: dict[Device, set[Device]] = {}
+    roots = False
     for wait in sorted(waits, key=lambda it: (-it.communicator.unchanged_seconds, it.communicator.size)):
-        for device in wait.waiting:
-            waits_for.setdefault(device, set()).update(wait.behind)
         late = [device for device, rank in wait.behind.items() if device not in named and _is_still(rank)]
         named.update(late)
-        for host, on_host in grouped(late, lambda device: device.host).items():
-            found = _hung_culprit(job, wait, {device: wait.behind[device] for device in on_host})
-            notes.append(job.note("not_arrived", on_host, f"{{}}: {found.evidence[0]}", host))
-            if found.stopped or wait.communicator.unchanged_seconds >= HUNG_LATE_SECONDS:
-                culprits.append(found)
-    roots = named - waits_for.keys()
-    circle = () if roots else ranks_in_cycles(waits_for)
+        for on_host in grouped(late, lambda device: device.host).values():
+            roots = True
+            members = {device: wait.behind[device] for device in on_host}
+            notes.append(_not_arrived_note(job, wait, members))
+            stopped = all(rank.process == "stopped" for rank in members.values())
+            if stopped or wait.communicator.unchanged_seconds >= HUNG_LATE_SECONDS:
+                culprits.append(_hung_culprit(job, wait, members, stopped))
+    circle = () if roots else ranks_in_cycles(_waits_for(waits))
     if circle:
         text = "{} wait for one another, a deadlock: each has yet to launch what another waits in"
         notes.insert(0, job.note("deadlock", circle, text))
@@ -231,7 +232,15 @@ def _wait(it: RasCommunicator) -> _Wait | None:
     return _Wait(it, behind, frozenset(counts) - behind.keys())
 
 
-def _hung_culprit(job: LaunchedJob, wait: _Wait, members: Members) -> Culprit:
+def _waits_for(waits: Sequence[_Wait]) -> dict[Device, set[Device]]:
+    found: dict[Device, set[Device]] = {}
+    for wait in waits:
+        for device in wait.waiting:
+            found.setdefault(device, set()).update(wait.behind)
+    return found
+
+
+def _hung_culprit(job: LaunchedJob, wait: _Wait, members: Members, stopped: bool) -> Culprit:
     it, own = wait.communicator, next(iter(members.values()))
     how = (
         f"NCCL RAS: launched {_launches_text(own.launches)} in {_name(it)}, where "
@@ -239,13 +248,21 @@ def _hung_culprit(job: LaunchedJob, wait: _Wait, members: Members) -> Culprit:
         f"{seconds_text(it.unchanged_seconds)} ({it.readings} answers)"
     )
     victims = job.others(wait.behind) if it.id == job.world.id else ()
-    stopped = all(rank.process == "stopped" for rank in members.values())
-    confidence = _LOST["stopped"][1] if stopped else HUNG_CONFIDENCE
+    confidence = STOPPED_CONFIDENCE if stopped else HUNG_CONFIDENCE
     found = job.culprit(members, how, victims, group=_name(it), stopped=stopped, confidence=confidence)
     if victims:
         return found
     inside = f"there it is {ranks_text(rank.rank for rank in members.values())} of {it.size}"
     return structs.replace(found, evidence=(how, inside, *found.evidence[1:]))
+
+
+def _not_arrived_note(job: LaunchedJob, wait: _Wait, members: Members) -> Note:
+    it, fewest = wait.communicator, _total(next(iter(members.values())).launches)
+    text = (
+        f"{{}} {'has' if len(members) == 1 else 'have'} launched {counted(fewest, 'collective')} of "
+        f"{_total(it.launches)} in {_name(it)}, as NCCL RAS has it for {seconds_text(it.unchanged_seconds)}"
+    )
+    return job.note("not_arrived", members, text, next(iter(members)).host)
 
 
 def _differing(it: RasCommunicator) -> list[RasRank]:
@@ -296,8 +313,9 @@ def _processes_text(members: Iterable[Device]) -> str:
     pids = sorted({device.pid for device in members if device.pid > 0})
     if not pids:
         return "NCCL RAS does not know its process"
-    gpus = sorted({device.gpu for device in members})
-    return f"pid {listed([*map(str, pids)], _MAX_PROCESSES)}, CUDA device {listed([*map(str, gpus)], _MAX_PROCESSES)}"
+    more = f" and {len(pids) - _MAX_PROCESSES} more" if len(pids) > _MAX_PROCESSES else ""
+    gpus = sorted({device.gpu for device in members})[:_MAX_PROCESSES]
+    return f"pid {', '.join(map(str, pids[:_MAX_PROCESSES]))}{more}, CUDA device {', '.join(map(str, gpus))}"
 
 
 def _launches_text(launches: Launches) -> str:

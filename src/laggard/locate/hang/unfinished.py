@@ -9,8 +9,11 @@ Followed from rank to rank, that ends at one of three places:
   several of them tell which it is;
 - a circle of ranks each of which never came to what another stands at: a deadlock.
 
-Dumps tell what devices have yet to finish of what hosts launched far ahead, and how far that is tells nothing. Who
-lacks what others could not have finished without it has an older dump than they, and then nobody is named.
+Dumps tell what devices have yet to finish of what hosts launched far ahead, and how far that is tells nothing. Where
+nothing tells what a device has begun, it may stand at what was launched later as well, as at the buckets of gradients
+that are reduced beside the backward pass: it does where another member of the earlier operation, that has not finished
+that one either, went on as far. Who lacks what others could not have finished without it has an older dump than they,
+and then nobody is named.
 
 A recording holds each collective that a rank entered; one that it never left has no end, and the rank came to it. To
 what another member finished all came, whatever is recorded of them: that needs every member. Each rank came to
@@ -20,7 +23,6 @@ something last and was killed in it, so that one to which all came is told of wh
 from __future__ import annotations
 
 import enum
-import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -74,28 +76,17 @@ SHARED_CONFIDENCE = 0.5
 _MAX_EVIDENCE = 4
 
 
-class Stands(enum.Enum):
-    """The ways in which a member stands to an operation."""
-
-    DONE = enum.auto()
-    CAME = enum.auto()  # its device stands at it, as far as anything tells
-    NOT_BEGUN = enum.auto()  # its device has nothing else to finish before, and has not begun it
-    BEHIND = enum.auto()  # it launched the operation, and its device has something else to finish before
-    NOT_LAUNCHED = enum.auto()
-    UNKNOWN = enum.auto()  # nothing tells
-
-
-Members = Mapping[Stands, frozenset[int]]
-"""The members of an operation by how they stand to it; each kind is there, if empty."""
-
-
 class _Stuck(NamedTuple):
-    """An operation that does not end for `ranks`. `late`: their devices have not begun it, with nothing else to finish,
-    and those of others have."""
+    """An operation, with its name, that does not end for `ranks`. `done`: the members for whom it ended; `unseen`:
+    those of whom nothing is known. `late`: the devices of `ranks` have not begun it, with nothing else to finish, and
+    those of `came` have."""
 
     operation: Operation
+    name: str
     ranks: frozenset[int]
-    members: Members
+    done: frozenset[int] = frozenset()
+    unseen: frozenset[int] = frozenset()
+    came: frozenset[int] = frozenset()
     late: bool = False
 
 
@@ -136,8 +127,9 @@ def _older_dumps(queues: DeviceQueues) -> Note | None:
     lacking: dict[int, tuple[int, Operation]] = {}
     for lane, (number, other) in sorted(newest.items()):
         for rank in queues.members(Operation(lane, number)):
-            own = queues.by_rank.get(rank)
-            if own and own.knows(lane) and min(own.last_numbers.get(lane, -1), own.heads.get(lane, number)) < number:
+            queue = queues.by_rank.get(rank, DeviceQueue(is_unknown=True))
+            lacks = queue.last_numbers.get(lane, -1) < number or queue.heads.get(lane, number) < number
+            if queue.knows(lane) and lacks:
                 lacking.setdefault(rank, (other, Operation(lane, number)))
     if not lacking:
         return None
@@ -154,55 +146,28 @@ class _Unfinished:
     """A job that stands still, and what each of its ranks stands at."""
 
     def __init__(self, timings: JobTimings, queues: DeviceQueues) -> None:
-        self._timings, self._queues, self._by_rank = timings, queues, queues.by_rank
-        self._found: dict[Operation, Members] = {}
+        self._timings, self._queues = timings, queues
+        self._by_rank = queues.by_rank
+        self._attendance = Attendance(queues)
         self._open = {rank for rank, queue in self._by_rank.items() if queue.open}
         self._of_devices = timings.queues is not None
-        still = {rank: queue.first for rank, queue in sorted(self._by_rank.items()) if queue.open and _still(queue)}
-        self._ops = {launched.operation: launched.op for first in still.values() for launched in first}
-        self._graph = WaitGraph(self._standing(rank, first) for rank, first in still.items())
-
-    def _members(self, operation: Operation) -> Members:
-        if operation not in self._found:  # thousands ask for the same
-            by_kind = grouped(self._queues.members(operation), lambda rank: self._stands(rank, operation))
-            self._found[operation] = {stands: frozenset(by_kind.get(stands, ())) for stands in Stands}
-        return self._found[operation]
-
-    def _stands(self, rank: int, operation: Operation) -> Stands:
-        queue = self._by_rank.get(rank)
-        if queue is None or not queue.knows(operation.lane):
-            return Stands.UNKNOWN
-        if operation.number > queue.last_numbers.get(operation.lane, -1):
-            return Stands.NOT_LAUNCHED
-        launched = queue.by_operation.get(operation)
-        if launched is None:
-            return Stands.DONE
-        if launched.begun:
-            return Stands.CAME
-        if launched not in queue.first:
-            return Stands.BEHIND
-        if launched.begun is False:
-            return Stands.NOT_BEGUN
-        return Stands.CAME if queue.ordered else Stands.UNKNOWN
+        still = {rank: self._by_rank[rank].first for rank in self._open if _still(self._by_rank[rank])}
+        self._first = {launched.operation: launched for rank in sorted(still) for launched in still[rank]}
+        self._graph = WaitGraph(self._standing(rank, still[rank]) for rank in sorted(still))
 
     def _standing(self, rank: int, first: Sequence[Launched]) -> Standing:
-        missing = [self._members(each.operation)[Stands.NOT_LAUNCHED] for each in first]
-        at = next((each for each, members in zip(first, missing, strict=True) if members), first[0]).operation
-        name, seconds = self._name(at), self._by_rank[rank].still_seconds or 0.0
-        return Standing(rank, name, name, self._group(at), at.number, seconds, missing[0].union(*missing[1:]))
-
-    def _name(self, operation: Operation) -> str:
-        return _name(self._queues, operation, self._ops[operation])
-
-    def _group(self, operation: Operation) -> str:
-        place = operation.lane.group
-        return self._queues.groups[place].name if place >= 0 else ""
+        missing = [self._attendance.of(each.operation)[Stands.NOT_LAUNCHED] for each in first]
+        awaited = missing[0].union(*missing[1:]) if len({*missing}) > 1 else missing[0]
+        at = next((each for each, members in zip(first, missing, strict=True) if members), first[0])
+        name, (lane, number) = _name(self._queues, at.operation, at.op), at.operation
+        group = self._queues.groups[lane.group].name if lane.group >= 0 else ""
+        return Standing(rank, name, name, group, number, self._by_rank[rank].still_seconds or 0.0, awaited)
 
     def verdict(self) -> PartialVerdict:
-        stuck = [found for operation in self._ops if (found := self._stuck_in(operation))]
+        stuck = [found for launched in self._first.values() if (found := self._stuck_in(launched))]
         late = frozenset().union(*(each.ranks for each in stuck if each.late))
         came = [each for each in stuck if not each.late]
-        whole = [each for each in came if not each.members[Stands.UNKNOWN] and not each.ranks & late]
+        whole = [each for each in came if not each.unseen and not each.ranks & late]
         named = [*self._silent_hosts()]
         named += [self._device_culprit(each.ranks, [each]) for each in stuck if each.late]
         named += [self._device_culprit(ranks, of) for ranks, of in _suspicions(whole) if self._is_suspect(ranks)]
@@ -214,14 +179,16 @@ class _Unfinished:
         awaited = self._of_devices or bool(ranks & self._graph.awaited)
         return awaited and len(ranks) <= MAX_SHARE * len(self._by_rank)
 
-    def _stuck_in(self, operation: Operation) -> _Stuck | None:
+    def _stuck_in(self, launched: Launched) -> _Stuck | None:
         """What does not end although all came that are seen, or what some devices have not begun; None of others."""
-        members = self._members(operation)
-        came, late = members[Stands.CAME], members[Stands.NOT_BEGUN]
-        if late and came | members[Stands.DONE]:
-            return _Stuck(operation, late, members, late=True)
-        all_came = not late and not members[Stands.BEHIND] and not members[Stands.NOT_LAUNCHED]
-        return _Stuck(operation, came, members) if came and all_came else None
+        members = self._attendance.of(launched.operation)
+        came, done, unseen = members[Stands.CAME], members[Stands.DONE], members[Stands.UNKNOWN]
+        name = _name(self._queues, launched.operation, launched.op)
+        late = frozenset(rank for rank in members[Stands.NOT_BEGUN] if not self._by_rank[rank].has_other)
+        if late and came | done:
+            return _Stuck(launched.operation, name, late, came=came, late=True)
+        is_whole = len(came | done | unseen) == len({*self._queues.members(launched.operation)})
+        return _Stuck(launched.operation, name, came, done, unseen) if came and is_whole else None
 
     def _silent_hosts(self) -> Iterator[Culprit]:
         """The ranks that never came to what others stand at, and have nothing to finish: their hosts are at something
@@ -239,20 +206,23 @@ class _Unfinished:
             yield self._host_culprit(ranks)
 
     def _host_culprit(self, ranks: Sequence[int]) -> Culprit:
-        wait, state = self._graph.wait_for(ranks[0]), self._timings.states[self._columns(ranks)[0]]
+        wait = self._graph.wait_for(ranks[0])
         name, group = (wait.operation, wait.group) if wait else ("", "")
         waiting = (rank for rank, each in self._graph.standings.items() if ranks[0] in each.awaited)
         stayed = ranks_text(rank for rank in waiting if self._graph.standings[rank].operation == name)
         together = [f"none of the {len(ranks)} ranks of the machine came"] if len(ranks) > 1 else []
-        more: dict[str, object] = {"kind": "dead", "end": state.end} if has_left(state) else {}
-        evidence = [*together, f"never came to {name}, in which {stayed} stayed"]
-        return self._culprit(ranks, group, evidence, phase=None, confidence=CONFIDENCE, **more)
+        more: dict[str, object] = {"phase": None, "confidence": CONFIDENCE}
+        state = self._timings.states[self._columns(ranks)[0]]
+        if has_left(state):
+            more |= {"kind": "dead", "end": state.end}
+        return self._culprit(ranks, group, [*together, f"never came to {name}, in which {stayed} stayed"], **more)
 
     def _device_culprit(self, ranks: frozenset[int], stuck: Sequence[_Stuck]) -> Culprit:
-        group, evidence = self._group(stuck[0].operation), self._device_evidence(ranks, stuck)
+        place = stuck[0].operation.lane.group
+        group = self._queues.groups[place].name if place >= 0 else ""
         confidence = CONFIDENCE if len(ranks) == 1 else SHARED_CONFIDENCE
         more = {"phase": "collective", "confidence": confidence, "device_stopped": self._of_devices}
-        return self._culprit(sorted(ranks), group, evidence, **more)
+        return self._culprit(sorted(ranks), group, self._device_evidence(ranks, stuck), **more)
 
     def _culprit(self, ranks: Sequence[int], group: str, evidence: Iterable[str], **more: object) -> Culprit:
         columns = self._columns(ranks)
@@ -267,35 +237,49 @@ class _Unfinished:
 
     def _device_evidence(self, ranks: frozenset[int], stuck: Sequence[_Stuck]) -> Iterator[str]:
         for each in stuck[:_MAX_EVIDENCE]:
-            finished = ranks_text(each.members[Stands.DONE])
-            never = ", and its device never began it" if each.late else ", and never finished it" if finished else ""
-            yield f"came to {self._name(each.operation)}, which {finished or 'nobody'} finished{never}"
+            if each.late:
+                others = f"those of {ranks_text(each.came)} did" if each.came else "others have finished it"
+                yield f"enqueued {each.name}, which its device never began, while {others}"
+            elif each.done:
+                yield f"came to {each.name}, which {ranks_text(each.done)} finished, and never finished it"
+            else:
+                others = ranks_text(each.ranks - ranks) or "all"
+                yield f"came to {each.name}, as did {others}, and nobody finished it"
+        if len(ranks) == 1 and len(stuck) > 1:
+            yield f"it alone is in all {len(stuck)} operations to which all came and which do not end"
         ahead = len(self._by_rank[min(ranks)].open) - 1
         if len(ranks) == 1 and ahead and self._of_devices:
             yield f"its host went on and launched {ahead} more, none of which is finished"
 
     def _note(self, stuck: Sequence[_Stuck]) -> Note:
-        """The note where nobody is named. `stuck`: to which all came that are seen. A rank of which nothing tells how
-        far it came may be at the root; a send keeps no host from going on, and is no part of a circle."""
+        """The note where nobody is named. `stuck`: to which all came."""
         standings = self._graph.standings.items()
         sends = {rank for rank in self._open if all(each.op == SEND for each in self._by_rank[rank].open)}
         circle = ranks_in_cycles({rank: each.awaited for rank, each in standings if rank not in sends})
         if circle and not stuck:
             return circle_note(circle)
-        if not stuck:
-            text = f"{ranks_text(self._open)} never finished what was launched; nothing tells for whom they wait"
-            return Note("unfinished", text, ranks=tuple(sorted(self._open)[:MAX_NAMED_RANKS]))
-        unseen = frozenset().union(*(each.members[Stands.UNKNOWN] for each in stuck))
-        first = min(stuck, key=lambda each: (len(each.members[Stands.UNKNOWN]) or math.inf, len(each.ranks)))
-        text = f"{ranks_text(first.ranks)} never finished {self._name(first.operation)}, to which all came"
+        unseen = frozenset().union(*(each.unseen for each in stuck))
         if unseen:
-            text += f" that are seen; nothing tells how far {ranks_text(unseen)} came, which may have died or hang"
-        else:
-            text += "; the job was ended in it, or the network or a device among them stands still"
-        if len(self._open) > len(first.ranks):
-            text += f"; {counted(len(self._open), 'rank')} wait in all"
-        kind, ranks = ("unseen_ranks", unseen) if unseen else ("unfinished", first.ranks)
-        return Note(kind, text, ranks=tuple(sorted(ranks)[:MAX_NAMED_RANKS]))
+            return self._unseen_note(unseen, [each for each in stuck if each.unseen])
+        whole = sorted(stuck, key=lambda each: len(each.ranks))
+        what = "what they launched; nothing tells for whom they wait"
+        if whole:
+            what = (
+                f"the last collectives, to which all came: {whole[0].name}{' and others' if len(whole) > 1 else ''}; "
+                "the job was ended in them, or the network or a device among them stands still"
+            )
+        text = f"{counted(len(self._open), 'rank')} never finished {what}"
+        return Note("unfinished", text, ranks=tuple(sorted(whole[0].ranks if whole else self._open)[:MAX_NAMED_RANKS]))
+
+    def _unseen_note(self, unseen: frozenset[int], stuck: Sequence[_Stuck]) -> Note:
+        """The note on a hang at whose root may be a rank of which nothing tells how far it came."""
+        first = min(stuck, key=lambda each: (len(each.unseen), each.operation))
+        others = f"; {counted(len(self._open), 'rank')} wait in all" if len(self._open) > len(first.ranks) else ""
+        text = (
+            f"{ranks_text(first.ranks)} never finished {first.name}, to which all came that are seen; nothing tells "
+            f"how far {ranks_text(unseen)} came, which may have died or hang{others}"
+        )
+        return Note("unseen_ranks", text, ranks=tuple(sorted(unseen)[:MAX_NAMED_RANKS]))
 
 
 def _suspicions(stuck: Sequence[_Stuck]) -> Iterator[tuple[frozenset[int], list[_Stuck]]]:
@@ -322,6 +306,75 @@ def _name(queues: DeviceQueues, operation: Operation, op: int = -1) -> str:
     return f"{OPS[op] if op >= 0 else 'collective'} number {number} of {queues.groups[lane.group].name}"
 
 
+class Stands(enum.Enum):
+    """The ways in which a member stands to an operation."""
+
+    DONE = enum.auto()
+    CAME = enum.auto()  # its device stands at it, as far as anything tells
+    NOT_BEGUN = enum.auto()  # its device has nothing else to finish before, and has not begun it
+    BEHIND = enum.auto()  # it launched the operation, and its device has something else to finish before
+    NOT_LAUNCHED = enum.auto()
+    UNKNOWN = enum.auto()  # nothing tells
+
+
+class Attendance:
+    """The members of the operations of a job. What was found once is kept."""
+
+    def __init__(self, queues: DeviceQueues) -> None:
+        self._queues = queues
+        self._by_rank = queues.by_rank
+        self._found: dict[Operation, Mapping[Stands, frozenset[int]]] = {}
+        self._passed: dict[Operation, list[tuple[int, int]]] = {}
+
+    def of(self, operation: Operation) -> Mapping[Stands, frozenset[int]]:
+        """The members by how they stand to the operation; each kind is there, if empty."""
+        if operation not in self._found:
+            found: dict[Stands, set[int]] = {stands: set() for stands in Stands}
+            for member in self._queues.members(operation):
+                found[self._stands(member, operation)].add(member)
+            self._found[operation] = {stands: frozenset(members) for stands, members in found.items()}
+        return self._found[operation]
+
+    def _stands(self, rank: int, operation: Operation) -> Stands:
+        queue = self._by_rank.get(rank)
+        if queue is None or not queue.knows(operation.lane):
+            return Stands.UNKNOWN
+        if operation.number > queue.last_numbers.get(operation.lane, -1):
+            return Stands.NOT_LAUNCHED
+        launched = queue.by_operation.get(operation)
+        if launched is None:
+            return Stands.DONE
+        if launched.begun:
+            return Stands.CAME
+        is_first = launched in queue.first
+        if launched.begun is False:
+            return Stands.NOT_BEGUN if is_first else Stands.BEHIND
+        if not queue.ordered:
+            return Stands.UNKNOWN if is_first else Stands.BEHIND
+        return Stands.CAME if is_first or self._is_beside_all(rank, queue, launched) else Stands.BEHIND
+
+    def _is_beside_all(self, rank: int, queue: DeviceQueue, launched: Launched) -> bool:
+        """Whether the operation waits for none of what its rank launched before: it is the first of its lane, and
+        others passed each of those as far as this."""
+        lane, number = launched.operation
+        earlier = (each for each in queue.open if each.position < launched.position)
+        return queue.heads[lane] == number and all(
+            self._passed_by_others(rank, each.operation) >= launched.position - each.position for each in earlier
+        )
+
+    def _passed_by_others(self, rank: int, operation: Operation) -> int:
+        """By how many places others went on beyond an operation that they have not finished, at most."""
+        if operation not in self._passed:
+            queues = ((member, self._by_rank.get(member)) for member in self._queues.members(operation))
+            went_on = [
+                (queue.newest_done - own.position, member)
+                for member, queue in queues
+                if queue and queue.ordered and (own := queue.by_operation.get(operation))
+            ]
+            self._passed[operation] = sorted(went_on, reverse=True)[:2]
+        return next((places for places, member in self._passed[operation] if member != rank), -1)
+
+
 def open_collectives(timings: JobTimings) -> DeviceQueues | None:
     """What each rank of a recording never finished. There is a lane for each group and operation, and positions tell
     nothing. What a rank left unfinished before what it came to later, as DDP's join() does, nobody waited for. None
@@ -331,27 +384,22 @@ def open_collectives(timings: JobTimings) -> DeviceQueues | None:
         return None
     lanes = _lanes(collectives, timings)
     known = (lanes >= 0) & (collectives.seq >= 0)
-    left = known & ~np.isfinite(collectives.end) & _is_last(collectives, timings)
-    wanted = distinct(lanes[left])
-    if not len(wanted):
+    rows = np.flatnonzero(known & ~np.isfinite(collectives.end) & _is_last(collectives, timings))
+    if not len(rows):
         return None
+    wanted = distinct(lanes[rows])
     names = [_lane(collectives, timings, place, int(lane)) for place, lane in enumerate(wanted)]
-    rows = np.flatnonzero(known & np.isin(lanes, wanted))
-    places, column = np.searchsorted(wanted, lanes[rows]), collectives.column[rows]
-    seq, finished, count = collectives.seq[rows], np.isfinite(collectives.end[rows]), len(timings.ranks)
-    keys, key = np.unique(places * count + column, return_inverse=True)  # of each lane and rank
-    done = finished_by_all(collectives, rows, places)[keys // count]
-    np.maximum.at(done, key[finished], seq[finished])
-    last = done.copy()
-    np.maximum.at(last, key, seq)
+    of_lanes = np.flatnonzero(known & np.isin(lanes, wanted))
+    came, last = _progress(collectives, of_lanes, np.searchsorted(wanted, lanes[of_lanes]))
     open_of: dict[int, list[Launched]] = {}
-    for place in np.flatnonzero(left[rows] & (seq >= done[key])).tolist():
-        operation = Operation(names[places[place]], int(seq[place]))
-        launched = Launched(operation, 0, int(collectives.op[rows[place]]), True)
-        open_of.setdefault(int(column[place]), []).append(launched)
+    for row, place in zip(rows.tolist(), np.searchsorted(wanted, lanes[rows]).tolist(), strict=True):
+        column, number, op = (int(each[row]) for each in (collectives.column, collectives.seq, collectives.op))
+        if came[place, column] <= number:
+            launched = Launched(Operation(names[place], number), 0, op, True)
+            open_of.setdefault(column, []).append(launched)
     last_of: dict[int, dict[Lane, int]] = {}
-    for each, number in zip(keys.tolist(), last.tolist(), strict=True):
-        last_of.setdefault(each % count, {})[names[each // count]] = number
+    for (place, column), number in last.items():
+        last_of.setdefault(column, {})[names[place]] = number
     by_rank = {
         rank: DeviceQueue(tuple(open_of.get(column, ())), ordered=False, last_numbers=last_of.get(column, {}))
         for column, rank in enumerate(timings.ranks.tolist())
@@ -366,6 +414,24 @@ def finished_by_all(collectives: Collectives, rows: NDArray[np.int64], places: N
     done = np.isfinite(collectives.end[rows]) & np.isin(collectives.op[rows], tuple(NEEDS_ALL))
     np.maximum.at(newest, places[done], collectives.seq[rows][done])
     return newest
+
+
+Numbers = dict[tuple[int, int], int]
+"""A number for each lane (its place) and rank (its column)."""
+
+
+def _progress(collectives: Collectives, rows: NDArray[np.int64], places: NDArray[np.int64]) -> tuple[Numbers, Numbers]:
+    """The last number that each rank finished in each lane, or that another did who could not without it; and the last
+    that it came to. `places`: of the lanes of these rows."""
+    columns = int(collectives.column.max()) + 1
+    keys, key = np.unique(places * columns + collectives.column[rows], return_inverse=True)
+    seq, finished = collectives.seq[rows], np.isfinite(collectives.end[rows])
+    last, came = np.full((2, len(keys)), -1, np.int64)
+    np.maximum.at(last, key, seq)
+    np.maximum.at(came, key[finished], seq[finished])
+    came = np.maximum(came, finished_by_all(collectives, rows, places)[keys // columns])
+    pairs = [divmod(each, columns) for each in keys.tolist()]
+    return dict(zip(pairs, came.tolist(), strict=True)), dict(zip(pairs, np.maximum(last, came).tolist(), strict=True))
 
 
 def _lanes(collectives: Collectives, timings: JobTimings) -> NDArray[np.int64]:
@@ -398,7 +464,7 @@ def _group(collectives: Collectives, timings: JobTimings, number: int) -> Proces
 def _is_last(collectives: Collectives, timings: JobTimings) -> NDArray[np.bool_]:
     """[C]: which records may be the rank's last: those of the last step of which it recorded anything, and none of a
     rank that ended with status 0. What it left unfinished before, it had not waited for."""
-    finished = np.isfinite(collectives.end)
+    finished = np.isfinite(collectives.end) & (collectives.step >= 0)
     last_step = np.array([-1 if state.step is None else state.step for state in timings.states], np.int64)
     np.maximum.at(last_step, collectives.column[finished], collectives.step[finished])
     ended = np.array([state.state == "finished" and state.end is not None for state in timings.states], np.bool_)

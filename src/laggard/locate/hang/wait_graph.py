@@ -48,8 +48,8 @@ WAITING_SECONDS = 1.0
 waiting."""
 WAITING_STEPS = 2.0
 WAITING_BESIDE_STOPPED_SECONDS = 0.5
-"""The same where there is no doubt that the job stands still: a process of it is stopped, or another rank waits, as
-along a pipeline, in which each began to wait later than the one before it."""
+"""The same where there is no doubt what the wait is for: a process of the job is stopped, or others wait for this rank,
+as along a pipeline, in which each began to wait later than the one before it."""
 WAITING_UNTIMED_SECONDS = 20.0
 """The same while no step is known: the first steps load data and compile."""
 
@@ -57,7 +57,8 @@ THE_WORLD = "#0"
 """The name of the world's process group: torch numbers them. Other groups' numbers differ from rank to rank and are not
 compared."""
 
-OF_THE_WORLD = "a collective of the world that C++ made, as DDP's"
+OF_THE_WORLD = "a collective of the world"
+MADE_BY_CPP = f"{OF_THE_WORLD} that C++ made, as DDP's"
 """The text for a collective of which only the Flight Recorder tells."""
 
 
@@ -265,13 +266,21 @@ class Arrivals:
         return lane
 
     def standing(self, column: int, least: float) -> Standing | None:
-        """Where the rank waits; None where it does not, or for less than `least` seconds."""
+        """Where the rank waits; None where it does not, or for less than `least` seconds. The messages of a batch are
+        waited for together, and the live word is the last: if the partner has come to that, another in flight whose
+        partner has not."""
         state, flight = self._states[column], self._states[column].in_flight
         if not is_alive(state) or flight is None or flight.seconds < least:
             return None
-        missed = _operation_text(COUNTERPART.get(flight.op, flight.op), flight.group, self._ranks[column])
-        awaited = self._awaited(column, flight)
-        return Standing(column, flight_text(flight), missed, flight.group, flight.seq, flight.seconds, awaited)
+        rows = state.beat.lanes if state.beat and flight.op in COUNTERPART else ()
+        batch = (
+            InFlight(row.op, row.group, row.entered, flight.seconds, row.peer)
+            for row in rows
+            if row.op in COUNTERPART and row.entered > row.done
+        )
+        at = next((each for each in (flight, *batch) if self._awaited(column, each)), flight)
+        missed = _operation_text(COUNTERPART.get(at.op, at.op), at.group, self._ranks[column])
+        return Standing(column, flight_text(at), missed, at.group, at.seq, at.seconds, self._awaited(column, at))
 
     def _awaited(self, column: int, flight: InFlight) -> frozenset[int]:
         """The ranks that live, or left with status 0, and had not come to `flight`, which the rank is in, when a rank
@@ -318,23 +327,29 @@ class Arrivals:
         their ends. How many of each lane ranks had entered counts, and not when they left: ranks that end one after the
         other have entered equally many, and so have those of DDP's join()."""
         ahead = {
-            lane: {rank: entered[rank] for rank in entered if rank in among} for lane, entered in self._entered.items()
+            lane: counts
+            for lane, entered in self._entered.items()
+            if (counts := {other: count for other, count in entered.items() if other in among})
         }
         found = []
         for column, state in enumerate(self._states):
-            missed = [*self._missed(column, ahead, among)] if has_left(state) else []
+            missed = (
+                [*self._missed(column, ahead), *self._missed_in_the_world(column, among)] if has_left(state) else []
+            )
             if missed and state.end:
                 waiting = frozenset().union(*(each.waiting for each in missed))
                 found.append((state.end.at_seconds, missed[0]._replace(waiting=waiting)))
         return tuple(departure for _, departure in sorted(found, key=lambda each: each[0]))
 
-    def _missed(self, column: int, ahead: Mapping[_Lane, Mapping[int, int]], among: Set[int]) -> Iterator[Departure]:
+    def _missed(self, column: int, ahead: Mapping[_Lane, Mapping[int, int]]) -> Iterator[Departure]:
         for lane, entered in ahead.items():
             own = self._entered[lane].get(column, 0)
             waiting = frozenset(other for other, count in entered.items() if count > own)
             members = self._members_of(lane) if waiting else ()
             if column in members and self._is_sure(column, lane, math.inf):
                 yield Departure(column, f"{self._missed_text(column, lane)}, number {own + 1}", waiting, len(members))
+
+    def _missed_in_the_world(self, column: int, among: Set[int]) -> Iterator[Departure]:
         waiting = frozenset(other for other in among if self._went_on_in_the_world(other, column))
         if waiting:
             yield Departure(column, OF_THE_WORLD, waiting, len(self._states))
@@ -364,21 +379,30 @@ def was_read_since(state: RankState, age_seconds: float, begin_seconds: float) -
 
 
 def find_waits(timings: JobTimings, step_seconds: float | None, stopped: frozenset[int]) -> dict[int, Standing]:
-    """All waits, by column, once one is long enough: first what the hook reports, and for ranks that are in none of its
-    collectives what torch reports. `step_seconds`: how long the job's steps usually take, None where that is not known.
-    `stopped`: the columns of living processes that the kernel calls so."""
+    """All waits, by column: first what the hook reports, and for ranks that are in none of its collectives what torch
+    reports. `step_seconds`: how long the job's steps usually take, None where that is not known. `stopped`: the columns
+    of living processes that the kernel calls so."""
     least = least_seconds(step_seconds)
     at_once = min(least, WAITING_BESIDE_STOPPED_SECONDS)
     if not any(_stands_still(state, at_once if stopped else least) for state in timings.states):
         return {}
     arrivals = Arrivals(timings)
-    running = (column for column in range(len(timings.states)) if column not in stopped)
-    found = {column: each for column in running if (each := arrivals.standing(column, at_once))}
+    found: dict[int, Standing] = {}
+    newest = [
+        each
+        for column in range(len(timings.states))
+        if column not in stopped and (each := arrivals.standing(column, at_once if stopped else least))
+    ]
+    while newest:  # whom others wait for may wait in turn, for less long so far
+        found.update((each.rank, each) for each in newest)
+        awaited = frozenset().union(*{each.awaited for each in newest}) - found.keys() - stopped
+        in_turn = (arrivals.standing(column, WAITING_BESIDE_STOPPED_SECONDS) for column in sorted(awaited))
+        newest = [each for each in in_turn if each and each.awaited]
     if arrivals.point_to_point:  # the Flight Recorder may count them with the rest
         return found
     if any(each.awaited for each in found.values()):
         return found | _beside_in_the_world(timings, found, least)
-    return _waits_in_the_world(timings, least, stopped) | found
+    return _waits_by_flight_recorder(timings, least, stopped) | found
 
 
 def flight_text(flight: InFlight) -> str:
@@ -386,12 +410,24 @@ def flight_text(flight: InFlight) -> str:
     return _operation_text(flight.op, flight.group, flight.peer)
 
 
-def place_text(at: RankState | LastBeat, step: int | str, seconds: float = 0.0) -> str:
-    """Where a rank stands, or stood last, for so many seconds, if that is told: `in step 7, in backward`, `in step 7,
-    in all_reduce of dp:0-3, for 86 s`."""
-    inside = flight_text(at.in_flight) if at.in_flight else at.phase
-    where = f"in step {step}, in {inside}" if inside else f"in step {step}"
-    return f"{where}, for {seconds_text(seconds)}" if seconds else where
+def where_text(at: RankState | LastBeat, step: int) -> Iterator[str]:
+    """A sentence on where a rank stands, none where nothing tells: `it is in backward of step 7`, `it is in all_reduce
+    of dp:0-3, number 63, for 86 s`."""
+    if at.in_flight:
+        yield f"it is {_inside_text(at.in_flight)}"
+    elif at.phase:
+        yield f"it is in {at.phase} of step {step}"
+
+
+def stood_text(last: LastBeat) -> str:
+    """Where a rank stood last, for people: `in all_reduce of dp:0-3, number 63, for 86 s`, `in backward for 87 s`."""
+    if last.in_flight:
+        return _inside_text(last.in_flight)
+    return f"in {last.phase} for {seconds_text(last.quiet_seconds)}" if last.phase else "outside of any phase"
+
+
+def _inside_text(flight: InFlight) -> str:
+    return f"in {flight_text(flight)}, number {flight.seq}, for {seconds_text(flight.seconds)}"
 
 
 def _operation_text(op: str, group: str, peer: int) -> str:
@@ -418,38 +454,40 @@ def _beside_in_the_world(timings: JobTimings, waits: Mapping[int, Standing], lea
     """Where the ranks stand which others wait for in a collective of the world, although they stand in the world's
     collective of the same number or a later one, which C++ made: they came, called something else, and wait for these
     in turn."""
-    members, found = Members(timings), dict[int, Standing]()
-    torch = {column: group for column, state in enumerate(timings.states) if (group := in_the_world(state))}
-    for column, wait in waits.items():
-        if "#" in wait.group or column not in torch or len(members.of(wait.group)) < len(timings.states):
+    members = Members(timings)
+    numbers = {column: group.enqueued for column in waits if (group := in_the_world(timings.states[column]))}
+    found: dict[int, Standing] = {}
+    for column, number in numbers.items():
+        wait = waits[column]
+        if "#" in wait.group or len(members.of(wait.group)) < len(timings.states):
             continue
-        for other in wait.awaited & torch.keys() - waits.keys():
-            state, group = timings.states[other], torch[other]
-            stands = is_alive(state) and state.in_flight is None and stands_in(group) and group.seconds >= least
-            if stands and group.enqueued >= torch[column].enqueued:
-                awaited = frozenset(each for each in waits if waits[each].group == wait.group)
-                found[other] = Standing(
-                    other, OF_THE_WORLD, OF_THE_WORLD, wait.group, group.enqueued, group.seconds, awaited
-                )
+        for other in wait.awaited - waits.keys():
+            state, group = timings.states[other], in_the_world(timings.states[other])
+            may_stand = is_alive(state) and state.in_flight is None and group is not None and stands_in(group)
+            if may_stand and group is not None and group.enqueued >= number and group.seconds >= least:
+                awaited = frozenset(each for each in numbers if waits[each].group == wait.group)
+                place = wait.group, group.enqueued, group.seconds, awaited
+                found[other] = Standing(other, MADE_BY_CPP, MADE_BY_CPP, *place)
     return found
 
 
-def _waits_in_the_world(timings: JobTimings, least: float, stopped: frozenset[int]) -> dict[int, Standing]:
+def _waits_by_flight_recorder(timings: JobTimings, least: float, stopped: frozenset[int]) -> dict[int, Standing]:
     """The waits in collectives that are called from C++. The ranks that are furthest wait where all of them had stood
     still when torch was asked and others have not arrived, or where their own collective is not done. How long ago
     torch was asked counts for nothing: the ranks may have moved since."""
     states = timings.states
-    torch = {column: group for column, state in enumerate(states) if is_alive(state) and (group := in_the_world(state))}
-    newest = max((group.enqueued for group in torch.values()), default=-1)
-    running = {column: group for column, group in torch.items() if group.enqueued == newest and column not in stopped}
+    members = {
+        column: group
+        for column, state in enumerate(states)
+        if is_alive(state) and (group := in_the_world(state)) is not None
+    }
+    newest = max((group.enqueued for group in members.values()), default=-1)
+    behind = {column for column, group in members.items() if group.enqueued < newest}
+    running = {column: group for column, group in members.items() if column not in behind | stopped}
     if any(group.seconds < least for group in running.values()):
         return {}
     begin = max((_asked(states[column]) + group.seconds for column, group in running.items()), default=0.0)
-    awaited = frozenset(
-        column
-        for column, group in torch.items()
-        if group.enqueued < newest and was_read_since(states[column], _asked(states[column]), begin)
-    )
+    awaited = frozenset(column for column in behind if was_read_since(states[column], _asked(states[column]), begin))
     return {
         column: Standing(column, OF_THE_WORLD, OF_THE_WORLD, THE_WORLD, newest, group.seconds, awaited)
         for column, group in running.items()
