@@ -220,7 +220,7 @@ DEATHS: Final = (
          "unknown or len(timings.states) < timings.world_size"),
     Rule("death: aborted beside another call", "hang.deaths:beside_abort", "None"),
     Rule("death: called otherwise", "hang.deaths:_Deaths._called_otherwise", "self.first"),
-    Rule("death: stuck long before", "hang.deaths:_Deaths._tell_stuck", "None"),
+    Rule("death: stuck long before", "hang.deaths:_Deaths._stood_long", "False"),
     Rule("death: machine went down", "hang.deaths:_Deaths._by_machine", "((death,) for death in first)"),
 )  # fmt: skip
 

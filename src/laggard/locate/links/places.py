@@ -117,7 +117,7 @@ def _places(timings: JobTimings, channels: Sequence[Channel], found: Findings) -
     for node in sorted({min(on[number]) for number in raised - crossing}):
         columns = np.flatnonzero(machine == node).tolist()
         yield Place("within", tuple(columns), _union(through, columns) - crossing)
-    yield from _switches(machine, on, raised & crossing, found.fast & crossing, crossing)
+    yield from _switches(machine, on, raised & crossing, (found.fast | found.equal) & crossing, crossing)
     for number in sorted(raised):  # a way between two of its members, which no other channel uses
         members = channels[number].columns
         shared = frozenset.intersection(*(through[column] for column in members))

@@ -76,10 +76,12 @@ class Raised(NamedTuple):
 
 
 class Findings(NamedTuple):
-    """The raised channels, by number, and those that are certainly `fast`, though they were compared as well."""
+    """The raised channels, by number, and those that are certainly `fast`, though they were compared as well. `equal`:
+    those of which none of a category takes longer."""
 
     raised: Mapping[int, Raised]
     fast: frozenset[int]
+    equal: frozenset[int] = frozenset()
 
 
 NOTHING_RAISED: Final = Findings({}, frozenset())
@@ -137,7 +139,8 @@ def _findings(told: Sequence[_Told]) -> Findings:
             raised[number] = max(raised.get(number, each), each, key=lambda it: it.excess)
         for number, is_fast in zip(category.channels, category.fast, strict=True):
             (fast if is_fast else others).add(number)
-    return Findings(raised, frozenset(fast - others - raised.keys()))
+    equal = {number for category in told if not category.tells for number in category.channels}
+    return Findings(raised, frozenset(fast - others - raised.keys()), frozenset(equal - others - raised.keys()))
 
 
 def _without_ways_back(found: Findings, channels: Sequence[Channel]) -> Findings:
