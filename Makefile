@@ -25,7 +25,7 @@ test: check
 	@mkdir -p out && $(BIN)/python scripts/changed_tests.py --branch >out/changed.txt
 	$(PYTEST) -m "not slow or spine or changed" --changed out/changed.txt $(KEPT) $(TESTS)
 
-# Everything, with the benches' smallest runs: an hour. What judges a wall clock runs by itself; 5: TESTS has none of it.
+# Everything, with the benches' smallest runs: half an hour. What judges a wall clock runs by itself; 5: TESTS has none of it.
 test-all: MORE := 1
 test-all: check
 	@scripts/setup --system

@@ -132,12 +132,11 @@ MIN_GROUPS: Final = 2
 
 
 class GroupPlaces(NamedTuple):
-    """The groups of one kind, none of which have a rank in common. `group` [R]: the number of each rank's group, and
-    `place` [R]: its place in it, from 0; -1 where it is in none. `size`: the members of each."""
+    """The groups of one kind, none of which have a rank in common. `place` [R]: the place of each rank in its group,
+    from 0; -1 where it is in none. `size`: the members of each."""
 
     role: str  # as declared; empty where it was not
     size: int
-    group: NDArray[np.int32]
     place: NDArray[np.int32]
 
 
@@ -150,12 +149,12 @@ def group_places(
     kinds = grouped(own, lambda it: (it[0], tuple(after - before for before, after in pairwise(it[1]))))
     found = []
     for (role, _), alike in kinds.items():
-        seats = {rank: (at, index) for at, (_, members) in enumerate(alike) for index, rank in enumerate(members)}
+        seats = {rank: index for _, members in alike for index, rank in enumerate(members)}
         size = len(alike[0][1])
         is_disjoint = len(seats) == size * len(alike)
         if canonical_role(role) != REPLICAS and len(alike) >= MIN_GROUPS and is_disjoint:
-            group, place = np.array([seats.get(rank, (-1, -1)) for rank in ranks], np.int32).reshape(-1, 2).T
-            found.append((len(alike), GroupPlaces(role, size, group, place)))
+            place = np.array([seats.get(rank, -1) for rank in ranks], np.int32)
+            found.append((len(alike), GroupPlaces(role, size, place)))
     return tuple(places for _, places in sorted(found, key=lambda it: -it[0])[:MAX_KINDS])
 
 

@@ -51,13 +51,11 @@ SLOWER_SINCE, SLOWER_AT_TIMES, SLOW_TRANSFERS = "slower_since", "slower_at_times
 
 
 class InNetwork(NamedTuple):
-    """The slow links, and the `hosts` whose CPUs move the data of links that seem to be slow. `doubted`: the job is not
-    known to be healthy."""
+    """The slow links, and the `hosts` whose CPUs move the data of links that seem to be slow."""
 
     hosts: tuple[Culprit, ...] = ()
     links: tuple[Culprit, ...] = ()
     notes: tuple[Note, ...] = ()
-    doubted: bool = False
 
 
 class _Job(NamedTuple):
@@ -95,7 +93,7 @@ def _by_equals(job: _Job, is_slow: bool) -> InNetwork:
     if links or cost < MIN_COST_AT_TIMES or _explained(job, found, MAX_PLACES):
         return InNetwork(links=links)
     text = f"{'; '.join(_lines(job, found.raised, None))}: {_NO_PLACE}"
-    return InNetwork(notes=(Note(SLOW_TRANSFERS, text),), doubted=True)
+    return InNetwork(notes=(Note(SLOW_TRANSFERS, text),))
 
 
 def _raised(job: _Job, is_slow: bool, question: Question) -> Findings:
@@ -191,7 +189,7 @@ def _in_change(job: _Job, change: Change) -> InNetwork:
     places = _explained(job, found, 1)
     if not places:
         text = f"{'; '.join(_lines(job, found.raised, change))}; {_when(job.steps, change)}: {_NO_PLACE}"
-        return InNetwork(notes=(Note(SLOW_TRANSFERS, text),), doubted=True)
+        return InNetwork(notes=(Note(SLOW_TRANSFERS, text),))
     if not (change.known or places[0].is_one_thing):
         return InNetwork()
     return _moved_by_cpus(job.timings, (_culprit(job, found, places[0], change.cost, change),), ())

@@ -28,7 +28,7 @@ def slow_in_no_phase(timings: JobTimings, steps: Steps) -> list[Slow]:
     if not steps.phased:
         return []
     found = slow_ranks(steps.with_other(), timings.nodes).slow
-    return [each for each in found if is_waited_for(steps, each)][:MAX_NOTES]
+    return [each for each in found if is_waited_for(steps, each, found)][:MAX_NOTES]
 
 
 def unnamed_time_note(timings: JobTimings, each: Slow) -> Note:

@@ -163,7 +163,7 @@ def _described(relative: Floats, found: Found) -> Part:
     return Part(part.begin, len(relative)) if len(relative) - part.end < MIN_STEPS else part
 
 
-def is_waited_for(steps: Steps, each: Slow, beside: Sequence[Slow] = ()) -> bool:
+def is_waited_for(steps: Steps, each: Slow, beside: Sequence[Slow]) -> bool:
     """Whether the other ranks wait longer than those of the machine by at least half of what it costs, and none but the
     ones that are slow `beside` it waits as much less: that one would be waited for."""
     waited = median_over_steps(steps.waited[each.since : each.until])

@@ -4,6 +4,7 @@
   they explain its time. Where the hooks do not see them, nothing tells.
 - By the update: more tokens make a rank's passes longer, and a slower machine does, too. But the update of its
   parameters is as large as the others', whatever the tokens: who takes longer for that as well is slower.
+- By what hosts do: loading and what is between the steps is alike for all machines, whatever their ranks compute.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ def slow_at_their_own_experts(timings: JobTimings, steps: Steps) -> tuple[Steps,
         return steps, []
     beside = steps.regrouped(number, timings.nodes)
     found = [each for each in slow_ranks(beside, timings.nodes).slow if judged[list(each.columns)].all()]
-    found = [each for each in found if _is_slower(beside, each) and is_waited_for(beside, each)]
+    found = [each for each in found if _is_slower(beside, each) and is_waited_for(beside, each, found)]
     return (beside, found) if found else (steps, [])
 
 
