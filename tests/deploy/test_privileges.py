@@ -124,10 +124,12 @@ def traces() -> Iterator[dict[str, Traced]]:
         )  # fmt: skip
         wait_for(lambda: '"verdict":"' in got(f"http://127.0.0.1:{collector}/api/v1/nodes"), logs)
         wait_for(lambda: "laggard_probe_duration_seconds" in got(f"http://127.0.0.1:{agent}/metrics"), logs)
+        reader = folder / "reader"  # the agent's first look may have come before the reader's answer
+        wait_for(lambda: any(path.startswith("/proc/") for path in without(trace_of(reader), folder).reads), logs)
         for process in reversed(processes):
             os.kill(child_of(process.pid), signal.SIGTERM)
             process.wait(PATIENCE_SECONDS)
-        yield {name: without(traced((folder / name).read_text(errors="replace")), folder) for name in ACCESS}
+        yield {name: without(trace_of(folder / name), folder) for name in ACCESS}
     finally:
         for process in processes:
             with contextlib.suppress(OSError):
@@ -135,6 +137,10 @@ def traces() -> Iterator[dict[str, Traced]]:
             process.kill()
             process.wait()
         shutil.rmtree(folder)
+
+
+def trace_of(path: Path) -> Traced:
+    return traced(path.read_text(errors="replace"))
 
 
 def child_of(pid: int) -> int:
