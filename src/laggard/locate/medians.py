@@ -59,8 +59,10 @@ def _ordered(values: Floats) -> tuple[Floats, NDArray[np.intp] | int]:
 def _at(ordered: Floats, place: NDArray[np.intp] | int) -> Floats:
     """[..., 1]: what stands at `place`, or at the end where that is beyond it. One place for all is read in a third of
     the time."""
-    inside = np.clip(place, 0, ordered.shape[-1] - 1)
-    found: Floats = ordered[..., inside, None] if inside.ndim == 0 else np.take_along_axis(ordered, inside, -1)
+    last = ordered.shape[-1] - 1
+    if isinstance(place, int):
+        return ordered[..., min(max(place, 0), last), None]
+    found: Floats = np.take_along_axis(ordered, np.clip(place, 0, last), -1)
     return found
 
 

@@ -169,7 +169,7 @@ class Noise:
         return Chances(float((self._weight * tail).sum()), now)
 
 
-@functools.lru_cache(256)
+@functools.lru_cache(1024)
 def _models(lengths: tuple[int, ...], where: Where) -> tuple[Floats, Floats, Floats, Floats, Floats]:
     """By each of M models, of steps of variance 1: [M, K] the variance of blocks of each of `lengths` [K], [M] the
     logarithm of how likely the model is beforehand, and [M] each: the variances of the mean of the steps that are

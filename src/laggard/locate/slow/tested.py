@@ -14,6 +14,7 @@ in LIVE_ERRORS of its hours, though a verdict is drawn on it again and again (a 
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Final, NamedTuple
@@ -160,7 +161,8 @@ def judge(units: Units, duration: Floats, live: bool) -> Judged:
     return Judged(tuple(best.values()), doubted)
 
 
-def parts_of(steps: int) -> list[Part]:
+@functools.lru_cache(64)
+def parts_of(steps: int) -> tuple[Part, ...]:
     """The parts of a window, the longest first: all; the runs of its eighths; and the last steps, from an eighth on
     halved, and three quarters of each, down to MIN_PART."""
     bounds = sorted({round(place * steps / PARTS) for place in range(PARTS + 1)})
@@ -169,7 +171,7 @@ def parts_of(steps: int) -> list[Part]:
     while length >= MIN_STEPS:
         found |= {Part(steps - length, steps), Part(steps - 3 * length // 4, steps)}
         length //= 2
-    return sorted(found, key=lambda part: (part.begin - part.end, part))
+    return tuple(sorted(found, key=lambda part: (part.begin - part.end, part)))
 
 
 def _compared(units: Units) -> NDArray[np.int64]:
@@ -191,12 +193,17 @@ class _Test:
         self._relative, self._step, self._live = relative, step, live
         self._in_all = LIVE_ERRORS if live else ERRORS
         self._at_a_look = LIVE_ERRORS / LOOKS if live else ERRORS
-        self._some = others[:: max(1, len(others) // MAX_COMPARED)]
+        self._units, self._others = units, others
         self._judged, self._count = units.judged, int(units.judged.sum())
-        self._errors = None if units.errors is None else (np.nan_to_num(units.errors) / step) ** 2
         self._sums = np.concatenate((np.zeros((1, relative.shape[1])), np.cumsum(relative, axis=0)))
+
+    def _prepare(self) -> None:
+        """What noise and moments are told by: in most jobs nobody costs enough to ask."""
+        units, relative, step = self._units, self._relative, self._step
+        self._some = self._others[:: max(1, len(self._others) // MAX_COMPARED)]
+        self._errors = None if units.errors is None else (np.nan_to_num(units.errors) / step) ** 2
         # In a recording of few seconds, blocks are shorter: else two of them would be all that it has.
-        seconds = LIVE_MOMENT_SECONDS if live else min(MOMENT_SECONDS, len(relative) * step / PARTS)
+        seconds = LIVE_MOMENT_SECONDS if self._live else min(MOMENT_SECONDS, len(relative) * step / PARTS)
         self._block = max(1, math.ceil(seconds / step))
         self._stray_share = STRAY_SHARE * min(1.0, seconds / MOMENT_SECONDS)
         count = len(relative) // self._block
@@ -209,23 +216,27 @@ class _Test:
         """What is accused or doubted in each part."""
         steps = len(self._relative)
         parts = parts_of(steps)
+        begins, ends = np.array(parts).T
+        lengths = (ends - begins)[:, None]
+        levels = (self._sums[ends] - self._sums[begins]) / lengths
+        costs = levels * lengths / steps
+        # What a live job loses now it goes on losing: how long its window is kept does not matter.
+        lost = np.where((ends == steps)[:, None], levels, costs) if self._live else costs
+        dear = (lost >= MIN_COST) & self._judged
+        asked = np.flatnonzero(dear.any(axis=1)).tolist()
+        if asked:
+            self._prepare()
         found = []
-        for part in parts:
-            length = part.end - part.begin
-            levels = (self._sums[part.end] - self._sums[part.begin]) / length
-            costs = levels * length / steps
-            # What a live job loses now it goes on losing: how long its window is kept does not matter.
-            lost = levels if self._live and part.end == steps else costs
-            units = np.flatnonzero((lost >= MIN_COST) & self._judged)
-            if not len(units):
-                continue
+        for place in asked:
+            part = parts[place]
             # Half of what is allowed is kept for the window as a whole.
-            tests = 2 * self._count * (1 if length == steps else len(parts) - 1)
+            tests = 2 * self._count * (1 if part.end - part.begin == steps else len(parts) - 1)
             usual = np.median(self._restless(part, self._some), axis=1) if self._count > 3 else None
             blocks = self._within(part)
-            for unit in units[np.argsort(-costs[units])][:MAX_CANDIDATES].tolist():
+            units = np.flatnonzero(dear[place])
+            for unit in units[np.argsort(-costs[place][units])][:MAX_CANDIDATES].tolist():
                 wider = 1.0 if usual is None else self._wider(part, unit, usual)
-                each = self._beside_others(part, unit, levels, blocks, wider, tests)
+                each = self._beside_others(part, unit, levels[place], blocks, wider, tests)
                 if each is not None and (each.chance <= 1 or each.doubtful):
                     found.append(each)
         return found
