@@ -86,9 +86,7 @@ class _Hosts:
         if waits:
             worst = max(waits, key=lambda wait: _Missed.of(wait).share)
             culprit = self.without_cpu(culprit, worst) or culprit
-        elif self._timings.live and any(
-            self._timings.states[self.column[it]].state == "running" for it in culprit.ranks
-        ):
+        elif self._timings.live and any(map(self._runs, culprit.ranks)):
             culprit = structs.replace(culprit, evidence=(*culprit.evidence, NOT_KNOWN))
         return self._without_lock(culprit)
 

@@ -190,11 +190,9 @@ def _known(excess: Floats) -> Floats:
 
 class _Test:
     def __init__(self, units: Units, relative: Floats, others: NDArray[np.int64], step: float, live: bool) -> None:
-        self._relative, self._step, self._live = relative, step, live
-        self._in_all = LIVE_ERRORS if live else ERRORS
-        self._at_a_look = LIVE_ERRORS / LOOKS if live else ERRORS
-        self._units, self._others = units, others
-        self._judged, self._count = units.judged, int(units.judged.sum())
+        self._relative, self._step, self._live, self._units, self._others = relative, step, live, units, others
+        self._in_all, self._at_a_look = (LIVE_ERRORS, LIVE_ERRORS / LOOKS) if live else (ERRORS, ERRORS)
+        self._count = int(units.judged.sum())
         self._sums = np.concatenate((np.zeros((1, relative.shape[1])), np.cumsum(relative, axis=0)))
 
     def _prepare(self) -> None:
@@ -206,9 +204,8 @@ class _Test:
         seconds = LIVE_MOMENT_SECONDS if self._live else min(MOMENT_SECONDS, len(relative) * step / PARTS)
         self._block = max(1, math.ceil(seconds / step))
         self._stray_share = STRAY_SHARE * min(1.0, seconds / MOMENT_SECONDS)
-        count = len(relative) // self._block
-        self._first = len(relative) - count * self._block
-        self._moments = relative[self._first :].reshape(count, self._block, relative.shape[1]).mean(axis=1)
+        self._first = len(relative) % self._block
+        self._moments = relative[self._first :].reshape(-1, self._block, relative.shape[1]).mean(axis=1)
         self._earlier = [Blocks(*each) for each in units.earlier]
         self._blocks = self._with_earlier([blocks_of(relative[:, self._some])])
 
@@ -222,12 +219,12 @@ class _Test:
         costs = levels * lengths / steps
         # What a live job loses now it goes on losing: how long its window is kept does not matter.
         lost = np.where((ends == steps)[:, None], levels, costs) if self._live else costs
-        dear = (lost >= MIN_COST) & self._judged
-        asked = np.flatnonzero(dear.any(axis=1)).tolist()
-        if asked:
-            self._prepare()
+        dear = (lost >= MIN_COST) & self._units.judged
+        if not dear.any():
+            return []
+        self._prepare()
         found = []
-        for place in asked:
+        for place in np.flatnonzero(dear.any(axis=1)).tolist():
             part = parts[place]
             # Half of what is allowed is kept for the window as a whole.
             tests = 2 * self._count * (1 if part.end - part.begin == steps else len(parts) - 1)
