@@ -96,14 +96,12 @@ REMAINING_COST_SHARE = 0.25
 
 
 class _Held(NamedTuple):
-    """A verdict with slow culprits, when it was drawn (monotonic seconds), its last step, and how long a step was, and
-    a rank's own time in it, since the last of them became slow."""
+    """A verdict with slow culprits, when it was drawn (monotonic seconds), on what, and its last step."""
 
     location: Location
     at: float
     step: int
-    step_seconds: float
-    own_seconds: float
+    timings: JobTimings
 
 
 class _Evidence(NamedTuple):
@@ -139,9 +137,13 @@ class HeldCulprits:
     def _with_evidence(self, job: JobSnapshot, before: Mapping[tuple[int, ...], _Evidence], now: float) -> JobSnapshot:
         kept = {ranks: each for ranks, each in before.items() if now - each.at <= FORGOTTEN_SECONDS}
         slow = tuple(each for each in job.location.culprits if each.ranks and each.kind in _KINDS)
-        steps = Steps.usable(job.timings) if slow and job.running else None
+        last = job.location.window.last_step or 0
+        shown = {each.ranks for each in slow if (it := kept.get(each.ranks)) and it.shown_again and last >= it.step}
+        kept |= {ranks: kept[ranks]._replace(at=now) for ranks in shown}
+        asked = [each for each in slow if each.ranks not in shown]
+        steps = Steps.usable(job.timings) if asked and job.running else None
         if steps is not None:
-            for culprit in slow:
+            for culprit in asked:
                 kept[culprit.ranks] = _evidence_of(culprit, kept.get(culprit.ranks), job, steps, now)
         if kept:
             self._evidence[job.key] = kept
@@ -161,7 +163,7 @@ class HeldCulprits:
         slow = tuple(each for each in found.culprits if each.kind.startswith("slow"))
         if slow:
             if found.window.last_step is not None and len(slow) == len(found.culprits):
-                self._held[job.key] = _Held(found, now, found.window.last_step, *_lengths(found, job.timings))
+                self._held[job.key] = _Held(found, now, found.window.last_step, job.timings)
             return job
         if before is None or not _may_be_held(found):
             return job
@@ -222,19 +224,19 @@ def _is_refuted(culprit: Culprit, before: _Held, timings: JobTimings) -> bool:
         return False
     cost = culprit.recoverable_ratio or 0.0
     if culprit.kind == "slow_link":
-        shortest = (1 - (1 - REMAINING_COST_SHARE) * cost) * before.step_seconds
-        shorter = float(np.median(steps.duration[newer])) < shortest
-        return shorter or _own_seconds(steps, newer) > before.own_seconds + cost / 2 * before.step_seconds
+        step, own = _lengths(before)
+        shorter = float(np.median(steps.duration[newer])) < (1 - (1 - REMAINING_COST_SHARE) * cost) * step
+        return shorter or _own_seconds(steps, newer) > own + cost / 2 * step
     lost = float(np.nanmean(np.nansum(steps.excess[newer][:, columns], axis=0)))
     return lost < REMAINING_COST_SHARE * cost * lasted
 
 
-def _lengths(found: Location, timings: JobTimings) -> tuple[float, float]:
-    """The seconds that a step takes, and the own time of the busiest rank in it, since the last culprit became slow."""
-    steps = Steps.usable(timings)
+def _lengths(held: _Held) -> tuple[float, float]:
+    """The seconds that a step took, and the own time of the busiest rank in it, since the last culprit became slow."""
+    steps = Steps.usable(held.timings)
     if steps is None:
         return 0.0, 0.0
-    since = max((culprit.since_step or 0 for culprit in found.culprits), default=0)
+    since = max((culprit.since_step or 0 for culprit in held.location.culprits), default=0)
     those = steps.numbers >= min(since, int(steps.numbers[-1]))
     return float(np.median(steps.duration[those])), _own_seconds(steps, those)
 
