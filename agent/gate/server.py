@@ -222,7 +222,8 @@ class GateServer:
                 self._send(prolog, self._judge(prolog.question).line)
 
     def _send(self, prolog: _Prolog, line: str) -> None:
-        _sent(prolog.connection, f"{line}\n")
+        if _sent(prolog.connection, f"{line}\n") and prolog.question is not None and line.startswith("PASS"):
+            log.info("a prolog passed, GPUs %s: %s s old", sorted(prolog.question.gpus or ()) or "all", line)
         self._end(prolog)
 
     def _end(self, prolog: _Prolog) -> None:

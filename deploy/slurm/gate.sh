@@ -127,8 +127,7 @@ agent_passes() { # profile, flags... Returns 0 where the job may start. Else lag
     ask_agent "gate/1/prolog/$hash/$boot/$newer/${SLURM_JOB_GPUS:--}/${most}000" "$((most + 1))" || return 1
     [[ $answer = PASS\ * ]] || return 1
     answer="laggard: nothing critical (the agent, ${answer#PASS } s ago); gate: pass, nothing critical"
-    echo "$answer" >&2
-    log daemon.info "$answer"
+    echo "$answer" >&2 # the agent's log has it as well: a process for that would cost as much as the question
     ticket='' # nothing runs that could write one
 }
 
