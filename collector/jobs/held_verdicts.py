@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from laggard.collector.jobs.job import Job, RankWindow, Run
 from laggard.collector.jobs.snapshot import JobSnapshot
 from laggard.kit.words import counted
-from laggard.locate.hang.wait_graph import SILENT_BEATS, WAITING_BESIDE_STOPPED_SECONDS
+from laggard.locate.hang.wait_graph import WAITING_SECONDS, silence
 from laggard.locate.job_timings import END, START, STEP, WAITED, JobTimings
 from laggard.locate.medians import median_over_steps
 from laggard.locate.slow.host_facts import NOT_KNOWN
@@ -330,9 +330,9 @@ def _goes_on(rank: RankWindow, answering: Collection[str]) -> bool:
     newest, beat = rank.newest, rank.newest.beat
     if newest.state != "running" or newest.stopped or rank.source not in answering:
         return False
-    if newest.in_flight is not None and newest.in_flight.seconds >= WAITING_BESIDE_STOPPED_SECONDS:
+    if newest.in_flight is not None and newest.in_flight.seconds >= WAITING_SECONDS:
         return False
-    return beat is None or beat.age_seconds <= SILENT_BEATS * beat.interval_seconds + 1.0
+    return beat is None or beat.age_seconds <= silence(beat)
 
 
 def _has_moved(tables: Sequence[NDArray[np.float64]], kept: _Kept) -> bool:

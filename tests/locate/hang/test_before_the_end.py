@@ -98,7 +98,9 @@ def test_a_rank_whose_gpu_does_not_complete_what_all_others_have_is_named() -> N
 
     (culprit,) = found(87.0, 20, 20, 19, 20).culprits
     assert culprit.ranks == (2,) and culprit.device_stopped
-    assert culprit.evidence == ("waits for all_reduce of dp:0-3, number 19, for 87 s; ranks 0-1 and 3 completed it",)
+    assert culprit.evidence == (
+        "its GPU has not completed all_reduce of dp:0-3, number 19, for 87 s; those of all others have",
+    )
     assert not found(18.0, 20, 20, 19, 20).culprits
     assert [note.kind for note in found(18.0, 20, 20, 19, 20).notes][0] == "not_completed"
     for alike in ((20, 20, 20, 20), (19, 19, 20, 20), (18, 19, 20, 20)):
@@ -174,8 +176,8 @@ def test_the_rank_whose_gpu_alone_has_not_begun_what_all_others_stand_in_is_name
     (culprit,) = found.culprits
     assert culprit.ranks == (2,) and culprit.device_stopped
     assert culprit.evidence == (
-        "has completed number 17 of the world's collectives, and its GPU has not begun the next, for 90 s; those of"
-        " ranks 0-1 and 3 have",
+        "its GPU has not begun a collective of the world that C++ made, as DDP's, number 18, for 90 s; those of all "
+        "others have",
     )
 
 

@@ -155,7 +155,7 @@ def test_a_receive_from_a_rank_that_left_is_explained_by_it() -> None:
     second = second._replace(beat=with_lane(second, pair[1]))
     location = judge(first, second)
     assert dead(location) == [(1,)]
-    assert any("went on to send to rank 0, number 8" in line for line in location.culprits[0].evidence)
+    assert any("went on to send from rank 1 to rank 0, number 8" in line for line in location.culprits[0].evidence)
 
 
 def with_lane(state: RankState, lane: LaneProgress) -> BeatRow:

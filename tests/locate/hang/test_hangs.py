@@ -16,6 +16,7 @@ from laggard.locate.hang.hangs import (
     PartialVerdict,
     hung_ranks,
 )
+from laggard.locate.hang.wait_graph import OF_THE_WORLD
 from laggard.locate.job_timings import JobTimings, RankInfo, RankState, build_timings
 from laggard.wire.ranks import BeatRow, GroupProgress, InFlight, LaneProgress
 
@@ -69,15 +70,15 @@ def test_a_rank_that_has_not_arrived_is_noted_at_once_and_called_hung_after_minu
     found = waited(2.0)
     assert late(found) == [(3,)] and not found.culprits
     assert [note.ranks for note in found.notes if note.kind == "waiting"] == [(0, 1, 2)]
-    assert "rank 3 on n0: it has not arrived at all_reduce of dp:0-3, number 9" in found.notes[0].text
+    assert "others have waited for it for 2.00 s in all_reduce of dp:0-3, number 9" in found.notes[0].text
     assert hung(waited(HUNG_LATE_SECONDS - 1)) == [] and hung(waited(HUNG_LATE_SECONDS + 1)) == [(3,)]
     assert hung(waited(HUNG_SILENT_SECONDS + 1)) == [] and hung(waited(HUNG_SILENT_SECONDS + 1, age=90)) == [(3,)]
     assert waited(HUNG_LATE_SECONDS + 1).culprits[0].victims == (0, 1, 2)
 
 
 def test_a_stopped_rank_is_hung_as_soon_as_somebody_waits() -> None:
-    peers = [state({DP: 9}, (DP, 0.6)) for _ in range(3)]
-    for stopped in (state({DP: 8}, stopped=True), state({DP: 9}, (DP, 0.7), stopped=True)):
+    peers = [state({DP: 9}, (DP, 1.1)) for _ in range(3)]
+    for stopped in (state({DP: 8}, stopped=True), state({DP: 9}, (DP, 1.2), stopped=True)):
         found = find_hung(*peers, stopped)
         assert hung(found) == [(3,)] and found.culprits[0].confidence == 0.9
         assert "its process is stopped, by a signal or a debugger" in found.culprits[0].evidence
@@ -130,7 +131,7 @@ def test_long_steps_make_long_waits_ordinary() -> None:
 def test_the_flight_recorder_reports_collectives_that_the_hook_does_not_see() -> None:
     waiting, missing = state({}, torch=(12, 11, 200.0)), state({}, torch=(11, 11, 200.0))
     found = find_hung(waiting, waiting, missing)
-    assert hung(found) == [(2,)] and "a collective of the world, number 12" in found.notes[0].text
+    assert hung(found) == [(2,)] and OF_THE_WORLD in found.notes[0].text
     assert find_hung(waiting, waiting, state({}, torch=(12, 11, 0.2))) == NOTHING_FOUND  # one has just moved
     idle = state({}, torch=(12, 12, 500.0))
     assert find_hung(idle, idle) == NOTHING_FOUND

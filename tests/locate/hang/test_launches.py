@@ -107,7 +107,7 @@ def test_before_that_it_is_named_and_not_accused(watch: Watch) -> None:
     early = job.after(STANDSTILL_SECONDS)
     assert (early.verdict, early.culprits, kinds(early)) == (Verdict.UNKNOWN, (), ["not_arrived", "launches_only"])
     assert early.notes[0].ranks == (2,)
-    assert "8 collectives of 9" in early.notes[0].text
+    assert "launched 8 collectives in communicator 0xabc of 4 ranks, where 3 ranks launched 9" in early.notes[0].text
 
 
 def test_counts_that_differ_in_one_answer_are_no_hang(watch: Watch) -> None:
@@ -219,7 +219,7 @@ def test_an_error_that_nccl_reports_is_told(watch: Watch) -> None:
     failed = FakeRank(3, HOSTS[1], 77, 1, {"AllReduce": 9}, async_error=2)
     location = watch([FakeCommunicator((*ranks(9, 9, 9), failed))]).after(0)
     assert (location.verdict, kinds(location)[0]) == (Verdict.FAIL, "nccl_error")
-    assert location.notes[0].text == "NCCL reports an error on rank 3: system error"
+    assert location.notes[0].text == f"NCCL reports an error on rank 3 on {HOSTS[1]}: system error"
 
 
 def test_one_process_with_all_gpus_of_a_node_is_several_ranks(watch: Watch) -> None:

@@ -63,7 +63,7 @@ RECEIVES = stage({("recv", 1): 9}, ("recv", 1))
 SENDS = stage({("send", 1): 9}, ("send", 1))
 
 
-@pytest.mark.parametrize(("op", "other", "direction"), [("recv", "send", "to"), ("send", "recv", "from")])
+@pytest.mark.parametrize(("op", "other", "direction"), [("recv", "send", "from"), ("send", "recv", "to")])
 def test_a_partner_that_has_not_come_is_noted_at_once_and_called_hung_after_minutes(
     op: str, other: str, direction: str
 ) -> None:
@@ -72,17 +72,17 @@ def test_a_partner_that_has_not_come_is_noted_at_once_and_called_hung_after_minu
 
     assert waited(0.5) == NOTHING_FOUND
     assert late(waited(2.0)) == late(waited(HUNG_LATE_SECONDS + 1)) == [1]
-    said = f"rank 1 on n0: it has not arrived at {other} of {PP} {direction} rank 0, number 9"
-    assert waited(2.0).notes[0].text.startswith(said)
+    said = f"others have waited for it for 2.00 s in {op} of {PP} {direction} rank 1, number 9"
+    assert waited(2.0).notes[0].text.endswith(said)
     assert hung(waited(HUNG_LATE_SECONDS - 1)) == [] and hung(waited(HUNG_LATE_SECONDS + 1)) == [1]
     assert waited(HUNG_LATE_SECONDS + 1).culprits[0].victims == (0,)
 
 
-def test_both_ends_are_named_in_the_words_of_each_side() -> None:
+def test_both_ends_are_named_in_the_words_of_who_waits() -> None:
     notes = [note.text for note in find_hung(RECEIVES, stage({("send", 0): 8})).notes]
     assert notes == [
-        "rank 1 on n0: it has not arrived at send of pp:0-3 to rank 0, number 9; it is in forward of step 8; others "
-        "have waited for 200 s",
+        "rank 1 on n0: it is in step 8, in forward; others have waited for it for 200 s in recv of pp:0-3 from rank 1, "
+        "number 9",
         "rank 0 waits in recv of pp:0-3 from rank 1, number 9, for 200 s",
     ]
 
@@ -128,7 +128,7 @@ def test_a_batch_waits_for_the_message_whose_partner_is_missing(last: tuple[str,
     lanes = tuple(structs.replace(lane, done=4) for lane in batch.beat.lanes)
     batch = batch._replace(beat=structs.replace(batch.beat, lanes=lanes))
     found = find_hung(batch, stage({("send", 0): 4}), stage({("recv", 0): 5}))
-    assert late(found) == [1] and "send of pp:0-3 to rank 0, number 5" in found.notes[0].text
+    assert late(found) == [1] and "recv of pp:0-3 from rank 1, number 5" in found.notes[0].text
     assert "rank 0 waits in recv of pp:0-3 from rank 1, number 5" in found.notes[1].text
     assert unknown(find_hung(batch, stage({("send", 0): 5}), stage({("recv", 0): 5})))
     assert unknown(
@@ -138,8 +138,8 @@ def test_a_batch_waits_for_the_message_whose_partner_is_missing(last: tuple[str,
 
 def test_a_stopped_partner_is_hung_at_once() -> None:
     stopped = stage({("send", 0): 8}, stopped=True, age=2.0)
-    found = find_hung(stage({("recv", 1): 9}, ("recv", 1), 0.6), stopped)
-    assert hung(found) == [1] and "has not arrived at send of pp:0-3 to rank 0, number 9" in found.notes[0].text
+    found = find_hung(stage({("recv", 1): 9}, ("recv", 1), 1.1), stopped)
+    assert hung(found) == [1] and "others have waited for it for 1.10 s in recv of pp:0-3" in found.notes[0].text
 
 
 def test_a_silent_partner_is_waited_for_whatever_its_last_beat_counted() -> None:

@@ -119,7 +119,7 @@ def test_a_device_that_never_began_what_its_host_enqueued_is_named(tmp_path: Pat
         dumps[rank] = dump([WORLD], [entry(WORLD, "all_reduce", 1, **began), last])
     location, _ = judged(write_dumps(tmp_path / "d", dumps))
     (culprit,) = location.culprits
-    assert culprit.ranks == (2,) and "which its device never began" in culprit.evidence[0]
+    assert culprit.ranks == (2,) and "its device never began it" in culprit.evidence[0]
 
 
 def test_a_receive_whose_sender_never_came_is_followed(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ still, or died standing, rows tell what they stood in.
 from __future__ import annotations
 
 import itertools
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -21,14 +20,12 @@ from laggard.kit.constants import OPS
 from laggard.kit.majority import grouped
 from laggard.kit.words import ranks_text
 from laggard.locate.collectives import Collectives
-from laggard.locate.hang.wait_graph import COUNTERPART, MADE_BY_CPP, THE_WORLD, Standing, flight_text, stands_in
+from laggard.locate.hang.wait_graph import MESSAGES, OF_THE_WORLD, Standing, flight_text, in_the_world, stands_in
 from laggard.locate.job_timings import JobTimings, RankState
 from laggard.locate.partial_verdict import NOTHING_FOUND, PartialVerdict
 from laggard.model import MAX_NAMED_RANKS, Note
 
-MISMATCH_TO_DO = (
-    "find where the program of these ranks takes another way (a condition on the rank, on its data or on an exception)"
-)
+MISMATCH_TO_DO = "find where these ranks take another way: by a condition on the rank, its data or an exception"
 SAME_SIZE = frozenset(OPS.index(op) for op in ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce"))
 """Operations in which the larger of input and output has one size on all ranks. The root of a gather has more than the
 others, and an all_to_all as much as each likes."""
@@ -110,18 +107,11 @@ def different_calls(timings: JobTimings) -> DifferentCalls | None:
 
 def _first_difference(calls: Mapping[int, Sequence[_Call]]) -> DifferentCalls | None:
     """The first call of each rank that not all made, where two ranks each made one that the other did not."""
-    counts = {rank: Counter(call.kind for call in own) for rank, own in calls.items()}
-    common = counts[min(counts)].copy()
-    for count in counts.values():
-        common &= count
-    first: dict[int, _Call] = {}
-    for rank, own in calls.items():
-        left = common.copy()
-        left.subtract(call.kind for call in own)
-        beyond = next((call for call in own if left[call.kind] < 0), None)
-        if beyond is not None:
-            first[rank] = beyond
-    ways = sorted((counts[rank] for rank in first), key=Counter.total)
+    kinds = {rank: {call.kind for call in own} for rank, own in calls.items()}
+    common = set.intersection(*kinds.values())
+    odd = {rank: [call for call in own if call.kind not in common] for rank, own in calls.items()}
+    first = {rank: own[0] for rank, own in odd.items() if own}
+    ways = sorted((kinds[rank] for rank in first), key=len)
     if any(less - more for less, more in itertools.pairwise(ways)):  # else each has called what those before it called
         return _different(first)
     return None
@@ -135,23 +125,16 @@ def _last_calls(timings: JobTimings, collectives: Collectives) -> dict[str, dict
     known &= np.isfinite(collectives.end) | (collectives.size > 0) | ~np.isin(collectives.op, tuple(SAME_SIZE))
     # Who finished less did not come as far, or was killed and its last calls are lost.
     known &= (last == last.max(initial=-1))[collectives.column]
-    known &= collectives.start >= _ends_of_last_steps(timings)[collectives.column]  # an asynchronous one that was made
-    rows = np.flatnonzero(known & (collectives.step > last[collectives.column]))  # before is written last, unfinished
+    if timings.step_starts is not None and len(timings.steps):  # an asynchronous call that was made before a step ended
+        ends = timings.step_starts + timings.step_seconds
+        known &= collectives.start >= np.where(np.isfinite(ends), ends, -np.inf).max(axis=0)[collectives.column]
+    rows = np.flatnonzero(known & (collectives.step > last[collectives.column]))  # is written last, unfinished
     found: dict[str, dict[int, list[_Call]]] = {}
     for row in rows[np.argsort(collectives.start[rows], kind="stable")].tolist():
         members = collectives.groups[collectives.group[row]].name.partition(":")[2]
         rank = int(timings.ranks[collectives.column[row]])
         found.setdefault(members, {}).setdefault(rank, []).append(_call(collectives, row))
     return found
-
-
-def _ends_of_last_steps(timings: JobTimings) -> NDArray[np.float64]:
-    """[R]: when each rank finished its last step, on the clock of its collectives; -inf where it finished none."""
-    if timings.step_starts is None or not len(timings.steps):
-        return np.full(len(timings.ranks), -np.inf)
-    ends = timings.step_starts + timings.step_seconds
-    last: NDArray[np.float64] = np.where(np.isfinite(ends), ends, -np.inf).max(axis=0)
-    return last
 
 
 def _call(collectives: Collectives, row: int) -> _Call:
@@ -175,7 +158,7 @@ def standing_differently(timings: JobTimings, standings: Sequence[Standing]) -> 
     in several groups, or send and receive."""
     calls = grouped(standings, lambda each: f"{each.operation}, number {each.number}")
     groups = {each.group.partition(":")[2] for each in standings}  # its role is another's word for it
-    messages = any(each.operation.startswith(tuple(COUNTERPART)) for each in standings)
+    messages = any(each.operation.startswith(MESSAGES) for each in standings)
     if len(groups) != 1 or len(calls) < 2 or messages:
         return None
     by_call = {call: [int(timings.ranks[each.rank]) for each in same] for call, same in calls.items()}
@@ -188,20 +171,18 @@ def beside_abort(timings: JobTimings, column: int) -> DifferentCalls | None:
     flight, end = timings.states[column].in_flight, timings.states[column].end
     if flight is None or end is None or end.cause or end.exit_code or end.exception:
         return None
-    ranks = timings.ranks.tolist()
-    stood = grouped(zip(ranks, map(_stood_in, timings.states), strict=True), lambda each: each[1])
+    stood = grouped(zip(timings.ranks.tolist(), map(_stood_in, timings.states), strict=True), lambda each: each[1])
     calls = {call: [rank for rank, _ in same] for call, same in stood.items() if call}
     if len(calls) > 1 and end.signal in ("", "SIGABRT"):
         found = DifferentCalls.of(calls, "these")
         return found._replace(text=f"{found.text}; gloo aborts a rank (SIGABRT) for it")
     text = f"gloo aborts a rank (SIGABRT) in {flight_text(flight)} where the calls of ranks do not match"
-    return DifferentCalls((), tuple(ranks), text) if end.signal == "SIGABRT" else None
+    return DifferentCalls((), tuple(timings.ranks.tolist()), text) if end.signal == "SIGABRT" else None
 
 
 def _stood_in(state: RankState) -> str:
     """The collective that the rank was in last, for people: by its hook, else by torch's Flight Recorder. Empty: not
     known."""
-    if state.in_flight:
-        return flight_text(state.in_flight)
-    groups = state.beat.groups if state.beat else ()
-    return MADE_BY_CPP if any(group.name == THE_WORLD and stands_in(group) for group in groups) else ""
+    group = in_the_world(state)
+    stands = group is not None and stands_in(group)
+    return flight_text(state.in_flight) if state.in_flight else OF_THE_WORLD if stands else ""

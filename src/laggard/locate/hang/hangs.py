@@ -14,7 +14,7 @@ step's time of each other, so who fell silent first is told by for how long each
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -25,50 +25,39 @@ from laggard.kit.majority import grouped
 from laggard.kit.words import ranks_text, seconds_text
 from laggard.locate.hang.different_calls import standing_differently
 from laggard.locate.hang.wait_graph import (
-    COUNTERPART,
+    CONFIDENCE,
+    STANDSTILL_SECONDS,
     THE_WORLD,
     WAITING_STEPS,
     Arrivals,
     Departure,
-    Members,
     Standing,
     WaitGraph,
+    behind_devices,
     circle_note,
     culprit_at,
     find_waits,
-    in_the_world,
     is_alive,
     is_silent,
     least_seconds,
     next_step,
+    place_text,
     ranks_of,
     silent_seconds,
-    where_text,
 )
 from laggard.locate.job_timings import WARM_UP_STEPS, JobTimings, LastBeat, RankState
 from laggard.locate.partial_verdict import NOTHING_FOUND, PartialVerdict
 from laggard.model import MAX_NAMED_RANKS, Culprit, Note
 
-HUNG_STOPPED_SECONDS = 2.0
-"""The time for which a rank must have been stopped to be called hung even where no other is known to wait for it. A
-debugger that takes a stack stops a process for less."""
 HUNG_SILENT_SECONDS = 60.0
-"""The time for which another must have waited for a silent rank, besides HUNG_STEPS of the usual steps, before it is
-called hung."""
+"""The wait of another after which a silent rank is called hung. Our own choice: memory is reclaimed in less."""
 HUNG_LATE_SECONDS = 180.0
-"""The same of a rank that still beats."""
-HUNG_ENDED_SECONDS = 20.0
-"""The same in a job that was ended meanwhile: nobody waits any longer, and a wait that is usual does not count."""
+"""The same of a rank that still beats. Our own choice: one rank saves a checkpoint for minutes."""
 HUNG_STEPS = 20.0
+"""The usual steps that it lasts at least. Our own choice: with steps of ten seconds, three minutes are few."""
 MAY_TAKE_LONG = (*SCRIPT_PHASES, "between_steps")
 """The phases in which one rank may have work of its own for minutes."""
 
-LEFT_CONFIDENCE = 0.9
-"""The confidence that a rank which left is the culprit. Only its group says that it was meant to come: a program may
-have asked for its end. Our own choice."""
-_STOPPED_CONFIDENCE = 0.9
-_BEHIND_CONFIDENCE = 0.7
-_MIN_OTHERS = 2
 _MAX_NOTES = 32
 
 
@@ -107,8 +96,8 @@ def stopped_to_the_end(timings: JobTimings) -> PartialVerdict:
     found = []
     for column in stopped[:MAX_NAMED_RANKS]:
         state = timings.states[column]
-        evidence = (seen, *where_text(state, next_step(state)))
-        more = {"confidence": _STOPPED_CONFIDENCE, "evidence": evidence, "stopped": True}
+        evidence = (seen, f"it is {place_text(state, next_step(state))}")
+        more = {"confidence": CONFIDENCE["stopped"], "evidence": evidence, "stopped": True}
         found.append(culprit_at(timings, [column], state, range(len(timings.states)), **more))
     return PartialVerdict(tuple(found))
 
@@ -136,7 +125,7 @@ def hung_ranks(
     circle = sorted(graph.circle)
     if circle:  # whoever else is late, these wait for ever
         different = standing_differently(timings, [graph.standings[column] for column in circle])
-        note = different or circle_note(int(timings.ranks[column]) for column in circle)
+        note = different or circle_note([int(timings.ranks[column]) for column in circle])
         return PartialVerdict(notes=(note, *hang.waiting_notes()))
     # Where all came, the silent ranks entered the collective and stand still in it, with every thread.
     silent = frozenset(column for column, state in enumerate(states) if is_alive(state) and is_silent(state))
@@ -157,16 +146,15 @@ def _left(timings: JobTimings, graph: WaitGraph) -> tuple[Departure, ...]:
 
 
 def left_early(timings: JobTimings, left: Sequence[Departure], notes: tuple[Note, ...]) -> PartialVerdict:
-    """Those that left, as the ones that the others cannot go on without. Where they are more than those whom their
-    collective still has, it is these that went on to one collective more than the others, and a note says so."""
-    if 2 * len(left) <= max(each.members for each in left):
-        return PartialVerdict(tuple(_left_culprit(timings, each) for each in left[:_MAX_NOTES]), notes)
+    """Those that left, as the ones that the others cannot go on without. Where they are more than those that wait for
+    them, it is these that went on to one collective more than the others, and a note says so."""
     waiting = ranks_of(timings, frozenset().union(*(each.waiting for each in left)))
+    if len(left) <= len(waiting):
+        return PartialVerdict(tuple(_left_culprit(timings, each) for each in left[:_MAX_NOTES]), notes)
     others = ranks_text(int(timings.ranks[each.column]) for each in left)
-    text = (
-        f"{ranks_text(waiting)} called {left[0].missed}, which {others} did not: they have ended, with exit status 0; "
-        "what to do: find where the program calls a collective on some of its ranks alone"
-    )
+    ended = f"{others} did not: they have ended, with exit status 0"
+    todo = "what to do: find where the program calls a collective on some of its ranks alone"
+    text = f"{ranks_text(waiting)} called {left[0].missed}, which {ended}; {todo}"
     return PartialVerdict(notes=(Note("mismatch", text, ranks=waiting), *notes))
 
 
@@ -175,73 +163,17 @@ def _left_culprit(timings: JobTimings, left: Departure) -> Culprit:
     waiting = ranks_text(int(timings.ranks[each]) for each in left.waiting)
     text = f"it left at step {next_step(state)}, while {waiting} went on to {left.missed}, to which it never came"
     others = [column for column, other in enumerate(timings.states) if other.state != "finished"]
-    more = {"kind": "dead", "phase": None, "confidence": LEFT_CONFIDENCE, "evidence": (text,), "end": state.end}
-    return culprit_at(timings, [left.column], state, others, **more)
+    more = {"kind": "dead", "phase": None, "evidence": (text,), "end": state.end}
+    return culprit_at(timings, [left.column], state, others, confidence=CONFIDENCE["left"], **more)
 
 
-class Behind(NamedTuple):
-    """A rank whose GPU is behind those of all others of its group: `text` says how.
+class _Found(NamedTuple):
+    """A rank (its column) that others wait for, by what is known of it; `device`: it is its GPU that they wait for."""
 
-    Hosts run ahead of their GPUs: a rank that waits for its GPU to complete a collective has entered later ones, too,
-    so that nobody lacks it. But who still waits for one that every other member has completed, and waits for the next,
-    has a GPU that has stopped: it gave the others its part, and does not come to the end itself. So has one that
-    completed what all have, and never began the next, where every other GPU did."""
-
-    wait: Standing
-    text: str
-
-
-def behind_devices(timings: JobTimings, graph: WaitGraph) -> tuple[Behind, ...]:
-    """The ranks that alone in their group wait for an earlier collective of a lane than all others, which wait for a
-    later one of it. Of groups of which every member that their name spans is seen to wait so. Else who is alone by what
-    GPUs have begun."""
-    members = Members(timings)
-    lanes = grouped(graph.standings.values(), lambda each: (each.operation, each.group))
-    found = []
-    for (operation, group), waits in lanes.items():
-        alone = _alone({each.rank: each.number for each in waits})
-        is_whole = members.of(group) <= {each.rank for each in waits} and group != THE_WORLD
-        if alone is not None and is_whole and not operation.startswith(tuple(COUNTERPART)):
-            wait, others = graph.standings[alone], _others(timings, waits, alone)
-            waits_for = f"waits for {operation}, number {wait.number}, for {seconds_text(wait.seconds)}"
-            found.append(Behind(wait, f"{waits_for}; {others} completed it"))
-    return tuple(found) or _not_begun(timings, graph, members)
-
-
-def _not_begun(timings: JobTimings, graph: WaitGraph, members: Members) -> tuple[Behind, ...]:
-    """The rank whose GPU alone has not begun the world's collective in which all others' stand, though all hosts have
-    launched it; by torch's Flight Recorder. FSDP has two of them begun at once, of two streams. None where a rank may
-    stand in a collective of another group, or in a message: whom it waits for may be elsewhere."""
-    world = {column: group for column in graph.standings if (group := in_the_world(timings.states[column])) is not None}
-    lanes = [lane for state in timings.states if state.beat for lane in state.beat.lanes if lane.entered > lane.done]
-    is_elsewhere = any(
-        op in COUNTERPART or len(members.of(group)) < len(timings.states)
-        for op, group in {(lane.op, lane.group) for lane in lanes}
-    )
-    alone = _alone({column: group.started for column, group in world.items()})
-    if alone is None or is_elsewhere or len(world) < max(len(timings.states), timings.world_size):
-        return ()
-    own, newest = world[alone], max(group.started for group in world.values())
-    launched = min(group.enqueued for group in world.values()) >= newest
-    if own.started < 0 or not launched or any(group.completed != own.started for group in world.values()):
-        return ()
-    text = (
-        f"has completed number {own.started} of the world's collectives, and its GPU has not begun the next, for "
-        f"{seconds_text(own.seconds)}; those of {_others(timings, graph.standings.values(), alone)} have"
-    )
-    return (Behind(graph.standings[alone]._replace(seconds=own.seconds), text),)
-
-
-def _alone(numbers: Mapping[int, int]) -> int | None:
-    """The rank that alone has come less far than all others, where these are several: of two either may be the one that
-    is wrong about what is complete."""
-    ordered = sorted(numbers, key=numbers.__getitem__)
-    is_alone = len(ordered) > _MIN_OTHERS and numbers[ordered[0]] < numbers[ordered[1]]
-    return ordered[0] if is_alone else None
-
-
-def _others(timings: JobTimings, waits: Iterable[Standing], column: int) -> str:
-    return ranks_text(int(timings.ranks[each.rank]) for each in waits if each.rank != column)
+    column: int
+    wait: Standing | None
+    facts: tuple[str, ...]
+    device: bool = False
 
 
 class _Hang(NamedTuple):
@@ -253,49 +185,53 @@ class _Hang(NamedTuple):
     ended: bool
 
     def at_roots(self, roots: Iterable[int]) -> PartialVerdict:
-        culprits = (self._culprit(root) for root in sorted(roots))
-        notes = (*(self._root_note(root) for root in sorted(roots)), *self.waiting_notes())
-        return PartialVerdict(tuple(each for each in culprits if each is not None), notes)
+        waits = ((root, self.graph.wait_for(root)) for root in sorted(roots))
+        return self.at([_Found(root, wait, tuple(self._facts(root, wait))) for root, wait in waits])
 
-    def at_devices(self, behind: Sequence[Behind]) -> PartialVerdict:
-        culprits = []
-        notes = []
-        for wait, text in behind:
-            state, rank = self.timings.states[wait.rank], int(self.timings.ranks[wait.rank])
-            node = self.timings.nodes[wait.rank]
-            notes.append(Note("not_completed", f"rank {rank} on {node} {text}", ranks=(rank,), node=node))
-            if wait.seconds > self._hung_after(state, wait):
-                at = {"phase": "collective", "group": wait.group, "confidence": _BEHIND_CONFIDENCE}
-                more = {"evidence": (text,), "device_stopped": True, **at}
-                culprits.append(culprit_at(self.timings, [wait.rank], state, self.graph.standings, **more))
-        return PartialVerdict(tuple(culprits), (*notes, *self.waiting_notes()))
+    def at_devices(self, behind: Sequence[tuple[Standing, str]]) -> PartialVerdict:
+        found = []
+        for at, what in behind:
+            place = f"{at.operation}, number {at.number}, for {seconds_text(at.seconds)}"
+            found.append(_Found(at.rank, at, (f"its GPU has not {what} {place}; those of all others have",), True))
+        return self.at(found)
 
-    def _culprit(self, root: int) -> Culprit | None:
-        """The rank as a culprit; None while it may only be late."""
-        state, wait = self.timings.states[root], self.graph.wait_for(root)
-        at_once = state.stopped and (wait is not None or _stopped_for_long(state))
-        silent_to_the_end = self.ended and is_silent(state) and wait is not None
-        waited = wait.seconds if wait else 0.0
-        if not (at_once or silent_to_the_end) and waited <= self._hung_after(state, wait):
-            return None
-        more = {
-            "confidence": _STOPPED_CONFIDENCE if state.stopped else 0.8 if is_silent(state) else 0.6,
-            "evidence": tuple(self._facts(root, wait)),
-            "stopped": state.stopped,
-            "silent": silent_to_the_end,
-        }
-        if wait is not None and state.in_flight is None:
+    def at(self, found: Sequence[_Found]) -> PartialVerdict:
+        """A note on each of these, and those that hang as culprits: the others may only be late."""
+        culprits = tuple(self._culprit(each) for each in found if self._is_hung(each))
+        return PartialVerdict(culprits, (*map(self._note, found), *self.waiting_notes()))
+
+    def _culprit(self, found: _Found) -> Culprit:
+        timings, state, wait = self.timings, self.timings.states[found.column], found.wait
+        known = "stopped" if state.stopped else "device" if found.device else "silent" if is_silent(state) else "late"
+        more: dict[str, object] = {"phase": "collective"} if found.device else {}
+        if wait is not None and (found.device or state.in_flight is None):
             more["group"] = wait.group
-        return culprit_at(self.timings, [root], state, sorted(self.graph.standings)[: MAX_NAMED_RANKS + 1], **more)
+        return culprit_at(
+            timings,
+            [found.column],
+            state,
+            sorted(self.graph.standings)[: MAX_NAMED_RANKS + 1],
+            confidence=CONFIDENCE[known],
+            evidence=found.facts,
+            stopped=state.stopped,
+            silent=self.ended and is_silent(state),
+            device_stopped=found.device,
+            **more,
+        )
 
-    def _hung_after(self, state: RankState, wait: Standing | None) -> float:
+    def _is_hung(self, found: _Found) -> bool:
+        state, wait = self.timings.states[found.column], found.wait
+        return wait.seconds > self._hung_after(state, wait) if wait else state.stopped and is_silent(state)
+
+    def _hung_after(self, state: RankState, wait: Standing) -> float:
         """The seconds for which others must have waited for the rank before it is called hung. Of a job that was ended
         meanwhile they need not be minutes, unless the rank stood where scripts let one rank work alone."""
+        if state.stopped or (self.ended and is_silent(state)):
+            return 0.0
         seconds = HUNG_SILENT_SECONDS if is_silent(state) else HUNG_LATE_SECONDS
         if self.ended and state.phase not in MAY_TAKE_LONG:  # of a script that tells no phases, one rank may be saving
-            seconds = HUNG_ENDED_SECONDS if state.phase or state.in_flight else HUNG_SILENT_SECONDS
-        usual = WAITING_STEPS * self._usual_wait(wait.rank) if wait else 0.0
-        return max(seconds, HUNG_STEPS * (self.step_seconds or 0.0), usual)
+            seconds = STANDSTILL_SECONDS if state.phase or state.in_flight else HUNG_SILENT_SECONDS
+        return max(seconds, HUNG_STEPS * (self.step_seconds or 0.0), WAITING_STEPS * self._usual_wait(wait.rank))
 
     def _usual_wait(self, column: int) -> float:
         """The longest time that the rank waited in a step and that came and passed twice: once may be an accident."""
@@ -306,29 +242,24 @@ class _Hang(NamedTuple):
     def _facts(self, root: int, wait: Standing | None) -> Iterator[str]:
         """What is known of a rank that others wait for."""
         state = self.timings.states[root]
-        silent = seconds_text(silent_seconds(state))
         if state.stopped:
-            brief = wait is None and not _stopped_for_long(state)
+            brief = wait is None and not is_silent(state)
             yield f"its process is stopped, by a signal or a debugger{', and may go on' if brief else ''}"
-        elif is_silent(state) and self.ended:
-            yield (
-                f"its last sign of life came at least {silent} before the others': its process was stopped or killed, "
-                "or none of its threads got to run"
-            )
         elif is_silent(state):
-            yield f"its last sign of life is {silent} old: none of its threads gets to run"
-        if wait and root in wait.awaited:
-            yield f"it has not arrived at {wait.missed}, number {wait.number}"
-        yield from where_text(state, next_step(state))
+            age = seconds_text(silent_seconds(state))
+            when = f"came at least {age} before the others'" if self.ended else f"is {age} old"
+            yield f"its last sign of life {when}: none of its threads gets to run"
+        yield f"it is {place_text(state, next_step(state))}"
         if wait:
-            yield f"others have waited for {seconds_text(wait.seconds)}"
+            inside = f" in {wait.operation}, number {wait.number}" if root in wait.awaited else ""
+            yield f"others have waited for it for {seconds_text(wait.seconds)}{inside}"
 
-    def _root_note(self, root: int) -> Note:
+    def _note(self, found: _Found) -> Note:
         """Names the rank that others wait for."""
-        rank, node = int(self.timings.ranks[root]), self.timings.nodes[root]
-        wait = self.graph.wait_for(root)
-        text = f"rank {rank}{f' on {node}' if node else ''}: {'; '.join(self._facts(root, wait))}"
-        return Note("not_arrived" if wait else "stopped", text, (rank,), node)
+        rank, node = int(self.timings.ranks[found.column]), self.timings.nodes[found.column]
+        kind = "not_completed" if found.device else "not_arrived" if found.wait else "stopped"
+        text = f"rank {rank}{f' on {node}' if node else ''}: {'; '.join(found.facts)}"
+        return Note(kind, text, (rank,), node)
 
     def waiting_notes(self, remark: str = "") -> Iterator[Note]:
         """One note for each collective, send or receive that ranks wait in; beyond _MAX_NOTES one note for all the
@@ -341,7 +272,3 @@ class _Hang(NamedTuple):
             seconds = seconds_text(max(wait.seconds for wait in same))
             text = f"{ranks_text(ranks)} {'waits' if len(ranks) == 1 else 'wait'} in {where} {seconds}{remark}"
             yield Note("waiting", text, ranks[:MAX_NAMED_RANKS])
-
-
-def _stopped_for_long(state: RankState) -> bool:
-    return state.stopped and silent_seconds(state) > HUNG_STOPPED_SECONDS

@@ -15,44 +15,28 @@ from typing import NamedTuple
 from msgspec import structs
 
 from laggard.kit.majority import grouped
-from laggard.kit.words import counted, ranks_text, seconds_text
+from laggard.kit.words import counted, listed, ranks_text, seconds_text
 from laggard.locate.explanation import explained
 from laggard.locate.hang.hangs import HUNG_LATE_SECONDS
-from laggard.locate.hang.wait_graph import ranks_in_cycles
+from laggard.locate.hang.wait_graph import CIRCLE, CONFIDENCE, STANDSTILL_SECONDS, ranks_in_cycles
 from laggard.locate.job_timings import JobTimings, NodeFindings, build_timings
 from laggard.model import MAX_NAMED_RANKS, Culprit, Location, Note, Verdict, Window
 from laggard.wire.ranks import Launches, RasCommunicator, RasJob, RasRank
 
-STANDSTILL_SECONDS = 20.0
-"""The time for which no count may have changed before anybody is named: at least two answers, whatever their
-interval."""
-
-STOPPED_CONFIDENCE = 0.9
-"""The confidence that a process hangs which the kernel calls stopped."""
-
-GONE_CONFIDENCE = 0.9
-DEAD_CONFIDENCE = 0.7
-"""The confidence that a process is dead which NCCL calls so. NCCL calls a process dead that it has not reached for 60
-s: the network can be the cause."""
-CUT_OFF_CONFIDENCE = 0.4
-"""The confidence where half of the ranks or more are missing: the network between the halves may be the cause."""
-
-HUNG_CONFIDENCE = 0.6
-"""The confidence that a rank which is behind hangs. Launches are the host's: a rank may be behind because it waits for
-something that is not counted."""
+_LOST = {
+    "stopped": "its process is stopped, by a signal or a debugger, as the agent there sees",
+    "gone": "its process is gone, as the agent there sees",
+    "not reached": "NCCL RAS considers its process dead: it has not reached it for 60 s",
+}
+"""What is wrong with a process that does not answer."""
 
 _MAX_PROCESSES = 8
 
-_ERRORS = {
-    1: "unhandled CUDA error",
-    2: "system error",
-    3: "internal error",
-    4: "invalid argument",
-    5: "invalid usage",
-    6: "remote process error",
-}
-"""The values of ncclResult_t in NCCL's own words (ncclErrorToString, src/ras/client_support.cc). 7, in progress, is
-none."""
+_ERRORS = (
+    "unhandled CUDA error", "system error", "internal error", "invalid argument", "invalid usage",
+    "remote process error",
+)  # fmt: skip
+"""The values of ncclResult_t from 1 on in NCCL's own words (ncclErrorToString, src/ras/client_support.cc)."""
 
 
 class Device(NamedTuple):
@@ -85,27 +69,29 @@ class LaunchedJob:
         known = {_device_of(rank): rank.rank for rank in self.world.ranks}
         return tuple(sorted(known[device] for device in members if device in known))[:MAX_NAMED_RANKS]
 
-    def culprit(self, members: Members, how: str, victims: Iterable[int] = (), **more: object) -> Culprit:
-        """These ranks of one host. `how`: the first line of the evidence."""
-        found = Culprit(
+    def culprit(self, members: Members, how: str, known: str, victims: Iterable[int], stopped: bool) -> Culprit:
+        """These ranks of one host. `how`: the first line of the evidence; `known`: one of CONFIDENCE."""
+        return Culprit(
             kind="hung",
             ranks=self.ranks_of(members),
             node=self.node(next(iter(members)).host),
             gpu=str(next(iter(members)).gpu) if len(members) == 1 else None,
             evidence=(how, _processes_text(members)),
             victims=tuple(victims)[:MAX_NAMED_RANKS],
+            confidence=CONFIDENCE[known],
+            stopped=stopped,
         )
-        return structs.replace(found, **more)
 
     def others(self, members: Members) -> tuple[int, ...]:
         """The ranks that answer, but these: the report has only those that are missing or behind."""
         left = {rank.rank for rank in self.world.ranks if rank.missing or _device_of(rank) in members}
         return tuple(rank for rank in range(self.world.size) if rank not in left)
 
-    def note(self, kind: str, members: Iterable[Device], text: str, host: str | None = None) -> Note:
+    def note(self, kind: str, members: Iterable[Device], text: str) -> Note:
         """`text`: with the ranks in place of `{}`."""
         devices = [*members]
-        ranks, node = self.ranks_of(devices), None if host is None else self.node(host)
+        ranks, nodes = self.ranks_of(devices), {self.node(device.host) for device in devices}
+        node = nodes.pop() if len(nodes) == 1 else None
         who = (ranks_text(ranks) or counted(len(devices), "rank")) + (f" on {node}" if node else "")
         return Note(kind, text.format(who), ranks, node)
 
@@ -118,8 +104,8 @@ def no_timings(job: LaunchedJob, findings: Mapping[str, NodeFindings]) -> JobTim
 def locate_launches(job: LaunchedJob, findings: Mapping[str, NodeFindings]) -> Location:
     """The verdict. It is never ok: nothing tells slow ranks. `findings`: by node."""
     lost = _missing(job)
-    culprits = [_missing_culprit(job, kind, of) for (kind, _), of in sorted(lost.items()) if kind != "unresponsive"]
-    notes = [_unresponsive_note(job, of) for (kind, _), of in lost.items() if kind == "unresponsive"]
+    culprits = [_lost_culprit(job, kind, of) for (kind, _), of in sorted(lost.items()) if kind in _LOST]
+    notes = [_unresponsive_note(job, of) for (kind, _), of in lost.items() if kind not in _LOST]
     if all(it.kind != "dead" for it in culprits):
         behind, told = _ranks_behind(job)
         culprits, notes = [*culprits, *behind], [*notes, *told]
@@ -143,46 +129,40 @@ def locate_launches(job: LaunchedJob, findings: Mapping[str, NodeFindings]) -> L
 def _missing(job: LaunchedJob) -> dict[tuple[str, str], dict[Device, RasRank]]:
     """The ranks that NCCL RAS has no answer from, by what is wrong with them and host. A communicator that ranks have
     begun to leave has such, too."""
+    settled = (it for it in job.report.communicators if not (it.starting or it.ending))
     gone: dict[tuple[str, str], dict[Device, RasRank]] = {}
-    for communicator in job.report.communicators:
-        if communicator.ending or communicator.starting:
-            continue
-        for rank in communicator.ranks:
-            if rank.missing and (kind := _missing_kind(rank)):
-                gone.setdefault((kind, rank.host), {}).setdefault(_device_of(rank), rank)
+    for rank in (rank for it in settled for rank in it.ranks if rank.missing):
+        if kind := _missing_kind(rank):
+            gone.setdefault((kind, rank.host), {}).setdefault(_device_of(rank), rank)
     return gone
 
 
 def _missing_kind(rank: RasRank) -> str:
-    """The state of the process: dead, stopped, unresponsive; empty where nothing is wrong with it. What the agent sees
-    of the process itself goes before what NCCL concludes."""
-    if rank.process == "gone" or (rank.dead and rank.process not in ("running", "stopped")):
-        return "dead"
+    """One of _LOST, or unresponsive; empty where nothing is wrong with the process. What the agent sees of it goes
+    before what NCCL concludes."""
+    if rank.process == "gone":
+        return "gone"
     if rank.process == "stopped" and rank.readings > 1:
         return "stopped"
+    if rank.dead and not rank.process:
+        return "not reached"
     return "unresponsive" if rank.unresponsive or rank.dead or rank.process == "stopped" else ""
 
 
-def _missing_culprit(job: LaunchedJob, kind: str, members: Members) -> Culprit:
-    others = job.others(members)
-    if kind == "stopped":
-        how = "its process is stopped, by a signal or a debugger, as the agent there sees"
-        return job.culprit(members, how, others, confidence=STOPPED_CONFIDENCE, stopped=True)
-    if all(rank.process == "gone" for rank in members.values()):
-        how = "its process is gone, as the agent there sees"
-        return job.culprit(members, how, others, kind="dead", confidence=GONE_CONFIDENCE)
-    how = "NCCL RAS considers its process dead: it has not reached it for 60 s"
-    found = job.culprit(members, how, others, kind="dead", confidence=DEAD_CONFIDENCE)
-    if 2 * len(others) > job.world.size:
+def _lost_culprit(job: LaunchedJob, kind: str, members: Members) -> Culprit:
+    others, stopped = job.others(members), kind == "stopped"
+    is_half = kind == "not reached" and 2 * len(others) <= job.world.size
+    found = job.culprit(members, _LOST[kind], "cut off" if is_half else kind, others, stopped=stopped)
+    if stopped:
         return found
-    cut_off = "half of the ranks or more are not reached: the network between the two parts may be the cause"
-    return structs.replace(found, confidence=CUT_OFF_CONFIDENCE, evidence=(*found.evidence, cut_off))
+    halves = "half of the ranks or more are not reached: the network between the two parts may be the cause"
+    return structs.replace(found, kind="dead", evidence=(*found.evidence, halves) if is_half else found.evidence)
 
 
 def _unresponsive_note(job: LaunchedJob, members: Members) -> Note:
     longest = max(rank.unchanged_seconds for rank in members.values())
     since = f" for {seconds_text(longest)}" if longest else ""
-    return job.note("unresponsive", members, f"{{}} does not answer NCCL RAS{since}", next(iter(members)).host)
+    return job.note("unresponsive", members, f"{{}} does not answer NCCL RAS{since}")
 
 
 class _Wait(NamedTuple):
@@ -199,21 +179,21 @@ def _ranks_behind(job: LaunchedJob) -> tuple[list[Culprit], list[Note]]:
     waits = [wait for it in still if not _differing(it) and (wait := _wait(it))]
     named = {device for wait in waits for device in wait.waiting}
     culprits = []
-    roots = False
+    waits_for: dict[Device, set[Device]] = {}
     for wait in sorted(waits, key=lambda it: (-it.communicator.unchanged_seconds, it.communicator.size)):
+        for device in wait.waiting:
+            waits_for.setdefault(device, set()).update(wait.behind)
         late = [device for device, rank in wait.behind.items() if device not in named and _is_still(rank)]
         named.update(late)
         for on_host in grouped(late, lambda device: device.host).values():
-            roots = True
-            members = {device: wait.behind[device] for device in on_host}
-            notes.append(_not_arrived_note(job, wait, members))
-            stopped = all(rank.process == "stopped" for rank in members.values())
-            if stopped or wait.communicator.unchanged_seconds >= HUNG_LATE_SECONDS:
-                culprits.append(_hung_culprit(job, wait, members, stopped))
-    circle = () if roots else ranks_in_cycles(_waits_for(waits))
+            found = _hung_culprit(job, wait, {device: wait.behind[device] for device in on_host})
+            notes.append(job.note("not_arrived", on_host, f"{{}}: {found.evidence[0]}"))
+            if found.stopped or wait.communicator.unchanged_seconds >= HUNG_LATE_SECONDS:
+                culprits.append(found)
+    roots = named - waits_for.keys()
+    circle = () if roots else ranks_in_cycles(waits_for)
     if circle:
-        text = "{} wait for one another, a deadlock: each has yet to launch what another waits in"
-        notes.insert(0, job.note("deadlock", circle, text))
+        notes.insert(0, job.note("deadlock", circle, CIRCLE))
     return culprits, notes
 
 
@@ -232,15 +212,7 @@ def _wait(it: RasCommunicator) -> _Wait | None:
     return _Wait(it, behind, frozenset(counts) - behind.keys())
 
 
-def _waits_for(waits: Sequence[_Wait]) -> dict[Device, set[Device]]:
-    found: dict[Device, set[Device]] = {}
-    for wait in waits:
-        for device in wait.waiting:
-            found.setdefault(device, set()).update(wait.behind)
-    return found
-
-
-def _hung_culprit(job: LaunchedJob, wait: _Wait, members: Members, stopped: bool) -> Culprit:
+def _hung_culprit(job: LaunchedJob, wait: _Wait, members: Members) -> Culprit:
     it, own = wait.communicator, next(iter(members.values()))
     how = (
         f"NCCL RAS: launched {_launches_text(own.launches)} in {_name(it)}, where "
@@ -248,21 +220,10 @@ def _hung_culprit(job: LaunchedJob, wait: _Wait, members: Members, stopped: bool
         f"{seconds_text(it.unchanged_seconds)} ({it.readings} answers)"
     )
     victims = job.others(wait.behind) if it.id == job.world.id else ()
-    confidence = STOPPED_CONFIDENCE if stopped else HUNG_CONFIDENCE
-    found = job.culprit(members, how, victims, group=_name(it), stopped=stopped, confidence=confidence)
-    if victims:
-        return found
-    inside = f"there it is {ranks_text(rank.rank for rank in members.values())} of {it.size}"
-    return structs.replace(found, evidence=(how, inside, *found.evidence[1:]))
-
-
-def _not_arrived_note(job: LaunchedJob, wait: _Wait, members: Members) -> Note:
-    it, fewest = wait.communicator, _total(next(iter(members.values())).launches)
-    text = (
-        f"{{}} {'has' if len(members) == 1 else 'have'} launched {counted(fewest, 'collective')} of "
-        f"{_total(it.launches)} in {_name(it)}, as NCCL RAS has it for {seconds_text(it.unchanged_seconds)}"
-    )
-    return job.note("not_arrived", members, text, next(iter(members)).host)
+    stopped = all(rank.process == "stopped" for rank in members.values())
+    found = job.culprit(members, how, "stopped" if stopped else "late", victims, stopped)
+    inside = () if victims else (f"there it is {ranks_text(rank.rank for rank in members.values())} of {it.size}",)
+    return structs.replace(found, group=_name(it), evidence=(how, *inside, *found.evidence[1:]))
 
 
 def _differing(it: RasCommunicator) -> list[RasRank]:
@@ -275,17 +236,15 @@ def _differing(it: RasCommunicator) -> list[RasRank]:
 
 
 def _differing_note(job: LaunchedJob, it: RasCommunicator, odd: Sequence[RasRank]) -> Note:
-    text = (
-        f"{{}} launched other collectives in {_name(it)} "
-        f"({_launches_text(odd[0].launches)}) than the others ({_launches_text(it.launches)}), and nothing has gone on "
-        f"for {seconds_text(it.unchanged_seconds)}: the program does not do the same on all ranks"
-    )
-    return job.note("launches_differ", map(_device_of, odd), text)
+    own, others = _launches_text(odd[0].launches), _launches_text(it.launches)
+    text = f"{{}} launched other collectives in {_name(it)} ({own}) than the others ({others})"
+    still = f"nothing has gone on for {seconds_text(it.unchanged_seconds)}"
+    return job.note("launches_differ", map(_device_of, odd), f"{text}, and {still}: the program is not the same on all")
 
 
 def _error_notes(job: LaunchedJob) -> Iterator[Note]:
     everybody = [rank for it in job.report.communicators for rank in it.ranks]
-    for error, words in _ERRORS.items():
+    for error, words in enumerate(_ERRORS, 1):
         failed = {_device_of(rank) for rank in everybody if rank.async_error == error}
         if failed:
             yield job.note("nccl_error", failed, f"NCCL reports an error on {{}}: {words}")
@@ -293,11 +252,8 @@ def _error_notes(job: LaunchedJob) -> Iterator[Note]:
 
 def _source_note(job: LaunchedJob) -> Note:
     source = f"NCCL {job.report.nccl_version}, {seconds_text(job.report.age_seconds)} ago"
-    text = (
-        f"seen through NCCL RAS alone ({source}), which tells who hangs or died, and not who is slow; for that start "
-        "the job under laggard run"
-    )
-    return Note("launches_only", text)
+    tells = "which tells who hangs or died: for who is slow start the job under laggard run"
+    return Note("launches_only", f"seen through NCCL RAS alone ({source}), {tells}")
 
 
 def _device_of(rank: RasRank) -> Device:
@@ -313,9 +269,8 @@ def _processes_text(members: Iterable[Device]) -> str:
     pids = sorted({device.pid for device in members if device.pid > 0})
     if not pids:
         return "NCCL RAS does not know its process"
-    more = f" and {len(pids) - _MAX_PROCESSES} more" if len(pids) > _MAX_PROCESSES else ""
-    gpus = sorted({device.gpu for device in members})[:_MAX_PROCESSES]
-    return f"pid {', '.join(map(str, pids[:_MAX_PROCESSES]))}{more}, CUDA device {', '.join(map(str, gpus))}"
+    gpus = sorted({device.gpu for device in members})
+    return f"pid {listed([*map(str, pids)], _MAX_PROCESSES)}, CUDA device {listed([*map(str, gpus)], _MAX_PROCESSES)}"
 
 
 def _launches_text(launches: Launches) -> str:

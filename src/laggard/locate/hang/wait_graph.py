@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any, Final, NamedTuple, TypeVar
 
 from msgspec import structs
@@ -34,31 +34,38 @@ from laggard.wire.ranks import BeatRow, GroupProgress, InFlight, LaneProgress
 Node = TypeVar("Node", bound=Hashable)
 
 SILENT_BEATS = 3.0
-"""The number of missed beats, and a second more, after which a rank counts as silent: its process runs, but none of its
+"""The missed beats, and a WAITING_SECONDS more, after which a rank counts as silent: its process runs, but none of its
 threads does. Our own choice: one beat may be late, two in a row are not."""
 
-COUNTERPART = {"send": "recv", "recv": "send"}
-"""The operation of the partner when a rank sends, and when it receives."""
+WAITING_SECONDS = 1.0
+"""The time in a collective from which on a rank counts as waiting in a job that stands still: a process of it is
+stopped, or one has waited for WAITING_STEPS. Our own choice: stages of a pipeline begin to wait one after the other."""
+
+WAITING_STEPS = 2.0
+"""The usual steps in one collective after which a job stands still: within one, each comes to what others are in."""
+
+STANDSTILL_SECONDS = 20.0
+"""The same where no step tells: the first ones load data and compile, NCCL RAS counts launches alone, and of a job that
+was ended nobody waits on. Our own choice: two answers of NCCL RAS, and little of torch's timeout of ten minutes."""
+
+MESSAGES = ("send", "recv")
 
 ANY_RANK = -1
 """The peer of a receive from any rank, of a group that was made by hand, and where an agent reports none."""
 
-WAITING_SECONDS = 1.0
-"""The time for which a rank must have been in a collective, besides WAITING_STEPS of the job's usual steps, to count as
-waiting."""
-WAITING_STEPS = 2.0
-WAITING_BESIDE_STOPPED_SECONDS = 0.5
-"""The same where there is no doubt what the wait is for: a process of the job is stopped, or others wait for this rank,
-as along a pipeline, in which each began to wait later than the one before it."""
-WAITING_UNTIMED_SECONDS = 20.0
-"""The same while no step is known: the first steps load data and compile."""
+CONFIDENCE: Final = {
+    "stopped": 0.9, "gone": 0.9, "left": 0.9, "silent": 0.8, "never came": 0.8, "device": 0.8, "not reached": 0.7,
+    "late": 0.6, "one of several": 0.5, "cut off": 0.4,
+}  # fmt: skip
+"""How sure it is that such a rank is at the root, our own choices: the kernel tells of the first two; that one which
+left was meant to come, its group alone; who never came may have been about to; who is late may wait for what nobody
+sees; and whom NCCL does not reach may be well, where the network is not, the more so where it is half of all."""
 
 THE_WORLD = "#0"
-"""The name of the world's process group: torch numbers them. Other groups' numbers differ from rank to rank and are not
-compared."""
+"""The name of the world's process group: torch numbers them, and the numbers of others differ from rank to rank."""
 
-OF_THE_WORLD = "a collective of the world"
-MADE_BY_CPP = f"{OF_THE_WORLD} that C++ made, as DDP's"
+CIRCLE = "{} wait for one another, a deadlock: each has yet to come to what another is in"
+OF_THE_WORLD = "a collective of the world that C++ made, as DDP's"
 """The text for a collective of which only the Flight Recorder tells."""
 
 
@@ -68,7 +75,6 @@ class Standing(NamedTuple):
 
     rank: int
     operation: str  # for people: "all_reduce of dp:0-3", "recv of pp:0-3 from rank 1"
-    missed: str  # what the others have not come to: the same, or "send of pp:0-3 to rank 0"
     group: str
     number: int
     seconds: float
@@ -81,14 +87,10 @@ class WaitGraph:
         by_length = sorted(self.standings.values(), key=lambda each: each.seconds)
         distinct = {each.awaited: each for each in by_length}  # thousands wait for the same ranks
         self.awaited = frozenset().union(*distinct)
+        self.roots = self.awaited - self.standings.keys()  # who is awaited and stands in nothing
         self.longest = by_length[-1] if by_length else None
         ordered = sorted(distinct.values(), key=lambda each: each.seconds)
-        self._longest_for = {rank: each for each in ordered for rank in each.awaited}
-
-    @property
-    def roots(self) -> frozenset[int]:
-        """Who is awaited and stands in nothing."""
-        return self.awaited - self.standings.keys()
+        self.longest_for = {rank: each for each in ordered for rank in each.awaited}
 
     @property
     def circle(self) -> frozenset[int]:
@@ -97,7 +99,7 @@ class WaitGraph:
     def wait_for(self, rank: int) -> Standing | None:
         """The longest wait for this rank; where there is none, as it stands in the collective itself, the longest of
         all."""
-        return self._longest_for.get(rank, self.longest)
+        return self.longest_for.get(rank, self.longest)
 
 
 def ranks_in_cycles(waits_for: Mapping[Node, Set[Node]]) -> frozenset[Node]:
@@ -164,9 +166,9 @@ def has_left(state: RankState) -> bool:
     return state.state == "finished" and state.end is not None and state.beat is not None
 
 
-def silence(beat: BeatRow) -> float:
-    """The seconds without a sign of life after which a rank is silent."""
-    return SILENT_BEATS * beat.interval_seconds + 1.0
+def silence(beat: BeatRow, step_seconds: float | None = 0.0) -> float:
+    """The seconds without a sign of life, and without finishing a step, after which a rank is silent."""
+    return SILENT_BEATS * beat.interval_seconds + least_seconds(step_seconds)
 
 
 def is_silent(state: RankState) -> bool:
@@ -205,11 +207,9 @@ def ranks_of(timings: JobTimings, columns: Iterable[int]) -> tuple[int, ...]:
     return tuple(sorted(int(timings.ranks[column]) for column in columns)[:MAX_NAMED_RANKS])
 
 
-def circle_note(ranks: Iterable[int]) -> Note:
+def circle_note(ranks: Collection[int]) -> Note:
     """The note on ranks each of which has yet to come to what another is in."""
-    ordered = sorted(ranks)
-    text = f"{ranks_text(ordered)} wait for one another, a deadlock: each has yet to come to what another is in"
-    return Note("deadlock", text, tuple(ordered[:MAX_NAMED_RANKS]))
+    return Note("deadlock", CIRCLE.format(ranks_text(ranks)), tuple(sorted(ranks)[:MAX_NAMED_RANKS]))
 
 
 class _Lane(NamedTuple):
@@ -223,19 +223,22 @@ class _Lane(NamedTuple):
     @classmethod
     def of(cls, rank: int, it: LaneProgress | InFlight) -> _Lane:
         """The lane that `it` is of, which the rank reports."""
-        if it.op not in COUNTERPART:
+        if it.op not in MESSAGES:
             return cls(it.op, it.group)
         return cls("send", "", rank, it.peer) if it.op == "send" else cls("send", "", it.peer, rank)
+
+    @property
+    def text(self) -> str:
+        return f"{self.op} of {self.group}" if self.group else f"send from rank {self.source} to rank {self.target}"
 
 
 class Departure(NamedTuple):
     """A rank (its column) that left, the first collective that it never came to, for people, and the columns of those
-    that went on to that one or a later one. `members`: how many ranks the collective has, as far as they are seen."""
+    that went on to that one or a later one."""
 
     column: int
     missed: str
     waiting: frozenset[int]
-    members: int
 
 
 class Arrivals:
@@ -265,22 +268,20 @@ class Arrivals:
         entered[column] = max(entered.get(column, 0), count)
         return lane
 
-    def standing(self, column: int, least: float) -> Standing | None:
-        """Where the rank waits; None where it does not, or for less than `least` seconds. The messages of a batch are
-        waited for together, and the live word is the last: if the partner has come to that, another in flight whose
-        partner has not."""
+    def standing(self, column: int) -> Standing | None:
+        """Where the rank waits; None where it does not. The messages of a batch are waited for together, and the live
+        word is the last: if the partner has come to that, another in flight whose partner has not."""
         state, flight = self._states[column], self._states[column].in_flight
-        if not is_alive(state) or flight is None or flight.seconds < least:
+        if not is_alive(state) or flight is None or flight.seconds < WAITING_SECONDS:
             return None
-        rows = state.beat.lanes if state.beat and flight.op in COUNTERPART else ()
+        rows = state.beat.lanes if state.beat and flight.op in MESSAGES else ()
         batch = (
             InFlight(row.op, row.group, row.entered, flight.seconds, row.peer)
             for row in rows
-            if row.op in COUNTERPART and row.entered > row.done
+            if row.op in MESSAGES and row.entered > row.done
         )
         at = next((each for each in (flight, *batch) if self._awaited(column, each)), flight)
-        missed = _operation_text(COUNTERPART.get(at.op, at.op), at.group, self._ranks[column])
-        return Standing(column, flight_text(at), missed, at.group, at.seq, at.seconds, self._awaited(column, at))
+        return Standing(column, flight_text(at), at.group, at.seq, at.seconds, self._awaited(column, at))
 
     def _awaited(self, column: int, flight: InFlight) -> frozenset[int]:
         """The ranks that live, or left with status 0, and had not come to `flight`, which the rank is in, when a rank
@@ -326,50 +327,31 @@ class Arrivals:
         """The ranks that left with status 0 while ranks of `among` went on to what these never came to, in the order of
         their ends. How many of each lane ranks had entered counts, and not when they left: ranks that end one after the
         other have entered equally many, and so have those of DDP's join()."""
-        ahead = {
-            lane: counts
-            for lane, entered in self._entered.items()
-            if (counts := {other: count for other, count in entered.items() if other in among})
-        }
         found = []
         for column, state in enumerate(self._states):
-            missed = (
-                [*self._missed(column, ahead), *self._missed_in_the_world(column, among)] if has_left(state) else []
-            )
+            missed = [*self._missed(column, among)] if has_left(state) else []
             if missed and state.end:
                 waiting = frozenset().union(*(each.waiting for each in missed))
                 found.append((state.end.at_seconds, missed[0]._replace(waiting=waiting)))
         return tuple(departure for _, departure in sorted(found, key=lambda each: each[0]))
 
-    def _missed(self, column: int, ahead: Mapping[_Lane, Mapping[int, int]]) -> Iterator[Departure]:
-        for lane, entered in ahead.items():
-            own = self._entered[lane].get(column, 0)
-            waiting = frozenset(other for other, count in entered.items() if count > own)
-            members = self._members_of(lane) if waiting else ()
-            if column in members and self._is_sure(column, lane, math.inf):
-                yield Departure(column, f"{self._missed_text(column, lane)}, number {own + 1}", waiting, len(members))
-
-    def _missed_in_the_world(self, column: int, among: Set[int]) -> Iterator[Departure]:
+    def _missed(self, column: int, among: Set[int]) -> Iterator[Departure]:
+        for lane, entered in self._entered.items():
+            own = entered.get(column, 0)
+            waiting = frozenset(other for other, count in entered.items() if count > own and other in among)
+            if waiting and column in self._members_of(lane) and self._is_sure(column, lane, math.inf):
+                yield Departure(column, f"{lane.text}, number {own + 1}", waiting)
         waiting = frozenset(other for other in among if self._went_on_in_the_world(other, column))
         if waiting:
-            yield Departure(column, OF_THE_WORLD, waiting, len(self._states))
-
-    def _missed_text(self, column: int, lane: _Lane) -> str:
-        if lane.op != "send":
-            return f"{lane.op} of {lane.group}"
-        return f"send to rank {lane.target}" if self._ranks[column] == lane.source else f"recv from rank {lane.source}"
+            yield Departure(column, OF_THE_WORLD, waiting)
 
     def _went_on_in_the_world(self, column: int, left: int) -> bool:
         """Whether a rank stands in a collective of the world that C++ made, which only torch's Flight Recorder tells
-        of, and to which the other did not come: that had entered no more than this one had finished."""
-        state, other = self._states[column], self._states[left]
-        groups = state.beat.groups if state.beat else ()
-        if not any(group.name == THE_WORLD and stands_in(group) for group in groups):
-            return False
-        lanes = (lane for lane, entered in self._entered.items() if left in entered and lane.op != "send")
-        counts = [self._entered[lane] for lane in lanes if len(self._members_of(lane)) == len(self._states)]
-        is_behind = all(entered[left] <= entered.get(column, 0) for entered in counts)
-        return bool(counts) and is_behind and next_step(other) <= next_step(state)
+        of, and had come as far as the other, which had entered no collective of the world in which this one is not."""
+        state, group = self._states[column], in_the_world(self._states[column])
+        went_on = group is not None and stands_in(group) and next_step(self._states[left]) <= next_step(state)
+        lanes = (each for lane, each in self._entered.items() if len(self._members_of(lane)) == len(self._states))
+        return went_on and all(entered.get(left, 0) <= entered.get(column, 0) for entered in lanes)
 
 
 def was_read_since(state: RankState, age_seconds: float, begin_seconds: float) -> bool:
@@ -379,119 +361,72 @@ def was_read_since(state: RankState, age_seconds: float, begin_seconds: float) -
 
 
 def find_waits(timings: JobTimings, step_seconds: float | None, stopped: frozenset[int]) -> dict[int, Standing]:
-    """All waits, by column: first what the hook reports, and for ranks that are in none of its collectives what torch
-    reports. `step_seconds`: how long the job's steps usually take, None where that is not known. `stopped`: the columns
-    of living processes that the kernel calls so."""
-    least = least_seconds(step_seconds)
-    at_once = min(least, WAITING_BESIDE_STOPPED_SECONDS)
-    if not any(_stands_still(state, at_once if stopped else least) for state in timings.states):
+    """All waits, by column, once the job stands still: first what the hook reports, and for ranks that are in none of
+    its collectives what torch reports. `step_seconds`: how long the job's steps usually take, None where that is not
+    known. `stopped`: the columns of living processes that the kernel calls so."""
+    least = WAITING_SECONDS if stopped else least_seconds(step_seconds)
+    if not any(_still_seconds(state) >= least for state in timings.states):
         return {}
     arrivals = Arrivals(timings)
-    found: dict[int, Standing] = {}
-    newest = [
-        each
-        for column in range(len(timings.states))
-        if column not in stopped and (each := arrivals.standing(column, at_once if stopped else least))
-    ]
-    while newest:  # whom others wait for may wait in turn, for less long so far
-        found.update((each.rank, each) for each in newest)
-        awaited = frozenset().union(*{each.awaited for each in newest}) - found.keys() - stopped
-        in_turn = (arrivals.standing(column, WAITING_BESIDE_STOPPED_SECONDS) for column in sorted(awaited))
-        newest = [each for each in in_turn if each and each.awaited]
+    running = (column for column in range(len(timings.states)) if column not in stopped)
+    found = {column: each for column in running if (each := arrivals.standing(column))}
     if arrivals.point_to_point:  # the Flight Recorder may count them with the rest
         return found
-    if any(each.awaited for each in found.values()):
-        return found | _beside_in_the_world(timings, found, least)
-    return _waits_by_flight_recorder(timings, least, stopped) | found
+    return _waits_in_the_world(timings, found, least, stopped) | found
 
 
 def flight_text(flight: InFlight) -> str:
     """The operation that a rank is in, for people: `all_reduce of dp:0-3`, `recv of pp:0-3 from rank 1`."""
-    return _operation_text(flight.op, flight.group, flight.peer)
+    if flight.op not in MESSAGES or flight.peer == ANY_RANK:
+        return f"{flight.op} of {flight.group}"
+    return f"{flight.op} of {flight.group} {'to' if flight.op == 'send' else 'from'} rank {flight.peer}"
 
 
-def where_text(at: RankState | LastBeat, step: int) -> Iterator[str]:
-    """A sentence on where a rank stands, none where nothing tells: `it is in backward of step 7`, `it is in all_reduce
-    of dp:0-3, number 63, for 86 s`."""
-    if at.in_flight:
-        yield f"it is {_inside_text(at.in_flight)}"
-    elif at.phase:
-        yield f"it is in {at.phase} of step {step}"
-
-
-def stood_text(last: LastBeat) -> str:
-    """Where a rank stood last, for people: `in all_reduce of dp:0-3, number 63, for 86 s`, `in backward for 87 s`."""
-    if last.in_flight:
-        return _inside_text(last.in_flight)
-    return f"in {last.phase} for {seconds_text(last.quiet_seconds)}" if last.phase else "outside of any phase"
-
-
-def _inside_text(flight: InFlight) -> str:
-    return f"in {flight_text(flight)}, number {flight.seq}, for {seconds_text(flight.seconds)}"
-
-
-def _operation_text(op: str, group: str, peer: int) -> str:
-    if op not in COUNTERPART or peer == ANY_RANK:
-        return f"{op} of {group}"
-    return f"{op} of {group} {'to' if op == 'send' else 'from'} rank {peer}"
+def place_text(at: RankState | LastBeat, step: int | str) -> str:
+    """Where a rank stands, or stood last: `in step 7, in backward`, `in step 7, in all_reduce of dp:0-3, number 63, for
+    86 s`."""
+    flight = at.in_flight
+    if not flight:
+        return f"in step {step}, in {at.phase}" if at.phase else f"in step {step}"
+    lasted = f", for {seconds_text(flight.seconds)}" if flight.seconds >= WAITING_SECONDS else ""
+    return f"in step {step}, in {flight_text(flight)}, number {flight.seq}{lasted}"
 
 
 def least_seconds(step_seconds: float | None) -> float:
-    """The shortest time in a collective, in seconds, that counts as a wait."""
-    if step_seconds is None:
-        return WAITING_UNTIMED_SECONDS
-    return max(WAITING_SECONDS, WAITING_STEPS * step_seconds)
+    """The shortest time in a collective, in seconds, after which a job stands still."""
+    return STANDSTILL_SECONDS if step_seconds is None else max(WAITING_SECONDS, WAITING_STEPS * step_seconds)
 
 
-def _stands_still(state: RankState, least: float) -> bool:
-    if state.in_flight and state.in_flight.seconds >= least:
-        return True
-    groups = state.beat.groups if state.beat is not None else ()
-    return bool(groups) and any(group.seconds >= least for group in groups)
+def _still_seconds(state: RankState) -> float:
+    """For how long the rank has been in a collective, or its process group has launched none."""
+    told = [group.seconds for group in state.beat.groups] if state.beat else []
+    return max([*told, state.in_flight.seconds if state.in_flight else 0.0])
 
 
-def _beside_in_the_world(timings: JobTimings, waits: Mapping[int, Standing], least: float) -> dict[int, Standing]:
-    """Where the ranks stand which others wait for in a collective of the world, although they stand in the world's
-    collective of the same number or a later one, which C++ made: they came, called something else, and wait for these
-    in turn."""
-    members = Members(timings)
-    numbers = {column: group.enqueued for column in waits if (group := in_the_world(timings.states[column]))}
-    found: dict[int, Standing] = {}
-    for column, number in numbers.items():
-        wait = waits[column]
-        if "#" in wait.group or len(members.of(wait.group)) < len(timings.states):
-            continue
-        for other in wait.awaited - waits.keys():
-            state, group = timings.states[other], in_the_world(timings.states[other])
-            may_stand = is_alive(state) and state.in_flight is None and group is not None and stands_in(group)
-            if may_stand and group is not None and group.enqueued >= number and group.seconds >= least:
-                awaited = frozenset(each for each in numbers if waits[each].group == wait.group)
-                place = wait.group, group.enqueued, group.seconds, awaited
-                found[other] = Standing(other, MADE_BY_CPP, MADE_BY_CPP, *place)
-    return found
-
-
-def _waits_by_flight_recorder(timings: JobTimings, least: float, stopped: frozenset[int]) -> dict[int, Standing]:
-    """The waits in collectives that are called from C++. The ranks that are furthest wait where all of them had stood
-    still when torch was asked and others have not arrived, or where their own collective is not done. How long ago
-    torch was asked counts for nothing: the ranks may have moved since."""
+def _waits_in_the_world(
+    timings: JobTimings, waits: Mapping[int, Standing], least: float, stopped: frozenset[int]
+) -> dict[int, Standing]:
+    """The waits in collectives that are called from C++, beside `waits`. The ranks that are furthest wait where all of
+    them had stood still when torch was asked and others have not arrived, or where their own collective is not done.
+    How long ago torch was asked counts for nothing: the ranks may have moved since."""
     states = timings.states
-    members = {
-        column: group
-        for column, state in enumerate(states)
-        if is_alive(state) and (group := in_the_world(state)) is not None
-    }
-    newest = max((group.enqueued for group in members.values()), default=-1)
-    behind = {column for column, group in members.items() if group.enqueued < newest}
-    running = {column: group for column, group in members.items() if column not in behind | stopped}
-    if any(group.seconds < least for group in running.values()):
+    torch = {column: group for column, state in enumerate(states) if is_alive(state) and (group := in_the_world(state))}
+    newest = max((group.enqueued for group in torch.values()), default=-1)
+    front = {column: group for column, group in torch.items() if group.enqueued == newest and column not in stopped}
+    if any(group.seconds < least for group in front.values()):
         return {}
-    begin = max((_asked(states[column]) + group.seconds for column, group in running.items()), default=0.0)
-    awaited = frozenset(column for column in behind if was_read_since(states[column], _asked(states[column]), begin))
+    crossed = {column: each.group for each in waits.values() for column in each.awaited - waits.keys()}
+    if any(each.awaited for each in waits.values()):  # who came and called something else waits for these in turn
+        front = {column: own for column, own in front.items() if column in crossed and stands_in(own)}
+        awaited = frozenset(waits)
+    else:
+        begin = max((_asked(states[column]) + own.seconds for column, own in front.items()), default=0.0)
+        behind = (column for column, own in torch.items() if own.enqueued < newest)
+        awaited = frozenset(each for each in behind if was_read_since(states[each], _asked(states[each]), begin))
     return {
-        column: Standing(column, OF_THE_WORLD, OF_THE_WORLD, THE_WORLD, newest, group.seconds, awaited)
-        for column, group in running.items()
-        if awaited or stands_in(group)
+        column: Standing(column, OF_THE_WORLD, crossed.get(column, THE_WORLD), newest, own.seconds, awaited)
+        for column, own in front.items()
+        if awaited or stands_in(own)
     }
 
 
@@ -510,3 +445,51 @@ def stands_in(group: GroupProgress) -> bool:
 def _asked(state: RankState) -> float:
     """The seconds since torch was asked."""
     return state.beat.groups_age_seconds or 0.0 if state.beat else 0.0
+
+
+def behind_devices(timings: JobTimings, graph: WaitGraph) -> list[tuple[Standing, str]]:
+    """The ranks whose GPUs are behind those of all others of a group, with what those have done: begun, or completed.
+    Hosts run ahead of their GPUs: a rank that waits for its GPU to complete a collective has entered later ones, too,
+    so that nobody lacks it. But who still waits for one that every other member has completed, and waits for the next,
+    has a GPU that has stopped: it gave the others its part, and does not come to the end itself. So has one that never
+    began the next, where every other GPU did.
+
+    Of groups of which every member that their name spans is seen to wait so."""
+    members = Members(timings)
+    lanes = grouped(graph.standings.values(), lambda each: (each.operation, each.group))
+    found = []
+    for (operation, group), waits in lanes.items():
+        alone = _alone({each.rank: each.number for each in waits})
+        is_whole = members.of(group) <= {each.rank for each in waits} and group != THE_WORLD
+        if alone is not None and is_whole and not operation.startswith(MESSAGES):
+            found.append((graph.standings[alone], "completed"))
+    return found or _not_begun(timings, graph, members)
+
+
+def _not_begun(timings: JobTimings, graph: WaitGraph, members: Members) -> list[tuple[Standing, str]]:
+    """The rank whose GPU alone has not begun the world's collective in which all others' stand, though all hosts have
+    launched it; by torch's Flight Recorder. FSDP has two of them begun at once, of two streams. None where a rank may
+    stand in a collective of another group, or in a message: whom it waits for may be elsewhere."""
+    world = {column: group for column in graph.standings if (group := in_the_world(timings.states[column]))}
+    lanes = [lane for state in timings.states if state.beat for lane in state.beat.lanes if lane.entered > lane.done]
+    is_elsewhere = any(
+        op in MESSAGES or len(members.of(group)) < len(timings.states)
+        for op, group in {(lane.op, lane.group) for lane in lanes}
+    )
+    alone = _alone({column: group.started for column, group in world.items()})
+    if alone is None or is_elsewhere or len(world) < max(len(timings.states), timings.world_size):
+        return []
+    own, newest = world[alone], max(group.started for group in world.values())
+    launched = min(group.enqueued for group in world.values()) >= newest
+    if own.started < 0 or not launched or any(group.completed != own.started for group in world.values()):
+        return []
+    name = graph.standings[alone].group
+    return [(Standing(alone, OF_THE_WORLD, name, own.started + 1, own.seconds, frozenset()), "begun")]
+
+
+def _alone(numbers: Mapping[int, int]) -> int | None:
+    """The rank that alone has come less far than all others, where these are several: of two either may be the one that
+    is wrong about what is complete."""
+    ordered = sorted(numbers, key=numbers.__getitem__)
+    is_alone = len(ordered) > 2 and numbers[ordered[0]] < numbers[ordered[1]]
+    return ordered[0] if is_alone else None
