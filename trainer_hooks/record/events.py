@@ -7,7 +7,9 @@ word; every other event begins with a negative number that says which kind it is
 
 from __future__ import annotations
 
+import functools
 import itertools
+import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
@@ -188,7 +190,8 @@ class PendingWork(Generic[Entry]):
 
     `key`, `newest`, `others` and `batches` belong to the hot path: the id() of the work launched last and its
     collective (`key` is 0 once somebody has waited for it, as for most before the next is launched), the others by the
-    id() of their works, and the batches by the id() of the one work that stands for each. Before a work becomes the
+    id() of their works, or by a token where a future stands for them (`promised`, by the id() of work and future), and
+    the batches by the id() of the one work that stands for each. Before a work becomes the
     newest, whoever puts it there calls demote_newest() if there is one.
     """
 
@@ -198,6 +201,8 @@ class PendingWork(Generic[Entry]):
         self.others: dict[int, Entry] = {}
         self.batches: dict[int, list[Entry]] = {}
         self.dropped: list[Entry] = []
+        self.promised: dict[int, tuple[tuple[int, ...], object]] = {}
+        self._tokens = itertools.count(-1, -1)  # no id() is one
         self._batch_began: int | None = None
         self._never_ended = never_ended
 
@@ -226,6 +231,33 @@ class PendingWork(Generic[Entry]):
             return self.others.pop(id(work), None)
         self.key = 0
         return self.newest
+
+    def promise(self, future: object, sources: Iterable[object]) -> None:
+        """Whoever waits for `future` waits for what `sources`, works or futures, stand for. These may be gone by then,
+        and others have their id(): so the collectives are kept by tokens, as long as the future is there."""
+        tokens: list[int] = []
+        for source in sources:
+            if id(source) not in self.promised:
+                kept = weakref.ref(source, functools.partial(self._forget, id(source)))
+                new = {next(self._tokens): entry for entry in self.awaited(source)}
+                self.others |= new
+                self.promised[id(source)] = tuple(new), kept
+            tokens += self.promised[id(source)][0]
+        self.promised[id(future)] = tuple(tokens), weakref.ref(future, functools.partial(self._forget, id(future)))
+
+    def _forget(self, key: int, _: object) -> None:
+        self.promised.pop(key, None)
+
+    def awaited(self, waited_for: object) -> list[Entry]:
+        """Removes and returns what somebody waits for: the collective of a work, those of a batch, or those that a
+        future stands for. Empty: nothing, or they were waited for before."""
+        if id(waited_for) in self.batches:
+            return self.batches.pop(id(waited_for))
+        entry = self.pop(waited_for)
+        if entry is not None:
+            return [entry]
+        tokens = self.promised.pop(id(waited_for), ((), None))[0]
+        return [found for token in tokens if (found := self.others.pop(token, None)) is not None]
 
     def demote_newest(self, successor: object = None) -> None:
         """Puts the newest work among the others. Another one with its id() was dropped, and so was one with the id() of

@@ -72,6 +72,7 @@ class Recorder:
         self._found_native = False  # when the check was made last
         self._find_device = find_device or _no_device
         self._searched = False  # for a device, since the last step ended
+        self._unwaited = False  # whether collectives were given up that nobody waited for
         self._is_sample = True  # the step under way, in which more is looked at than in each
 
     @property
@@ -256,7 +257,17 @@ class Recorder:
             found |= {word: (issued, size) for word, issued, size in live.device.recent_launches()}
         return found
 
+    def unwaited_share(self) -> float:
+        """The share of the last collectives' bytes for which nobody was seen to wait; 0.0 where none was added since
+        the last call, and on a device, whose stream tells when it waits."""
+        added, self._unwaited = self._unwaited, False
+        if not added or self.live.device is not None:
+            return 0.0
+        known = {word: (end, size) for word, _, end, _, size in self.events.recent_collectives()}
+        return sum(size for end, size in known.values() if not end) / max(1, sum(size for _, size in known.values()))
+
     def _never_ended(self, launches: Sequence[Launch]) -> None:
+        self._unwaited = True
         for launch in launches:
             self.events.never_ended(launch)
 
