@@ -262,9 +262,9 @@ def _with_held(found: Location, culprits: tuple[Culprit, ...], before: _Held, no
 # A job is judged in every second round whatever it does, and in the others where anything has moved, so that a fault is
 # named one round later at most, and a verdict is never older than the round before. Pure but for what is kept.
 
-CALM_RATIO: Final = MIN_COST
+CALM_RATIO: Final = 2 * MIN_COST
 """The share of a step by which a rank's own time beside its peers', and the step, may differ from what they were: less
-accuses nobody."""
+is accused after many rounds, if at all, and each second one judges it anyway."""
 
 
 RECENT_STEPS: Final = 32

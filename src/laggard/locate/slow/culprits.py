@@ -16,7 +16,7 @@ from laggard.kit.words import counted, joined, phase_text, ranks_text, seconds_t
 from laggard.locate.job_timings import Floats, JobTimings
 from laggard.locate.medians import last_axis_median, median
 from laggard.locate.slow.ranks import Compared as ComparedRanks
-from laggard.locate.slow.ranks import Slow, is_waited_for
+from laggard.locate.slow.ranks import Slow, fast_ranks, is_waited_for
 from laggard.locate.slow.replay import TOLERANCE, Replay
 from laggard.locate.slow.steps import Steps
 from laggard.locate.slow.tested import MIN_COST, confidence
@@ -188,8 +188,8 @@ def _is_worth_it(steps: Steps, each: Slow, saved: float) -> bool:
 
 def doubted_notes(timings: JobTimings, steps: Steps, compared: ComparedRanks) -> tuple[Note, ...]:
     """The note about who costs much, and is too seldom slow, or too much like noise, to be accused."""
-    if compared.fast:
-        return (_two_speeds_note(timings, steps, compared.fast),)
+    if not compared.slow and (fast := fast_ranks(steps)):
+        return (_two_speeds_note(timings, steps, fast),)
     each = compared.doubted
     if each is None:
         return ()

@@ -57,12 +57,10 @@ class Slow:
 
 
 class Compared(NamedTuple):
-    """The slow ranks and machines, the slowest first, and the one that is neither accused nor harmless. `fast`: the
-    columns of ranks that are faster than most, where they are FAST_SHARE of all: there are two kinds."""
+    """The slow ranks and machines, the slowest first, and the one that is neither accused nor harmless."""
 
     slow: list[Slow]
     doubted: Slow | None = None
-    fast: tuple[int, ...] = ()
 
 
 def slow_ranks(steps: Steps, nodes: Sequence[str | None]) -> Compared:
@@ -86,12 +84,12 @@ def slow_ranks(steps: Steps, nodes: Sequence[str | None]) -> Compared:
     if doubted is not None and culprits[list(doubted.columns)].any():
         doubted = None
     told = sorted(_by_machine(steps, found, machine), key=lambda each: -each.excess)
-    return Compared(told, doubted, () if found else _fast_ranks(steps))
+    return Compared(told, doubted)
 
 
-def _fast_ranks(steps: Steps) -> tuple[int, ...]:
-    """The columns of ranks that are as surely faster than their peers as others are slower. Where a majority is slow,
-    the median is its own."""
+def fast_ranks(steps: Steps) -> tuple[int, ...]:
+    """The columns of ranks that are as surely faster than their peers as others are slower, where they are FAST_SHARE
+    of all: there are two kinds. Where a majority is slow, the median is its own."""
     several = np.isfinite(steps.excess).sum(axis=0) >= MIN_KNOWN
     several &= steps.peers.sizes > 2
     found = judge(Units(-steps.excess, several), steps.duration, steps.live).slow
