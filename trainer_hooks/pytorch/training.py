@@ -202,7 +202,7 @@ class TorchSteps:
         worked = self._recorder.optimizer_updated()
         if not (worked or self.boundary.has_begun) and only_makes_state(optimizer):
             return
-        if self.boundary.update(self.optimizer_key(optimizer), worked) and self.ends_steps:
+        if self.boundary.update(self.optimizer_key(optimizer), worked, self._recorder.step) and self.ends_steps:
             self._recorder.step_will_end = True
 
     def _scaled_step(self, original: F) -> F:
