@@ -270,8 +270,8 @@ def test_the_time_before_an_update_is_no_backward_pass_without_a_forward_pass(
     for step, row in enumerate([(FORWARD, BACKWARD, OPTIMIZER), phases]):
         now = 1000 * step
         timer.begin(now, step)
-        for phase in row:
-            now += 100 if phase is row[-1] and step else 0  # before the last phase
+        for place, phase in enumerate(row, 1):
+            now += 100 if step and place == len(row) else 0  # before the last phase
             timer.enter(now, phase, 0)
             timer.leave(now)
     record = timer.close()
