@@ -115,6 +115,10 @@ class Recorder:
         """The lanes in the order of their indices. For any thread."""
         return tuple(self._logs)
 
+    def launched(self) -> int:
+        """The number of collectives that were launched."""
+        return sum(log.launched() for log in list(self._logs.values()))
+
     def progress(self) -> tuple[tuple[int, int], ...]:
         """The number of collectives of each lane that were entered, and of those that are done. For another thread than
         the training's."""
