@@ -9,6 +9,7 @@ known. The events come from the second report; what must be visible at once (the
 from __future__ import annotations
 
 import functools
+import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -18,6 +19,7 @@ from laggard.rankfile.layout import WORD_PHASE, WORD_PROGRESS
 from laggard.trainer_hooks.record.device_timer import DeviceTimer
 from laggard.trainer_hooks.record.event_log import EventLog, HotPathState, PeriodicThread, unread_words
 from laggard.trainer_hooks.record.events import (
+    LATE_STEPS,
     NO_PHASE,
     OPTIMIZER,
     PHASE_ENTERED,
@@ -59,7 +61,7 @@ class Recorder:
         words: memoryview | None = None,
         find_device: FindDevice | None = None,
     ) -> None:
-        pending: PendingWork[Launch] = PendingWork(self._never_ended)
+        pending: PendingWork[Launch] = PendingWork(self._never_ended, LATE_STEPS)
         self.live = HotPathState(unread_words() if words is None else words, pending)
         self.events = EventLog(self.live, sinks)
         self.totals = self.events.totals
@@ -279,7 +281,7 @@ class Recorder:
         """The training is over: drains what is left and closes the sinks. Later calls are recorded nowhere."""
         try:
             live, events = self.live, self.events
-            live.pending.expire(live.step + 1)  # all of them
+            live.pending.expire(sys.maxsize)  # all of them
             if live.device is not None:
                 live.device.close()
             live.words = unread_words()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from support.launch import Ranks
 
-from laggard.trainer_hooks.record.events import Launch, PendingWork
+from laggard.trainer_hooks.record.events import LATE_STEPS, Launch, PendingWork
 from laggard.trainer_hooks.record.recorder import Recorder
 
 LATE_SECONDS = 0.2
@@ -105,6 +105,19 @@ def test_the_share_for_which_nobody_waits_is_by_bytes(size: int, share: float) -
     assert recorder.unwaited_share() == 0.0
     recorder.ended_on_host([(1, None, 10, 1_000_000, 0)], 20, 5)  # type: ignore[list-item]
     recorder.live.pending.add(Handle(), (2, None, 10, size, 0))  # type: ignore[arg-type]
-    recorder.live.pending.expire(1)
+    recorder.live.pending.expire(LATE_STEPS)
     assert recorder.unwaited_share() == pytest.approx(share, abs=0.001)
     assert recorder.unwaited_share() == 0.0, "nothing was added since"
+
+
+def test_a_wait_counts_some_steps_later_and_what_is_left_is_given_up_at_the_end() -> None:
+    given_up: list[Any] = []
+    pending: PendingWork[Launch] = PendingWork(given_up.extend, LATE_STEPS)
+    works = [Handle() for _ in range(3)]
+    for word, work in enumerate(works):
+        pending.add(work, launch_of(word))
+    pending.expire(LATE_STEPS - 1)
+    assert pending.awaited(works[0]) == [launch_of(0)]
+    pending.expire(LATE_STEPS)
+    assert given_up == [launch_of(1), launch_of(2)]
+    assert pending.awaited(works[1]) == []
