@@ -146,6 +146,8 @@ class StepBoundary:
         self._since: set[Hashable] = set()  # those that updated since the leader did
         self._made_since: set[Hashable] = set()  # those that were made since then
         self._in_a_row = False
+        self._began = 0  # the step of the first update
+        self._at: dict[Hashable, int] = {}  # the step of each one's last update, while it did not lead
 
     def add(self, optimizer: Hashable) -> None:
         """`optimizer` has just been made."""
@@ -157,10 +159,11 @@ class StepBoundary:
         self._leader, self.sole_updater = optimizer, None
         self._made_since.clear()
 
-    def update(self, optimizer: Hashable, worked: bool) -> bool:
-        """`optimizer` has updated its parameters. `worked`: there was a forward or backward pass since the last update,
-        so that this one does not follow right after it. Returns whether that ends the step."""
-        self.has_begun = True
+    def update(self, optimizer: Hashable, worked: bool, step: int) -> bool:
+        """`optimizer` has updated its parameters in `step`. `worked`: there was a forward or backward pass since the
+        last update, so that this one does not follow right after it. Returns whether that ends the step."""
+        if not self.has_begun:
+            self._began, self.has_begun = step, True
         if worked:
             self._in_a_row = False
         if self._leader in (None, optimizer) or optimizer in self._since or optimizer in self._made_since:
@@ -170,7 +173,9 @@ class StepBoundary:
             self._in_a_row = True
             return True
         self.sole_updater = None
-        if self._in_a_row:
+        is_rare = step - self._at.get(optimizer, self._began) > 1  # as the outer optimizer of local SGD
+        self._at[optimizer] = step
+        if self._in_a_row and not is_rare:
             self._leader = optimizer
         else:
             self._since.add(optimizer)
@@ -234,5 +239,5 @@ class EngineSteps:
         """Engine number `engine` has taken its optimizer's step. An engine alone numbers the steps, also after a
         checkpoint was loaded. Several have a count each: the steps are those of the engine that leads, numbered on from
         here."""
-        if self._boundary.update(engine, worked=True):
+        if self._boundary.update(engine, True, self._recorder.step):
             self._recorder.end_step(global_steps if self._engines == 1 else self._recorder.step + 1)

@@ -247,8 +247,9 @@ def _ranks_text(members: tuple[int, ...]) -> str:
 # The waits for functional collectives (DTensor, FSDP2's gradient norm), which C++ makes and Python waits for.
 #
 # Eager Python waits in `_functional_collectives.wait_tensor`, to which AsyncCollectiveTensor comes, too. That is
-# hooked. Compiled graphs wait in C++, where no hook sees it: where C++ makes collectives step after step for which
-# nobody was seen to wait, the rank says so (the fact `unseen_waits`), and its own time is not taken for work.
+# hooked. Compiled graphs wait in C++, where no hook sees it, and so may others: where there are collectives step after
+# step for which nobody was seen to wait, the rank says so (the fact `unseen_waits`), and its own time is not taken for
+# work.
 
 _WAITS_LIMIT: Final = 4096  # between two checks
 _DECAY: Final = 0.75  # of the share of earlier checks, at each later one
@@ -256,6 +257,9 @@ _MANY_UNSEEN: Final = (
     2.0  # three checks in a row with unseen waits, or most of them for longer: not what happens once or twice
 )
 _FEW_UNSEEN: Final = 0.5
+_UNWAITED_SHARE: Final = 0.1
+"""The share of the bytes from which on the waits for them may be a large part of the rank's own time. Our choice: what
+a script reduces for its log, and never waits for, is next to none."""
 
 
 class FunctionalWaits:
@@ -309,8 +313,8 @@ class FunctionalWaits:
 
     def checked(self, made: int) -> None:
         """Takes note, at the end of a step, that C++ made so many collectives outside of DDP since the last one. Sets
-        the fact where it does so again and again and nobody is seen to wait for them."""
-        unseen, self._count = made > self._count, 0
+        the fact where it does so again and again and nobody is seen to wait for them, or for many of Python's own."""
+        unseen, self._count = made > self._count or self._recorder.unwaited_share() > _UNWAITED_SHARE, 0
         self._unseen = self._unseen * _DECAY + unseen
         if self._unseen > _MANY_UNSEEN:
             self._facts.set(UNSEEN_WAITS, True)

@@ -9,14 +9,15 @@ counted twice. What C++ calls by itself does not pass here: native.py finds it.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Iterator
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 from laggard.rankfile.layout import WORD_CURRENT, WORD_ISSUED
 from laggard.trainer_hooks.collectives.groups import ProcessGroups, name_of
 from laggard.trainer_hooks.collectives.python_groups import HookedMethod, as_method, leave_to_torch
 from laggard.trainer_hooks.record.event_log import HotPathState
-from laggard.trainer_hooks.record.events import LaneLog, Launch, word_of
+from laggard.trainer_hooks.record.events import LaneLog, word_of
 from laggard.trainer_hooks.record.recorder import Recorder, clock
 from laggard.trainer_hooks.wrapping import HOOKED
 
@@ -70,6 +71,7 @@ def hook(distributed: Any, recorder: Recorder, groups: ProcessGroups) -> None:
         return
     setattr(distributed.ProcessGroup, HOOKED, True)
     hook_waits(distributed.Work, recorder)
+    hook_futures(sys.modules["torch"]._C, recorder)
     hook_calls(distributed.ProcessGroup, recorder, groups)
 
 
@@ -96,6 +98,48 @@ def hook_waits(work_class: Any, recorder: Recorder) -> None:
             each.wait = _wrap_wait(_unbound(each.wait), recorder, of_torch)
         if "synchronize" in vars(each):
             each.synchronize = _wrap_synchronize(_unbound(each.synchronize), recorder)
+        if "get_future" in vars(each):
+            each.get_future = _promising(_unbound(each.get_future), "get_future", recorder, of_torch)
+
+
+def hook_futures(torch_c: Any, recorder: Recorder) -> None:
+    """Times Future.wait() for collectives, by whatever way a future came from their works'."""
+    of_torch = frozenset((torch_c.Future,))
+    original = _unbound(torch_c.Future.wait)
+
+    def wait(self: Any, *args: Any) -> Any:
+        return wait_for_any(recorder, self, original, args)
+
+    torch_c.Future.wait = wait
+    torch_c.Future.then = _promising(_unbound(torch_c.Future.then), "then", recorder, of_torch)
+    collect = torch_c._collect_all
+
+    def collect_all(futures: Any) -> Any:
+        return _promised(recorder, collect(futures), futures)
+
+    torch_c._collect_all = collect_all
+
+
+def _promising(
+    original: Callable[..., Any], name: str, recorder: Recorder, of_torch: Collection[Any]
+) -> Callable[..., Any]:
+    """A method whose result is a future for what its object stands for."""
+    as_override = as_method(original, name)
+
+    def promising(self: Any, *args: Any) -> Any:
+        called = original if type(self) in of_torch else as_override
+        return _promised(recorder, called(self, *args), (self,))
+
+    return promising
+
+
+def _promised(recorder: Recorder, future: Any, sources: Iterable[Any]) -> Any:
+    try:
+        device = recorder.live.device
+        (recorder.live.pending if device is None else device.pending).promise(future, sources)
+    except Exception:
+        recorder.totals.errors += 1
+    return future
 
 
 def _with_subclasses(work_class: Any) -> Iterator[Any]:
@@ -322,24 +366,29 @@ def _wrap_wait(original: Callable[..., Any], recorder: Recorder, of_torch: Colle
         return result
 
     def wait_for_other(work: Any, args: tuple[Any, ...]) -> Any:
-        if id(work) in pending.batches:
-            return wait_for_batch(pending.batches.pop(id(work)), work, args)
-        called = original if type(work) in of_torch else as_wait
-        return called(work, *args) if live.device is None else live.device.wait(work, called, *args)
-
-    def wait_for_batch(batch: list[Launch], work: Any, args: tuple[Any, ...]) -> Any:
-        words, began = live.words, clock()
-        words[WORD_CURRENT] = word_of(batch[-1])
-        words[WORD_ISSUED] = began
-        try:
-            result = as_wait(work, *args)
-        finally:
-            now = clock()
-            words[WORD_ISSUED] = 0
-        recorder.ended_on_host(batch, now, now - began)
-        return result
+        return wait_for_any(recorder, work, original if type(work) in of_torch else as_wait, args)
 
     return wait
+
+
+def wait_for_any(recorder: Recorder, waited_for: Any, original: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    """original(waited_for, ...), the caller's own wait for a batch's work or for a future, recorded."""
+    live = recorder.live
+    if live.device is not None:
+        return live.device.wait(waited_for, original, *args)
+    batch = live.pending.awaited(waited_for)
+    if not batch:
+        return original(waited_for, *args)
+    words, began = live.words, clock()
+    words[WORD_CURRENT] = word_of(batch[-1])
+    words[WORD_ISSUED] = began
+    try:
+        result = original(waited_for, *args)
+    finally:
+        now = clock()
+        words[WORD_ISSUED] = 0
+    recorder.ended_on_host(batch, now, now - began)
+    return result
 
 
 def _wrap_synchronize(original: Callable[..., Any], recorder: Recorder) -> Callable[..., Any]:

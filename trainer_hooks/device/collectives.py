@@ -184,12 +184,9 @@ class DeviceCollectives(DevicePhases):
     def wait(self, work: object, original: Callable[..., Any], *args: Any) -> Any:
         """Returns original(work, ...), the caller's own wait, called once, between marks."""
         began = clock()
-        batch = self.pending.batches.pop(id(work), None) if self.pending.batches else None
-        if batch is None:
-            entry = self.pending.pop(work)
-            if entry is None:  # waited for a second time, expired, or not a collective's
-                return original(work, *args)
-            batch = [entry]
+        batch = self.pending.awaited(work)
+        if not batch:  # waited for a second time, expired, or not a collective's
+            return original(work, *args)
         if get_ident() != self._home and not self._device.runs_backward():
             return self._wait_on_other_thread(batch, work, original, *args)
         last = batch[-1]

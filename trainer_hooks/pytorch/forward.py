@@ -132,6 +132,8 @@ class TorchForward:
                 return call(module, *args, **kwargs)
             if module.training or hooks.trains_within(module):
                 hooks.evaluated = None
+                if hooks.steps.passed:
+                    hooks.steps.forward_begins()
                 # Mostly a plain tensor, and then no function of Python is called for it.
                 if args and type(first := args[0]) is hooks.tensor and not hooks.is_tracing():
                     hooks.recorder.enter(FORWARD, first.numel())

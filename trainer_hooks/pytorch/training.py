@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from laggard.trainer_hooks.record.events import BACKWARD, OPTIMIZER
 from laggard.trainer_hooks.record.recorder import Recorder
-from laggard.trainer_hooks.steps import StepBoundary
+from laggard.trainer_hooks.steps import REPEATS, StepBoundary
 from laggard.trainer_hooks.wrapping import call_after, suppress_errors
 
 # Tells an optimizer's step() that only makes its state from one that updates. torch's distributed checkpoints
@@ -61,6 +61,9 @@ class TorchSteps:
         self._numbers = itertools.count()
         self._foreign: dict[int, tuple[Any, int]] = {}  # by id(): optimizers not of torch, and their numbers
         self._updates = 0  # made by torch's optimizers on the training thread
+        self.passed = False  # a backward pass has ended, and no forward pass has begun since
+        self._passes = 0  # forward passes after a backward pass with collectives
+        self._launched = 0
         self.updates_elsewhere = 0  # on other threads, which nothing is recorded of
         self._recorder = recorder
         self.after_backward: Callable[[int], None] | None = None
@@ -86,6 +89,19 @@ class TorchSteps:
     def are_expected(self) -> bool:
         """Whether an engine or an optimizer of torch is there, whose updates will end steps."""
         return not self.ends_steps or self._any_made
+
+    def forward_begins(self) -> None:
+        """A forward pass begins after a backward pass. Where nothing is there whose updates will end steps, as where
+        parameters are updated by hand, or by an optimizer that is not torch's, each backward pass with collectives
+        does: those without are micro-steps."""
+        self.passed = False
+        launched = self._recorder.launched()
+        if self.are_expected() or self._recorder.depth or launched == self._launched:
+            return
+        self._launched = launched
+        self._passes += 1
+        if self._passes > REPEATS:
+            self._recorder.end_step(self._recorder.step + 1)
 
     def optimizer_key(self, optimizer: Any) -> int:
         """A number that stays the optimizer's own. An id() could later belong to another optimizer, on one rank and not
@@ -137,6 +153,7 @@ class TorchSteps:
                         self.after_backward(began)
                     except Exception:
                         recorder.totals.errors += 1
+                self.passed = recorder.depth == 1
                 recorder.leave()
 
         backward._torchdynamo_inline = original  # type: ignore[attr-defined]
@@ -202,7 +219,7 @@ class TorchSteps:
         worked = self._recorder.optimizer_updated()
         if not (worked or self.boundary.has_begun) and only_makes_state(optimizer):
             return
-        if self.boundary.update(self.optimizer_key(optimizer), worked) and self.ends_steps:
+        if self.boundary.update(self.optimizer_key(optimizer), worked, self._recorder.step) and self.ends_steps:
             self._recorder.step_will_end = True
 
     def _scaled_step(self, original: F) -> F:

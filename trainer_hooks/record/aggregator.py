@@ -53,6 +53,7 @@ class StepTimer:
     def __init__(self, engine_gaps: bool = False) -> None:
         self.begun = False
         self.engine_gaps = engine_gaps
+        self._forwards = 0  # that were seen in all steps: without any, what comes before an update may be passes
         self.begin(0, 0)
 
     def begin(self, now: int, step: int) -> None:
@@ -75,6 +76,7 @@ class StepTimer:
         self._phase = phase
         if phase == FORWARD:
             self._micro += 1
+            self._forwards += 1
             self._work += work
             self._forward_seen = True
         elif phase == BACKWARD:
@@ -102,6 +104,9 @@ class StepTimer:
             return following if following == self._left else BETWEEN_STEPS if self._micro < 0 else OTHER
         if following == BACKWARD and not self._forward_seen:
             return FORWARD  # a forward pass that no hook sees: a compiled model's
+        without_pass = self._forwards > 0 and self._micro < 0  # in this step
+        if following == OPTIMIZER and (self._left == OPTIMIZER or without_pass):
+            return BETWEEN_STEPS  # of two updates, as before the outer one of local SGD
         if following == OPTIMIZER and not self._backward_seen:
             return BACKWARD  # loss.backward() in place of engine.backward(loss)
         return OTHER

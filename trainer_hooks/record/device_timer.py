@@ -6,12 +6,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
-from laggard.trainer_hooks.record.events import LaneLog, Launch
+from laggard.trainer_hooks.record.events import LaneLog, Launch, PendingWork
 
 
 class DeviceTimer(Protocol):
     """Times phases, steps and collectives of the training thread by marks in a device's streams, and logs them once the
     device has come past the marks. Nothing here waits for the device. A mark is None where none could be had."""
+
+    pending: PendingWork[Any]
 
     def enter(self, now: int, phase: int, work: int) -> None:
         """The training thread enters `phase`, at `now` on the host's clock. `work`: as Recorder.enter."""

@@ -7,7 +7,9 @@ word; every other event begins with a negative number that says which kind it is
 
 from __future__ import annotations
 
+import functools
 import itertools
+import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
@@ -177,6 +179,10 @@ def standing(words: memoryview, lanes: Sequence[Lane], now: int) -> dict[str, An
 # drop them. A work that was dropped without a wait leaves its id() to another. One work can stand for all collectives
 # of a batch. Pure bookkeeping, the same for collectives that the host's clock times and for those that a device times.
 
+LATE_STEPS: Final = 64
+"""The number of steps after which nobody waits for a collective any more, on the host's clock. Our choice: gradients
+that are applied late are so by some steps. On a device each of them holds marks."""
+
 _OTHERS_LIMIT: Final = 4096  # works launched and not waited for, before the oldest are given up
 
 Entry = TypeVar("Entry", bound=tuple[Any, ...])
@@ -184,22 +190,26 @@ Entry = TypeVar("Entry", bound=tuple[Any, ...])
 
 
 class PendingWork(Generic[Entry]):
-    """The pending collectives of one process. `never_ended` is called with those that were never seen to end.
+    """The pending collectives of one process. `never_ended` is called with those that were never seen to end: nobody
+    waited for them by the end of `late_steps` steps after theirs.
 
     `key`, `newest`, `others` and `batches` belong to the hot path: the id() of the work launched last and its
     collective (`key` is 0 once somebody has waited for it, as for most before the next is launched), the others by the
-    id() of their works, and the batches by the id() of the one work that stands for each. Before a work becomes the
+    id() of their works, or by a token where a future stands for them (`promised`, by the id() of work and future), and
+    the batches by the id() of the one work that stands for each. Before a work becomes the
     newest, whoever puts it there calls demote_newest() if there is one.
     """
 
-    def __init__(self, never_ended: Callable[[Sequence[Entry]], None]) -> None:
+    def __init__(self, never_ended: Callable[[Sequence[Entry]], None], late_steps: int = 1) -> None:
         self.key = 0
         self.newest: Entry | None = None
         self.others: dict[int, Entry] = {}
         self.batches: dict[int, list[Entry]] = {}
         self.dropped: list[Entry] = []
+        self.promised: dict[int, tuple[tuple[int, ...], object]] = {}
+        self._tokens = itertools.count(-1, -1)  # no id() is one
         self._batch_began: int | None = None
-        self._never_ended = never_ended
+        self._never_ended, self._late_steps = never_ended, late_steps
 
     def __len__(self) -> int:
         return (self.key != 0) + len(self.others) + len(self.batches) + len(self.dropped)
@@ -226,6 +236,33 @@ class PendingWork(Generic[Entry]):
             return self.others.pop(id(work), None)
         self.key = 0
         return self.newest
+
+    def promise(self, future: object, sources: Iterable[object]) -> None:
+        """Whoever waits for `future` waits for what `sources`, works or futures, stand for. These may be gone by then,
+        and others have their id(): so the collectives are kept by tokens, as long as the future is there."""
+        tokens: list[int] = []
+        for source in sources:
+            if id(source) not in self.promised:
+                kept = weakref.ref(source, functools.partial(self._forget, id(source)))
+                new = {next(self._tokens): entry for entry in self.awaited(source)}
+                self.others |= new
+                self.promised[id(source)] = tuple(new), kept
+            tokens += self.promised[id(source)][0]
+        self.promised[id(future)] = tuple(tokens), weakref.ref(future, functools.partial(self._forget, id(future)))
+
+    def _forget(self, key: int, _: object) -> None:
+        self.promised.pop(key, None)
+
+    def awaited(self, waited_for: object) -> list[Entry]:
+        """Removes and returns what somebody waits for: the collective of a work, those of a batch, or those that a
+        future stands for. Empty: nothing, or they were waited for before."""
+        if id(waited_for) in self.batches:
+            return self.batches.pop(id(waited_for))
+        entry = self.pop(waited_for)
+        if entry is not None:
+            return [entry]
+        tokens = self.promised.pop(id(waited_for), ((), None))[0]
+        return [found for token in tokens if (found := self.others.pop(token, None)) is not None]
 
     def demote_newest(self, successor: object = None) -> None:
         """Puts the newest work among the others. Another one with its id() was dropped, and so was one with the id() of
@@ -276,14 +313,18 @@ class PendingWork(Generic[Entry]):
         return []
 
     def expire(self, step: int) -> None:
-        """Gives up the collectives launched before `step`, which ends now, and those beyond the limit. Nobody waited
-        for them by the end of the step after their launch, so they were never seen to end."""
+        """Gives up the collectives launched so many steps before `step`, which ends now, those beyond the limit, and
+        those whose work another one has replaced."""
         self.demote_newest()
-        stale = [key for key, entry in self.others.items() if step_of(entry) < step]
-        stale += list(self.others)[: max(0, len(self.others) - _OTHERS_LIMIT)]
-        expired = [self.others.pop(key) for key in dict.fromkeys(stale)] + self.dropped
+        excess = len(self.others) - _OTHERS_LIMIT
+        stale = []
+        for place, (key, entry) in enumerate(self.others.items()):  # in the order of their launches
+            if place >= excess and step_of(entry) > step - self._late_steps:
+                break
+            stale.append(key)
+        expired = [self.others.pop(key) for key in stale] + self.dropped
         self.dropped = []
-        for key in [key for key, batch in self.batches.items() if step_of(batch[-1]) < step]:
+        for key in [key for key, batch in self.batches.items() if step_of(batch[-1]) <= step - self._late_steps]:
             expired += self.batches.pop(key)
         if expired:
             self._never_ended(expired)

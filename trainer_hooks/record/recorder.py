@@ -9,6 +9,7 @@ known. The events come from the second report; what must be visible at once (the
 from __future__ import annotations
 
 import functools
+import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -18,6 +19,7 @@ from laggard.rankfile.layout import WORD_PHASE, WORD_PROGRESS
 from laggard.trainer_hooks.record.device_timer import DeviceTimer
 from laggard.trainer_hooks.record.event_log import EventLog, HotPathState, PeriodicThread, unread_words
 from laggard.trainer_hooks.record.events import (
+    LATE_STEPS,
     NO_PHASE,
     OPTIMIZER,
     PHASE_ENTERED,
@@ -59,7 +61,7 @@ class Recorder:
         words: memoryview | None = None,
         find_device: FindDevice | None = None,
     ) -> None:
-        pending: PendingWork[Launch] = PendingWork(self._never_ended)
+        pending: PendingWork[Launch] = PendingWork(self._never_ended, LATE_STEPS)
         self.live = HotPathState(unread_words() if words is None else words, pending)
         self.events = EventLog(self.live, sinks)
         self.totals = self.events.totals
@@ -72,6 +74,7 @@ class Recorder:
         self._found_native = False  # when the check was made last
         self._find_device = find_device or _no_device
         self._searched = False  # for a device, since the last step ended
+        self._unwaited = False  # whether collectives were given up that nobody waited for
         self._is_sample = True  # the step under way, in which more is looked at than in each
 
     @property
@@ -113,6 +116,10 @@ class Recorder:
     def lanes(self) -> tuple[Lane, ...]:
         """The lanes in the order of their indices. For any thread."""
         return tuple(self._logs)
+
+    def launched(self) -> int:
+        """The number of collectives that were launched."""
+        return sum(log.launched() for log in list(self._logs.values()))
 
     def progress(self) -> tuple[tuple[int, int], ...]:
         """The number of collectives of each lane that were entered, and of those that are done. For another thread than
@@ -256,7 +263,17 @@ class Recorder:
             found |= {word: (issued, size) for word, issued, size in live.device.recent_launches()}
         return found
 
+    def unwaited_share(self) -> float:
+        """The share of the last collectives' bytes for which nobody was seen to wait; 0.0 where none was added since
+        the last call, and on a device, whose stream tells when it waits."""
+        added, self._unwaited = self._unwaited, False
+        if not added or self.live.device is not None:
+            return 0.0
+        known = {word: (end, size) for word, _, end, _, size in self.events.recent_collectives()}
+        return sum(size for end, size in known.values() if not end) / max(1, sum(size for _, size in known.values()))
+
     def _never_ended(self, launches: Sequence[Launch]) -> None:
+        self._unwaited = True
         for launch in launches:
             self.events.never_ended(launch)
 
@@ -264,7 +281,7 @@ class Recorder:
         """The training is over: drains what is left and closes the sinks. Later calls are recorded nowhere."""
         try:
             live, events = self.live, self.events
-            live.pending.expire(live.step + 1)  # all of them
+            live.pending.expire(sys.maxsize)  # all of them
             if live.device is not None:
                 live.device.close()
             live.words = unread_words()

@@ -190,8 +190,8 @@ def _unseen_waits_note(timings: JobTimings) -> Note:
     """The note that no rank is compared: one that waits for a slow one, in its tensor-parallel group say, looks slow
     itself."""
     text = (
-        f"C++ waits for collectives of {ranks_text(timings.unseen_waits)}, as in compiled graphs, which no hook sees:"
-        " work cannot be told from waiting for others"
+        f"{ranks_text(timings.unseen_waits)}: no hook sees who waits for collectives, as in compiled graphs, where C++"
+        " does: work cannot be told from waiting for others"
     )
     return Note("unseen_waits", text, ranks=timings.unseen_waits[:MAX_NAMED_RANKS])
 

@@ -14,7 +14,17 @@ from support.waiting import wait_for
 from laggard.rankfile import Lane
 from laggard.rankfile.layout import LANE_SHIFT
 from laggard.trainer_hooks.output.open_outputs import WriterThread
-from laggard.trainer_hooks.record.events import BACKWARD, EVENT_NUMBERS, FORWARD, OPTIMIZER, Sink, StepRecord, Totals
+from laggard.trainer_hooks.record.aggregator import StepTimer
+from laggard.trainer_hooks.record.events import (
+    BACKWARD,
+    BETWEEN_STEPS,
+    EVENT_NUMBERS,
+    FORWARD,
+    OPTIMIZER,
+    Sink,
+    StepRecord,
+    Totals,
+)
 from laggard.trainer_hooks.record.recorder import Recorder
 
 LANES = tuple(Lane("all_reduce", "dp", f"dp:0-1#{number}") for number in range(60))
@@ -242,3 +252,27 @@ def test_what_a_beat_raises_is_counted_and_the_rest_goes_on(
     wait_for(lambda: kept.steps and recorder.totals.errors)
     assert len(kept.steps) == 1
     recorder.close()
+
+
+@pytest.mark.parametrize(
+    ("phases", "gap"),
+    [
+        ((FORWARD, BACKWARD, OPTIMIZER, OPTIMIZER), BETWEEN_STEPS),
+        ((FORWARD, OPTIMIZER), BACKWARD),
+        ((OPTIMIZER,), BETWEEN_STEPS),
+    ],
+    ids=["a second update", "a backward pass that no hook sees", "an update before all passes of its step"],
+)
+def test_the_time_before_an_update_is_no_backward_pass_without_a_forward_pass(
+    phases: tuple[int, ...], gap: int
+) -> None:
+    timer = StepTimer()
+    for step, row in enumerate([(FORWARD, BACKWARD, OPTIMIZER), phases]):
+        now = 1000 * step
+        timer.begin(now, step)
+        for place, phase in enumerate(row, 1):
+            now += 100 if step and place == len(row) else 0  # before the last phase
+            timer.enter(now, phase, 0)
+            timer.leave(now)
+    record = timer.close()
+    assert record.phases[gap] == 100 == sum(record.phases)

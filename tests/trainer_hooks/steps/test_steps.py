@@ -45,7 +45,7 @@ def updates(*rounds: str) -> list[str]:
         for letter in each:
             if made:
                 boundary.add(letter)
-            elif letter not in ".+" and boundary.update(letter, worked):
+            elif letter not in ".+" and boundary.update(letter, worked, sum(map(len, [*ended, ends]))):
                 ends += letter
             worked, made = letter == "." or (worked and letter in "+"), letter == "+"
         ended.append(ends)
@@ -61,6 +61,8 @@ def updates(*rounds: str) -> list[str]:
         pytest.param("+a.a .a +b.b .b", "a a b b", id="one made after the leader's last update leads at once"),
         pytest.param("+d+g.d.g .d.g +e+h.e.h .e.h", "d d e e", id="two made after it"),
         pytest.param(".mab .mab .mab", "m b b", id="the last of those that update in a row ends it"),
+        pytest.param(".i .i .i .io .i .i .io .i .io", "i i i i i i i i i", id="the outer one of local SGD never leads"),
+        pytest.param(".a .a .a .ab .ab .ab", "a a a a * b", id="one that joins later, in each step, leads"),
         pytest.param(".g.d.d .d.d.g .d.d.g .d.d.g", "* * dd dd", id="the one that updates more often leads"),
     ],
 )
@@ -111,7 +113,7 @@ def test_an_optimizer_that_is_set_as_leader_leads() -> None:
     boundary.set_leader("g")
     ended = []
     for each in ("d", "g", "d", "g"):
-        ended.append(boundary.update(each, worked=True))
+        ended.append(boundary.update(each, True, 0))
     assert ended == [False, True, False, True]
 
 
