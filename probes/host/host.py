@@ -28,6 +28,7 @@ from laggard.probes.host.kernel import (
     open_regular,
 )
 from laggard.probes.host.kernel_log import KMSG_PATH, LogMemory, read_kmsg, remember, with_memory
+from laggard.probes.host.program import ProgramEnd, run_program, written_by_others
 from laggard.probes.host.watchdog import Watchdog
 from laggard.probes.nvml.model import NVML_PATH, Nvml
 
@@ -129,6 +130,16 @@ class Host:
         known = self._ask("replies", "", "ask the mounts", lambda: live.query_statvfs(points, seconds))
         missing = StatvfsReply(error=f"not recorded in {REPLIES_PATH}")
         return {point: known.get(point, missing) for group in points.values() for point in group}
+
+    def run_program(self, name: str, command: Sequence[str], text: str, seconds: float) -> ProgramEnd:
+        """The end of a program of the site's, which runs for `seconds` at most; `text` is its input. On a recorded
+        machine the end that the program `name` had there."""
+        environ = {ENV_NODE: self.node()}
+        return self._ask("programs", name, f"run {name}", lambda: run_program(command, text, seconds, environ))
+
+    def written_by_others(self, path: str) -> str:
+        """The reason why root trusts no file at `path`; empty where it does, and of a recorded machine."""
+        return "" if self.recorded else written_by_others(path)
 
     def clock(self) -> KernelClock:
         """The state of the kernel's clock, by adjtimex(2)."""

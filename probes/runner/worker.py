@@ -4,6 +4,7 @@ it."""
 from __future__ import annotations
 
 import fcntl
+import math
 import os
 import signal
 import sys
@@ -67,6 +68,12 @@ def _detach(pipe: int, seconds: float) -> None:
     os.dup2(pipe, _PIPE, inheritable=False)
     sys.stdout = sys.stderr = os.fdopen(1, "w", closefd=False)  # the parent's may write to a descriptor of its own
     os.closerange(_PIPE + 1, os.sysconf("SC_OPEN_MAX"))
+
+
+def seconds_left() -> float:
+    """The time until the parent ends this process; endless in a process of no runner's."""
+    left = signal.getitimer(signal.ITIMER_REAL)[0]
+    return left - _LAST_RESORT_SECONDS if left else math.inf
 
 
 def observe(probe: Probe, host: Host) -> Observation:
