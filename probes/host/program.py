@@ -1,25 +1,23 @@
-"""Runs one program of the site's as root, bounded in time and size: argv without a shell, an environment of three
+"""Runs one program of the site's as root, bounded in time and size: argv without a shell, an environment of a few
 variables, no input. It stays in the process group of the probe's own process, with which the runner kills what is left.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
-import select
 import stat
 import subprocess
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
 
-MAX_OUTPUT_BYTES: Final = 1 << 18
-"""The first line counts; NHC prints some hundred bytes for each line of its configuration."""
+MAX_OUTPUT_BYTES: Final = 1 << 16
+"""The size of a pipe (pipe(7)). Nobody reads while the program runs: one that prints more waits, until it is killed."""
 
 ENVIRON: Final[Mapping[str, str]] = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/", "LC_ALL": "C"}
-_LOOK_SECONDS: Final = 0.02
-"""The time between two looks whether the program has ended, while it prints nothing."""
+_KILL_SECONDS: Final = 0.05
 
 
 class ProgramEnd(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -34,82 +32,59 @@ class ProgramEnd(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
 
 
 def run_program(command: Sequence[str], text: str, seconds: float, environ: Mapping[str, str]) -> ProgramEnd:
-    """Runs it for `seconds` at most. `text`: its standard input; empty: none. `environ`: more variables."""
+    """Runs it for `seconds` at most. `text`: its standard input. `environ`: more variables. Raises OSError."""
     if problem := written_by_others(command[0]):
         return ProgramEnd(problem=problem)
-    deadline = time.monotonic() + seconds
-    source = os.memfd_create("input") if text else os.open(os.devnull, os.O_RDONLY)
+    source, (pipe, output) = os.memfd_create("input"), os.pipe()
+    os.pwrite(source, text.encode(), 0)
     try:
-        if text:
-            os.pwrite(source, text.encode(), 0)
         process = subprocess.Popen(
-            command,
-            stdin=source,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={**ENVIRON, **environ},
-            cwd="/",
+            command, stdin=source, stdout=output, stderr=subprocess.DEVNULL, cwd="/", env={**ENVIRON, **environ}
         )
     except OSError as error:
         return ProgramEnd(problem=f"cannot be run: {error.strerror}; it has to be executable, with a `#!` if a script")
-    finally:
-        os.close(source)
-    output, problem = _follow(process, deadline)
-    status = process.poll()
+    os.close(output)
+    status, left = _wait(process, seconds), 0
     if status is None:
         process.kill()
-        problem = problem or f"did not end within {seconds:g} s and was killed"
-    return ProgramEnd(output.decode(errors="replace"), status, problem, 0 if _is_gone(process) else process.pid)
+        left = process.pid if _wait(process, _KILL_SECONDS) is None else 0
+    data, is_held = _content(pipe)
+    problem = f"did not end within {seconds:.3g} s and was killed" if status is None else ""
+    if len(data) >= MAX_OUTPUT_BYTES:
+        problem = f"prints {MAX_OUTPUT_BYTES >> 10} KiB and more: one line is wanted"
+    elif is_held and not problem:
+        problem = "leaves a process behind that holds its output: start that with `>/dev/null 2>&1`"
+    return ProgramEnd(data.decode(errors="replace"), status, problem, left)
 
 
-def _follow(process: subprocess.Popen[bytes], deadline: float) -> tuple[bytes, str]:
-    """What it prints until it ends, or until `deadline` (monotonic seconds); and what is wrong with that."""
-    assert process.stdout is not None
-    pipe, data, is_open = process.stdout.fileno(), bytearray(), True
-    poller = select.poll()
-    poller.register(pipe, select.POLLIN)
-    while time.monotonic() < deadline:
-        has_ended = process.poll() is not None  # first: what it printed before that is in the pipe
-        if is_open and poller.poll(0 if has_ended else _LOOK_SECONDS * 1000):
-            part = os.read(pipe, 1 << 16)
+def _wait(process: subprocess.Popen[bytes], seconds: float) -> int | None:
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        return process.wait(seconds)
+    return None
+
+
+def _content(pipe: int) -> tuple[bytes, bool]:
+    """What is in the pipe, and whether a process can still write into it."""
+    os.set_blocking(pipe, False)
+    data = bytearray()
+    with contextlib.suppress(BlockingIOError):
+        while part := os.read(pipe, MAX_OUTPUT_BYTES):
             data += part
-            is_open = bool(part)
-            if len(data) > MAX_OUTPUT_BYTES:
-                return bytes(data), f"prints more than {MAX_OUTPUT_BYTES} bytes: one line is wanted"
-        elif has_ended:
-            held = "ended, and left a process behind that holds its output: start that with `>/dev/null 2>&1`"
-            return bytes(data), held if is_open else ""
-        elif not is_open:
-            time.sleep(_LOOK_SECONDS)
-    return bytes(data), ""
-
-
-def _is_gone(process: subprocess.Popen[bytes]) -> bool:
-    try:
-        process.wait(_LOOK_SECONDS)
-    except subprocess.TimeoutExpired:
-        return False
-    return True
+        return bytes(data), False
+    return bytes(data), True
 
 
 def written_by_others(path: str) -> str:
-    """The reason why the file at `path` is not used by a process of root's; empty where nobody but root can change it:
-    neither the file nor, by a folder above it, what stands in its place."""
+    """The reason why root uses no file at `path`; empty where nobody but root can change it: neither the file nor, by a
+    folder above it, what stands in its place."""
     try:
-        for place in _on_the_way(path):
-            about = os.stat(place)
-            is_shared = about.st_mode & stat.S_IWOTH or (about.st_mode & stat.S_IWGRP and about.st_gid)
-            is_sticky = stat.S_ISDIR(about.st_mode) and about.st_mode & stat.S_ISVTX  # as /tmp: each keeps his own
-            if about.st_uid or (is_shared and not is_sticky):
-                return f"is not used by root, since others may write {place}: chown root and chmod go-w {place}"
+        for place in {os.path.abspath(path), os.path.realpath(path)}:
+            while place != (above := os.path.dirname(place)):
+                about, at, place = os.stat(place), place, above
+                is_shared = about.st_mode & stat.S_IWOTH or (about.st_mode & stat.S_IWGRP and about.st_gid)
+                is_sticky = stat.S_ISDIR(about.st_mode) and about.st_mode & stat.S_ISVTX  # as /tmp: each keeps his own
+                if about.st_uid or (is_shared and not is_sticky):
+                    return f"is not used by root, since others may write {at}: chown root and chmod go-w {at}"
     except OSError as error:
         return f"cannot be used: {error.strerror}; put it there, or take its line out"
     return ""
-
-
-def _on_the_way(path: str) -> Iterator[str]:
-    for place in {os.path.abspath(path), os.path.realpath(path)}:
-        while place != "/":
-            yield place
-            place = os.path.dirname(place)
-    yield "/"

@@ -14,7 +14,6 @@ import os
 import re
 import shlex
 import socket
-import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
@@ -22,7 +21,7 @@ from laggard.kit.config import parse
 from laggard.kit.errors import UsageError
 from laggard.kit.processes import signal_name
 from laggard.kit.words import printable_line
-from laggard.model import MAX_TEXT, Finding, ProbeResult, Report, Severity
+from laggard.model import MAX_TEXT, Finding, Report, Severity
 from laggard.probes.errors import NotApplicable, Unknown, Unreadable
 from laggard.probes.host.host import Host
 from laggard.probes.host.program import ProgramEnd
@@ -30,14 +29,13 @@ from laggard.probes.probe import Fact, Probe, Thresholds, finding
 from laggard.probes.runner.runner import run
 from laggard.probes.runner.state_file import StuckProcesses
 from laggard.probes.runner.worker import seconds_left
-from laggard.probes.system.model.site_lines import NHC_WORDS, Nhc, SiteCheck, SiteChecks, covers, ran_all, read_nhc
+from laggard.probes.system.model.site_lines import NHC_END, NHC_WORDS, Nhc, SiteCheck, SiteChecks, covers, read_nhc
 from laggard.wire import WireError, decode
 
 SOCKET: Final = "/run/laggard/checks.sock"
 _SPARE_SECONDS: Final = 0.3
 """The time to end what hangs, and to tell of it, before this probe's own process is ended."""
 _MAX_REPORT_BYTES: Final = 1 << 20
-_CODE: Final = "SITE_CHECK_FAILED"
 
 
 class SiteThresholds(Thresholds, frozen=True):
@@ -49,22 +47,16 @@ def check(host: Host, thresholds: SiteThresholds) -> Iterator[Finding | Fact | U
     lines = _lines(host, thresholds.file)
     if not lines:
         raise NotApplicable(f"{thresholds.file} has no check for this node")
-    seconds = min(seconds_left(), PROBE.deadline_seconds) - _SPARE_SECONDS
+    seconds = max(min(seconds_left(), PROBE.deadline_seconds) - _SPARE_SECONDS, _SPARE_SECONDS)
     if host.recorded or os.geteuid() == 0:
-        report = run(host, lines, deadline_seconds=max(seconds, _SPARE_SECONDS))
-        yield Fact("checks", {it.name: _told(it, report.findings) for it in report.probes})
+        report = run(host, lines, deadline_seconds=seconds)
+        yield Fact("checks", {it.name: it.reason or it.verdict.value for it in report.probes})
     else:
         report = _of_root(seconds)
         yield Fact("checks", report.facts.get(PROBE.name, {}).get("checks"))
     yield from report.findings
-    for result in report.probes:
-        if result.unknown:
-            yield Unreadable(result.unknown if result.name == PROBE.name else f"{result.name}: {result.unknown}")
-
-
-def _told(result: ProbeResult, findings: Sequence[Finding]) -> str:
-    """Ok, the severity of what was found, or why that is not known."""
-    return result.unknown or next((findings[place].severity.value for place in result.findings), result.verdict.value)
+    for it in filter(lambda it: it.unknown, report.probes):
+        yield Unreadable(it.unknown if it.name == PROBE.name else f"{it.name}: {it.unknown}")
 
 
 def _lines(host: Host, path: str) -> list[Probe]:
@@ -90,7 +82,7 @@ def _probe(name: str, run_line: Callable[[Host, Any], Iterator[Finding]], line: 
 
 
 def _run_check(host: Host, line: SiteCheck) -> Iterator[Finding]:
-    end = _run(host, line.name, shlex.split(line.run), "", line.seconds)
+    end = _run(host, line.name, line, shlex.split(line.run), "")
     said = next(filter(None, map(printable_line, end.output.splitlines())), "")
     if end.status in line.status:
         summary = said or f"exit status {end.status}, and it printed nothing"
@@ -106,21 +98,19 @@ def _run_nhc(host: Host, line: Nhc) -> Iterator[Finding]:
     text = (host.read(line.conf) + "\n" if line.conf else "") + line.lines
     if line.conf and (problem := host.written_by_others(line.conf)):
         raise Unknown(f"{line.conf} {problem}")
-    end = _run(host, "nhc", [line.program, *line.options, *NHC_WORDS], text, line.seconds)
-    ran = tuple(read_nhc(end.output))
-    for it in ran:
-        if it.why:
-            again = f"{line.program} -e {shlex.quote(it.check)}"
-            yield _finding(it.check, it.why, line.severity, again, "")
-    if end.problem or not ran_all(end.output):
-        at = f" at `{ran[-1].check}`; the lines after it did not run" if ran else ": is it NHC 1.4.2 or newer?"
+    end = _run(host, "nhc", line, [line.program, *line.options, *NHC_WORDS], text)
+    ran = read_nhc(end.output)
+    for check_line, why in ran.items():
+        if why:
+            yield _finding(check_line, why, line.severity, f"{line.program} -e {shlex.quote(check_line)}", "")
+    if end.problem or not end.output.rstrip().endswith(NHC_END):
+        at = f" at `{[*ran][-1]}`; the lines after it did not run" if ran else ": is it NHC 1.4.2 or newer?"
         raise Unknown(f"{line.program} {end.problem or 'ended early'}{at}")
 
 
-def _run(host: Host, name: str, command: Sequence[str], text: str, seconds: float) -> ProgramEnd:
+def _run(host: Host, name: str, line: SiteCheck | Nhc, command: Sequence[str], text: str) -> ProgramEnd:
     """Runs a program. What survives SIGKILL is remembered by the name of its check, so that no second one joins it."""
-    seconds = min(seconds, seconds_left() - _SPARE_SECONDS)
-    end = host.run_program(name, command, text, seconds)
+    end = host.run_program(name, command, text, min(line.seconds, seconds_left() - _SPARE_SECONDS))
     if end.left and not host.recorded:
         stuck = StuckProcesses()
         stuck.load()
@@ -129,35 +119,23 @@ def _run(host: Host, name: str, command: Sequence[str], text: str, seconds: floa
 
 
 def _finding(device: str, summary: str, severity: str, command: str, fix: str) -> Finding:
+    fix = fix or "It is a check of this site's own. Run it by hand, as root, and mend what it names."
+    text, evidence = printable_line(summary, MAX_TEXT), {"run": command}
     return finding(
-        _CODE,
-        device,
-        printable_line(summary, MAX_TEXT),
-        evidence={"run": command},
-        fix=fix or "It is a check of this site's own. Run it by hand, as root, and mend what it names.",
-        commands=(command,),
-        severity=Severity(severity),
+        "SITE_CHECK_FAILED", device, text, evidence=evidence, fix=fix, commands=(command,), severity=Severity(severity)
     )
 
 
 def _of_root(seconds: float) -> Report:
     """The report of laggard-checks.socket, behind which root runs this probe alone. Raises Unknown."""
-    deadline, data = time.monotonic() + seconds, bytearray()
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as connection:
             connection.settimeout(seconds)
             connection.connect(SOCKET)
-            while (part := connection.recv(1 << 16)) and len(data) <= _MAX_REPORT_BYTES:
-                data += part
-                connection.settimeout(max(0.001, deadline - time.monotonic()))
-        return decode(bytes(data), Report)
-    except TimeoutError:
-        raise Unknown(f"the site's checks gave no answer in {seconds:.1f} s ({SOCKET})") from None
-    except OSError as error:
+            return decode(connection.makefile("rb").read(_MAX_REPORT_BYTES), Report)
+    except (OSError, WireError) as error:
         how = "systemctl enable --now laggard-checks.socket"
-        raise Unknown(f"the site's checks run as root, by {SOCKET}: {error.strerror}; {how}") from None
-    except WireError as error:
-        raise Unknown(f"{SOCKET} answers with no report: {error}") from None
+        raise Unknown(f"the site's checks run as root, and {SOCKET} gives no answer ({error}): {how}") from None
 
 
 PROBE: Final = Probe("site_checks", check, SiteThresholds(), deadline_seconds=60.0)

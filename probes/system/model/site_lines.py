@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from typing import Annotated, Final, Literal, NamedTuple
+from typing import Annotated, Final, Literal
 
 from msgspec import Meta, field
 
@@ -35,7 +34,7 @@ class SiteCheck(Thresholds, frozen=True):
     `!` before it all others."""
     seconds: Seconds = SECONDS
     """The time after which it is killed, and unknown."""
-    status: dict[int, Means] = field(default_factory=lambda: {1: "critical"})
+    status: dict[Annotated[int, Meta(ge=1, le=255)], Means] = field(default_factory=lambda: {1: "critical"})
     """The severity by exit status; 0 is ok, and any other one unknown. Nagios' plugins: `{1: warning, 2: critical}`."""
     fix: Prose = ""
     """What a person should do; empty: to run it by hand."""
@@ -96,13 +95,13 @@ def _is_in(ranges: str, number: str) -> bool:
 
 
 _MARK: Final = "laggard runs: "
-_END: Final = "laggard: all lines were run"
+NHC_END: Final = "laggard: all lines were run"
 
 _RUN_ALL: Final = (
     "unset NHC_DETACHED; NHC_CHECK_ALL=1 SILENT=0 TS=0 NHC_RM=; syslog() { :; }; CHECKS=( ); nhc_load_conf /dev/stdin; "
     'for CHECK in "${CHECKS[@]}"; do echo; echo "' + _MARK + '$CHECK"; CHECK_DIED=0; eval $CHECK; RET=$?; '
     '[[ $RET == 0 || $CHECK_DIED == 1 ]] || echo "ERROR: $NAME: Health check failed: it returned $RET"; done; '
-    "echo; echo " + _END
+    "echo; echo " + NHC_END
 )
 """What `nhc -e` evaluates: all lines of its standard input, as its own main loop does (nhcmain_run_checks), each after
 its mark. With -e NHC writes no log and marks no node (nhcmain_finalize_env), and with NHC_CHECK_ALL it goes on after a
@@ -115,20 +114,8 @@ without a session of its own it ends with the process group that started it."""
 _FAILED: Final = re.compile(r"ERROR:\s+\S+:\s+Health check failed:\s+(?:check_\w+:\s+)?(.*)")
 
 
-class NhcLine(NamedTuple):
-    """A line of NHC's that ran on this node, and why it failed; empty: it did not."""
-
-    check: str
-    why: str
-
-
-def read_nhc(output: str) -> Iterator[NhcLine]:
-    """The lines that ran, in order. NHC 1.4.2 says twice why one failed."""
-    for part in output.split(f"\n{_MARK}")[1:]:
-        check, _, said = part.partition("\n")
-        failed = _FAILED.search(said)
-        yield NhcLine(check, (failed[1] or "it failed") if failed else "")
-
-
-def ran_all(output: str) -> bool:
-    return output.rstrip().endswith(_END)
+def read_nhc(output: str) -> dict[str, str]:
+    """The lines that ran, in order, and why each failed; empty: it did not. NHC 1.4.2 says it twice."""
+    parts = (part.partition("\n") for part in output.split(f"\n{_MARK}")[1:])
+    failed = ((check, _FAILED.search(said)) for check, _, said in parts)
+    return {check: (found[1] or "it failed") if found else "" for check, found in failed}
