@@ -19,9 +19,10 @@ from typing import Any, Final
 
 from laggard.kit.config import parse
 from laggard.kit.errors import UsageError
+from laggard.kit.limits import MAX_TEXT
 from laggard.kit.processes import signal_name
 from laggard.kit.words import printable_line
-from laggard.model import MAX_TEXT, Finding, Report, Severity
+from laggard.model import Finding, Report, Severity
 from laggard.probes.errors import NotApplicable, Unknown, Unreadable
 from laggard.probes.host.host import Host
 from laggard.probes.host.program import ProgramEnd

@@ -8,7 +8,7 @@ from typing import Annotated, Final, Literal
 from msgspec import Meta, field
 
 from laggard.kit.config import Settings
-from laggard.kit.limits import MAX_TEXT, Prose, Text
+from laggard.kit.limits import Program, Prose, Text
 from laggard.probes.probe import Thresholds
 
 SECONDS: Final = 5.0
@@ -18,8 +18,6 @@ MAX_CHECKS: Final = 64
 
 Seconds = Annotated[float, Meta(gt=0, le=60)]
 Means = Literal["critical", "warning", "info"]
-Program = Annotated[str, Meta(pattern="^/", max_length=MAX_TEXT)]
-"""An absolute path: no variable of an environment says which program runs as root."""
 
 
 class SiteCheck(Thresholds, frozen=True):
@@ -27,7 +25,7 @@ class SiteCheck(Thresholds, frozen=True):
 
     name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][\w./-]{0,63}$")]
     """The device of its findings, by which they are accepted and counted."""
-    run: Annotated[str, Meta(pattern="^/", max_length=4096)]
+    run: Program
     """The absolute path of a program and its arguments, with a shell's quotes. No shell runs: nothing is expanded."""
     nodes: Text = "*"
     """The nodes on which it runs: names, `gpu*`, `gpu[001-064,070]`, `/regular expression/`, several with commas; with
