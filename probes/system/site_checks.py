@@ -72,7 +72,8 @@ def _lines(host: Host, path: str) -> list[Probe]:
         named = [it for it in checks.checks if covers(it.nodes, host.node())]
         probes = [_probe(it.name, _run_check, it) for it in named if shlex.split(it.run)]
     except (UsageError, ValueError, re.error) as error:
-        raise Unknown(f"{error}: no check of the site's own runs") from None
+        where = "" if isinstance(error, UsageError) else f"{path}: "
+        raise Unknown(f"{where}{error}: no check of the site's own runs") from None
     if len({it.name for it in checks.checks} | {"nhc"}) <= len(checks.checks):
         raise Unknown(f"{path}: two checks have one name (or nhc): findings are told apart by it")
     return probes if checks.nhc is None else [*probes, _probe("nhc", _run_nhc, checks.nhc)]
@@ -96,7 +97,7 @@ def _run_check(host: Host, line: SiteCheck) -> Iterator[Finding]:
 
 
 def _run_nhc(host: Host, line: Nhc) -> Iterator[Finding]:
-    text = (host.read(line.conf) + "\n" if line.conf else "") + line.lines
+    text = f"{host.read(line.conf) if line.conf else ''}\n{line.lines}\n"  # bash reads no line without an end
     if line.conf and (problem := host.written_by_others(line.conf)):
         raise Unknown(f"{line.conf} {problem}")
     end = _run(host, "nhc", line, [line.program, *line.options, *NHC_WORDS], text)
