@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import socket
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
@@ -130,6 +129,8 @@ def _finding(device: str, summary: str, severity: str, command: str, fix: str) -
 
 def _of_root(seconds: float) -> Report:
     """The report of laggard-checks.socket, behind which root runs this probe alone. Raises Unknown."""
+    import socket  # slow, and root needs none
+
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as connection:
             connection.settimeout(seconds)

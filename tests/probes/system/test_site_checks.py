@@ -17,9 +17,11 @@ from typing import Any
 
 import pytest
 from support.judge import judge_host
+from support.waiting import wait_for
 
 from laggard.agent.prober.known import variant_names
 from laggard.cli import main
+from laggard.kit.processes import read_stat
 from laggard.probes.choose import choose_probes, gate_probes
 from laggard.probes.host.host import Host
 from laggard.probes.profiles import find_profile
@@ -124,8 +126,7 @@ def test_nothing_that_it_started_is_left(check: Check, folder: Path) -> None:
     run = program(folder / "it", f"sleep 61 & echo $! $$ >{folder}/pids; wait")
     check(f"checks: [{{name: it, run: {run}, seconds: 0.5}}]\n")
     for pid in (folder / "pids").read_text().split():
-        state = Path(f"/proc/{pid}/stat")
-        assert not state.exists() or state.read_text().split()[2] == "Z", f"process {pid} still runs"
+        wait_for(lambda pid=pid: (it := read_stat(pid)) is None or it.has_ended, lambda pid=pid: f"{pid} still runs")
 
 
 def test_checks_run_side_by_side(check: Check, folder: Path) -> None:
