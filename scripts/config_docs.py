@@ -47,7 +47,7 @@ def page() -> str:
         section("Profile", "`laggard healthcheck --profile FILE`, and `profile` of an agent", Profile),
         section("Expectations", "`laggard healthcheck --expect FILE`", Expectations),
         section("Site checks", "`/etc/laggard/checks.yaml` (docs/site-checks.md)", SiteChecks),
-        section("Site checks: a line of `checks`", "A program; `name` and `run` have to be given.", SiteCheck),
+        section("Site checks: a line of `checks`", "A program; `run` has to be given.", SiteCheck),
         section("Site checks: `nhc`", "LBNL NHC's own lines.", Nhc),
         thresholds(),
         gate(),

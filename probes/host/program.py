@@ -48,11 +48,12 @@ def run_program(command: Sequence[str], text: str, seconds: float, environ: Mapp
     if status is None:
         process.kill()
         left = process.pid if _wait(process, _KILL_SECONDS) is None else 0
-    data, is_held = _content(pipe)
+    os.set_blocking(pipe, False)
+    data = _content(pipe) or b""
     problem = f"did not end within {seconds:.3g} s and was killed" if status is None else ""
     if len(data) >= MAX_OUTPUT_BYTES:
         problem = f"prints {MAX_OUTPUT_BYTES >> 10} KiB and more: one line is wanted"
-    elif is_held and not problem:
+    elif not problem and _content(pipe) is None:
         problem = "leaves a process behind that holds its output: start that with `>/dev/null 2>&1`"
     return ProgramEnd(data.decode(errors="replace"), status, problem, left)
 
@@ -63,15 +64,11 @@ def _wait(process: subprocess.Popen[bytes], seconds: float) -> int | None:
     return None
 
 
-def _content(pipe: int) -> tuple[bytes, bool]:
-    """What is in the pipe, and whether a process can still write into it."""
-    os.set_blocking(pipe, False)
-    data = bytearray()
+def _content(pipe: int) -> bytes | None:
+    """All that is in the pipe; None where that is nothing, and a process can still write into it."""
     with contextlib.suppress(BlockingIOError):
-        while part := os.read(pipe, MAX_OUTPUT_BYTES):
-            data += part
-        return bytes(data), False
-    return bytes(data), True
+        return os.read(pipe, MAX_OUTPUT_BYTES)
+    return None
 
 
 def written_by_others(path: str) -> str:

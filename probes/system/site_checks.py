@@ -13,8 +13,9 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Final
 
 from laggard.kit.config import parse
 from laggard.kit.errors import UsageError
@@ -36,6 +37,7 @@ SOCKET: Final = "/run/laggard/checks.sock"
 _SPARE_SECONDS: Final = 0.3
 """The time to end what hangs, and to tell of it, before this probe's own process is ended."""
 _MAX_REPORT_BYTES: Final = 1 << 20
+_NHC: Final = "NHC's lines"  # the name of no other check: it has a blank
 
 
 class SiteThresholds(Thresholds, frozen=True):
@@ -68,26 +70,22 @@ def _lines(host: Host, path: str) -> list[Probe]:
         raise Unknown(f"{path} {problem}")
     try:
         checks = parse(text, SiteChecks, path)
-        named = [it for it in checks.checks if covers(it.nodes, host.node())]
-        probes = [_probe(it.name, _run_check, it) for it in named if shlex.split(it.run)]
+        mine = {name: it for name, it in checks.checks.items() if covers(it.nodes, host.node()) and shlex.split(it.run)}
     except (UsageError, ValueError, re.error) as error:
         where = "" if isinstance(error, UsageError) else f"{path}: "
         raise Unknown(f"{where}{error}: no check of the site's own runs") from None
-    if len({it.name for it in checks.checks} | {"nhc"}) <= len(checks.checks):
-        raise Unknown(f"{path}: two checks have one name (or nhc): findings are told apart by it")
-    return probes if checks.nhc is None else [*probes, _probe("nhc", _run_nhc, checks.nhc)]
+    probes = [Probe(name, partial(_run_check, name), it, it.seconds + 2 * _SPARE_SECONDS) for name, it in mine.items()]
+    if nhc := checks.nhc:
+        probes.append(Probe(_NHC, _run_nhc, nhc, nhc.seconds + 2 * _SPARE_SECONDS))
+    return probes
 
 
-def _probe(name: str, run_line: Callable[[Host, Any], Iterator[Finding]], line: SiteCheck | Nhc) -> Probe:
-    return Probe(name, run_line, line, line.seconds + 2 * _SPARE_SECONDS)
-
-
-def _run_check(host: Host, line: SiteCheck) -> Iterator[Finding]:
-    end = _run(host, line.name, line, shlex.split(line.run), "")
+def _run_check(name: str, host: Host, line: SiteCheck) -> Iterator[Finding]:
+    end = _run(host, name, line, shlex.split(line.run), "")
     said = next(filter(None, map(printable_line, end.output.splitlines())), "")
     if end.status in line.status:
         summary = said or f"exit status {end.status}, and it printed nothing"
-        yield _finding(line.name, summary, line.status[end.status], line.run, line.fix)
+        yield _finding(name, summary, line.status[end.status], line.run, line.fix)
     elif end.status and not end.problem:
         how = f"exit status {end.status}" if end.status > 0 else f"killed by {signal_name(-end.status)}"
         raise Unknown(f"{said or 'it printed nothing'} ({how})")
@@ -99,7 +97,7 @@ def _run_nhc(host: Host, line: Nhc) -> Iterator[Finding]:
     text = f"{host.read(line.conf) if line.conf else ''}\n{line.lines}\n"  # bash reads no line without an end
     if line.conf and (problem := host.written_by_others(line.conf)):
         raise Unknown(f"{line.conf} {problem}")
-    end = _run(host, "nhc", line, [line.program, *line.options, *NHC_WORDS], text)
+    end = _run(host, _NHC, line, [line.program, *line.options, *NHC_WORDS], text)
     ran = read_nhc(end.output)
     for check_line, why in ran.items():
         if why:

@@ -8,7 +8,7 @@ from typing import Annotated, Final, Literal
 from msgspec import Meta, field
 
 from laggard.kit.config import Settings
-from laggard.kit.limits import Program, Prose, Text
+from laggard.kit.limits import NAME, Program, Prose, Text
 from laggard.probes.probe import Thresholds
 
 SECONDS: Final = 5.0
@@ -17,14 +17,13 @@ SECONDS: Final = 5.0
 MAX_CHECKS: Final = 64
 
 Seconds = Annotated[float, Meta(gt=0, le=60)]
+_Name = Annotated[str, Meta(pattern=NAME)]
 Means = Literal["critical", "warning", "info"]
 
 
 class SiteCheck(Thresholds, frozen=True):
     """One check of the site's own: a line of `checks`."""
 
-    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][\w./-]{0,63}$")]
-    """The device of its findings, by which they are accepted and counted."""
     run: Program
     """The absolute path of a program and its arguments, with a shell's quotes. No shell runs: nothing is expanded."""
     nodes: Text = "*"
@@ -58,8 +57,9 @@ class Nhc(Thresholds, frozen=True):
 class SiteChecks(Settings, frozen=True):
     """The content of the file of a site's own checks."""
 
-    checks: Annotated[tuple[SiteCheck, ...], Meta(max_length=MAX_CHECKS)] = ()
-    """Programs of the site's, a line each."""
+    checks: Annotated[dict[_Name, SiteCheck], Meta(max_length=MAX_CHECKS)] = {}
+    """Programs of the site's, by name, a line each. The name is the device of its findings, by which these are
+    accepted and counted."""
     nhc: Nhc | None = None
     """NHC's checks."""
 

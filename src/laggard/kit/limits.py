@@ -46,9 +46,11 @@ HostName: TypeAlias = Annotated[str, Meta(pattern=_HOST)]
 _PROGRAM: Final = "^/"
 Program: TypeAlias = Annotated[str, Meta(pattern=_PROGRAM, max_length=MAX_PROSE)]
 """No variable of an environment says which program runs."""
+NAME: Final = r"^[A-Za-z0-9][\w./-]{0,63}$"
 
 FORMS: Final = {
     _HOST: "a host's name alone, such as laggard.example.org, `*.example.org` or `*`",
     _PROGRAM: "an absolute path",
+    NAME: "a name of 64 letters, digits and `_./-` at most",
 }
 """The patterns in words, for who reads that a text does not match one."""

@@ -116,15 +116,15 @@ def test_what_a_program_does_and_what_it_means(
     body: str, status: str, said: list[tuple[str, str, str]], why: str, check: Check, folder: Path
 ) -> None:
     run = program(folder / "it", body)
-    line = f"{{name: it, run: {run}, seconds: 0.5{f', status: {status}' if status else ''}}}"
-    report = check(f"checks: [{line}]\n")
+    line = f"{{run: {run}, seconds: 0.5{f', status: {status}' if status else ''}}}"
+    report = check(f"checks: {{it: {line}}}\n")
     assert (found(report), why in unknown(report), bool(why)) == (said, True, bool(unknown(report))), unknown(report)
     assert report["verdict"] == ("fail" if any(it[0] == "critical" for it in said) else "unknown" if why else "ok")
 
 
 def test_nothing_that_it_started_is_left(check: Check, folder: Path) -> None:
     run = program(folder / "it", f"sleep 61 & echo $! $$ >{folder}/pids; wait")
-    check(f"checks: [{{name: it, run: {run}, seconds: 0.5}}]\n")
+    check(f"checks: {{it: {{run: {run}, seconds: 0.5}}}}\n")
     for pid in (folder / "pids").read_text().split():
         wait_for(lambda pid=pid: (it := read_stat(pid)) is None or it.has_ended, lambda pid=pid: f"{pid} still runs")
 
@@ -134,7 +134,7 @@ def test_checks_run_side_by_side(check: Check, folder: Path) -> None:
     names = [f"c{number}" for number in range(8)]
     wait = "\n".join(f"until [ -e {folder}/{name}.runs ]; do sleep 0.01; done" for name in names)
     lines = [
-        f"  - {{name: {name}, run: {program(folder / name, f'touch {folder}/{name}.runs; {wait}')}, seconds: 20}}\n"
+        f"  {name}: {{run: {program(folder / name, f'touch {folder}/{name}.runs; {wait}')}, seconds: 20}}\n"
         for name in names
     ]
     report = check("checks:\n" + "".join(lines))
@@ -143,7 +143,7 @@ def test_checks_run_side_by_side(check: Check, folder: Path) -> None:
 
 def test_a_program_gets_its_words_no_input_and_a_clean_environment(check: Check, folder: Path) -> None:
     run = program(folder / "it", 'echo "$#,$1,$2,$SECRET,$LAGGARD_NODE,$PWD,$PATH,$(cat)"; exit 1')
-    report = check(f"checks: [{{name: it, run: \"{run} 'a  b' $HOME\"}}]\n")
+    report = check(f"checks: {{it: {{run: \"{run} 'a  b' $HOME\"}}}}\n")
     words = "2,a b,$HOME,,gpu-007.example.org,/,/usr/sbin:/usr/bin:/sbin:/bin,"
     assert found(report) == [("critical", "it", words)]
 
@@ -165,22 +165,22 @@ def test_a_program_that_root_must_not_or_cannot_run_is_unknown(
     (folder / "bin").mkdir()
     path = program(folder / "bin/it", "exit 1")
     spoil(path)
-    report = check(f"checks: [{{name: it, run: {path}}}]\n", status=2)
+    report = check(f"checks: {{it: {{run: {path}}}}}\n", status=2)
     assert why.format(path=path) in unknown(report) and not report["findings"]
 
 
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("checks: [{name: it}]\n", "missing required field `run`"),
-        ("checks: [{name: it, run: true}]\n", "expected text, got true or false - at `checks[0].run`"),
-        ("checks: [{name: it, run: bin/it}]\n", "expected an absolute path - at `checks[0].run`"),
-        ("checks: [{name: it, run: /bin/true, status: {1: fatal}}]\n", "Invalid enum value 'fatal'"),
-        ("checks: [{name: it, run: /bin/true, second: 5}]\n", "unknown key `second` - at `checks[0]`"),
-        ('checks: [{name: it, run: "/bin/true \'a"}]\n', "No closing quotation"),
-        ("checks: [{name: it, run: /bin/true, nodes: /(/}]\n", "missing ), unterminated subpattern"),
-        ("checks: [{name: it, run: /bin/true}, {name: it, run: /bin/false}]\n", "two checks have one name"),
-        ("checks:\n- {name: it, run: /bin/true}\nchecks: []\n", "has the key `checks` twice, in lines 1 and 3"),
+        ("checks: {it: {}}\n", "missing required field `run`"),
+        ("checks: {a b: {run: /bin/true}}\n", "expected a name of 64 letters, digits and `_./-` at most"),
+        ("checks: {it: {run: true}}\n", "expected text, got true or false - at `checks[...].run`"),
+        ("checks: {it: {run: bin/it}}\n", "expected an absolute path - at `checks[...].run`"),
+        ("checks: {it: {run: /bin/true, status: {1: fatal}}}\n", "Invalid enum value 'fatal'"),
+        ("checks: {it: {run: /bin/true, second: 5}}\n", "unknown key `second` - at `checks[...]`"),
+        ('checks: {it: {run: "/bin/true \'a"}}\n', "No closing quotation"),
+        ("checks: {it: {run: /bin/true, nodes: /(/}}\n", "missing ), unterminated subpattern"),
+        ("checks:\n  it: {run: /bin/true}\n  it: {run: /bin/false}\n", "has the key `it` twice, in lines 2 and 3"),
     ],
 )
 def test_a_file_with_a_mistake_is_one_line_and_runs_nothing(text: str, why: str, check: Check, folder: Path) -> None:
@@ -191,12 +191,12 @@ def test_a_file_with_a_mistake_is_one_line_and_runs_nothing(text: str, why: str,
 def test_a_file_that_others_may_write_runs_nothing(check: Check, folder: Path) -> None:
     (folder / "checks.yaml").touch()
     (folder / "checks.yaml").chmod(0o666)
-    report = check("checks: [{name: it, run: /bin/false}]\n", status=2)
+    report = check("checks: {it: {run: /bin/false}}\n", status=2)
     assert "checks.yaml is not used by root, since others may write" in unknown(report)
 
 
 def test_no_check_for_this_node_is_nothing(check: Check) -> None:
-    report = check("checks: [{name: it, run: /bin/false, nodes: 'cpu*'}]\n")
+    report = check("checks: {it: {run: /bin/false, nodes: 'cpu*'}}\n")
     assert report["verdict"] == "skipped" and "has no check for this node" in report["probes"][0]["reason"]
 
 
@@ -226,7 +226,7 @@ def test_nodes_are_named_as_slurm_and_nhc_do(nodes: str, node: str, is_meant: bo
 
 
 def test_a_failed_check_drains_as_any_other_finding_and_is_accepted_as_one(check: Check, folder: Path) -> None:
-    lines = f"checks: [{{name: ib, run: {program(folder / 'it', 'echo rail 3 is slow; exit 1')}}}]\n"
+    lines = f"checks: {{ib: {{run: {program(folder / 'it', 'echo rail 3 is slow; exit 1')}}}}}\n"
     gate = ("--gate", "enforce", "--collector", "none")
     assert check(lines, *gate, status=1)["facts"]["gate"]["says"][-1] == "gate: reject"
     accepted = ["--accepted", str(folder / "accepted.json")]
@@ -238,8 +238,8 @@ def test_a_failed_check_drains_as_any_other_finding_and_is_accepted_as_one(check
 
 def test_a_hanging_check_does_not_delay_the_gate_beyond_its_deadline(check: Check, folder: Path) -> None:
     lines = (
-        f"checks: [{{name: slow, run: {program(folder / 'slow', 'sleep 600')}, seconds: 60}},"
-        f"{{name: bad, run: {program(folder / 'bad', 'exit 1')}}}]\n"
+        f"checks: {{slow: {{run: {program(folder / 'slow', 'sleep 600')}, seconds: 60}},"
+        f"bad: {{run: {program(folder / 'bad', 'exit 1')}}}}}\n"
     )
     report = check(lines, "--gate", "enforce", "--collector", "none", "--deadline", "4", status=1)
     assert [device for _, device, _ in found(report)] == ["bad"] and "slow: " in unknown(report)
@@ -253,7 +253,7 @@ def test_a_prolog_takes_the_agents_word_for_it() -> None:
 
 
 def test_a_recorded_machine_says_what_its_checks_said(check: Check, folder: Path) -> None:
-    report = check(f"checks: [{{name: ib, run: {program(folder / 'it', 'echo slow; exit 1')}}}]\n")
+    report = check(f"checks: {{ib: {{run: {program(folder / 'it', 'echo slow; exit 1')}}}}}\n")
     probe = PROBE._replace(thresholds=SiteThresholds(file=str(folder / "checks.yaml")))
     recorded = folder / "recorded"
     (recorded / "laggard").mkdir(parents=True)
@@ -271,7 +271,7 @@ def test_a_recorded_machine_says_what_its_checks_said(check: Check, folder: Path
 def nobody(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(site_checks.os, "geteuid", lambda: 1000)
     monkeypatch.setattr(site_checks, "SOCKET", str(folder / "s"))
-    (folder / "file.yaml").write_text("checks: [{name: it, run: /bin/false}]\n")
+    (folder / "file.yaml").write_text("checks: {it: {run: /bin/false}}\n")
     return folder / "file.yaml"
 
 
