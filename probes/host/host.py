@@ -124,10 +124,11 @@ class Host:
         """The users whose files fill the local file system mounted at `path`. Takes up to half a second."""
         return self._ask("usages", path, f"see whose files fill {path}", lambda: live.read_usage(path))
 
-    def statvfs_replies(self, points: Mapping[str, Sequence[str]], seconds: float) -> Mapping[str, StatvfsReply]:
-        """The replies of statvfs for mount points, within `seconds`. `points`: the mount points by server; each server
-        is asked by a process of its own. Does not hang."""
-        known = self._ask("replies", "", "ask the mounts", lambda: live.query_statvfs(points, seconds))
+    def statvfs_replies(
+        self, points: Mapping[str, Sequence[str]], ask: Callable[[], Mapping[str, StatvfsReply]]
+    ) -> Mapping[str, StatvfsReply]:
+        """The replies of statvfs for mount points. `points`: the mount points by server; `ask` does not hang."""
+        known = self._ask("replies", "", "ask the mounts", ask)
         missing = StatvfsReply(error=f"not recorded in {REPLIES_PATH}")
         return {point: known.get(point, missing) for group in points.values() for point in group}
 
