@@ -17,7 +17,7 @@ from laggard.kit.config import Settings, load, replaced
 from laggard.kit.constants import COLLECTOR_PORT
 from laggard.kit.environment import ENV_STATE_DIR, node_name
 from laggard.kit.errors import UsageError
-from laggard.kit.limits import Duration, HostName, Number, Port, Share
+from laggard.kit.limits import HOST, Duration, Number, Port, Share
 from laggard.kit.secret_files import read_secret, warn_of_exposed
 from laggard.wire.exclusion import MAX_SECONDS
 
@@ -114,7 +114,7 @@ class CollectorSettings(Settings, frozen=True):
     a new one; a quarter more are kept for gates and agents."""
     max_connections_per_address: Number = 64
     """A reverse proxy is one address."""
-    allowed_hosts: tuple[HostName, ...] = ()
+    allowed_hosts: tuple[Annotated[str, Meta(pattern=HOST)], ...] = ()
     """Names under which clients may ask, `*.DOMAIN` for all in a domain, `*` for any. Addresses, names without a dot
     and this machine's own name are always allowed. Others are refused: a web page could give its own name this
     address, and read in a visitor's browser what is answered."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +13,7 @@ from typing import Final, TypeVar
 from laggard import wire
 from laggard.kit.environment import ENV_NODE
 from laggard.kit.errors import UsageError
+from laggard.model import Report
 from laggard.probes.errors import NotFound, Unknown, if_present, or_none
 from laggard.probes.host import live
 from laggard.probes.host.apart import read_credentials, read_users_file
@@ -56,6 +58,9 @@ class Host:
         self.counter_history = CounterHistory()  # of the probe that runs; set by the runner
         self.supervised = False  # whether this process may hang; set by the runner
         self.watchdog: Watchdog | None = None  # where calls into a driver are announced; set by the runner
+        self.ends_at = math.inf  # when this process is ended (monotonic seconds); set by the runner
+        self.run: Callable[..., Report] = _run_nothing  # probes in processes of their own; set by the runner
+        self.left = 0  # the number of a program that survived SIGKILL; read by the runner
         self._tree = RecordedTree(self.root)
         self._recording = RecordedKernel(self._tree) if self.recorded else None
         self._nvml: Nvml | None = None
@@ -136,7 +141,9 @@ class Host:
         """The end of a program of the site's, which runs for `seconds` at most; `text` is its input. On a recorded
         machine the end that the program `name` had there."""
         environ = {ENV_NODE: self.node()}
-        return self._ask("programs", name, f"run {name}", lambda: run_program(command, text, seconds, environ))
+        end = self._ask("programs", name, f"run {name}", lambda: run_program(command, text, seconds, environ))
+        self.left = self.left if self.recorded else end.left
+        return end
 
     def written_by_others(self, path: str) -> str:
         """The reason why root trusts no file at `path`; empty where it does, and of a recorded machine."""
@@ -274,6 +281,10 @@ class Host:
 
     def _locate(self, path: str) -> str:
         return self._tree.locate(path) if self.recorded else path
+
+
+def _run_nothing(*_: object, **__: object) -> Report:
+    raise Unknown("no runner runs this probe, and so none that it is made of")
 
 
 def _text(path: str, data: bytes) -> str:

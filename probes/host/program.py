@@ -7,11 +7,13 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-import subprocess
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
+
+if TYPE_CHECKING:
+    import subprocess
 
 MAX_OUTPUT_BYTES: Final = 1 << 16
 """The size of a pipe (pipe(7)). Nobody reads while the program runs: one that prints more waits, until it is killed."""
@@ -35,6 +37,8 @@ def run_program(command: Sequence[str], text: str, seconds: float, environ: Mapp
     """Runs it for `seconds` at most. `text`: its standard input. `environ`: more variables. Raises OSError."""
     if problem := written_by_others(command[0]):
         return ProgramEnd(problem=problem)
+    import subprocess  # slow, and only where a site has checks
+
     source, (pipe, output) = os.memfd_create("input"), os.pipe()
     os.pwrite(source, text.encode(), 0)
     try:
@@ -59,7 +63,9 @@ def run_program(command: Sequence[str], text: str, seconds: float, environ: Mapp
 
 
 def _wait(process: subprocess.Popen[bytes], seconds: float) -> int | None:
-    with contextlib.suppress(subprocess.TimeoutExpired):
+    from subprocess import TimeoutExpired
+
+    with contextlib.suppress(TimeoutExpired):
         return process.wait(seconds)
     return None
 

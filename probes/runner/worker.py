@@ -4,7 +4,6 @@ it."""
 from __future__ import annotations
 
 import fcntl
-import math
 import os
 import signal
 import sys
@@ -28,13 +27,14 @@ _LAST_RESORT_SECONDS: Final = 1.0
 
 class Observation(msgspec.Struct, frozen=True):
     """The result of one probe. It crosses the pipe as one line of JSON. `verdict` is ok, skipped or unknown: the parent
-    decides whether the findings make it a failure. `counters`: what the probe wants saved."""
+    decides whether the findings make it a failure. `counters`: what the probe wants saved; `left`: see Host."""
 
     verdict: Verdict
     reason: str = ""
     findings: tuple[Finding, ...] = ()
     facts: dict[str, Any] = {}
     counters: dict[str, int] | None = None
+    left: int = 0
 
 
 def run_and_exit(
@@ -70,12 +70,6 @@ def _detach(pipe: int, seconds: float) -> None:
     os.closerange(_PIPE + 1, os.sysconf("SC_OPEN_MAX"))
 
 
-def seconds_left() -> float:
-    """The time until the parent ends this process; endless in a process of no runner's."""
-    left = signal.getitimer(signal.ITIMER_REAL)[0]
-    return left - _LAST_RESORT_SECONDS if left else math.inf
-
-
 def observe(probe: Probe, host: Host) -> Observation:
     """Runs `probe` in this process. Raises nothing: whatever the probe raises is part of the observation."""
     findings: list[Finding] = []
@@ -105,7 +99,7 @@ def observe(probe: Probe, host: Host) -> Observation:
         verdict, reason = Verdict.UNKNOWN, f"failed: {type(error).__name__}: {error}"
     if unreadable and verdict is not Verdict.UNKNOWN:
         verdict, reason = Verdict.UNKNOWN, first_reasons(unreadable)
-    return Observation(verdict, reason, tuple(findings), facts, counters)
+    return Observation(verdict, reason, tuple(findings), facts, counters, host.left)
 
 
 def encode(observation: Observation) -> bytes:

@@ -94,7 +94,7 @@ def check(host: Host, thresholds: RemoteMountThresholds) -> Iterator[Finding | F
         yield Fact("not_asked", f"{len(servers) - _MAX_SERVERS} file systems that users have mounted")
         servers = dict(list(servers.items())[:_MAX_SERVERS])
         judged = [mount for mount in judged if _server(mount) in servers]
-    replies = host.statvfs_replies(servers, partial(query_statvfs, servers, thresholds.answer_seconds))
+    replies = host.statvfs_replies(servers, partial(query_statvfs, host, servers, thresholds.answer_seconds))
     unexplained: dict[str, str] = {}  # errors by mount point
     for mount in judged:
         reply = replies[mount.point]

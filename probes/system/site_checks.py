@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from laggard.kit.config import parse
 from laggard.kit.errors import UsageError
@@ -27,11 +27,10 @@ from laggard.probes.errors import NotApplicable, Unknown, Unreadable
 from laggard.probes.host.host import Host
 from laggard.probes.host.program import ProgramEnd
 from laggard.probes.probe import Fact, Probe, Thresholds, finding
-from laggard.probes.runner.runner import run
-from laggard.probes.runner.state_file import StuckProcesses
-from laggard.probes.runner.worker import seconds_left
-from laggard.probes.system.model.site_lines import NHC_END, NHC_WORDS, Nhc, SiteCheck, SiteChecks, covers, read_nhc
 from laggard.wire import WireError, decode
+
+if TYPE_CHECKING:
+    from laggard.probes.system.model.site_lines import Nhc, SiteCheck
 
 SOCKET: Final = "/run/laggard/checks.sock"
 _SPARE_SECONDS: Final = 0.3
@@ -49,9 +48,9 @@ def check(host: Host, thresholds: SiteThresholds) -> Iterator[Finding | Fact | U
     lines = _lines(host, thresholds.file)
     if not lines:
         raise NotApplicable(f"{thresholds.file} has no check for this node")
-    seconds = max(min(seconds_left(), PROBE.deadline_seconds) - _SPARE_SECONDS, _SPARE_SECONDS)
+    seconds = max(min(host.ends_at - time.monotonic(), PROBE.deadline_seconds) - _SPARE_SECONDS, _SPARE_SECONDS)
     if host.recorded or os.geteuid() == 0:
-        report = run(host, lines, deadline_seconds=seconds)
+        report = host.run(lines, deadline_seconds=seconds)
         yield Fact("checks", {it.name: it.reason or it.verdict.value for it in report.probes})
     else:
         report = _of_root(seconds)
@@ -68,9 +67,11 @@ def _lines(host: Host, path: str) -> list[Probe]:
         raise NotApplicable(f"the site has no checks of its own ({path})")
     if problem := host.written_by_others(path):
         raise Unknown(f"{path} {problem}")
+    from laggard.probes.system.model.site_lines import SiteChecks, covers  # slow, and many sites have no checks
+
     try:
         checks = parse(text, SiteChecks, path)
-        mine = {name: it for name, it in checks.checks.items() if covers(it.nodes, host.node()) and shlex.split(it.run)}
+        mine = {name: it for name, it in checks.checks.items() if covers(it.nodes, host.node()) and it.argv}
     except (UsageError, ValueError, re.error) as error:
         where = "" if isinstance(error, UsageError) else f"{path}: "
         raise Unknown(f"{where}{error}: no check of the site's own runs") from None
@@ -81,7 +82,7 @@ def _lines(host: Host, path: str) -> list[Probe]:
 
 
 def _run_check(name: str, host: Host, line: SiteCheck) -> Iterator[Finding]:
-    end = _run(host, name, line, shlex.split(line.run), "")
+    end = _run(host, name, line, "")
     said = next(filter(None, map(printable_line, end.output.splitlines())), "")
     if end.status in line.status:
         summary = said or f"exit status {end.status}, and it printed nothing"
@@ -94,27 +95,24 @@ def _run_check(name: str, host: Host, line: SiteCheck) -> Iterator[Finding]:
 
 
 def _run_nhc(host: Host, line: Nhc) -> Iterator[Finding]:
+    from laggard.probes.system.model.site_lines import NHC_END, read_nhc
+
     text = f"{host.read(line.conf) if line.conf else ''}\n{line.lines}\n"  # bash reads no line without an end
     if line.conf and (problem := host.written_by_others(line.conf)):
         raise Unknown(f"{line.conf} {problem}")
-    end = _run(host, _NHC, line, [line.program, *line.options, *NHC_WORDS], text)
+    end = _run(host, _NHC, line, text)
     ran = read_nhc(end.output)
     for check_line, why in ran.items():
         if why:
-            yield _finding(check_line, why, line.severity, f"{line.program} -e {shlex.quote(check_line)}", "")
+            yield _finding(check_line, why, line.severity, line.by_hand(check_line), "")
     if end.problem or not end.output.rstrip().endswith(NHC_END):
         at = f" at `{[*ran][-1]}`; the lines after it did not run" if ran else ": is it NHC 1.4.2 or newer?"
         raise Unknown(f"{line.program} {end.problem or 'ended early'}{at}")
 
 
-def _run(host: Host, name: str, line: SiteCheck | Nhc, command: Sequence[str], text: str) -> ProgramEnd:
-    """Runs a program. What survives SIGKILL is remembered by the name of its check, so that no second one joins it."""
-    end = host.run_program(name, command, text, min(line.seconds, seconds_left() - _SPARE_SECONDS))
-    if end.left and not host.recorded:
-        stuck = StuckProcesses()
-        stuck.load()
-        stuck.add({name: (end.left, None)}, save=True)
-    return end
+def _run(host: Host, name: str, line: SiteCheck | Nhc, text: str) -> ProgramEnd:
+    left = host.ends_at - time.monotonic() - _SPARE_SECONDS
+    return host.run_program(name, line.argv, text, min(line.seconds, left))
 
 
 def _finding(device: str, summary: str, severity: str, command: str, fix: str) -> Finding:

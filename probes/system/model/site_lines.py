@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import shlex
 from typing import Annotated, Final, Literal
 
 from msgspec import Meta, field
 
 from laggard.kit.config import Settings
-from laggard.kit.limits import NAME, Program, Prose, Text
+from laggard.kit.limits import NAME, PROGRAM, Prose, Text
+from laggard.kit.words import lazy_pattern
 from laggard.probes.probe import Thresholds
 
 SECONDS: Final = 5.0
@@ -17,6 +19,7 @@ SECONDS: Final = 5.0
 MAX_CHECKS: Final = 64
 
 Seconds = Annotated[float, Meta(gt=0, le=60)]
+Program = Annotated[str, Meta(pattern=PROGRAM, max_length=4096)]
 _Name = Annotated[str, Meta(pattern=NAME)]
 Means = Literal["critical", "warning", "info"]
 
@@ -36,6 +39,11 @@ class SiteCheck(Thresholds, frozen=True):
     fix: Prose = ""
     """What a person should do; empty: to run it by hand."""
 
+    @property
+    def argv(self) -> list[str]:
+        """Raises ValueError."""
+        return shlex.split(self.run)
+
 
 class Nhc(Thresholds, frozen=True):
     """Checks of LBNL NHC, 1.4.2 or newer, which run as they are, in one process of NHC's."""
@@ -52,6 +60,13 @@ class Nhc(Thresholds, frozen=True):
     """The time for all of its lines; those that it did not reach are unknown."""
     severity: Means = "critical"
     """The severity of a check that fails."""
+
+    @property
+    def argv(self) -> list[str]:
+        return [self.program, *self.options, *_WORDS]
+
+    def by_hand(self, check: str) -> str:
+        return f"{self.program} -e {shlex.quote(check)}"
 
 
 class SiteChecks(Settings, frozen=True):
@@ -105,11 +120,11 @@ _RUN_ALL: Final = (
 its mark. With -e NHC writes no log and marks no node (nhcmain_finalize_env), and with NHC_CHECK_ALL it goes on after a
 check that fails; a line that is no check of NHC's fails by its exit status, which NHC itself then passes over."""
 
-NHC_WORDS: Final = ("-e", _RUN_ALL, "NHC_DETACHED=1", "FORCE_SETSID=0")
+_WORDS: Final = ("-e", _RUN_ALL, "NHC_DETACHED=1", "FORCE_SETSID=0")
 """The words after NHC's name. As if detached already it does not detach itself, whatever /etc/sysconfig/nhc says, and
 without a session of its own it ends with the process group that started it."""
 
-_FAILED: Final = re.compile(r"ERROR:\s+\S+:\s+Health check failed:\s+(?:check_\w+:\s+)?(.*)")
+_FAILED: Final = lazy_pattern(r"ERROR:\s+\S+:\s+Health check failed:\s+(?:check_\w+:\s+)?(.*)")
 
 
 def read_nhc(output: str) -> dict[str, str]:

@@ -13,12 +13,11 @@ from laggard.probes.host.host import Host
 from laggard.probes.host.kernel import StatvfsReply
 from laggard.probes.nvml.model import Hang
 from laggard.probes.probe import Fact, Probe, ProbeGroup, Thresholds, finding
-from laggard.probes.runner.runner import run
 
 _SILENT: Final = "silent_seconds"
 
 
-def query_statvfs(points: Mapping[str, Sequence[str]], seconds: float) -> dict[str, StatvfsReply]:
+def query_statvfs(host: Host, points: Mapping[str, Sequence[str]], seconds: float) -> dict[str, StatvfsReply]:
     """The replies by mount point, within `seconds`. `points`: the mount points by server. Where a server gives no
     answer for a mount point, the points after it are not asked."""
     groups = {server: ProbeGroup(f"statvfs {server}", seconds) for server in points}
@@ -27,7 +26,7 @@ def query_statvfs(points: Mapping[str, Sequence[str]], seconds: float) -> dict[s
         for server, of_server in points.items()
         for point in of_server
     ]
-    report = run(Host(), probes, deadline_seconds=seconds)
+    report = host.run(probes, deadline_seconds=seconds)
 
     def reply(result: ProbeResult) -> StatvfsReply:
         silent = [report.findings[place].evidence[_SILENT] for place in result.findings]

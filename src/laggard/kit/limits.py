@@ -40,17 +40,14 @@ Share: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
 Number: TypeAlias = Annotated[int, Meta(ge=1, le=MAX_COUNT)]
 Port: TypeAlias = Annotated[int, Meta(ge=1, le=65_535)]
 
-_HOST: Final = r"^(\*|(\*\.)?[][A-Za-z0-9_:.-]+)$"
-HostName: TypeAlias = Annotated[str, Meta(pattern=_HOST)]
-"""A name as it stands in a request's Host."""
-_PROGRAM: Final = "^/"
-Program: TypeAlias = Annotated[str, Meta(pattern=_PROGRAM, max_length=MAX_PROSE)]
-"""No variable of an environment says which program runs."""
+HOST: Final = r"^(\*|(\*\.)?[][A-Za-z0-9_:.-]+)$"
+PROGRAM: Final = "^/"
 NAME: Final = r"^[A-Za-z0-9][\w./-]{0,63}$"
 
 FORMS: Final = {
-    _HOST: "a host's name alone, such as laggard.example.org, `*.example.org` or `*`",
-    _PROGRAM: "an absolute path",
+    HOST: "a host's name alone, such as laggard.example.org, `*.example.org` or `*`",
+    PROGRAM: "an absolute path",
     NAME: "a name of 64 letters, digits and `_./-` at most",
 }
-"""The patterns in words, for who reads that a text does not match one."""
+"""Patterns of settings in words, for who reads that a text does not match one. Their types stand where they are used,
+since a type compiles its pattern."""

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,13 @@ def test_a_real_hung_mount_is_found_in_time(tmp_path: Path, profile: Path) -> No
     assert "/hung2: was not reached" in probe["reason"], "the second mount of the dead server is not waited for as well"
 
 
+def live() -> Host:
+    """This machine, as a probe's process has it."""
+    host = Host()
+    host.run = partial(runner.run, host)
+    return host
+
+
 def test_each_server_has_its_own_time(monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.statvfs
 
@@ -94,8 +102,8 @@ def test_each_server_has_its_own_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(statvfs_replies.os, "statvfs", statvfs)
     paths = {"a": ["/hung", "/behind"], "b": ["/stale", "/well"], "c": ["/fine"]}
     for seconds in (0.3, 2.0, 15.0, 90.0):  # on a busy machine those that answer may take long, too
-        replies = query_statvfs(paths, seconds)
-        if not any(replies[path].silent_seconds for path in ("/stale", "/well", "/fine")):
+        replies = query_statvfs(live(), paths, seconds)
+        if replies["/stale"].error == "Stale file handle" and replies["/well"] == replies["/fine"] == StatvfsReply():
             break
     assert replies["/hung"].silent_seconds >= seconds and "was not reached" in replies["/behind"].error
     assert replies["/stale"].error == "Stale file handle"
@@ -111,9 +119,9 @@ def test_a_server_that_is_still_silent_is_not_asked_a_second_time(
     left: list[int] = []
     monkeypatch.setattr(runner, "kill_group", left.append)
     monkeypatch.setattr(runner, "reap", list)
-    first = query_statvfs({"filer": ["/mnt"]}, 0.3)["/mnt"]
+    first = query_statvfs(live(), {"filer": ["/mnt"]}, 0.3)["/mnt"]
     try:
-        silent = wait_for(lambda: query_statvfs({"filer": ["/mnt"]}, 0.3)["/mnt"].silent_seconds)
+        silent = wait_for(lambda: query_statvfs(live(), {"filer": ["/mnt"]}, 0.3)["/mnt"].silent_seconds)
         assert silent >= first.silent_seconds > 0 and len(left) == 1, "no second process was started"
     finally:
         for pid in left:
