@@ -66,7 +66,7 @@ class Nhc(Thresholds, frozen=True):
         return [self.program, *self.options, *_WORDS]
 
     def by_hand(self, check: str) -> str:
-        return f"{self.program} -e {shlex.quote(check)}"
+        return shlex.join((self.program, *self.options, "-e", check))
 
 
 class SiteChecks(Settings, frozen=True):
@@ -111,14 +111,16 @@ _MARK: Final = "laggard runs: "
 NHC_END: Final = "laggard: all lines were run"
 
 _RUN_ALL: Final = (
-    "unset NHC_DETACHED; NHC_CHECK_ALL=1 SILENT=0 TS=0 NHC_RM=; syslog() { :; }; CHECKS=( ); nhc_load_conf /dev/stdin; "
-    'for CHECK in "${CHECKS[@]}"; do echo; echo "' + _MARK + '$CHECK"; CHECK_DIED=0; eval $CHECK; RET=$?; '
+    "unset NHC_DETACHED; syslog() { :; }; CHECKS=( ); nhc_load_conf /dev/stdin; "
+    'for CHECK in "${CHECKS[@]}"; do echo; echo "' + _MARK + '$CHECK"; '
+    "NHC_CHECK_ALL=1 MARK_OFFLINE=0 SILENT=0 CHECK_DIED=0; eval $CHECK; RET=$?; "
     '[[ $RET == 0 || $CHECK_DIED == 1 ]] || echo "ERROR: $NAME: Health check failed: it returned $RET"; done; '
     "echo; echo " + NHC_END
 )
 """What `nhc -e` evaluates: all lines of its standard input, as its own main loop does (nhcmain_run_checks), each after
 its mark. With -e NHC writes no log and marks no node (nhcmain_finalize_env), and with NHC_CHECK_ALL it goes on after a
-check that fails; a line that is no check of NHC's fails by its exit status, which NHC itself then passes over."""
+check that fails, whatever variables a line sets. A line that is no check of NHC's fails by its exit status, which NHC
+itself then passes over."""
 
 _WORDS: Final = ("-e", _RUN_ALL, "NHC_DETACHED=1", "FORCE_SETSID=0")
 """The words after NHC's name. As if detached already it does not detach itself, whatever /etc/sysconfig/nhc says, and
