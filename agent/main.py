@@ -16,7 +16,7 @@ from laggard.agent.ranks.directory import secure
 from laggard.agent.ranks.end import ExitWatch
 from laggard.agent.ranks.reader import RankCache, RankFiles
 from laggard.agent.ras.asker import RasAsker
-from laggard.agent.settings import LISTEN_ADDRESS, PROFILE, AgentSettings, resolve_settings
+from laggard.agent.settings import LISTEN_ADDRESS, PROFILE, AgentSettings, resolve_settings, unwise
 from laggard.agent.traffic.watch import TrafficWatch
 from laggard.agent.web.routes import Router, error_response
 from laggard.agent.web.stacks import StackService, read_stacks_tokens
@@ -65,7 +65,7 @@ def main(arguments: argparse.Namespace) -> int:
     split_address(settings.listen_address)  # raises where it is none
     tls = load_web_config(settings.web_config_file)
     stacks_tokens = read_stacks_tokens(settings.stacks, settings.stacks_token_file)
-    if asked_about_settings(arguments, settings):
+    if asked_about_settings(arguments, settings, [*unwise(settings, profile.deadline_seconds)]):
         return 0
     with bind(settings.listen_address) as listener:
         log_to_stderr(arguments.log_level, arguments.log_format)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from msgspec import structs
 
+from laggard.agent.gate.server import why_not
 from laggard.agent.ras.asker import MIN_INTERVAL_SECONDS
 from laggard.kit.config import Settings, load, replaced
 from laggard.kit.constants import AGENT_PORT
@@ -15,7 +16,7 @@ from laggard.kit.environment import node_name, rank_dir
 from laggard.kit.errors import UsageError
 from laggard.kit.http_message import split_address
 from laggard.kit.limits import Duration, DurationOrZero
-from laggard.probes.profiles import PROFILES
+from laggard.probes.profiles import AGENT_SECONDS, PROFILES
 
 LISTEN_ADDRESS = f":{AGENT_PORT}"
 PROFILE = "periodic"
@@ -77,6 +78,10 @@ def resolve_settings(arguments: argparse.Namespace, environ: Mapping[str, str]) 
         )
     if not _is_node_name(settings.node):
         raise UsageError(f"node is {settings.node!r}: a name has no blanks, slashes or control characters")
+    socket = settings.gate_socket
+    folder = os.path.dirname(socket) if socket != GATE_SOCKET else ""
+    if os.path.isdir(folder) and (why := why_not(folder)):
+        raise UsageError(f"gate_socket is {socket}, where no prolog would ask: {why}")
     directory = settings.rank_dir or rank_dir(environ)
     if os.path.exists(directory) and not os.path.isdir(directory):
         raise UsageError(f"{directory} is no directory; choose one with --rank-dir")
@@ -87,6 +92,18 @@ def resolve_settings(arguments: argparse.Namespace, environ: Mapping[str, str]) 
         profile=_absolute_profile(settings.profile),
         ras_address=_ras_address(settings.ras_address, environ),
     )
+
+
+def unwise(settings: AgentSettings, round_seconds: float) -> Iterator[str]:
+    """A line for each thing that may be as it is meant, and more likely is not. `round_seconds`: the longest that all
+    probes take."""
+    if not os.path.isdir(settings.rank_dir) and settings.rank_dir != rank_dir(os.environ):
+        yield f"rank_dir: there is no {settings.rank_dir}, so no rank is seen until there is"
+    if settings.probe_interval_seconds + round_seconds > AGENT_SECONDS:
+        yield (
+            f"probe_interval_seconds is {settings.probe_interval_seconds:g}: prologs take no report older than "
+            f"{AGENT_SECONDS:g} s, so most of them run the probes themselves"
+        )
 
 
 def _is_node_name(text: str) -> bool:

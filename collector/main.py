@@ -210,7 +210,7 @@ def main(arguments: argparse.Namespace) -> int:
     _check_tenants(settings, tls)
     _check_tokens(settings)
     watch = _watch(settings)
-    if asked_about_settings(arguments, settings, _unmatched(settings)):
+    if asked_about_settings(arguments, settings, [*_unwise(settings)]):
         return 0
     _take_password(settings)
     with bind(settings.listen_address) as listener:
@@ -244,13 +244,15 @@ def _check_tokens(settings: CollectorSettings) -> None:
             read_token_file(path, name)
 
 
-def _unmatched(settings: CollectorSettings) -> list[str]:
-    """A line for each of target_files that no file matches yet: it may come later."""
-    return [
-        f"target_files: no file is {pattern} now, so it tells of no agent until there is one"
-        for pattern in settings.target_files
-        if not glob.glob(pattern)
-    ]
+def _unwise(settings: CollectorSettings) -> Iterator[str]:
+    """A line for each thing that may be as it is meant, and more likely is not."""
+    for pattern in settings.target_files:
+        if not glob.glob(pattern):
+            yield f"target_files: no file is {pattern} now, so it tells of no agent until there is one"
+    if settings.target_slurm and not os.access(settings.sinfo, os.X_OK):
+        yield f"sinfo: there is no program {settings.sinfo}, so target_slurm finds no agent until there is one"
+    if settings.max_drain_ratio > 0.5:  # no majority is left to compare with
+        yield f"max_drain_ratio is {settings.max_drain_ratio:g}: a fault of the checks may drain most nodes at once"
 
 
 def _discovery(settings: CollectorSettings) -> Discovery:

@@ -17,7 +17,7 @@ from laggard.kit.config import Settings, load, replaced
 from laggard.kit.constants import COLLECTOR_PORT
 from laggard.kit.environment import ENV_STATE_DIR, node_name
 from laggard.kit.errors import UsageError
-from laggard.kit.limits import Duration, Number, Port, Share
+from laggard.kit.limits import HOST, Duration, Number, Port, Share
 from laggard.kit.secret_files import read_secret, warn_of_exposed
 from laggard.wire.exclusion import MAX_SECONDS
 
@@ -114,7 +114,7 @@ class CollectorSettings(Settings, frozen=True):
     a new one; a quarter more are kept for gates and agents."""
     max_connections_per_address: Number = 64
     """A reverse proxy is one address."""
-    allowed_hosts: tuple[str, ...] = ()
+    allowed_hosts: tuple[Annotated[str, Meta(pattern=HOST)], ...] = ()
     """Names under which clients may ask, `*.DOMAIN` for all in a domain, `*` for any. Addresses, names without a dot
     and this machine's own name are always allowed. Others are refused: a web page could give its own name this
     address, and read in a visitor's browser what is answered."""
@@ -298,13 +298,21 @@ def _problems_of_database(settings: CollectorSettings) -> Iterator[str]:
             yield "incidents_database is a URL, for which psycopg is needed: pip install 'laggard[postgres]'"
         if len(settings.incidents_writer) > 200 or not settings.incidents_writer.isprintable():
             yield "incidents_writer is longer than 200 characters, or holds one that is not printable"
+    elif "://" in path:
+        yield f"incidents_database is {without_login(path)}: give the path of a file, or postgresql://HOST/NAME"
     elif path and path != INCIDENTS_DATABASE and not os.path.isdir(folder or "."):
         yield f"incidents_database is {path}, and there is no folder {folder}: make it, or name another place"
+
+
+_PAGES_OF_PROMETHEUS = ("graph", "query", "alerts", "targets", "metrics")
+"""Their last parts (Prometheus' web/web.go); another path may be that of a proxy, or of a store such as Mimir."""
 
 
 def _problems_of_prometheus(settings: CollectorSettings) -> Iterator[str]:
     if settings.prometheus and not settings.prometheus.startswith(("http://", "https://")):
         yield f"prometheus is {without_login(settings.prometheus)!r}: write http://HOST:PORT"
+    if urlsplit(settings.prometheus).path.rstrip("/").rpartition("/")[2] in _PAGES_OF_PROMETHEUS:
+        yield f"prometheus is {without_login(settings.prometheus)}, a page for people: write http://HOST:PORT"
     for name in ("prometheus_page", "grafana_page"):
         page = getattr(settings, name)
         if page and not (page.startswith(("http://", "https://")) and page.isprintable() and " " not in page):

@@ -275,6 +275,8 @@ def _only(headers: RequestHeaders, name: str) -> str:
 
 def _check(settings: CollectorSettings) -> None:
     """Raises UsageError where the settings contradict one another."""
+    for name in ("trusted_proxies", "gate_clients"):
+        PeerList.parse(getattr(settings, name), name)  # first: what is wrong by itself
     if not settings.shows_tenants_their_own:
         for name in ("operators", "trusted_proxies", "gate_clients", "tenant_users", "tenant_domain"):
             if getattr(settings, name):

@@ -18,11 +18,11 @@ import msgspec
 from laggard.agent.idle_rings.command import IdleRingsSettings
 from laggard.agent.settings import AgentSettings
 from laggard.collector.settings import CollectorSettings
-from laggard.kit.config import Settings
 from laggard.kubernetes.settings import ControllerSettings
 from laggard.probes.choose import list_active_probes
 from laggard.probes.profiles import Expectations, Profile
 from laggard.probes.registry import PROBES
+from laggard.probes.system.model.site_lines import Nhc, SiteCheck, SiteChecks
 
 GATE_CONF = Path(__file__).parents[1] / "deploy" / "slurm" / "gate.conf"
 
@@ -46,16 +46,19 @@ def page() -> str:
         section("Controller", "`laggard kubernetes controller --config FILE`", ControllerSettings),
         section("Profile", "`laggard healthcheck --profile FILE`, and `profile` of an agent", Profile),
         section("Expectations", "`laggard healthcheck --expect FILE`", Expectations),
+        section("Site checks", "`/etc/laggard/checks.yaml` (docs/site-checks.md)", SiteChecks),
+        section("Site checks: a line of `checks`", "A program; `run` has to be given.", SiteCheck),
+        section("Site checks: `nhc`", "LBNL NHC's own lines.", Nhc),
         thresholds(),
         gate(),
     ]
     return "\n".join(parts)
 
 
-def section(title: str, where: str, settings: type[Settings]) -> str:
+def section(title: str, where: str, settings: type[msgspec.Struct]) -> str:
     described = dict(_docstrings(settings))
     rows = [
-        f"| `{field.name}` | {_shown(getattr(settings(), field.name))} | {described.get(field.name, '')} |"
+        f"| `{field.name}` | {_default(field)} | {described.get(field.name, '')} |"
         for field in msgspec.structs.fields(settings)
     ]
     return "\n".join((f"## {title}\n", f"{where}\n", "| key | default | meaning |", "|---|---|---|", *rows, ""))
@@ -79,7 +82,14 @@ def gate() -> str:
     return f"## Gate\n\n{where}\n\n```text\n{text}```\n"
 
 
-def _docstrings(settings: type[Settings]) -> Iterator[tuple[str, str]]:
+def _default(field: msgspec.structs.FieldInfo) -> str:
+    if field.required:
+        return ""
+    made = field.default is msgspec.NODEFAULT
+    return _shown(field.default_factory() if made else field.default)
+
+
+def _docstrings(settings: type[msgspec.Struct]) -> Iterator[tuple[str, str]]:
     """The text after each field in the source of the type."""
     (body,) = ast.parse(textwrap.dedent(inspect.getsource(settings))).body
     assert isinstance(body, ast.ClassDef)

@@ -79,7 +79,12 @@ def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> Iterator[str]:
 def _unit_rows(units: list[Unit]) -> Iterator[list[str]]:
     for title, of_unit in (
         ("user", lambda it: it.last("User", "root")),
-        ("capabilities", lambda it: it.last("AmbientCapabilities").replace(" ", ", ").replace("CAP_", "")),
+        (
+            "capabilities",
+            lambda it: (
+                it.last("AmbientCapabilities", NONE if it.has("User") else "all").replace(" ", ", ").replace("CAP_", "")
+            ),
+        ),
         ("may gain more", lambda it: "no" if it.has("NoNewPrivileges") else "yes"),
         ("network", _network),
         ("writes", _written),
@@ -96,7 +101,7 @@ def _unit_rows(units: list[Unit]) -> Iterator[list[str]]:
 def _network(it: Unit) -> str:
     if it.has("PrivateNetwork"):
         return "none; Unix sockets"
-    return it.last("RestrictAddressFamilies").replace(" ", ", ")
+    return it.last("RestrictAddressFamilies", "all").replace(" ", ", ")
 
 
 def _written(it: Unit) -> str:

@@ -86,6 +86,17 @@ def test_settings_are_checked_and_shown_without_a_start(
         ("collector", "targets: [n1, 'http://n1:19400']", "targets has http://n1:19400 twice, as n1"),
         ("collector", "timeout_seconds: 60", "timeout_seconds is 60, longer than interval_seconds, 5"),
         ("collector", "incidents_database: /nowhere/x.sqlite", "there is no folder /nowhere: make it"),
+        ("collector", "incidents_database: mysql://db/x", "mysql://db/x: give the path of a file, or postgresql://"),
+        ("collector", "prometheus: http://p:9090/graph", "prometheus is http://p:9090/graph, a page for people"),
+        ("collector", "allowed_hosts: ['https://a.org']", "expected a host's name alone, such as laggard.example.org"),
+        ("collector", "trusted_proxies: [10.0.0.1/8]", "trusted_proxies: '10.0.0.1/8' is no address, no network such"),
+        ("collector", "max_drain_ratio: 0,5", "expected a number, got text - at `max_drain_ratio`"),
+        ("collector", "node: a\ninterval_seconds: 5\nnode: b", "has the key `node` twice, in lines 1 and 3: leave one"),
+        (
+            "agent",
+            "gate_socket: /tmp/gate.sock",
+            "gate_socket is /tmp/gate.sock, where no prolog would ask: /tmp is no",
+        ),
         ("collector", "confirm_token_file: /nowhere/token", "confirm_token_file /nowhere/token cannot be read"),
         ("collector", "ring_token_file: /nowhere/token", "ring_token_file /nowhere/token cannot be read"),
         ("collector", "prometheus: 'http://p'\nprometheus_basic_auth_file: /nowhere/x", "/nowhere/x"),
@@ -110,6 +121,8 @@ def test_a_check_finds_what_a_start_would_refuse_or_nobody_means(
         "targets: ['[fd00::1]:19400', n2]",
         "listen_address: '[::1]:19401'",
         "timeout_seconds: 60\ninterval_seconds: 60",
+        "prometheus: http://mimir.example.org/prometheus",
+        "allowed_hosts: ['*', '*.example.org', laggard_1.example.org, '[fd00::1]']",
         "",
     ],
 )
@@ -118,6 +131,32 @@ def test_what_is_right_is_no_mistake(text: str, tmp_path: Path, capsys: pytest.C
     file.write_text(f"{text}\n")
     assert main(["collector", "--config", str(file), "--check-config"]) == 0
     assert capsys.readouterr().out == f"{file}: no mistake found\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "text", "words"),
+    [
+        ("agent", "rank_dir: /nowhere/ranks", "rank_dir: there is no /nowhere/ranks, so no rank is seen"),
+        ("agent", "probe_interval_seconds: 86400", "is 86400: prologs take no report older than 90 s"),
+        ("collector", "target_slurm: [gpu]\nsinfo: /nowhere/sinfo", "sinfo: there is no program /nowhere/sinfo"),
+        ("collector", "max_drain_ratio: 1", "max_drain_ratio is 1: a fault of the checks may drain most nodes at once"),
+    ],
+)
+def test_what_works_and_is_unwise_is_a_warning(
+    command: str, text: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text(f"{text}\n")
+    assert main([command, "--config", str(file), "--check-config"]) == 0
+    first, last = capsys.readouterr().out.splitlines()
+    assert first.startswith(f"{file}: warning: ") and words in first and last == f"{file}: no mistake found"
+
+
+def test_a_key_that_stands_twice_further_in_is_refused() -> None:
+    with pytest.raises(UsageError) as raised:
+        parse("tenant_users:\n  bob: 1\n  'bob': 2\n", CollectorSettings, "it")
+    assert str(raised.value) == "it has the key `bob` twice, in lines 2 and 3: leave one out"
+    assert parse("tenant_users: {'1': 1, '01': 1}\n", CollectorSettings, "it").tenant_users == {"1": 1, "01": 1}
 
 
 def test_target_files_that_match_nothing_yet_are_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -254,7 +254,7 @@ def open_listener(path: str) -> socket.socket | None:
         return None
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:
-        if reason := _why_not(folder) or _make_room(path):
+        if reason := why_not(folder) or _make_room(path):
             raise OSError(0, reason)
         listener.bind(path)
         os.chmod(path, _MODE)
@@ -268,7 +268,7 @@ def open_listener(path: str) -> socket.socket | None:
     return listener
 
 
-def _why_not(folder: str) -> str:
+def why_not(folder: str) -> str:
     """Empty where nobody else can put a socket into `folder`."""
     there = os.lstat(folder)
     if there.st_uid not in (0, os.geteuid()):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +13,7 @@ from typing import Final, TypeVar
 from laggard import wire
 from laggard.kit.environment import ENV_NODE
 from laggard.kit.errors import UsageError
+from laggard.model import Report
 from laggard.probes.errors import NotFound, Unknown, if_present, or_none
 from laggard.probes.host import live
 from laggard.probes.host.apart import read_credentials, read_users_file
@@ -28,6 +30,7 @@ from laggard.probes.host.kernel import (
     open_regular,
 )
 from laggard.probes.host.kernel_log import KMSG_PATH, LogMemory, read_kmsg, remember, with_memory
+from laggard.probes.host.program import ProgramEnd, run_program, written_by_others
 from laggard.probes.host.watchdog import Watchdog
 from laggard.probes.nvml.model import NVML_PATH, Nvml
 
@@ -55,6 +58,9 @@ class Host:
         self.counter_history = CounterHistory()  # of the probe that runs; set by the runner
         self.supervised = False  # whether this process may hang; set by the runner
         self.watchdog: Watchdog | None = None  # where calls into a driver are announced; set by the runner
+        self.ends_at = math.inf  # when this process is ended (monotonic seconds); set by the runner
+        self.run: Callable[..., Report] = _run_nothing  # probes in processes of their own; set by the runner
+        self.left = 0  # the number of a program that survived SIGKILL; read by the runner
         self._tree = RecordedTree(self.root)
         self._recording = RecordedKernel(self._tree) if self.recorded else None
         self._nvml: Nvml | None = None
@@ -123,12 +129,25 @@ class Host:
         """The users whose files fill the local file system mounted at `path`. Takes up to half a second."""
         return self._ask("usages", path, f"see whose files fill {path}", lambda: live.read_usage(path))
 
-    def statvfs_replies(self, points: Mapping[str, Sequence[str]], seconds: float) -> Mapping[str, StatvfsReply]:
-        """The replies of statvfs for mount points, within `seconds`. `points`: the mount points by server; each server
-        is asked by a process of its own. Does not hang."""
-        known = self._ask("replies", "", "ask the mounts", lambda: live.query_statvfs(points, seconds))
+    def statvfs_replies(
+        self, points: Mapping[str, Sequence[str]], ask: Callable[[], Mapping[str, StatvfsReply]]
+    ) -> Mapping[str, StatvfsReply]:
+        """The replies of statvfs for mount points. `points`: the mount points by server; `ask` does not hang."""
+        known = self._ask("replies", "", "ask the mounts", ask)
         missing = StatvfsReply(error=f"not recorded in {REPLIES_PATH}")
         return {point: known.get(point, missing) for group in points.values() for point in group}
+
+    def run_program(self, name: str, command: Sequence[str], text: str, seconds: float) -> ProgramEnd:
+        """The end of a program of the site's, which runs for `seconds` at most; `text` is its input. On a recorded
+        machine the end that the program `name` had there."""
+        environ = {ENV_NODE: self.node()}
+        end = self._ask("programs", name, f"run {name}", lambda: run_program(command, text, seconds, environ))
+        self.left = self.left if self.recorded else end.left
+        return end
+
+    def written_by_others(self, path: str) -> str:
+        """The reason why root trusts no file at `path`; empty where it does, and of a recorded machine."""
+        return "" if self.recorded else written_by_others(path)
 
     def clock(self) -> KernelClock:
         """The state of the kernel's clock, by adjtimex(2)."""
@@ -262,6 +281,10 @@ class Host:
 
     def _locate(self, path: str) -> str:
         return self._tree.locate(path) if self.recorded else path
+
+
+def _run_nothing(*_: object, **__: object) -> Report:
+    raise Unknown("no runner runs this probe, and so none that it is made of")
 
 
 def _text(path: str, data: bytes) -> str:

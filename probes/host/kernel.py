@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from laggard import wire
+from laggard.probes.host.program import ProgramEnd
 
 FACTS_PATH: Final = "/laggard/facts.json"
 """A JSON document of the shape of RecordedFacts."""
@@ -88,6 +89,7 @@ class RecordedFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     file_systems: dict[str, FileSystem] = {}  # by mount point
     usages: dict[str, Usage] = {}  # by mount point, of those that are nearly full
     clock: KernelClock | None = None
+    programs: dict[str, ProgramEnd] = {}  # of the site's own checks, by name
     errors: dict[str, str] = {}
 
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 import errno
 import os
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from typing import Final
 
 from laggard import wire
-from laggard.probes.host.kernel import FileSystem, KernelClock, Pfc, StatvfsReply, Usage
+from laggard.probes.host.kernel import FileSystem, KernelClock, Pfc, Usage
 
 
 def read_file_system(path: str) -> FileSystem:
@@ -31,12 +31,6 @@ def read_usage(path: str) -> Usage:
     from laggard.probes.host import statvfs  # for file systems that are nearly full alone
 
     return statvfs.read_usage(path)
-
-
-def query_statvfs(points: Mapping[str, Sequence[str]], seconds: float) -> Mapping[str, StatvfsReply]:
-    from laggard.probes.host import statvfs  # for machines with network mounts alone
-
-    return statvfs.query_statvfs(points, seconds)
 
 
 _TIMEX: Final = struct.Struct("@I4li")  # struct timex of <sys/timex.h>: modes, offset, freq, maxerror, esterror, status

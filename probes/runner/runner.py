@@ -11,6 +11,7 @@ import os
 import select
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from laggard import wire
@@ -67,7 +68,7 @@ class ProbeProcess:
         try:
             pid = fork()
             if pid == 0:
-                host.watchdog = self._watchdog
+                host.watchdog, host.ends_at, host.run = self._watchdog, self._deadline, partial(run, host)
                 worker.run_and_exit(self.probes, host, histories, write_end, self._deadline - self._started)
             self.pid = pid
         finally:
@@ -194,6 +195,8 @@ class Runner:
         for pid in running:
             kill_group(pid)
         stuck = {running[pid].name: (pid, running[pid].current_call) for pid in reap(running)}
+        left = ((each.name, answer.observation.left) for each in processes for answer in each.answers)
+        stuck.update({name: (pid, None) for name, pid in left if pid})
         self._stuck.add(stuck, save=live)
 
 

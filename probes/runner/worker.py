@@ -27,13 +27,14 @@ _LAST_RESORT_SECONDS: Final = 1.0
 
 class Observation(msgspec.Struct, frozen=True):
     """The result of one probe. It crosses the pipe as one line of JSON. `verdict` is ok, skipped or unknown: the parent
-    decides whether the findings make it a failure. `counters`: what the probe wants saved."""
+    decides whether the findings make it a failure. `counters`: what the probe wants saved; `left`: see Host."""
 
     verdict: Verdict
     reason: str = ""
     findings: tuple[Finding, ...] = ()
     facts: dict[str, Any] = {}
     counters: dict[str, int] | None = None
+    left: int = 0
 
 
 def run_and_exit(
@@ -98,7 +99,7 @@ def observe(probe: Probe, host: Host) -> Observation:
         verdict, reason = Verdict.UNKNOWN, f"failed: {type(error).__name__}: {error}"
     if unreadable and verdict is not Verdict.UNKNOWN:
         verdict, reason = Verdict.UNKNOWN, first_reasons(unreadable)
-    return Observation(verdict, reason, tuple(findings), facts, counters)
+    return Observation(verdict, reason, tuple(findings), facts, counters, host.left)
 
 
 def encode(observation: Observation) -> bytes:

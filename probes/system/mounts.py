@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Collection, Iterable, Iterator
+from functools import partial
 from typing import Final
 
 from laggard.model import Finding, Severity
@@ -17,6 +18,7 @@ from laggard.probes.host.host import Host
 from laggard.probes.host.kernel import StatvfsReply
 from laggard.probes.host.mount_table import Mount, printable_path, read_mounts
 from laggard.probes.probe import Fact, NotNegative, Probe, Thresholds, finding, matches_any
+from laggard.probes.system.model.statvfs_replies import query_statvfs
 
 _DEAD = frozenset(
     os.strerror(number)
@@ -92,7 +94,7 @@ def check(host: Host, thresholds: RemoteMountThresholds) -> Iterator[Finding | F
         yield Fact("not_asked", f"{len(servers) - _MAX_SERVERS} file systems that users have mounted")
         servers = dict(list(servers.items())[:_MAX_SERVERS])
         judged = [mount for mount in judged if _server(mount) in servers]
-    replies = host.statvfs_replies(servers, thresholds.answer_seconds)
+    replies = host.statvfs_replies(servers, partial(query_statvfs, host, servers, thresholds.answer_seconds))
     unexplained: dict[str, str] = {}  # errors by mount point
     for mount in judged:
         reply = replies[mount.point]

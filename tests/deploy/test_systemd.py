@@ -17,12 +17,15 @@ from pathlib import Path
 import pytest
 from support.paths import REPOSITORY
 
+from laggard.cli import whole_parser
 from laggard.kit.errors import EXIT_USAGE
 from laggard.kit.http_message import url_of
 from laggard.kit.service_manager import supervised, watchdog_seconds
 from laggard.probes.gpu.model.services import RUNNING_PATH
 from laggard.probes.host.reader import SOCKET
 from laggard.probes.nccl.last_ring import LAST_RING_PATH
+from laggard.probes.profiles import PROFILES
+from laggard.probes.system.site_checks import SOCKET as CHECKS
 
 UNITS = REPOSITORY / "deploy" / "systemd" / "system"
 MAX_EXPOSURE = {
@@ -78,6 +81,27 @@ def test_privileges_are_apart_from_the_network() -> None:
     assert listens["ListenStream"] == SOCKET and listens["SocketGroup"] == agent["User"]
     users = re.findall(r"^u ([\w-]+)", (UNITS.parent / "sysusers.d" / "laggard.conf").read_text(), re.M)
     assert users == [agent["User"], reader["User"]]
+
+
+def test_roots_checks_read_nothing_of_who_asks_and_serve_the_agent_alone() -> None:
+    socket_unit, service = directives("laggard-checks.socket"), directives("laggard-checks@.service")
+    assert (socket_unit["ListenStream"], socket_unit["SocketMode"], socket_unit["Accept"]) == (CHECKS, "0660", "yes")
+    assert socket_unit["SocketGroup"] == directives("laggard-agent.service")["User"]
+    assert (service["StandardInput"], service["StandardOutput"]) == ("null", "socket")
+    path, *words = service["ExecStart"].split()
+    arguments = whole_parser().parse_args(words)
+    assert path == "/opt/laggard/bin/laggard" and arguments.only == ["site_checks"] and arguments.format == "json"
+    assert service["SuccessExitStatus"] == "1 2", "a check that fails is no unit that failed"
+    assert arguments.deadline < PROFILES["periodic"].deadline_seconds < float(service["RuntimeMaxSec"])
+
+
+@needs_systemd
+def test_systemd_takes_the_units_of_the_checks(tmp_path: Path) -> None:
+    unit = with_a_program(UNITS / "laggard-checks@.service", tmp_path)
+    instance = shutil.copy(unit, tmp_path / "laggard-checks@1.service")
+    units = [str(instance), shutil.copy(UNITS / "laggard-checks.socket", tmp_path)]
+    verified = subprocess.run(["systemd-analyze", "verify", *units], capture_output=True, text=True, timeout=300)
+    assert "laggard-checks" not in verified.stderr, verified.stderr
 
 
 def test_the_ring_writes_where_the_agent_reads_and_a_missing_token_starts_nothing_again() -> None:

@@ -37,6 +37,7 @@ def judge(root: Path, probes: Iterable[Probe], warnings_fail: bool = False) -> R
 
 def judge_host(host: Host, probes: Iterable[Probe], warnings_fail: bool = False) -> Report:
     """The same through a Host of any kind. What each probe observed travels as JSON, as from its process."""
+    host.run = lambda probes, deadline_seconds: judge_host(host, probes)
     store = HistoryStore(host)
     answers = []
     for probe in probes:

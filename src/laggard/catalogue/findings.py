@@ -81,6 +81,7 @@ FINDINGS: tuple[FindingType, ...] = (
     ),
     FindingType("NODE_DRAINED", Severity.CRITICAL, "The scheduler gives a node no jobs, for a fault of it."),
     FindingType("MOUNT_HUNG", Severity.CRITICAL, "A network file system does not answer."),
+    FindingType("SITE_CHECK_FAILED", Severity.CRITICAL, "A check of the site's own, or of NHC's, failed."),
     FindingType("NCCL_ENV_UNKNOWN", Severity.WARNING, "An NCCL variable that nothing reads: most often a typo."),
     FindingType("NCCL_ENV_HARMFUL", Severity.WARNING, "An NCCL variable switches a fast path off or is dangerous."),
     FindingType("NCCL_ENV_INERT", Severity.INFO, "An NCCL variable that has no effect here."),

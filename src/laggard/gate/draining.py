@@ -201,4 +201,10 @@ DRAINING_CODES: Final[Mapping[str, DrainingCode]] = {
     "RING_SLOW": DrainingCode(
         "ring", "A ring of hours ago, or one that was slow for all.", "Its age, and the other nodes' pairs."
     ),
+    "SITE_CHECK_FAILED": DrainingCode(
+        "site_checks",
+        "A check that hangs, that is missing, that crashes, or that is for other nodes; one whose line says warning.",
+        "Critical is an exit status of which the check's own line says so, or NHC's word that its check failed. All "
+        "else is `unknown`.",
+    ),
 }

@@ -33,7 +33,8 @@ KILL_SWITCH = "/etc/laggard/disabled"
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
         "exit status: 0 nothing wrong, 1 something wrong was found, 2 could not tell, 64 wrong usage; "
-        "with --gate report-only always 0, with --gate enforce 1 for critical findings alone, else 0"
+        "with --gate report-only always 0, with --gate enforce 1 for critical findings alone, else 0. "
+        "A site's own checks, and NHC's, are lines of /etc/laggard/checks.yaml (docs/site-checks.md)"
     )
     parser.add_argument("--format", choices=("text", "json"), default="text", help="json: one laggard.report/1")
     parser.add_argument(

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator
-from typing import Final, TypeVar, get_args, get_type_hints
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
+from typing import Any, Final, TypeVar, get_args, get_type_hints
 
 import msgspec
 
 from laggard.kit.errors import UsageError
 from laggard.kit.left import SETTINGS
+from laggard.kit.limits import FORMS
 
 T = TypeVar("T", bound="Settings")
 
@@ -82,10 +84,11 @@ def _tree(text: str, where: str) -> object:
     import yaml  # not at the top: the gate rarely has a file of settings, and has to start fast
 
     try:
-        _refuse_aliases(text, where)
-        tree = yaml.safe_load(text)
-    except (RecursionError, UsageError):
+        tree = _loader()(text).get_single_data()
+    except RecursionError:
         raise
+    except UsageError as error:
+        raise UsageError(f"{where} {error}") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f" line {mark.line + 1}" if mark else ""
@@ -97,17 +100,32 @@ def _tree(text: str, where: str) -> object:
     return tree
 
 
-def _refuse_aliases(text: str, where: str) -> None:
-    """Raises UsageError where a value stands for another one of the file (`*name`): ten lines of them are billions of
-    values. Raises as yaml.scan() does."""
+@cache
+def _loader() -> Any:
+    """PyYAML's, which raises UsageError where a value stands for another one of the file (`*name`): ten lines of them
+    are billions of values; and where a key stands twice, which YAML forbids (1.2.2, 3.2.1.3), and PyYAML does not."""
     import yaml
 
-    if "*" not in text:
-        return
-    for token in yaml.scan(text):
-        if isinstance(token, yaml.AliasToken):
-            line = token.start_mark.line + 1
-            raise UsageError(f"{where} line {line} has an alias (*{token.value}): write the value itself")
+    class Strict(yaml.SafeLoader):
+        peek_event: Callable[[], Any]
+
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            if self.check_event(yaml.AliasEvent):
+                alias = self.peek_event()
+                name, line = alias.anchor, alias.start_mark.line + 1
+                raise UsageError(f"line {line} has an alias (*{name}): write the value itself")
+            return super().compose_node(parent, index)
+
+        def compose_mapping_node(self, anchor: Any) -> Any:
+            node = super().compose_mapping_node(anchor)
+            lines: dict[tuple[str, str], int] = {}
+            for key, line in ((key, key.start_mark.line + 1) for key, _ in node.value):
+                if first := lines.get(name := (key.tag, str(key.value))):
+                    raise UsageError(f"has the key `{key.value}` twice, in lines {first} and {line}: leave one out")
+                lines[name] = line
+            return node
+
+    return Strict
 
 
 def _texts(tree: object) -> Iterator[str]:
@@ -132,8 +150,9 @@ def yaml_message(message: str, keys: Iterable[str]) -> str:
         return f"the key `{unknown[1]}` left: {SETTINGS[unknown[1]]}"
     if unknown:
         return f"unknown key `{unknown[1]}`{unknown[2]}{_hint(unknown[1], list(keys))}"
-    for word, meaning in _WORDS.items():
-        text = text.replace(f"`{word}`", meaning)
+    for pattern, meaning in FORMS.items():
+        text = text.replace(f"`str` matching regex {pattern!r}", meaning)
+    text = re.sub(r"`(\w+(?: \| \w+)*)`", lambda found: _kinds(found[1]), text)
     return text.replace("Expected ", "expected ", 1)
 
 
@@ -159,6 +178,12 @@ _WORDS = {
     "bool": "true or false",
     "null": "nothing",
 }
+
+
+def _kinds(words: str) -> str:
+    """Types as msgspec names them, such as `float | null`, in the words of YAML."""
+    kinds = words.split(" | ")
+    return " or ".join(_WORDS[kind] for kind in kinds) if _WORDS.keys() >= {*kinds} else f"`{words}`"
 
 
 def _hint(key: str, keys: list[str]) -> str:

@@ -39,3 +39,15 @@ DurationOrZero: TypeAlias = Annotated[float, Meta(ge=0, le=1e9)]
 Share: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
 Number: TypeAlias = Annotated[int, Meta(ge=1, le=MAX_COUNT)]
 Port: TypeAlias = Annotated[int, Meta(ge=1, le=65_535)]
+
+HOST: Final = r"^(\*|(\*\.)?[][A-Za-z0-9_:.-]+)$"
+PROGRAM: Final = "^/"
+NAME: Final = r"^[A-Za-z0-9][\w./-]{0,63}$"
+
+FORMS: Final = {
+    HOST: "a host's name alone, such as laggard.example.org, `*.example.org` or `*`",
+    PROGRAM: "an absolute path",
+    NAME: "a name of 64 letters, digits and `_./-` at most",
+}
+"""Patterns of settings in words, for who reads that a text does not match one. Their types stand where they are used,
+since a type compiles its pattern."""

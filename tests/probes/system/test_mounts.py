@@ -8,16 +8,19 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.waiting import wait_for
 
 from laggard.cli import main
-from laggard.probes.host import statvfs as statvfs_module
 from laggard.probes.host.host import Host
 from laggard.probes.host.kernel import StatvfsReply
-from laggard.probes.host.statvfs import query_statvfs
+from laggard.probes.runner import runner
+from laggard.probes.system.model import statvfs_replies
+from laggard.probes.system.model.statvfs_replies import query_statvfs
 from laggard.probes.system.mounts import RemoteMountThresholds, check
 
 HANG = """
@@ -76,7 +79,14 @@ def test_a_real_hung_mount_is_found_in_time(tmp_path: Path, profile: Path) -> No
     assert finding["evidence"]["server"] == "dead.example:/export"
     assert finding["evidence"]["silent_seconds"] >= 0.5
     (probe,) = report["probes"]
-    assert "hung2: not asked" in probe["reason"], "the second mount of the dead server is not waited for as well"
+    assert "/hung2: was not reached" in probe["reason"], "the second mount of the dead server is not waited for as well"
+
+
+def live() -> Host:
+    """This machine, as a probe's process has it."""
+    host = Host()
+    host.run = partial(runner.run, host)
+    return host
 
 
 def test_each_server_has_its_own_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,31 +99,31 @@ def test_each_server_has_its_own_time(monkeypatch: pytest.MonkeyPatch) -> None:
             raise OSError(116, "Stale file handle")
         return real("/")
 
-    monkeypatch.setattr(statvfs_module.os, "statvfs", statvfs)
+    monkeypatch.setattr(statvfs_replies.os, "statvfs", statvfs)
     paths = {"a": ["/hung", "/behind"], "b": ["/stale", "/well"], "c": ["/fine"]}
     for seconds in (0.3, 2.0, 15.0, 90.0):  # on a busy machine those that answer may take long, too
-        replies = query_statvfs(paths, seconds)
-        if not any(replies[path].silent_seconds for path in ("/stale", "/well", "/fine")):
+        replies = query_statvfs(live(), paths, seconds)
+        if replies["/stale"].error == "Stale file handle" and replies["/well"] == replies["/fine"] == StatvfsReply():
             break
-    assert replies["/hung"].silent_seconds >= seconds and "not asked" in replies["/behind"].error
+    assert replies["/hung"].silent_seconds >= seconds and "was not reached" in replies["/behind"].error
     assert replies["/stale"].error == "Stale file handle"
     assert replies["/well"] == replies["/fine"] == type(replies["/fine"])()
 
 
-@pytest.mark.slow
-def test_a_server_that_is_still_silent_is_not_asked_a_second_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that SIGKILL does not end is left behind; the next run finds it by its socket."""
-    server = f"stuck-{os.getpid()}"
-    monkeypatch.setattr(statvfs_module.os, "statvfs", lambda path: time.sleep(600))
-    monkeypatch.setattr(statvfs_module.os, "kill", lambda pid, number: left.append(pid))
+def test_a_server_that_is_still_silent_is_not_asked_a_second_time(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A process that SIGKILL does not end is left behind, and the next run finds it."""
+    monkeypatch.setenv("LAGGARD_STATE_DIR", str(tmp_path))
+    monkeypatch.setattr(statvfs_replies.os, "statvfs", lambda path: time.sleep(600))
     left: list[int] = []
-    query_statvfs({server: ["/mnt"]}, 0.3)
+    monkeypatch.setattr(runner, "kill_group", left.append)
+    monkeypatch.setattr(runner, "reap", list)
+    first = query_statvfs(live(), {"filer": ["/mnt"]}, 0.3)["/mnt"]
     try:
-        time.sleep(0.2)
-        again = query_statvfs({server: ["/mnt"]}, 0.3)
-        assert again["/mnt"].silent_seconds >= 0.4 and len(left) == 1, "no second process was started, and killed"
+        silent = wait_for(lambda: query_statvfs(live(), {"filer": ["/mnt"]}, 0.3)["/mnt"].silent_seconds)
+        assert silent >= first.silent_seconds > 0 and len(left) == 1, "no second process was started"
     finally:
-        monkeypatch.undo()
         for pid in left:
             os.kill(pid, 9)
             os.waitpid(pid, 0)
@@ -166,7 +176,7 @@ def test_a_users_mount_with_the_filers_name_is_asked_apart(copy_of: Callable[[st
     asked: list[Mapping[str, Sequence[str]]] = []
 
     class Asking(Host):
-        def statvfs_replies(self, points: Mapping[str, Sequence[str]], seconds: float) -> Mapping[str, StatvfsReply]:
+        def statvfs_replies(self, points: Mapping[str, Sequence[str]], ask: object) -> Mapping[str, StatvfsReply]:
             asked.append(points)
             return {point: StatvfsReply() for group in points.values() for point in group}
 
