@@ -87,7 +87,7 @@ def written_by_others(path: str) -> str:
                 is_shared = about.st_mode & stat.S_IWOTH or (about.st_mode & stat.S_IWGRP and about.st_gid)
                 is_sticky = stat.S_ISDIR(about.st_mode) and about.st_mode & stat.S_ISVTX  # as /tmp: each keeps his own
                 if about.st_uid or (is_shared and not is_sticky):
-                    return f"is not used by root, since others may write {at}: chown root and chmod go-w {at}"
+                    return f"is not used by root, since others may write {at}: chown root and chmod go-w it"
     except OSError as error:
         return f"cannot be used: {error.strerror}; put it there, or take its line out"
     return ""

@@ -152,7 +152,7 @@ def test_a_program_gets_its_words_no_input_and_a_clean_environment(check: Check,
 @pytest.mark.parametrize(
     ("spoil", "why"),
     [
-        (lambda path: path.chmod(0o757), "others may write {path}: chown root and chmod go-w {path}"),
+        (lambda path: path.chmod(0o757), "others may write {path}: chown root and chmod go-w it"),
         (lambda path: os.chown(path, 1000, 0), "others may write {path}"),
         (lambda path: path.parent.chmod(0o777), "others may write {path.parent}"),
         (lambda path: path.chmod(0o644), "cannot be run: Permission denied"),
