@@ -244,13 +244,29 @@ class _Deaths:
         return odd if odd or not different.few else self.first
 
     def _whole_job_ended(self) -> bool:
-        """Whether all processes were ended together, in the same way: by the user or the scheduler. A launcher kills
-        all but the first, and signals tell no order of their own."""
+        """Whether all processes were ended together: by the user, the scheduler, or one error that all of them met. A
+        launcher kills all but the first, and signals tell no order of their own."""
         ways = {death.way for death in self.deaths}
-        explained = any(death.end and (death.end.cause or death.end.exception) for death in self.deaths)
-        if not len(self.timings.states) == len(self.deaths) > 1 or len(ways) > 1 or explained:
+        if not len(self.timings.states) == len(self.deaths) > 1 or self._caused:
             return False
-        return len(self.first) == len(self.deaths) or ways == {_BY_SIGTERM}
+        at_once = len(ways) == 1 and len(self.first) == len(self.deaths) and not any(way[2] for way in ways)
+        return at_once or ways == {_BY_SIGTERM} or self._interrupted or self._met_one_error
+
+    @property
+    def _interrupted(self) -> bool:
+        """Whether what nobody else's end explains is an interrupt, which comes from outside (Ctrl-C). A rank that is
+        blocked in a collective may meet its peers' ends before it."""
+        own = [death for death in self.deaths if death.why is Why.BY_ITSELF]
+        return bool(own) and all(death.end and death.end.exception == "KeyboardInterrupt" for death in own)
+
+    @property
+    def _met_one_error(self) -> bool:
+        """Whether most ranks ended in the same way, by themselves, and a launcher killed the others: the script's own
+        error, or that of its settings."""
+        own = [death for death in self.deaths if death.why is Why.BY_ITSELF]
+        killed = [death for death in self.deaths if death.end and death.end.signal in ("SIGTERM", "SIGKILL")]
+        alike = len({death.way for death in own}) == 1 and not any(death.end and death.end.signal for death in own)
+        return alike and 1 < len(own) >= len(killed) and len(own) + len(killed) == len(self.deaths)
 
     def _was_over(self, alive: Sequence[int]) -> bool:
         """Whether all other ranks finished normally, none of them in a collective or a message of a further step, and
@@ -344,7 +360,16 @@ class _Deaths:
         if any(self.timings.states[death.column].doubted for death in self.deaths):
             return (Note("ended", f"none of the {count} recordings has an end: the job was killed, or it still runs"),)
         how = f" by {end.signal}" if end and end.signal else ""
-        ended = Note("ended", f"the job was ended: all {count} processes were killed{how}")
+        text = f"the job was ended: all {count} processes were killed{how}"
+        if self._interrupted:
+            text = f"the job was interrupted, as by Ctrl-C: KeyboardInterrupt ended its {count} processes"
+        elif self._met_one_error:
+            own = [death for death in self.deaths if death.why is Why.BY_ITSELF]
+            text = (
+                f"the job ended by one error: {len(own)} of {count} processes had {end_text(own[0].end)}: read the "
+                "script's own message"
+            )
+        ended = Note("ended", text)
         if self.timings.live or end is not None:
             return (ended,)
         return Note("first_unseen", f"who died first is not recorded: {_WHO_TELLS}"), ended
