@@ -49,6 +49,9 @@ MAX_FREEDOM: Final = 32.0
 """The most degrees of freedom of one length of blocks: a model that is roughly right has to fit all lengths alike, and
 not the shortest to the last digit."""
 
+MAX_ERRORS: Final = 40
+"""The most standard errors that are asked for."""
+
 _FEW: Final = 4
 """Below so many series, all of them are averaged; from there on their median is taken, which one slow rank does not
 move."""
@@ -160,6 +163,11 @@ class Noise:
         self._without_cause = levels <= OF_GPUS
         self._freedom = float(freedom.sum() + spread.freedom)
 
+    @property
+    def deviation(self) -> float:
+        """How far a healthy level strays, as a standard deviation in step times."""
+        return math.sqrt(float((self._weight * self._variance).sum()))
+
     def chances(self, level: float, before: float = 0.0) -> Chances:
         """The chances that a healthy rank reaches `level`, in step times, after the level `before`."""
         beyond = np.maximum(level - self._told * before, 0.0)
@@ -219,6 +227,12 @@ def _upper_tail(ratio: NDArray[np.float64], freedom: float) -> NDArray[np.float6
     erfc = np.frompyfunc(math.erfc, 1, 1)
     found: NDArray[np.float64] = np.asarray(erfc(normal / math.sqrt(2)), np.float64) / 2
     return found
+
+
+def errors_beyond(chance: float, freedom: float) -> float:
+    """The standard errors that chance alone exceeds to either side as seldom."""
+    ratios = np.linspace(0.0, MAX_ERRORS, 1 + 100 * int(MAX_ERRORS))
+    return float(np.interp(-chance / 2, -_upper_tail(ratios, freedom), ratios))
 
 
 def chance_of_moments(moments: int, strays: int, blocks: int, share: float, lasts: float) -> float:
