@@ -35,11 +35,11 @@ STEPS: Final = (
 PLACES_OF_WORK: Final = (
     Rule("work by place", "slow.by_place:by_place", "ByPlace(steps)"),
     Rule("work by place: alike in a place", "slow.by_place:_uneven", "False",
-         "(deviation <= ALIKE_RATIO).mean() < ALIKE_SHARE"),
+         "(deviation <= 1 - MOST).mean() < MOST"),
     Rule("work by place: or the machine", "slow.by_place:_have_machines_to_themselves", "False"),
     Rule("work by place: blames the machine", "slow.by_place:_blames_machine", "False"),
     Rule("work by place: passes since the first step", "slow.by_place:_blames_machine", "False",
-         "not by_design.sum() > DESIGN_SHARE * now.sum()"),
+         "not by_design.sum() > HALF * now.sum()"),
     Rule("work by place: tensor groups' passes", "slow.by_place:_is_of_equal_parts", "False"),
     Rule("work by place: slow update", "slow.by_place:_blames_machine", "False",
          "is_slower_at_update(steps, heavy, light)"),
@@ -73,7 +73,7 @@ TESTED: Final = (
 RANKS: Final = (
     Rule("machine in place of its ranks", "slow.ranks:_slow_machine", "[]"),
     Rule("machine: most ranks have half", "slow.ranks:_slow_machine", "True",
-         "(np.nansum(own, axis=0) > half * np.isfinite(own).sum(axis=0)).mean() >= MACHINE_SHARE"),
+         "(np.nansum(own, axis=0) > half * np.isfinite(own).sum(axis=0)).mean() >= MOST"),
     Rule("machine: ranks with the same work", "slow.ranks:_of_machines", "[]",
          "[left[part] for part in parts if 1 < len(part) < len(several)]"),
     Rule("machine: its ranks merged", "slow.ranks:_by_machine", "list(found)"),
@@ -149,7 +149,7 @@ LATER_LINKS: Final = (
     Rule("slow for a time: between two steps", "links.raised:_between_two_steps", "()"),
     Rule("slow for a time: again and again", "links.raised:_again_and_again", "()"),
     Rule("slow for a time: no rank's own time", "links.raised:_between_two_steps", "False",
-         "np.nan_to_num(rise).max(initial=0.0) > OWN_SHARE * median(excess[active])"),
+         "np.nan_to_num(rise).max(initial=0.0) > HALF * median(excess[active])"),
     Rule("slow for a time: no noise", "links.raised:_chance", "0.0"),
     Rule("slow for a time: must cost enough", "links.raised:_again_and_again", "True", "cost >= MIN_COST_AT_TIMES"),
     Rule("slow for a time: one thing where it came seldom", "links.network:_in_change", "True",
@@ -234,7 +234,7 @@ CORRUPT: Final = (
     Rule("corrupt: never agreed", "partial_verdict:_replicas", "place_of[rank]",
          "(place_of[rank], next(iter(told[rank].items())))"),
     Rule("corrupt: nobody knows who", "partial_verdict:_judged", "True",
-         "len(group) >= MIN_REPLICAS and 2 * most > len(group) and all(count == 1 for _, count in others)"),
+         "2 * most > len(group) and all(count == 1 for _, count in others)"),
 )  # fmt: skip
 
 RULES: Final[tuple[Rule, ...]] = (

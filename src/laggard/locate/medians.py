@@ -6,6 +6,7 @@ random. That was a tenth of the time of a start of `laggard locate`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -18,7 +19,7 @@ Floats = NDArray[np.floating[Any]]
 MAD_TO_SIGMA = 1.4826
 """A standard deviation over the median absolute deviation, for normal data."""
 
-MEDIAN_ERROR = 1.2533
+MEDIAN_ERROR = math.sqrt(math.pi / 2)
 """The standard error of a median over that of a mean, for normal data."""
 
 BLOCK = 8192
@@ -28,6 +29,12 @@ BLOCK = 8192
 def blocks(count: int) -> Iterator[slice]:
     """Slices of at most BLOCK ranks that together cover `count` ranks."""
     yield from (slice(first, min(first + BLOCK, count)) for first in range(0, count, BLOCK))
+
+
+def as_slice(places: NDArray[np.int64]) -> slice | NDArray[np.int64]:
+    """The same places, as a slice where they follow one another, as they mostly do: then nothing is copied."""
+    follow = len(places) and places[-1] - places[0] == len(places) - 1 and (np.diff(places) == 1).all()
+    return slice(int(places[0]), int(places[-1]) + 1) if follow else places
 
 
 def median_over_steps(values: Floats) -> Floats:

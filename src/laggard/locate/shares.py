@@ -1,5 +1,4 @@
-"""The shares that the rules of localisation have in common: what `most`, `half` and `alike` are, whatever a rule is
-about. Pure."""
+"""What the words of many rules of localisation are in numbers: `most`, `half`, `alike` and `few`. Pure."""
 
 from __future__ import annotations
 
@@ -15,3 +14,6 @@ HALF: Final = 0.5
 ALIKE: Final = 0.05
 """The share up to which two amounts of the same kind are alike, as two sizes or two speeds. Our choice: padding, last
 batches, and the first and last layers of a model differ by less."""
+
+FEW: Final = 4
+"""The ranks, machines or channels of which one that stands out may move the median of what they all show."""

@@ -26,7 +26,7 @@ from laggard.kit.majority import grouped
 from laggard.kit.words import printable_line
 from laggard.locate.job_timings import WARM_UP_STEPS, Floats, JobTimings
 from laggard.locate.links.channels import Transfers, channels_and_transfers
-from laggard.locate.medians import last_axis_median, median, median_over_steps, middle, over_phases
+from laggard.locate.medians import as_slice, last_axis_median, median, median_over_steps, middle, over_phases
 from laggard.locate.shares import HALF, MOST
 from laggard.locate.slow.noise import Noise, Spread, Where, blocks_of
 from laggard.locate.slow.tested import DOUBTED_COST
@@ -104,10 +104,9 @@ def steady_steps(timings: JobTimings) -> SteadySteps | None:
     rows = np.flatnonzero((finished > 0) & (finished >= len(timings.ranks) / 2) & (timings.steps >= WARM_UP_STEPS))
     if not len(rows):
         return None
-    whole = slice(int(rows[0]), int(rows[-1]) + 1)  # copies nothing, as of a job of many ranks it must not
-    chosen = whole if whole.stop - whole.start == len(rows) else rows
-    return SteadySteps(timings.steps[rows], timings.phase_seconds[chosen], timings.waited_seconds[chosen],
-                       last_axis_median(timings.step_seconds[chosen]))  # fmt: skip
+    chosen = as_slice(rows)
+    duration = last_axis_median(timings.step_seconds[chosen])
+    return SteadySteps(timings.steps[chosen], timings.phase_seconds[chosen], timings.waited_seconds[chosen], duration)
 
 
 MIDDLE_RANKS: Final = 512

@@ -17,13 +17,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from laggard.kit.constants import OPS
-from laggard.locate.collectives import Collectives, Numbers, Times
+from laggard.locate.collectives import RECV, SEND, Collectives, Numbers, Times
 from laggard.locate.job_timings import JobTimings
 from laggard.locate.medians import distinct, middle
+from laggard.locate.shares import MOST
 from laggard.locate.slow.steps import node_numbers
 
-SEND, RECV = OPS.index("send"), OPS.index("recv")
 PAIR_ROLE, ROUND_TRIP_ROLE = "pair", "round trip"
 
 COPY_TIME_RATIO = 3.0
@@ -34,10 +33,9 @@ RECEIVER_BLOCKED_SHARE = 0.9
 """The share of a round trip's half for which a receiver that came before the send must be blocked; it is blocked for
 the whole transfer."""
 
-RECORDED_SHARE, MANY_MEMBERS = 0.75, 16
-"""The share of a group's members that have to have recorded a collective, in groups of so many, all of which are seen:
-of a thousand ranks that lose one record in a thousand, some lack almost every collective. Who is missing seldom came
-last."""
+MANY_MEMBERS = 16
+"""The members of a group, all of which are seen, from which on MOST have to have recorded a collective: of a thousand
+ranks that lose one record in a thousand, some lack almost every collective. Who is missing seldom came last."""
 
 
 class Channel(NamedTuple):
@@ -228,7 +226,7 @@ def _needed(members: tuple[int, ...]) -> int:
     seen, since that one may have come last."""
     if -1 in members:
         return len(members) + 1
-    return math.ceil(RECORDED_SHARE * len(members)) if len(members) >= MANY_MEMBERS else len(members)
+    return math.ceil(MOST * len(members)) if len(members) >= MANY_MEMBERS else len(members)
 
 
 def _blocked_seconds(collectives: Collectives, rows: Numbers) -> Times:

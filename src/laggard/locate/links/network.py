@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laggard.kit.words import counted, ranks_text, seconds_text
-from laggard.locate.collectives import Collectives
+from laggard.locate.collectives import SEND, Collectives
 from laggard.locate.job_timings import JobTimings
-from laggard.locate.links.channels import ROUND_TRIP_ROLE, SEND, Channel, Ways, ways_of, ways_of_messages
-from laggard.locate.links.places import MISFIT_SHARE, PLACES, Explanation, explain
+from laggard.locate.links.channels import ROUND_TRIP_ROLE, Channel, Ways, ways_of, ways_of_messages
+from laggard.locate.links.places import PLACES, Explanation, explain
 from laggard.locate.links.raised import (
     BY_BLOCKED,
     BY_EQUALS,
@@ -33,6 +33,7 @@ from laggard.locate.links.raised import (
     raised_in,
 )
 from laggard.locate.medians import median, middle
+from laggard.locate.shares import MOST
 from laggard.locate.slow.host_facts import as_slow_host
 from laggard.locate.slow.replay import TOLERANCE, Replay
 from laggard.locate.slow.steps import Steps, node_numbers
@@ -132,7 +133,7 @@ def _explained(job: _Job, found: Findings, most: int) -> list[Explanation]:
             break
         places.append(place)
         left = {number: each for number, each in left.items() if number not in place.explained}
-    return places if sum(each.excess for each in left.values()) <= MISFIT_SHARE * whole else []
+    return places if sum(each.excess for each in left.values()) <= (1 - MOST) * whole else []
 
 
 def _saved(job: _Job, found: Findings, place: Explanation) -> float:

@@ -28,10 +28,11 @@ from laggard.locate.medians import (
     others_median,
     over_phases,
 )
+from laggard.locate.shares import HALF, MOST
 from laggard.locate.slow.noise import Noise, Spread, Where, blocks_of, chance_of_share, joined_blocks, spread_of
 from laggard.locate.slow.ranks import MIN_KNOWN
 from laggard.locate.slow.steps import MIN_STEPS, Steps
-from laggard.locate.slow.tested import ERRORS, MIN_COST, MOST, segment
+from laggard.locate.slow.tested import ERRORS, MIN_COST, segment
 
 MIN_CHANNELS = 3
 """The number of equal channels that are needed to tell the slow one by TRANSFER_RATIO. The ablation decides by it."""
@@ -232,9 +233,6 @@ MIN_COST_AT_TIMES = 0.03
 without a GPU that a quota stopped for moments had three in a hundred steps, at 1 % of the time. The ablation decides by
 it."""
 
-OWN_SHARE = 0.5
-"""The largest part of the longer steps by which any rank's own time may have grown. The ablation decides by it."""
-
 HIT_RATIO = 0.02
 """The share of the step, in time that no rank's own work explains, from which on a step is hit. The ablation decides by
 it."""
@@ -247,10 +245,6 @@ four of theirs. The ablation decides by it."""
 MIN_EPISODES = 3
 """The number of times from which on what comes and goes is a habit of the network, wherever in it. The ablation decides
 by it."""
-
-LONGER_SHARE = 0.5
-"""The part of the steps of a change in which a channel is longer, and is not in the others. What comes and goes meets
-one transfer of a step or another."""
 
 PART_ERRORS = 0.01
 """How often chance alone may say that a channel takes part in a change, which has a test of its own. Our choice."""
@@ -282,7 +276,7 @@ def changes(steps: Steps) -> Iterator[Change]:
 def _between_two_steps(steps: Steps, own: Floats) -> Iterator[Change]:
     """From a step at which they become longer to one at which they are shorter again, or to the end; or, where none
     became longer, from the first step to one at which they are shorter. None where chance explains it, or some rank's
-    own time by OWN_SHARE."""
+    own time by half."""
     place, since = np.arange(len(steps.duration)), change_point(steps.duration) or 0
     until = since + (change_point(-steps.duration[since:]) or len(place))
     if not since and until > place[-1]:
@@ -293,7 +287,7 @@ def _between_two_steps(steps: Steps, own: Floats) -> Iterator[Change]:
     begin = max(segment(excess, level).begin, MIN_STEPS) if since else 0  # ranks alone tell it less exactly
     active, lasts = (place >= begin) & (place < until), until > place[-1]
     rise = median_over_steps(own[active]) - median_over_steps(own[~active])
-    is_own = np.nan_to_num(rise).max(initial=0.0) > OWN_SHARE * median(excess[active])
+    is_own = np.nan_to_num(rise).max(initial=0.0) > HALF * median(excess[active])
     if not is_own and _chance(excess / median(steps.duration), active) <= ERRORS:
         cost = excess[active].sum() / steps.duration[begin if lasts else 0 :].sum()
         if cost >= MIN_COST:
@@ -351,7 +345,7 @@ def _longer_in(series: Floats, floor: float, change: Change) -> Raised | None:
     usual = median(before)
     least = max(floor, TRANSFER_RATIO * usual)
     hit, others = after > usual + least, before > usual + least
-    if not hit.any() or hit.mean() - others.mean() < LONGER_SHARE:
+    if not hit.any() or hit.mean() - others.mean() < HALF:
         return None
     if chance_of_share(int(hit.sum()), len(hit), int(hit.sum() + others.sum()), len(hit) + len(others)) > PART_ERRORS:
         return None

@@ -20,7 +20,7 @@ from laggard.locate.slow.ranks import Slow, is_waited_for
 from laggard.locate.slow.replay import TOLERANCE, Replay
 from laggard.locate.slow.steps import Steps
 from laggard.locate.slow.tested import MIN_COST, confidence
-from laggard.locate.slow.uneven_work import Compared, is_by_design, more_work, uneven_work_note
+from laggard.locate.slow.uneven_work import PASSES, Compared, is_by_design, more_work, uneven_work_note
 from laggard.model import MAX_NAMED_RANKS, Culprit, Note
 
 # The gain of a job if its slow ranks were as fast as their peers. Pure.
@@ -129,7 +129,6 @@ def _busiest(steps: Steps, slow: tuple[Slow, ...]) -> _Seconds:
 
 
 INPUT, BETWEEN_STEPS = PHASES.index("input"), PHASES.index("between_steps")
-PASSES = PHASES.index("forward"), PHASES.index("backward")
 SCRIPTS = frozenset(PHASES.index(name) for name in SCRIPT_PHASES)
 LEFT_SHARE = 0.05
 """The share of a rank's time in a phase up to which its peers leave to it what is done there. Our choice: a machine

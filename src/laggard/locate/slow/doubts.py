@@ -1,8 +1,8 @@
 """What keeps a job from being called healthy though nobody is accused: time in no phase, ranks that are missing, and
 hints of few steps. Pure.
 
-Time outside of phases accuses no single rank (NAMED_SHARE): it may be a wait that no record tells of. But where the
-others wait longer by as much, the job is not well, and the script can say what it does there.
+Where phases have names, time outside of them accuses no single rank: it may be a wait that no record tells of. But
+where the others wait longer by as much, the job is not well, and the script can say what it does there.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from laggard.locate.job_timings import JobTimings
 from laggard.locate.medians import median
 from laggard.locate.slow.ranks import MIN_KNOWN, Slow, is_waited_for, slow_ranks
 from laggard.locate.slow.steps import Steps, steps_needed
+from laggard.locate.slow.tested import DOUBTED_COST
 from laggard.model import MAX_NAMED_RANKS, Note
 
 MAX_NOTES: Final = 4
@@ -40,10 +41,6 @@ def unnamed_time_note(timings: JobTimings, each: Slow) -> Note:
     return Note("unnamed_time", text, ranks[:MAX_NAMED_RANKS], timings.nodes[each.columns[0]])
 
 
-WAITING_RATIO = 0.08
-"""The share of the step from which on ranks that all wait may wait for one that is not seen."""
-
-
 def missing_ranks_notes(timings: JobTimings) -> list[Note]:
     """One note that names the missing ranks; none where there are none."""
     if len(timings.ranks) >= timings.world_size:
@@ -61,7 +58,7 @@ def culprit_may_be_missing(timings: JobTimings, steps: Steps) -> Note | None:
     known = np.isfinite(steps.busy).sum(axis=0)
     stepless = timings.ranks[known < MIN_KNOWN].tolist()
     unseen = len(timings.ranks) < timings.world_size
-    if not (unseen or stepless) or median(steps.waited / steps.duration[:, None]) <= WAITING_RATIO:
+    if not (unseen or stepless) or median(steps.waited / steps.duration[:, None]) <= DOUBTED_COST:
         return None
     if unseen:
         return Note("unseen_ranks", "the ranks that are seen wait for others; the slow rank may be one that is not")
@@ -70,11 +67,6 @@ def culprit_may_be_missing(timings: JobTimings, steps: Steps) -> Note | None:
         f"the others wait, and {ranks_text(stepless)} {has} too few steps to be compared by: they may wait for {whom}"
     )
     return Note("unseen_ranks", text, ranks=tuple(stepless)[:MAX_NAMED_RANKS])
-
-
-MIN_WAIT_DIFFERENCE = 0.05
-"""The least share of the time by which the rank that waited least has waited less than the next. Our own choice: a
-single garbage collection is as much of a step, so that it is a hint and no more."""
 
 
 def least_wait_notes(timings: JobTimings) -> tuple[Note, ...]:
@@ -87,7 +79,7 @@ def least_wait_notes(timings: JobTimings) -> tuple[Note, ...]:
     shares = waited[known] / seconds[known]
     order = np.argsort(shares, kind="stable")
     least, second = float(shares[order[0]]), float(shares[order[1]])
-    if second - least < MIN_WAIT_DIFFERENCE:
+    if second - least < DOUBTED_COST:
         return ()
     rank = int(timings.ranks[known[order[0]]])
     text = (

@@ -14,6 +14,7 @@ from msgspec import structs
 from laggard.kit.words import printable_line, seconds_text
 from laggard.locate.job_timings import JobTimings, OwnThreads
 from laggard.locate.medians import middle
+from laggard.locate.shares import HALF
 from laggard.model import HIDDEN, CpuNeighbour, Culprit
 from laggard.wire.ranks import CpuWait
 
@@ -28,9 +29,6 @@ beside the training that its peers do not have, for that to be what makes it slo
 PEER_RATIO: Final = 2.0
 """The least ratio of the CPU time that the threads missed, for each second that they ran, to what their peers' threads
 missed: what all have makes none of them slower than the others."""
-
-COST_SHARE: Final = 0.5
-"""The least share of the culprit's cost that the CPU time must make up which its threads missed beyond their peers'."""
 
 WAKE_DELAY_SECONDS: Final = 0.002
 """The delay, beyond the peers', with which a sleeping thread wakes where busy threads are the cause: Python's lock is
@@ -98,7 +96,7 @@ class _Hosts:
     def without_cpu(self, culprit: Culprit, wait: CpuWait) -> Culprit | None:
         """The culprit as a slow host, where the want of a CPU is what makes its threads slower than their peers'."""
         missed, usual = _Missed.of(wait), self._usual or _Missed(running=1.0)
-        cost = COST_SHARE * (culprit.recoverable_ratio or 0.0)
+        cost = HALF * (culprit.recoverable_ratio or 0.0)
         at_the_same_work = missed.total * usual.running >= PEER_RATIO * usual.total * missed.running
         more_than_peers = at_the_same_work and missed.total - usual.total >= cost
         if missed.share < LEAST_SHARE or not more_than_peers:

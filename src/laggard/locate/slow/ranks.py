@@ -17,22 +17,12 @@ from numpy.typing import NDArray
 from laggard.kit.majority import grouped
 from laggard.locate.job_timings import Floats
 from laggard.locate.medians import last_axis_median, median, median_over_steps
+from laggard.locate.shares import HALF, MOST
 from laggard.locate.slow.steps import MIN_STEPS, Steps, node_numbers
 from laggard.locate.slow.tested import Found, Judged, Part, Units, judge, segment
 
-MACHINE_SHARE: Final = 0.75
-"""The share of a machine's ranks, or of those with the same work, that have to be slow for the machine to be the
-culprit."""
-
-STEADY_SHARE: Final = 0.6
-"""The share of the steps since a culprit became slow in which it is so from which on it is slow all the time."""
-
 CULPRIT_SHARE: Final = 0.02
 """The share of culprits among peers up to which the peers' median is as good as that without them."""
-
-FAST_SHARE: Final = 0.25
-"""The share of the ranks that have to be faster than most for a job to have two kinds of machines. Our choice: fewer
-may have less work."""
 
 MAX_ROUNDS: Final = 8
 """The most rounds in which the others are compared again after culprits were taken out of their peers."""
@@ -58,7 +48,7 @@ class Slow:
 
 class Compared(NamedTuple):
     """The slow ranks and machines, the slowest first, and the one that is neither accused nor harmless. `fast`: the
-    columns of ranks that are faster than most, where they are FAST_SHARE of all: there are two kinds."""
+    columns of ranks that are faster than most, where they are a quarter of all: there are two kinds."""
 
     slow: list[Slow]
     doubted: Slow | None = None
@@ -96,7 +86,7 @@ def _fast_ranks(steps: Steps) -> tuple[int, ...]:
     several &= steps.peers.sizes > 2
     found = judge(Units(-steps.excess, several), steps.duration, steps.live).slow
     fast = tuple(sorted(each.unit for each in found))
-    return fast if len(fast) >= FAST_SHARE * max(2, int(several.sum())) else ()
+    return fast if len(fast) >= (1 - MOST) * max(2, int(several.sum())) else ()
 
 
 def _judged_ranks(steps: Steps, culprits: NDArray[np.bool_]) -> Judged:
@@ -118,7 +108,7 @@ def _slow_machine(steps: Steps, machine: NDArray[np.int64], culprits: NDArray[np
     for each in sorted(judge(units, steps.duration, steps.live).slow, key=lambda it: -it.cost * len(columns[it.unit])):
         own = steps.excess[each.part.begin : each.part.end, columns[each.unit]]
         half = each.level * median(steps.duration) / 2
-        if (np.nansum(own, axis=0) > half * np.isfinite(own).sum(axis=0)).mean() >= MACHINE_SHARE:
+        if (np.nansum(own, axis=0) > half * np.isfinite(own).sum(axis=0)).mean() >= MOST:
             return [_slow(steps, tuple(columns[each.unit].tolist()), True, each, series[each.unit])]
     return []
 
@@ -141,7 +131,7 @@ def _slow(steps: Steps, columns: tuple[int, ...], whole_host: bool, found: Found
     part = _described(series / step, found)
     hit = np.zeros(len(series), np.bool_)
     hit[part.begin : part.end] = series[part.begin : part.end] > found.level * step / 2
-    steady = bool(hit[part.begin : part.end].mean() >= STEADY_SHARE)
+    steady = bool(hit[part.begin : part.end].mean() >= HALF)
     return Slow(
         columns,
         whole_host,
@@ -178,7 +168,7 @@ def _by_machine(steps: Steps, found: Sequence[Slow], machine: NDArray[np.int64])
     """`found`, with one machine in place of its ranks where these are most of its ranks, and others are not."""
     sizes, told = np.bincount(machine), list(found)
     for number, group in grouped(found, lambda each: int(machine[each.columns[0]])).items():
-        if len(sizes) < 2 or len(group) < 2 or len(group) < MACHINE_SHARE * sizes[number] or group[0].whole_host:
+        if len(sizes) < 2 or len(group) < 2 or len(group) < MOST * sizes[number] or group[0].whole_host:
             continue
         first = max(group, key=lambda each: each.margin)
         columns = tuple(sorted(column for each in group for column in each.columns))

@@ -15,6 +15,7 @@ from laggard.kit.words import ranks_text, step_times_text
 from laggard.locate.job_timings import WARM_UP_STEPS, Floats, JobTimings
 from laggard.locate.medians import (
     MEDIAN_ERROR,
+    as_slice,
     deviations,
     distinct,
     last_axis_median,
@@ -23,6 +24,7 @@ from laggard.locate.medians import (
     others_median,
     over_phases,
 )
+from laggard.locate.shares import HALF, MOST
 from laggard.model import MAX_NAMED_RANKS, Note
 
 # Compares ranks that nobody does the work of, the stages of a single pipeline, with what they were themselves. Pure.
@@ -76,10 +78,6 @@ def judged(phases: Floats, phased: bool) -> Floats:
 
 BLOCK_VALUES = 1 << 21
 """The number of values that are sorted at once."""
-
-CROWDED_SHARE = 0.25
-"""The largest share of a rank's peers that its own machine may hold. Where it holds more, and more than one, a rank is
-compared with those of other machines: else a slow machine would hide its ranks behind each other."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,14 +135,7 @@ def _blocks(steps: int, columns: NDArray[np.int64]) -> Iterator[tuple[slice, NDA
     for first in range(0, count, width):
         some = columns[first : first + width]
         for top in range(0, steps, height) if width == 1 else (0,):
-            yield slice(top, top + height if width == 1 else steps), _as_slice(some)
-
-
-def _as_slice(columns: NDArray[np.int64]) -> NDArray[np.int64] | slice:
-    """A slice where `columns` is one row of neighbours, as in a job of data parallelism: then nothing is copied."""
-    if len(columns) == 1 and (np.diff(columns[0]) == 1).all():
-        return slice(int(columns[0, 0]), int(columns[0, -1]) + 1)
-    return columns
+            yield slice(top, top + height if width == 1 else steps), as_slice(some[0]) if len(some) == 1 else some
 
 
 def _apart(
@@ -154,13 +145,14 @@ def _apart(
     first: NDArray[np.int64],
     count: NDArray[np.int64],
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """The ranks in a class of each machine that crowds it, and the others."""
+    """The ranks in a class of each machine that has several and no small part of it, and the others. They are compared
+    with these: else a slow machine would hide its ranks behind each other."""
     node = node_numbers(nodes)
     width = len(nodes) + 1
     cells, size = np.unique(number * width + node, return_counts=True)
     which, where = cells // width, cells % width
     others = count[which] - size
-    crowded = (size > 1) & (size > CROWDED_SHARE * count[which]) & (others > 0)
+    crowded = (size > 1) & (size > (1 - MOST) * count[which]) & (others > 0)
     crowded &= (others > 2) | (2 * (size - 1) >= count[which] - 1)  # of two, one that is slow moves the median
     for cell, machine in zip(which[crowded], where[crowded], strict=True):
         members = order[first[cell] : first[cell] + count[cell]]
@@ -194,10 +186,6 @@ MIN_STEPS = 8  # fewer prove nothing: one garbage collection or page fault is a 
 
 MAX_NEGATIVE: Final = 0.01
 """The share of a step by which a part of it may be below nothing: clocks are read one after the other."""
-
-NAMED_SHARE = 0.5
-"""The share of the own time in named phases from which on time outside them accuses nobody: it may be a wait that no
-record tells of, or rank 0 writing its log."""
 
 SAMPLED_STEPS: Final = 16
 """The number of steps that tell whether phases have names."""
@@ -266,7 +254,7 @@ class Steps:
         keep = (finished >= max(2, len(timings.ranks) / 2)) & (timings.steps >= _first_judged(timings))
         if keep.sum() < MIN_STEPS:
             return None
-        kept = _rows(keep)
+        kept = as_slice(np.flatnonzero(keep))
         phases = _possible(timings.phase_seconds[kept], timings.step_seconds[kept])
         phased = _are_named(phases)
         busy = judged(phases, phased)
@@ -313,17 +301,12 @@ def steps_needed(timings: JobTimings) -> int:
 
 
 def _are_named(phases: Floats) -> bool:
-    """Whether most of the own time is in a phase that has a name, in most of some steps of the window."""
+    """Whether half of the own time is in a phase that has a name, in most of some steps of the window. What is outside
+    then accuses nobody: it may be a wait that no record tells of, or rank 0 writing its log."""
     some = phases[:: max(1, len(phases) // SAMPLED_STEPS)]
     own = over_phases(some)
     named = over_phases(some[:, :, :OTHER])
-    return median(last_axis_median(named / np.where(own > 0, own, np.nan))) >= NAMED_SHARE
-
-
-def _rows(keep: NDArray[np.bool_]) -> slice | NDArray[np.int64]:
-    """The rows to keep; a slice where they are contiguous, as they mostly are: then nothing is copied."""
-    rows = np.flatnonzero(keep)
-    return slice(int(rows[0]), int(rows[-1]) + 1) if rows[-1] - rows[0] == len(rows) - 1 else rows
+    return median(last_axis_median(named / np.where(own > 0, own, np.nan))) >= HALF
 
 
 # Tells which stage of a pipeline takes longest where no rank elsewhere does its work. Pure.

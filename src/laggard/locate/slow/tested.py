@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from laggard.locate.job_timings import Floats
 from laggard.locate.medians import median
+from laggard.locate.shares import FEW, MOST
 from laggard.locate.slow.noise import (
     Blocks,
     Noise,
@@ -83,14 +84,8 @@ LONGEST_MOMENT_SECONDS: Final = 4.0
 """The longest that healthy ranks were held up by other work on their machine: what lasts longer is no moment of a
 peer's."""
 
-MOST: Final = 0.75
-"""The share of the steps that are most of them."""
-
 MIN_PART: Final = 6
 """The fewest steps of a part. Noise and moments decide: long steps tell as much in few."""
-
-FEW: Final = 4
-"""The units of which one that is slow may move the median of what they all show."""
 
 MAX_CANDIDATES: Final = 64
 """The most units that are judged in each part of the window, the costliest first: where more are slow, it is not they

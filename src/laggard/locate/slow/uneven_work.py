@@ -20,18 +20,15 @@ from laggard.kit.constants import PHASES, SCRIPT_PHASES
 from laggard.kit.words import ranks_text, times_text
 from laggard.locate.job_timings import Floats, JobTimings
 from laggard.locate.medians import last_axis_median, median, median_over_steps, over_phases
+from laggard.locate.shares import ALIKE, FEW
 from laggard.locate.slow.ranks import Slow, is_waited_for, slow_ranks
 from laggard.locate.slow.steps import Past, Steps, confined, node_numbers
-from laggard.locate.slow.tested import FEW, MIN_COST
+from laggard.locate.slow.tested import MIN_COST
 from laggard.model import MAX_NAMED_RANKS, Culprit, Note
 
 TIME_EXPONENT: Final = 1.5
 """The largest power of the work with which time grows: attention's with the square of a sequence's length, all else in
 proportion. Our choice."""
-
-SLOWER_RATIO: Final = 1.05
-"""The ratio of its time to others' from which on a machine is slower at what is the same work for all. Our choice: the
-first and the last ranks have other layers, and so parameters."""
 
 PASSES: Final = PHASES.index("forward"), PHASES.index("backward")
 UPDATE: Final = PHASES.index("optimizer")
@@ -79,7 +76,7 @@ def is_slower_at_update(steps: Steps, own: NDArray[Any], others: NDArray[Any], r
     the step tells nothing."""
     update = median_over_steps(steps.phases[rows, :, UPDATE])
     usual = median(update[others])
-    return usual >= MIN_COST * median(steps.duration) and median(update[own]) > SLOWER_RATIO * usual
+    return usual >= MIN_COST * median(steps.duration) and median(update[own]) > (1 + ALIKE) * usual
 
 
 def slow_at_their_own_experts(timings: JobTimings, steps: Steps) -> tuple[Steps, list[Slow]]:
@@ -102,7 +99,7 @@ def _is_slower(steps: Steps, each: Slow) -> bool:
     others = ~own & np.isin(steps.peers.number, steps.peers.number[list(each.columns)])
     rows = slice(each.since, each.until)
     passes = median_over_steps(steps.phases[rows][:, :, PASSES].sum(axis=2))
-    return median(passes[own]) > SLOWER_RATIO * median(passes[others]) and is_slower_at_update(steps, own, others, rows)
+    return median(passes[own]) > (1 + ALIKE) * median(passes[others]) and is_slower_at_update(steps, own, others, rows)
 
 
 def slow_at_what_hosts_do(timings: JobTimings, steps: Steps) -> tuple[Steps, list[Slow]]:
