@@ -15,9 +15,9 @@ import numpy as np
 from laggard.kit.words import counted, ranks_text, seconds_text
 from laggard.locate.job_timings import JobTimings
 from laggard.locate.medians import median
-from laggard.locate.slow.ranks import MIN_KNOWN, Slow, is_waited_for, slow_ranks
+from laggard.locate.slow.ranks import Slow, is_waited_for, slow_ranks
 from laggard.locate.slow.steps import Steps, steps_needed
-from laggard.locate.slow.tested import DOUBTED_COST
+from laggard.locate.slow.tested import DOUBTED_COST, MIN_PART
 from laggard.model import MAX_NAMED_RANKS, Note
 
 MAX_NOTES: Final = 4
@@ -41,6 +41,11 @@ def unnamed_time_note(timings: JobTimings, each: Slow) -> Note:
     return Note("unnamed_time", text, ranks[:MAX_NAMED_RANKS], timings.nodes[each.columns[0]])
 
 
+WAITING_RATIO: Final = 0.08
+"""The share of the step from which on ranks that all wait may wait for one that is not seen. At DOUBTED_COST two
+healthy jobs of which some ranks are seen are no longer called so."""
+
+
 def missing_ranks_notes(timings: JobTimings) -> list[Note]:
     """One note that names the missing ranks; none where there are none."""
     if len(timings.ranks) >= timings.world_size:
@@ -56,9 +61,9 @@ def culprit_may_be_missing(timings: JobTimings, steps: Steps) -> Note | None:
     it takes part in collectives and makes no steps, as one that plays for others to learn from, or the records of most
     of its steps are lost. None: none may."""
     known = np.isfinite(steps.busy).sum(axis=0)
-    stepless = timings.ranks[known < MIN_KNOWN].tolist()
+    stepless = timings.ranks[known < MIN_PART].tolist()
     unseen = len(timings.ranks) < timings.world_size
-    if not (unseen or stepless) or median(steps.waited / steps.duration[:, None]) <= DOUBTED_COST:
+    if not (unseen or stepless) or median(steps.waited / steps.duration[:, None]) <= WAITING_RATIO:
         return None
     if unseen:
         return Note("unseen_ranks", "the ranks that are seen wait for others; the slow rank may be one that is not")

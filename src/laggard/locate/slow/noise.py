@@ -136,11 +136,7 @@ class Noise:
     Of noise that lasts, what was before tells most of what is now: a level is taken beside what each model expects by
     the level before (the regression of one mean upon another), so that the noise of the change counts."""
 
-    def __init__(
-        self, blocks: Sequence[Blocks], where: Where, spread: Spread, error: float = 0.0, wider: float = 1.0
-    ) -> None:
-        """`error`: the variance of what levels are compared with, in step times squared. `wider`: how many times the
-        others' variance the noise of the judged one has."""
+    def __init__(self, blocks: Sequence[Blocks], where: Where, spread: Spread) -> None:
         freedom = np.array([each.freedom for each in blocks])
         seen = np.array([each.variance for each in blocks])
         lengths = tuple(each.length for each in blocks)
@@ -148,9 +144,7 @@ class Noise:
         scale = (freedom * seen / within).sum(axis=1) / freedom.sum()
         fit = prior - (freedom * np.log(within)).sum(axis=1) / 2 - freedom.sum() * np.log(scale) / 2
         levels = np.array(list(LEVELS))
-        variance, of_before, both = (
-            (wider * scale * each)[:, None] + levels**2 + error for each in (over, before, joint)
-        )
+        variance, of_before, both = ((scale * each)[:, None] + levels**2 for each in (over, before, joint))
         self._told = both / of_before if where.before else np.zeros_like(both)
         self._variance = variance - self._told * both
         fit = fit[:, None] + np.log(list(LEVELS.values()))

@@ -17,18 +17,17 @@ from numpy.typing import NDArray
 from laggard.kit.majority import grouped
 from laggard.locate.job_timings import Floats
 from laggard.locate.medians import last_axis_median, median, median_over_steps
-from laggard.locate.shares import HALF, MOST
+from laggard.locate.shares import MOST
 from laggard.locate.slow.steps import MIN_STEPS, Steps, node_numbers
-from laggard.locate.slow.tested import Found, Judged, Part, Units, judge, segment
+from laggard.locate.slow.tested import MIN_PART, Found, Judged, Part, Units, judge, segment
 
-CULPRIT_SHARE: Final = 0.02
-"""The share of culprits among peers up to which the peers' median is as good as that without them."""
+STEADY_SHARE: Final = 0.6
+"""The share of the steps since a culprit became slow in which it is so from which on it is slow all the time. At HALF,
+four golden cases of what comes and goes are told as if it stayed; at MOST, a loader that is late in seven steps of ten,
+by more or less, is told as one that comes and goes."""
 
 MAX_ROUNDS: Final = 8
 """The most rounds in which the others are compared again after culprits were taken out of their peers."""
-
-MIN_KNOWN: Final = 5
-"""The least number of steps that the records of a rank are not lost of."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -69,7 +68,7 @@ def slow_ranks(steps: Steps, nodes: Sequence[str | None]) -> Compared:
                 doubted = _slow(steps, (one.unit,), False, one, steps.excess[:, one.unit])
         found += new
         culprits[[column for each in new for column in each.columns]] = True
-        disturbed = _disturbed(steps, culprits, new)
+        disturbed = _disturbed(steps, new)
         if not new or not (disturbed.any() or any(each.whole_host for each in new)):
             break
         steps = steps.without(culprits, disturbed)
@@ -82,7 +81,7 @@ def slow_ranks(steps: Steps, nodes: Sequence[str | None]) -> Compared:
 def _fast_ranks(steps: Steps) -> tuple[int, ...]:
     """The columns of ranks that are as surely faster than their peers as others are slower. Where a majority is slow,
     the median is its own."""
-    several = np.isfinite(steps.excess).sum(axis=0) >= MIN_KNOWN
+    several = np.isfinite(steps.excess).sum(axis=0) >= MIN_PART
     several &= steps.peers.sizes > 2
     found = judge(Units(-steps.excess, several), steps.duration, steps.live).slow
     fast = tuple(sorted(each.unit for each in found))
@@ -90,9 +89,9 @@ def _fast_ranks(steps: Steps) -> tuple[int, ...]:
 
 
 def _judged_ranks(steps: Steps, culprits: NDArray[np.bool_]) -> Judged:
-    known = np.isfinite(steps.excess).sum(axis=0) >= MIN_KNOWN
+    known = np.isfinite(steps.excess).sum(axis=0) >= MIN_PART
     several = steps.peers.sizes > 2
-    units = Units(steps.excess, known & ~culprits, steps.past.error, steps.earlier_noise, several)
+    units = Units(steps.excess, known & ~culprits, steps.earlier_noise, several)
     return judge(units, steps.duration, steps.live)
 
 
@@ -131,7 +130,7 @@ def _slow(steps: Steps, columns: tuple[int, ...], whole_host: bool, found: Found
     part = _described(series / step, found)
     hit = np.zeros(len(series), np.bool_)
     hit[part.begin : part.end] = series[part.begin : part.end] > found.level * step / 2
-    steady = bool(hit[part.begin : part.end].mean() >= HALF)
+    steady = bool(hit[part.begin : part.end].mean() >= STEADY_SHARE)
     return Slow(
         columns,
         whole_host,
@@ -177,12 +176,8 @@ def _by_machine(steps: Steps, found: Sequence[Slow], machine: NDArray[np.int64])
     return told
 
 
-def _disturbed(steps: Steps, culprits: NDArray[np.bool_], new: Sequence[Slow]) -> NDArray[np.bool_]:
-    """[R]: the ranks whose peers' median the new culprits may have moved: those of classes of which they are a
-    noticeable share."""
+def _disturbed(steps: Steps, new: Sequence[Slow]) -> NDArray[np.bool_]:
+    """[R]: the ranks whose peers' median the new culprits may have moved."""
     number = steps.peers.number
-    moved = np.bincount(number, culprits) > CULPRIT_SHARE * np.bincount(number)
-    touched = np.zeros(len(moved), np.bool_)
-    touched[[number[column] for each in new for column in each.columns]] = True
-    found: NDArray[np.bool_] = (moved & touched)[number]
+    found: NDArray[np.bool_] = np.isin(number, [number[column] for each in new for column in each.columns])
     return found

@@ -125,12 +125,11 @@ class Judged(NamedTuple):
 
 class Units(NamedTuple):
     """What is judged. `excess` [S, U]: seconds longer than its peers, nan where unknown. `judged` [U]: which may be
-    accused, and compared. `errors` [U]: by how many seconds a step their peers' time may be wrong. `earlier`: blocks of
+    accused, and compared. `earlier`: blocks of
     windows before this one. `tells` [U]: whether one that is slow does not make its only peer look fast by as much."""
 
     excess: Floats
     judged: NDArray[np.bool_]
-    errors: Floats | None = None
     earlier: Sequence[tuple[int, float, float]] = ()
     tells: NDArray[np.bool_] | None = None
 
@@ -188,7 +187,6 @@ class _Test:
         self._at_a_look = LIVE_ERRORS / LOOKS if live else ERRORS
         self._some = others[:: max(1, len(others) // MAX_COMPARED)]
         self._judged, self._count = units.judged, int(units.judged.sum())
-        self._errors = None if units.errors is None else (np.nan_to_num(units.errors) / step) ** 2
         self._sums = np.concatenate((np.zeros((1, relative.shape[1])), np.cumsum(relative, axis=0)))
         # In a recording of few seconds, blocks are shorter: else two of them would be all that it has.
         seconds = LIVE_MOMENT_SECONDS if live else min(MOMENT_SECONDS, len(relative) * step / PARTS)
@@ -198,7 +196,7 @@ class _Test:
         self._first = len(relative) - count * self._block
         self._moments = relative[self._first :].reshape(count, self._block, relative.shape[1]).mean(axis=1)
         self._earlier = [Blocks(*each) for each in units.earlier]
-        self._blocks = self._with_earlier([blocks_of(relative[:, self._some])])
+        self._blocks = joined_blocks([blocks_of(relative[:, self._some]), self._earlier])
 
     def found(self) -> list[Found]:
         """What is accused or doubted in each part."""
@@ -216,43 +214,26 @@ class _Test:
                 continue
             # Half of what is allowed is kept for the window as a whole.
             tests = 2 * self._count * (1 if length == steps else len(parts) - 1)
-            usual = np.median(self._restless(part, self._some), axis=1) if self._count > 3 else None
             blocks = self._within(part)
             for unit in units[np.argsort(-costs[units])][:MAX_CANDIDATES].tolist():
-                wider = 1.0 if usual is None else self._wider(part, unit, usual)
-                each = self._beside_others(part, unit, levels, blocks, wider, tests)
+                each = self._beside_others(part, unit, levels, blocks, tests)
                 if each is not None and (each.chance <= 1 or each.doubtful):
                     found.append(each)
         return found
 
-    def _restless(self, part: Part, units: NDArray[np.int64]) -> Floats:
-        """[3, U]: the mean square by which units are in the part below their median, above it, and below their lower
-        quartile."""
-        own = np.sort(self._relative[part.begin : part.end, units], axis=0)
-        half, quarter = len(own) // 2, max(1, len(own) // 4)
-        parts = (own[:half] - own[half], own[half:] - own[half], own[:quarter] - own[quarter])
-        return np.stack([(each**2).mean(axis=0) for each in parts])
-
-    def _wider(self, part: Part, unit: int, usual: Floats) -> float:
-        """How many times the others' variance (`usual` [3]) the unit's noise has. One that is slow now and then has two
-        levels: within one of the three there is noise alone, unless it is slow in nearly all steps or in none."""
-        own = self._restless(part, np.array([unit]))[:, 0]
-        return max(1.0, float((own / np.maximum(usual, 1e-12)).min()))
-
     def _beside_others(
-        self, part: Part, unit: int, levels: Floats, blocks: Sequence[Blocks], wider: float, tests: int
+        self, part: Part, unit: int, levels: Floats, blocks: Sequence[Blocks], tests: int
     ) -> Found | None:
-        """The unit beside the others, whose noise has `wider` times the variance of theirs (`blocks`); None where that
-        alone explains it. `tests`: how many share what is allowed."""
+        """The unit beside the others; None where their noise (`blocks`) alone explains it. `tests`: how many share what
+        is allowed."""
         level, length = float(levels[unit]), part.end - part.begin
         others = self._some[self._some != unit]
         spread = spread_of(levels[others]) if len(others) > 1 else Spread()
-        error = 0.0 if self._errors is None else float(self._errors[unit])
         gap = len(self._relative) // (2 * PARTS)
         past = part.begin - gap if part.begin - gap >= MIN_STEPS else 0
         before = median(self._relative[:past, unit]) if past else 0.0  # a stall in it tells nothing
         where = Where(length, past, gap if past else 0)
-        of_noise = Noise(blocks, where, spread, error, wider).chances(level, before)
+        of_noise = Noise(blocks, where, spread).chances(level, before)
         by_noise = max(of_noise.now * tests / self._at_a_look, of_noise.ever * self._count / self._in_all)
         if by_noise > 1 and of_noise.ever * tests > DOUBTED_ERRORS:
             return None
@@ -274,7 +255,7 @@ class _Test:
             math.ceil(length * max(1.0, more)),
         )
 
-    def _within(self, part: Part) -> list[Blocks]:
+    def _within(self, part: Part) -> Sequence[Blocks]:
         """The blocks of the series. Of few, none across the bounds of the part, nor near them, where the change may lie
         as well: a slow one's own would be, and those of ranks that are compared with it."""
         steps = len(self._relative)
@@ -284,10 +265,7 @@ class _Test:
         inner = [place for place in (part.begin, part.end) if 0 < place < steps]
         begins, ends = [0, *(place + near for place in inner)], [*(place - near for place in inner), steps]
         pieces = (self._relative[begin:end, self._some] for begin, end in zip(begins, ends, strict=True))
-        return self._with_earlier([blocks_of(each) for each in pieces if len(each)])
-
-    def _with_earlier(self, parts: list[list[Blocks]]) -> list[Blocks]:
-        return joined_blocks([*parts, self._earlier]) if self._earlier or len(parts) > 1 else parts[0]
+        return joined_blocks([*(blocks_of(each) for each in pieces if len(each)), self._earlier])
 
     def _of_moments(self, part: Part, level: float, unit: int, others: NDArray[np.int64]) -> tuple[float, float]:
         """The chance that moments alone make the unit stray by half of its level in as many blocks, and that they last
