@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from laggard.kit.constants import OPS
 from laggard.kit.majority import grouped
 from laggard.locate.collectives import RECV, SEND, Collectives
-from laggard.locate.medians import distinct
+from laggard.locate.medians import distinct, numbered
 from laggard.locate.shares import HALF
 from laggard.rankfile.fact_names import GROUPS, Run, index_in, members_of, parse_runs, size_of
 from laggard.wire.ranks import RankRow
@@ -92,23 +92,18 @@ class Positions(NamedTuple):
     def of(cls, indices: Sequence[Indices]) -> Positions:
         classes = position_classes(indices)
         stages = np.array([each.get(PIPELINE, 0) for each in indices], np.int32)
-        replicas = _numbered([frozenset(_without(CONTEXT, each)) for each in indices])
+        replicas = numbered([frozenset(_without(CONTEXT, each)) for each in indices]).astype(np.int32)
         return cls(classes, alone_in_stage(indices, classes), stages, replicas)
 
 
 def position_classes(indices: Sequence[Indices]) -> NDArray[np.int32]:
     """[R]: a number for each rank, the same for ranks that do the same work. The ranks of a tensor group do: they
     compute equal parts of the same layers."""
-    return _numbered([frozenset(_without(TENSOR, each)) for each in indices])
+    return numbered([frozenset(_without(TENSOR, each)) for each in indices]).astype(np.int32)
 
 
 def _without(role: str, indices: Indices) -> Iterator[tuple[str, int]]:
     return (item for item in indices.items() if item[0] != role)
-
-
-def _numbered(keys: Sequence[frozenset[tuple[str, int]]]) -> NDArray[np.int32]:
-    numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
-    return np.array([numbers[key] for key in keys], np.int32)
 
 
 def alone_in_stage(indices: Sequence[Indices], classes: NDArray[np.int32]) -> NDArray[np.bool_]:

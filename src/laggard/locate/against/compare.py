@@ -182,7 +182,7 @@ def _notes(before: Digest, now: Digest) -> Iterator[Note]:
 
 
 class _Phase(NamedTuple):
-    """A phase in both runs. `common`: that of the rank in the middle; `rows`: of the rows that both runs have."""
+    """A phase in both runs. `common`: that of the ranks in the middle; `rows`: of the rows that both runs have."""
 
     name: str
     common: Quantity
@@ -216,21 +216,7 @@ def _phases(before: Digest, now: Digest) -> Iterator[_Phase]:
     for name in dict.fromkeys((*before.phases, *now.phases)):
         about = {"kind": "phase", "phase": name}
         rows = {told: Quantity(about, _own(before, one, name), _own(now, it, name)) for told, one, it in matched}
-        common = _in_the_middle([each for row, each in rows.items() if row.whole] or [*rows.values()])
-        if common is None:
-            common = Quantity(about, *(_middle([_own(it, row, name) for row in it.rows]) for it in (before, now)))
-        yield _Phase(name, common, rows)
-
-
-def _in_the_middle(rows: Sequence[Quantity]) -> Quantity | None:
-    """That which changed as much as most, of two the one that changed less, with the errors in the middle; None where
-    there is none."""
-    if not rows:
-        return None
-    ordered = sorted(rows, key=lambda each: each.seconds)
-    found = min(ordered[(len(rows) - 1) // 2 : len(rows) // 2 + 1], key=lambda each: abs(each.seconds))
-    before, now = (_middle(side).error for side in ([each.before for each in rows], [each.now for each in rows]))
-    return found._replace(before=Estimate(found.before.seconds, before), now=Estimate(found.now.seconds, now))
+        yield _Phase(name, Quantity(about, _usual(before, name), _usual(now, name)), rows)
 
 
 def _matched_rows(before: Digest, now: Digest) -> Sequence[tuple[DigestRow, DigestRow, DigestRow]]:
@@ -251,8 +237,11 @@ def _own(digest: Digest, row: DigestRow, phase: str) -> Estimate:
     return row.own[digest.phases.index(phase)] if phase in digest.phases else NOTHING
 
 
-def _middle(found: Sequence[Estimate]) -> Estimate:
-    """The seconds and the error in the middle: the errors of rows beside each other are not independent."""
+def _usual(digest: Digest, phase: str) -> Estimate:
+    """The seconds and the error in the middle of all ranks: the errors of rows beside each other are not
+    independent."""
+    rows = [row for row in digest.rows if row.whole] or digest.rows
+    found = [_own(digest, row, phase) for row in rows]
     seconds, errors = sorted(each.seconds for each in found), sorted(each.error for each in found)
     return Estimate(seconds[(len(found) - 1) // 2], errors[len(found) // 2]) if found else NOTHING
 

@@ -241,10 +241,8 @@ def _places(timings: JobTimings, steps: SteadySteps) -> list[_Place]:
     kinds of work, and the places that differ the most from what others of their kind take."""
     columns, nodes = range(len(timings.ranks)), timings.nodes
     alike = [0] * len(columns) if timings.positions is None else timings.positions.tolist()
-    if len(columns) <= MAX_ROWS:
-        return [_Place(np.array([at]), nodes[at], alike[at]) for at in columns]
-    together = grouped(columns, lambda at: (nodes[at], alike[at]))
-    places = [_Place(np.array(those), node, kind) for (node, kind), those in together.items()]
+    together = grouped(columns, lambda at: (nodes[at], alike[at], at if len(columns) <= MAX_ROWS else -1))
+    places = [_Place(np.array(those), node, kind) for (node, kind, _), those in together.items()]
     if len(places) <= MAX_ROWS:
         return places
     busy = median_over_steps(over_phases(steps.phases))
