@@ -298,7 +298,7 @@ def longest_stage_notes(timings: JobTimings, steps: Steps) -> tuple[Note, ...]:
     busy = np.array([median(level[columns]) for columns in stages])
     place = int(np.nanargmax(busy))
     others = median(np.delete(busy, place))
-    if not MOST * busy[place] > others:
+    if not busy[place] - others > (1 - MOST) * others:
         return ()
     ranks = tuple(timings.ranks[stages[place]].tolist())
     its, elsewhere = ("its", "") if len(ranks) == 1 else ("their", "elsewhere ")
