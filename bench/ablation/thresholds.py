@@ -27,7 +27,6 @@ _NAME: Final = re.compile(r"_?[A-Z][A-Z0-9_]*")
 
 NO_THRESHOLDS: Final[Mapping[str, str]] = {
     "hang.wait_graph:ANY_RANK": "a code",
-    "positions:REGULAR_SHARE": "decides when a recording is read",
     "job_timings:FIRST_STEPS": "decides when a recording is read",
     "job_timings:RECORDED_ROWS": "memory",
     "job_timings:RECORDED_STEPS": "decides when a recording is read",
@@ -36,13 +35,12 @@ NO_THRESHOLDS: Final[Mapping[str, str]] = {
     "links.places:ROUNDING_TOLERANCE": "rounding",
     "links.network:MAX_TOLD_RATIO": "words",
     "links.raised:HELD_UP_RATIO": "a part of BY_FASTEST, whose numbers are moved",
-    "links.raised:PAIR_RATIO": "a part of BY_EQUALS and BY_BLOCKED, whose numbers are moved",
+    "links.channels:PAIR_RATIO": "a part of BY_EQUALS and BY_BLOCKED, whose numbers are moved",
     "explanation:_NODES": "words",
     "slow.culprits:NO_PHASES_FACTOR": "the confidence that is told",
     "slow.culprits:ONE_PEER_FACTOR": "the confidence that is told",
     "medians:BLOCK": "work at once",
     "medians:MAD_TO_SIGMA": "a fact of the normal distribution",
-    "medians:MEDIAN_ERROR": "a fact of the normal distribution",
     "slow.steps:BLOCK_VALUES": "work at once",
     "job_timings:BLOCK_RANKS": "work at once",
 }

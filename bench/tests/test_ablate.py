@@ -147,8 +147,8 @@ def test_no_threshold_hides_in_a_default_that_is_computed() -> None:
 
 def test_thresholds_are_numbers_that_decide() -> None:
     told = {str(each) for each in thresholds()}
-    assert {"slow.tested:MIN_COST", "hang.wait_graph:WAITING_SECONDS", "links.raised:OWN_SHARE"} <= told
-    assert {"slow.noise:OF_GPUS", "hang.unfinished:MAX_SHARE"} <= told
+    assert {"slow.tested:MIN_COST", "hang.wait_graph:WAITING_SECONDS", "links.raised:HIT_SIGMAS"} <= told
+    assert {"shares:MOST", "hang.unfinished:MAX_SHARE"} <= told
     assert not told & NO_THRESHOLDS.keys()
     assert not {each for each in told if "CONFIDENCE" in each or "_FORWARD" in each or "MAX_COMPARED" in each}
     for name in NO_THRESHOLDS:
@@ -167,7 +167,7 @@ def test_a_threshold_stays_what_it_is(value: float, down: float, up: float) -> N
 
 def test_a_threshold_that_decides_is_told_by_name(handful: Sequence[Case]) -> None:
     least_cost = Threshold(tested.__name__, "MIN_COST")
-    unread = Threshold("laggard.locate.partial_verdict", "MIN_REPLICAS")
+    unread = Threshold("laggard.locate.slow.uneven_work", "TIME_EXPONENT")
     asked = [least_cost, Threshold(tested.__name__, "LIVE_ERRORS"), Threshold(tested.__name__, "DOUBTED_COST"), unread]
     case = handful[0]
     answer = answered(case, Questions((), asked, (90.0,)))
@@ -177,7 +177,7 @@ def test_a_threshold_that_decides_is_told_by_name(handful: Sequence[Case]) -> No
     report = "\n".join(text(Plan((), asked, (90.0,)), kept))
     assert f"{len(asked)} thresholds, each moved by x90: 1 decide a case; 1 cases were asked twice" in report
     assert "- slow.tested: LIVE_ERRORS, DOUBTED_COST" in report
-    assert "Never read (1):\n\n- partial_verdict: MIN_REPLICAS" in report
+    assert "Never read (1):\n\n- slow.uneven_work: TIME_EXPONENT" in report
     assert value_of(least_cost) == 0.01 and len(bindings(*least_cost[:2])) > 2
 
 

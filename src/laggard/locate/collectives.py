@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 from laggard.kit.constants import OPS
 
+SEND, RECV = OPS.index("send"), OPS.index("recv")
+
 Times = NDArray[np.float64]
 Numbers = NDArray[np.int64]
 

@@ -19,7 +19,7 @@ from laggard.kit.constants import PHASES
 from laggard.kit.words import printable_line
 from laggard.locate.collectives import Collectives
 from laggard.locate.medians import Floats as Floats
-from laggard.locate.medians import distinct
+from laggard.locate.medians import as_slice, distinct
 from laggard.locate.positions import GroupPlaces, LiveLayout
 from laggard.model import RankEnd
 from laggard.rankfile import fact_names
@@ -443,7 +443,7 @@ def step_arrays(tables: Sequence[Table]) -> dict[str, Any]:
     begin = 0
     for block in _blocks(tables):
         columns, begin = slice(begin, begin + len(block)), begin + len(block)
-        rows = _rows(np.searchsorted(steps, block[0, :, STEP]))
+        rows = as_slice(np.searchsorted(steps, block[0, :, STEP]))
         by_step = block.transpose(1, 0, 2)
         seconds[rows, columns] = by_step[:, :, END] - by_step[:, :, START]
         phases[rows, columns] = by_step[:, :, FIRST_PHASE:]
@@ -460,8 +460,3 @@ def _blocks(tables: Sequence[Table]) -> Iterator[NDArray[np.float64]]:
         several = list(neighbours)
         for first in range(0, len(several), BLOCK_RANKS):
             yield np.stack(several[first : first + BLOCK_RANKS])
-
-
-def _rows(rows: NDArray[np.int64]) -> slice | NDArray[np.int64]:
-    """The same rows, as a slice where they follow one another, as they mostly do."""
-    return slice(int(rows[0]), int(rows[-1]) + 1) if len(rows) and rows[-1] - rows[0] == len(rows) - 1 else rows

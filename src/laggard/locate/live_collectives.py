@@ -18,6 +18,7 @@ from laggard.locate.job_timings import JobTimings
 from laggard.locate.medians import median_over_steps, middle
 from laggard.locate.positions import declared_groups
 from laggard.locate.slow.steps import Steps
+from laggard.locate.slow.tested import MIN_COST
 from laggard.rankfile.fact_names import members_of, size_of
 from laggard.wire.ranks import RankCollectives, RankRow
 
@@ -50,21 +51,18 @@ def with_collectives(
     return dataclasses.replace(timings, collectives=Collectives.from_records(records, groups)) if records else timings
 
 
-MIN_TRANSFER_SHARE = 0.02
-"""The least share of a step that transfers take where a slow link is worth a question."""
-
 MAX_RANKS = 64
 """The most ranks that are asked for their collectives; in a larger job, those of the suspect group and of equal
 ones."""
 
 
 def link_suspects(timings: JobTimings, rows: Mapping[int, RankRow]) -> tuple[int, ...]:
-    """The ranks to ask, ascending; none where nothing suggests a slow link. `rows`: the newest about each rank."""
+    """The ranks to ask, ascending; none where no link can cost MIN_COST. `rows`: the newest about each rank."""
     steps = Steps.usable(timings)
     if steps is None or not timings.waits_recorded or len(set(timings.nodes)) < 2:
         return ()
     least = np.fmin.reduce(steps.waited, axis=1)
-    if not middle(least / steps.duration) > MIN_TRANSFER_SHARE:
+    if not middle(least / steps.duration) > MIN_COST:
         return ()
     if len(timings.ranks) <= MAX_RANKS:
         return tuple(timings.ranks.tolist())

@@ -6,7 +6,7 @@ random. That was a tenth of the time of a start of `laggard locate`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,9 +18,6 @@ Floats = NDArray[np.floating[Any]]
 MAD_TO_SIGMA = 1.4826
 """A standard deviation over the median absolute deviation, for normal data."""
 
-MEDIAN_ERROR = 1.2533
-"""The standard error of a median over that of a mean, for normal data."""
-
 BLOCK = 8192
 """The number of ranks that are computed at once: intermediate arrays over steps and ranks are at most this wide."""
 
@@ -28,6 +25,12 @@ BLOCK = 8192
 def blocks(count: int) -> Iterator[slice]:
     """Slices of at most BLOCK ranks that together cover `count` ranks."""
     yield from (slice(first, min(first + BLOCK, count)) for first in range(0, count, BLOCK))
+
+
+def as_slice(places: NDArray[np.int64]) -> slice | NDArray[np.int64]:
+    """The same places, as a slice where they follow one another, as they mostly do: then nothing is copied."""
+    follow = len(places) and places[-1] - places[0] == len(places) - 1 and (np.diff(places) == 1).all()
+    return slice(int(places[0]), int(places[-1]) + 1) if follow else places
 
 
 def median_over_steps(values: Floats) -> Floats:
@@ -87,12 +90,6 @@ def deviation(values: Floats) -> float:
     return middle(np.abs(known - middle(known))) if len(known) > 1 else 0.0
 
 
-def deviations(values: Floats) -> Floats:
-    """[R]: the deviation() of each column of `values` [S, R]."""
-    found = median_over_steps(np.abs(values - median_over_steps(values)))
-    return np.where(np.isfinite(values).sum(axis=0) > 1, found, 0.0)
-
-
 def others_median(values: Floats) -> Floats:
     """[..., N]: for each of `values` [..., N] the median of the others on the last axis; for nan, that of all others;
     nan where no other value is known."""
@@ -116,6 +113,12 @@ def distinct(values: NDArray[Any], axis: int | None = None) -> NDArray[Any]:
     """The distinct values, ascending, or on `axis` the distinct rows: np.unique(values). Where np.unique is asked for
     the counts as well, it loads nothing."""
     return np.unique(values, axis=axis, return_counts=True)[0]
+
+
+def numbered(keys: Sequence[Hashable]) -> NDArray[np.int64]:
+    """[N]: a number for each of `keys` [N], from 0, the same for equal ones."""
+    numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
+    return np.array([numbers[key] for key in keys], np.int64)
 
 
 def middle(values: NDArray[Any] | Sequence[float]) -> float:

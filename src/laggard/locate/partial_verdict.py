@@ -27,9 +27,6 @@ NOTHING_FOUND = PartialVerdict()
 # agreed with others at first and differs later computes wrong results, or its memory does not keep them. Who never
 # agreed with anybody holds other parameters by design, and is not compared.
 
-MIN_REPLICAS: Final = 3
-"""The least number of replicas among which one that differs is named: of two nobody knows which one is right."""
-
 CONFIDENCE: Final = 0.9
 """The confidence in a rank that differs from most of its replicas: they are equal to the bit by construction, and only
 another model of GPU or CPU among them may round otherwise."""
@@ -72,7 +69,7 @@ def _judged(group: _Digests, timings: JobTimings) -> PartialVerdict:
         return NOTHING_FOUND
     values = {rank: own[step] for rank, own in group.items() if step in own}
     (usual, most), *others = Counter(values.values()).most_common()
-    if len(group) >= MIN_REPLICAS and 2 * most > len(group) and all(count == 1 for _, count in others):
+    if 2 * most > len(group) and all(count == 1 for _, count in others):
         right = {rank: group[rank] for rank, value in values.items() if value == usual}
         wrong = [rank for rank, value in values.items() if value != usual]
         return PartialVerdict(tuple(_culprit(rank, group[rank], right, step, timings) for rank in wrong))
@@ -97,7 +94,7 @@ def _at(step: int, group: _Digests) -> set[int]:
 def _undecided_note(group: _Digests, ranks: tuple[int, ...], most: int) -> Note:
     """Two replicas, or two camps of them, differ; where all differ from each other it is none of them: an update that
     is not the same on each, or that is not over when the step is, makes them so."""
-    if len(group) >= MIN_REPLICAS and most == 1:
+    if most == 1 and len(group) > 2:
         text = f"the parameters of {ranks_text(ranks)} all differ from each other, so that they are not compared"
         return Note(SKIPPED, text, ranks=ranks[:MAX_NAMED_RANKS])
     agreed = next(step for own in group.values() for step in own)

@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 
 from laggard.kit.constants import OPS
 from laggard.kit.majority import grouped
-from laggard.locate.collectives import Collectives
-from laggard.locate.medians import distinct
+from laggard.locate.collectives import RECV, SEND, Collectives
+from laggard.locate.medians import distinct, numbered
+from laggard.locate.shares import HALF
 from laggard.rankfile.fact_names import GROUPS, Run, index_in, members_of, parse_runs, size_of
 from laggard.wire.ranks import RankRow
 
@@ -91,23 +92,18 @@ class Positions(NamedTuple):
     def of(cls, indices: Sequence[Indices]) -> Positions:
         classes = position_classes(indices)
         stages = np.array([each.get(PIPELINE, 0) for each in indices], np.int32)
-        replicas = _numbered([frozenset(_without(CONTEXT, each)) for each in indices])
+        replicas = numbered([frozenset(_without(CONTEXT, each)) for each in indices]).astype(np.int32)
         return cls(classes, alone_in_stage(indices, classes), stages, replicas)
 
 
 def position_classes(indices: Sequence[Indices]) -> NDArray[np.int32]:
     """[R]: a number for each rank, the same for ranks that do the same work. The ranks of a tensor group do: they
     compute equal parts of the same layers."""
-    return _numbered([frozenset(_without(TENSOR, each)) for each in indices])
+    return numbered([frozenset(_without(TENSOR, each)) for each in indices]).astype(np.int32)
 
 
 def _without(role: str, indices: Indices) -> Iterator[tuple[str, int]]:
     return (item for item in indices.items() if item[0] != role)
-
-
-def _numbered(keys: Sequence[frozenset[tuple[str, int]]]) -> NDArray[np.int32]:
-    numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
-    return np.array([numbers[key] for key in keys], np.int32)
 
 
 def alone_in_stage(indices: Sequence[Indices], classes: NDArray[np.int32]) -> NDArray[np.bool_]:
@@ -127,9 +123,6 @@ def alone_in_stage(indices: Sequence[Indices], classes: NDArray[np.int32]) -> ND
 MAX_KINDS: Final = 16
 """The most kinds of groups that are kept, those with the most groups first."""
 
-MIN_GROUPS: Final = 2
-"""With a single group nothing tells a place from the rank that has it."""
-
 
 class GroupPlaces(NamedTuple):
     """The groups of one kind, none of which have a rank in common. `place` [R]: the place of each rank in its group,
@@ -144,7 +137,8 @@ def group_places(
     ranks: Sequence[int], world_size: int, groups: Iterable[tuple[str, tuple[int, ...]]]
 ) -> tuple[GroupPlaces, ...]:
     """The kinds of `groups`, of which each is a role as declared and its members, with the places of `ranks`,
-    ascending, in them. Of groups of more than half of the ranks there cannot be several."""
+    ascending, in them. With a single group nothing tells a place from the rank that has it, and of groups of more than
+    half of the ranks there cannot be several."""
     own = sorted({each for each in groups if 2 <= len(each[1]) <= world_size // 2})
     kinds = grouped(own, lambda it: (it[0], tuple(after - before for before, after in pairwise(it[1]))))
     found = []
@@ -152,7 +146,7 @@ def group_places(
         seats = {rank: index for _, members in alike for index, rank in enumerate(members)}
         size = len(alike[0][1])
         is_disjoint = len(seats) == size * len(alike)
-        if canonical_role(role) != REPLICAS and len(alike) >= MIN_GROUPS and is_disjoint:
+        if canonical_role(role) != REPLICAS and len(alike) > 1 and is_disjoint:
             place = np.array([seats.get(rank, -1) for rank in ranks], np.int32)
             found.append((len(alike), GroupPlaces(role, size, place)))
     return tuple(places for _, places in sorted(found, key=lambda it: -it[0])[:MAX_KINDS])
@@ -206,10 +200,7 @@ def _declared_pairs(declared: Iterable[Sequence[DeclaredGroup]]) -> Iterator[tup
             yield from ((one, other) for one, other in map(members_of, pipelines))
 
 
-SEND, RECV, ALL_TO_ALL = OPS.index("send"), OPS.index("recv"), OPS.index("all_to_all")
-
-REGULAR_SHARE: Final = 0.5
-"""The share of the steps that a group must occur in to belong to the work of each step."""
+ALL_TO_ALL = OPS.index("all_to_all")
 
 
 def indices_shown_by(collectives: Collectives, ranks: NDArray[np.int64]) -> dict[int, dict[str, int]]:
@@ -255,7 +246,7 @@ def _regular(keys: NDArray[np.int64], steps: NDArray[np.int64]) -> list[int]:
         return []
     pairs = distinct(np.stack((keys, steps)), axis=1)
     found, count = np.unique(pairs[0], return_counts=True)
-    regular: list[int] = found[count >= REGULAR_SHARE * len(distinct(steps))].tolist()
+    regular: list[int] = found[count >= HALF * len(distinct(steps))].tolist()
     return regular
 
 

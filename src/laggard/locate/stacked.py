@@ -22,6 +22,7 @@ from laggard.kit.majority import grouped
 from laggard.kit.words import counted, joined, printable_line, ranks_text, seconds_text
 from laggard.locate.explanation import explained
 from laggard.locate.job_timings import JobTimings
+from laggard.locate.shares import HALF
 from laggard.model import MAX_NAMED_RANKS, Culprit, CulpritStack, Location, Note, Verdict
 from laggard.stacks.difference import (
     MAX_PEERS,
@@ -48,9 +49,6 @@ from laggard.stacks.sampled import (
     place_text,
     short_text,
 )
-
-MAX_SHARE = 0.5
-"""The largest share of the ranks that may stand outside of collectives. Where there are more, nobody waits for them."""
 
 CONFIDENCE = 0.7
 """The confidence in such a culprit: it stood still when the job was ended, and may have come later."""
@@ -264,7 +262,7 @@ def hung_by_stacks(timings: JobTimings, stacks: _Stacks) -> tuple[Culprit, ...]:
     out = [each for each in stacks.standings if not each.waits]
     waiting = [each for each in stacks.standings if each.waits]
     ranks = [rank for each in out for rank in each.ranks]
-    if not out or not waiting or len(ranks) > MAX_SHARE * len(stacks.last):
+    if not out or not waiting or len(ranks) > HALF * len(stacks.last):
         return ()
     stalls = (each for rank, each in stacks.last.items() if rank not in ranks and each.why == STALLED)
     since = max((it.at - it.stalled_seconds for it in stalls), default=math.inf)

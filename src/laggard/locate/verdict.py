@@ -51,7 +51,7 @@ from laggard.locate.slow.doubts import (
 from laggard.locate.slow.host_facts import with_host_facts
 from laggard.locate.slow.ranks import slow_ranks
 from laggard.locate.slow.steps import Steps, longest_stage_notes, steps_needed
-from laggard.locate.slow.uneven_work import slow_at_their_own_experts, slow_at_what_hosts_do
+from laggard.locate.slow.uneven_work import slow_at_their_own_experts
 from laggard.model import MAX_NAMED_RANKS, Culprit, Location, Note, Verdict, Window
 
 _UNDECIDED = frozenset(
@@ -152,8 +152,6 @@ def _slow_ranks(timings: JobTimings, steps: Steps) -> _SlowRanks:
     found = compared.slow
     if not found:
         steps, found = slow_at_their_own_experts(timings, steps)
-    if not found:
-        steps, found = slow_at_what_hosts_do(timings, steps)
     in_no_phase = [] if found else slow_in_no_phase(timings, steps)
     culprits, ratio, uneven = slow_culprits(timings, steps, found)
     culprits = with_host_facts(timings, culprits)

@@ -82,9 +82,9 @@ def test_a_recording_that_was_cut_off_is_compared_as_far_as_it_goes(
 
 
 def test_a_few_steps_are_too_few(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    long, short = recording(tmp_path / "long"), recording(tmp_path / "short", steps=10)
+    long, short = recording(tmp_path / "long"), recording(tmp_path / "short", steps=9)
     status, text = told(capfd, "--trace", str(short), "--against", str(long))
-    assert status == 2 and "this run has 8 steps after the warm-up, 16 are needed to compare" in text
+    assert status == 2 and "this run has 7 steps after the warm-up, 8 are needed to compare" in text
 
 
 def test_a_run_of_one_rank_is_compared(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -17,7 +17,6 @@ from laggard.locate.collectives import ProcessGroup
 from laggard.locate.describe import culprit_text
 from laggard.locate.job_timings import JobTimings
 from laggard.locate.links import network
-from laggard.locate.links.channels import ways_of
 from laggard.locate.verdict import locate
 from laggard.model import Culprit, Verdict
 
@@ -123,21 +122,6 @@ def test_a_stage_whose_schedule_makes_it_wait_is_no_slow_link(factor: float, ver
 def test_within_a_stage_a_little_tells() -> None:
     (culprit,) = culprits(of_stages({5: 1.5}))
     assert culprit.ranks == (5,)
-
-
-def test_of_what_is_behind_another_group_in_a_queue_nothing_is_sure() -> None:
-    """Rank 0 launches a tensor collective while a data-parallel one is on its way."""
-    timings = dataclasses.replace(recorded(), gpus=tuple(f"GPU-{rank}" for rank in range(RANKS)))
-    whole = of(timings)
-    tensor, data = (np.flatnonzero((whole.group == group) & (whole.column == 0)) for group in (0, NODES))
-    later = (whole.group >= NODES).astype(float)  # one after the other in a step
-    start, end = whole.start + later, whole.end + later
-    end[data[0]] = start[tensor[1]] + 0.001
-    ways = ways_of(changed(timings, start=start, end=end), timings.steps, alone=True)
-    assert ways is not None
-    (within,) = (each for each in ways.categories if each.machines[0] == {0})
-    unsure = np.argwhere(np.isnan(within.least))
-    assert unsure.tolist() == [[1, 0]] and np.isfinite(within.most).all()
 
 
 def test_ranks_of_one_machine_without_gpus_have_no_links() -> None:

@@ -207,7 +207,7 @@ def test_of_two_peers_the_noise_of_others_tells_which_one_varies() -> None:
     assert culprit.ranks == (9,)
 
 
-@pytest.mark.parametrize(("lost", "named"), [(3, True), (6, True), (7, False)])
+@pytest.mark.parametrize(("lost", "named"), [(3, True), (5, True), (6, False)])
 def test_a_slow_rank_of_which_most_records_are_lost_is_not_named(lost: int, named: bool) -> None:
     timings = job(32, 13, slow=[((9,), 0.4)])
     timings.phase_seconds[np.arange(3, 3 + lost), 9] = np.nan

@@ -4,8 +4,8 @@ much, and where; whether the two can be compared at all, and what else changed b
 A step is own time, transfers, and waiting for others. The first two are compared, and waiting is nobody's cause: where
 all ranks wait longer in an operation, it is told where its transfers take longer, which is what even the rank that
 comes last is blocked (links/channels.py). All parts are quantities of one kind, with an estimate of each run, and one
-rule says which have changed: by CERTAIN_ERRORS of the standard errors, which hold what two runs of one program may
-differ by (digest.py), and by more than a trifle of the step.
+rule says which have changed: as a verdict on ranks does, by more than chance explains in one of ERRORS comparisons, and
+by MIN_COST of the step.
 """
 
 from __future__ import annotations
@@ -20,7 +20,12 @@ from msgspec import structs
 from laggard.kit.constants import SCRIPT_PHASES
 from laggard.kit.majority import grouped
 from laggard.kit.words import counted, seconds_text
-from laggard.locate.against.digest import COUNTED_CALLS, MIN_STEPS, NOTHING
+from laggard.locate.against.digest import NOTHING
+from laggard.locate.links.raised import CHANNEL_COST_RATIO
+from laggard.locate.shares import ALIKE, HALF
+from laggard.locate.slow.noise import errors_beyond
+from laggard.locate.slow.steps import MIN_STEPS
+from laggard.locate.slow.tested import DOUBTED_COST, ERRORS, MIN_COST
 from laggard.model import MAX_NAMED_RANKS, Note, Verdict
 from laggard.rankfile.fact_names import members_of, parse_runs
 from laggard.wire.digest import (
@@ -33,29 +38,8 @@ from laggard.wire.digest import (
     Estimate,
 )
 
-CERTAIN_ERRORS: Final = 5.0
-"""The standard errors that a change has to have: of Student's t with 8 degrees of freedom, as two runs of ten blocks
-have after trimming, 0.1 % are beyond, and a comparison tests some ten parts, each in some ranks as well."""
-
-INTERVAL_ERRORS: Final = 2.3
-"""Half of a 95 % interval, in standard errors: Student's t with 8 degrees of freedom."""
-
-MIN_STEP_SHARE: Final = 0.005
-"""The least change of a part, as a share of the step. Our own choice: less is not worth a look."""
-
-MIN_UNEXPLAINED_SHARE: Final = 0.05
-"""The least change of the step as a whole where no part of it has changed. Our own choice: a step is as long as that of
-its slowest rank, and so becomes longer with noise alone."""
-
-PLACE_SPREAD: Final = 9.3
-"""The ratio that the change of rows which changed has at least to the lower quartile of all rows' changes: three
-standard deviations of normal data, each of which is 3.1 of these quartiles."""
-
-WORTH_TELLING: Final = 0.1
-"""The share of the largest change below which another is left out: it is told to nobody's use."""
-
-DRIFT_RATIO: Final = 0.1
-"""The change of the usual step within a run from which on its reader is told."""
+INTERVAL_CONFIDENCE = 0.95
+"""The share of the interval that is told."""
 
 _WORLD = 1 << 20
 
@@ -76,28 +60,13 @@ class Quantity(NamedTuple):
     def error(self) -> float:
         return math.hypot(self.before.error, self.now.error)
 
-    def least(self, trifle: float) -> float:
-        """The least change that counts, where one of `trifle` seconds a step is worth nothing."""
-        return max(CERTAIN_ERRORS * self.error, trifle)
-
-    def is_certain(self, trifle: float) -> bool:
-        """Whether the two differ, by their difference or by their ratio (its logarithm, by the delta method): what
-        others take of a machine makes long times as much more uncertain."""
-        if abs(self.seconds) > self.least(trifle):
-            return True
-        told = (self.before, self.now)
-        if min(each.seconds for each in told) <= 0 or abs(self.seconds) <= max(INTERVAL_ERRORS * self.error, trifle):
-            return False
-        error = math.hypot(*(each.error / each.seconds for each in told))
-        return abs(math.log(self.now.seconds / self.before.seconds)) > CERTAIN_ERRORS * error
-
     def beyond(self, seconds: float) -> Quantity:
         """The same beside a run before in which it took so much longer."""
         return self._replace(before=Estimate(self.before.seconds + seconds, self.before.error))
 
-    def change(self, **about: Any) -> Change:
+    def change(self, asked: Asked, **about: Any) -> Change:
         """`about`: other fields of the Change than those that it has already."""
-        half = INTERVAL_ERRORS * self.error
+        half = asked.interval * self.error
         return Change(
             before_seconds=_round(self.before.seconds),
             now_seconds=_round(self.now.seconds),
@@ -107,6 +76,30 @@ class Quantity(NamedTuple):
             ratio=_round(self.seconds / self.before.seconds) if self.before.seconds > 0 else None,
             **{**self.about, **about},
         )
+
+
+class Asked(NamedTuple):
+    """What a change has to be: of so many standard errors, and so many seconds a step. `interval`: half of the interval
+    that is told, in standard errors."""
+
+    errors: float
+    seconds: float
+    interval: float
+
+    @classmethod
+    def of(cls, before: Digest, now: Digest) -> Asked:
+        """Each part is tested, in all ranks and in each row."""
+        tests = (len(now.phases) + 1) * (len(now.rows) + 1) + len(now.operations)
+        freedom = min(before.steps, now.steps)
+        seconds = MIN_COST * before.step.seconds
+        return cls(errors_beyond(ERRORS / tests, freedom), seconds, errors_beyond(1 - INTERVAL_CONFIDENCE, freedom))
+
+    def least(self, quantity: Quantity) -> float:
+        """The least change that counts."""
+        return max(self.errors * quantity.error, self.seconds)
+
+    def has(self, quantity: Quantity) -> bool:
+        return abs(quantity.seconds) > self.least(quantity)
 
 
 def _round(value: float) -> float:
@@ -127,13 +120,14 @@ def compare(before: Digest, now: Digest, against: str) -> Comparison:
     )  # fmt: skip
     if unlike or short:
         return found
-    trifle, phases = MIN_STEP_SHARE * before.step.seconds, [*_phases(before, now)]
+    asked, phases = Asked.of(before, now), [*_phases(before, now)]
     nodes = Counter(row.node for row in now.rows if row.node)
-    changes = [change for phase in phases for change in phase.changes(trifle, nodes)]
-    changes += [each.change() for each in _transfers(before, now, trifle) if each.is_certain(trifle)]
-    largest = max((abs(each.seconds) for each in changes), default=0.0)
-    changes = [each for each in changes if abs(each.seconds) >= WORTH_TELLING * largest]
-    step = _step_change(before, now, MIN_STEP_SHARE if changes else MIN_UNEXPLAINED_SHARE)
+    changes = [change for phase in phases for change in phase.changes(asked, nodes)]
+    of_transfers = asked._replace(seconds=CHANNEL_COST_RATIO * before.step.seconds)
+    changes += [each.change(asked) for each in _transfers(before, now, of_transfers) if of_transfers.has(each)]
+    # A step is as long as that of its slowest rank, and so becomes longer with noise alone.
+    unexplained = asked._replace(seconds=DOUBTED_COST * before.step.seconds)
+    step = _step_change(before, now, asked if changes else unexplained)
     waiting = _waiting_notes(step, changes, whole=all(each.ranks_seen >= each.world_size for each in (before, now)))
     is_longer = step.seconds > 0 if step.share else any(each.seconds > 0 for each in changes)
     if step.share:
@@ -144,7 +138,7 @@ def compare(before: Digest, now: Digest, against: str) -> Comparison:
         verdict=Verdict.FAIL if is_longer and changes else told,
         step=step if changes else structs.replace(step, share=None),
         changes=tuple(sorted(changes, key=lambda each: -abs(each.seconds))),
-        smallest_seconds={each.name: _round(each.common.least(trifle)) for each in phases if each.is_in_every_step},
+        smallest_seconds={each.name: _round(asked.least(each.common)) for each in phases if each.is_in_every_step},
         notes=(*waiting, *_notes(before, now)),
     )
 
@@ -160,16 +154,16 @@ def _waiting_notes(step: Change, changes: Sequence[Change], whole: bool) -> tupl
     return (Note("waiting", f"{'+' if left > 0 else '-'}{seconds_text(abs(left))} of a step is waiting for {whom}"),)
 
 
-def _step_change(before: Digest, now: Digest, share: float) -> Change:
+def _step_change(before: Digest, now: Digest, asked: Asked) -> Change:
     """The change of the whole step: of the usual one, and of what few have, each where it is certain; its `share` is
     null where neither is."""
     both = [Quantity({}, before.step, now.step), Quantity({}, before.rare, now.rare)]
-    certain = [each for each in both if each.is_certain(share * before.step.seconds)]
+    certain = [each for each in both if asked.has(each)]
     told = certain or both[:1]
     old, new = _sum(each.before for each in told), _sum(each.now for each in told)
     others = before.step.seconds + before.rare.seconds - old.seconds
     whole = (Estimate(each.seconds + others, each.error) for each in (old, new))
-    return Quantity({"kind": "step", "share": 1.0 if certain else None}, *whole).change()
+    return Quantity({"kind": "step", "share": 1.0 if certain else None}, *whole).change(asked)
 
 
 def _too_short(digest: Digest, which: str) -> Iterator[Note]:
@@ -180,7 +174,7 @@ def _too_short(digest: Digest, which: str) -> Iterator[Note]:
 
 def _notes(before: Digest, now: Digest) -> Iterator[Note]:
     for digest, which in ((now, "this run"), (before, "the run before")):
-        if abs(digest.drift - 1) > DRIFT_RATIO:
+        if abs(digest.drift - 1) > ALIKE:
             text = f"{which} was not even: its last third took {digest.drift:.2f} times as long as its first"
             yield Note("drift", text)
         if digest.ranks_seen < digest.world_size:
@@ -188,7 +182,7 @@ def _notes(before: Digest, now: Digest) -> Iterator[Note]:
 
 
 class _Phase(NamedTuple):
-    """A phase in both runs. `common`: that of the rank in the middle; `rows`: of the rows that both runs have."""
+    """A phase in both runs. `common`: that of the ranks in the middle; `rows`: of the rows that both runs have."""
 
     name: str
     common: Quantity
@@ -198,26 +192,22 @@ class _Phase(NamedTuple):
     def is_in_every_step(self) -> bool:
         return not self.name.endswith(IN_FEW_STEPS) and self.name not in SCRIPT_PHASES
 
-    def changes(self, trifle: float, nodes: Mapping[str, int]) -> Iterator[Change]:
+    def changes(self, asked: Asked, nodes: Mapping[str, int]) -> Iterator[Change]:
         """The change of all ranks, and those of some beyond it: of the ones that take longer, and of the ones that take
         shorter. `nodes`: how many rows each node has in this run."""
         in_all = 0.0
-        if self.common.is_certain(trifle):
-            yield self.common.change()
+        if asked.has(self.common):
+            yield self.common.change(asked)
             in_all = self.common.seconds
         is_one_kind = len({row.alike for row in self.rows}) == 1
         rows = {row: each.beyond(in_all) for row, each in self.rows.items() if not (is_one_kind and row.whole)}
-        if len(rows) < 2:
-            return
-        rest = sorted(abs(each.seconds) for each in rows.values())
-        least = max(trifle, PLACE_SPREAD * rest[(len(rest) - 1) // 4])
-        for sign in (1, -1):
-            hit = [row for row, each in rows.items() if sign * each.seconds > each.least(least)]
+        for sign in (1, -1) if len(rows) > 1 else ():
+            hit = [row for row, each in rows.items() if sign * each.seconds > asked.least(each)]
             if hit:
                 typical = sorted((rows[row] for row in hit), key=lambda each: each.seconds)[len(hit) // 2]
                 of_node = Counter(row.node for row in hit if row.node)
                 whole_nodes = tuple(node for node, count in of_node.items() if count >= nodes.get(node, 0))
-                yield typical.change(ranks=_named_ranks(row.ranks for row in hit), nodes=whole_nodes)
+                yield typical.change(asked, ranks=_named_ranks(row.ranks for row in hit), nodes=whole_nodes)
 
 
 def _phases(before: Digest, now: Digest) -> Iterator[_Phase]:
@@ -226,21 +216,7 @@ def _phases(before: Digest, now: Digest) -> Iterator[_Phase]:
     for name in dict.fromkeys((*before.phases, *now.phases)):
         about = {"kind": "phase", "phase": name}
         rows = {told: Quantity(about, _own(before, one, name), _own(now, it, name)) for told, one, it in matched}
-        common = _in_the_middle([each for row, each in rows.items() if row.whole] or [*rows.values()])
-        if common is None:
-            common = Quantity(about, *(_middle([_own(it, row, name) for row in it.rows]) for it in (before, now)))
-        yield _Phase(name, common, rows)
-
-
-def _in_the_middle(rows: Sequence[Quantity]) -> Quantity | None:
-    """That which changed as much as most, of two the one that changed less, with the errors in the middle; None where
-    there is none."""
-    if not rows:
-        return None
-    ordered = sorted(rows, key=lambda each: each.seconds)
-    found = min(ordered[(len(rows) - 1) // 2 : len(rows) // 2 + 1], key=lambda each: abs(each.seconds))
-    before, now = (_middle(side).error for side in ([each.before for each in rows], [each.now for each in rows]))
-    return found._replace(before=Estimate(found.before.seconds, before), now=Estimate(found.now.seconds, now))
+        yield _Phase(name, Quantity(about, _usual(before, name), _usual(now, name)), rows)
 
 
 def _matched_rows(before: Digest, now: Digest) -> Sequence[tuple[DigestRow, DigestRow, DigestRow]]:
@@ -261,8 +237,11 @@ def _own(digest: Digest, row: DigestRow, phase: str) -> Estimate:
     return row.own[digest.phases.index(phase)] if phase in digest.phases else NOTHING
 
 
-def _middle(found: Sequence[Estimate]) -> Estimate:
-    """The seconds and the error in the middle: the errors of rows beside each other are not independent."""
+def _usual(digest: Digest, phase: str) -> Estimate:
+    """The seconds and the error in the middle of all ranks: the errors of rows beside each other are not
+    independent."""
+    rows = [row for row in digest.rows if row.whole] or digest.rows
+    found = [_own(digest, row, phase) for row in rows]
     seconds, errors = sorted(each.seconds for each in found), sorted(each.error for each in found)
     return Estimate(seconds[(len(found) - 1) // 2], errors[len(found) // 2]) if found else NOTHING
 
@@ -274,7 +253,7 @@ def _named_ranks(rows: Iterable[Sequence[int]]) -> tuple[int, ...]:
     return tuple(sorted(found)[:MAX_NAMED_RANKS])
 
 
-def _transfers(before: Digest, now: Digest, trifle: float) -> Iterator[Quantity]:
+def _transfers(before: Digest, now: Digest, asked: Asked) -> Iterator[Quantity]:
     """The transfers of each operation: in the group in the middle, and where they did not change there, in the slowest
     of several. Where one of the runs tells no operations, those of all collectives together."""
     if not (before.operations and now.operations):
@@ -288,7 +267,7 @@ def _transfers(before: Digest, now: Digest, trifle: float) -> Iterator[Quantity]
         size = told.size_bytes if max(map(len, sides)) == 1 else None
         about = {"kind": "operation", "op": op, "role": role, "members": members, "size_bytes": size}
         usual = Quantity(about, *(_sum(each.usual for each in side) for side in sides))
-        if usual.is_certain(trifle) or told.groups == 1:
+        if asked.has(usual) or told.groups == 1:
             yield usual
         else:
             slowest = {**about, "ranks": _named_ranks([told.slowest_ranks])}
@@ -296,13 +275,6 @@ def _transfers(before: Digest, now: Digest, trifle: float) -> Iterator[Quantity]
 
 
 # What is not as it was: whether two runs can be compared at all, and what else changed between them.
-
-CALLS_RATIO: Final = 0.1
-"""The share by which the number of an operation's collectives may differ: some come every few steps alone."""
-
-SIZE_RATIO: Final = 0.02
-"""The share by which the elements of input and the bytes of an operation may differ. Our own choice: padding and last
-batches differ by less."""
 
 _FIRST: Final = ("torch", "nccl", "cuda", "hip", "driver", "gpu", "kernel", "os", "image", "python", "deepspeed")
 """The names that are told first: an image's own versions."""
@@ -317,22 +289,21 @@ def not_alike(before: Digest, now: Digest) -> tuple[Difference, ...]:
         Difference("groups", ", ".join(before.layout), ", ".join(now.layout)),
     )
     told = (row for row in rows if row.before and row.now and row.before != row.now)
-    return (*told, *_numbers(before.calls, now.calls, CALLS_RATIO, "{:.3g}".format, COUNTED_CALLS))
+    return (*told, *_numbers(before.calls, now.calls, "{:.3g}".format, HALF))
 
 
 def _numbers(
     before: Mapping[str, float],
     now: Mapping[str, float],
-    ratio: float,
     text: Callable[[float], str],
     counted_from: float = 0.0,
 ) -> Iterator[Difference]:
-    """The numbers a step that differ by more than `ratio`, where both runs have some. Of small numbers, as of what
+    """The numbers a step that are not ALIKE, where both runs have some. Of small numbers, as of what
     comes now and then, a difference below half of `counted_from` is none."""
     for name in sorted(before.keys() | now.keys()) if before and now else ():
         old, new = before.get(name, 0.0), now.get(name, 0.0)
         most = max(old, new)
-        if most >= counted_from and abs(new - old) > max(ratio * most, counted_from / 2):
+        if most >= counted_from and abs(new - old) > max(ALIKE * most, counted_from / 2):
             yield Difference(f"{name} a step", text(old), text(new))
 
 
@@ -343,8 +314,8 @@ def differences(before: Digest, now: Digest) -> tuple[Difference, ...] | None:
     old, new = _bytes(before), _bytes(now)
     both = old.keys() & new.keys()  # a digest has no room for all
     sizes = (
-        *_numbers(work[0], work[1], SIZE_RATIO, "{:,.0f}".format),
-        *_numbers({name: old[name] for name in both}, {name: new[name] for name in both}, SIZE_RATIO, size_text),
+        *_numbers(work[0], work[1], "{:,.0f}".format),
+        *_numbers({name: old[name] for name in both}, {name: new[name] for name in both}, size_text),
         *_nodes(before, now),
     )
     if not before.environment or not now.environment:
@@ -364,7 +335,7 @@ def _bytes(digest: Digest) -> dict[str, float]:
 
 
 def size_text(size: float) -> str:
-    """`4.19 MB`: as many digits as tell two sizes apart that differ by SIZE_RATIO."""
+    """`4.19 MB`: as many digits as tell two sizes apart that are not ALIKE."""
     for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if size >= factor:
             return f"{size / factor:.3g} {unit}"

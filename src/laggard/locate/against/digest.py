@@ -1,24 +1,21 @@
 """Makes the digest of a run: what its steps are made of, and what surrounds it; each time with how much it may be
 wrong. Pure.
 
-Successive steps are not independent: what else runs on a machine slows many in a row. So a run is cut into blocks of
-steps that follow one another, and the blocks count as the observations (batch means: Schmeiser, Batch size effects in
-the analysis of simulation output, Operations Research 30, 1982, who finds 10 to 30 of them enough). Others on a machine
-make steps longer and never shorter, so that a block's value is the lower quartile of its steps. Of the blocks a fifth
-is trimmed at each end, with the standard error of Yuen (The two-sample trimmed t for unequal population variances,
-Biometrika 61, 1974). Where neighbouring blocks still go together, the variance grows as that of a first-order
-autoregression, by (1 + r) / (1 - r) for their correlation r (Law, Simulation Modeling and Analysis).
+The error of a part is what the noise of its own steps tells, by the models of a verdict on ranks (slow/noise.py): how
+long noise lasts, and what healthy ranks differ by for good, as two runs of one program do. What else runs on a machine
+makes single steps longer. So a quarter of the steps is trimmed at each end, with the standard error of Yuen (The
+two-sample trimmed t for unequal population variances, Biometrika 61, 1974).
 
-Two runs of one program differ by more than that: each has one placement of its memory, its own neighbours and one
-temperature. RUN_SHARE of the spread between a run's own blocks is taken for that: a run whose speed changes while it
-runs says of itself that the next one may be as different.
+What few steps have, such as checkpoints, comes as in a renewal process (Cox, Renewal Theory, 1962): the variance of
+their number is their number times the squared variation of the distances between them, and at even distances there is
+one more or less.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -29,115 +26,59 @@ from laggard.kit.majority import grouped
 from laggard.kit.words import printable_line
 from laggard.locate.job_timings import WARM_UP_STEPS, Floats, JobTimings
 from laggard.locate.links.channels import Transfers, channels_and_transfers
-from laggard.locate.medians import last_axis_median, median, median_over_steps, over_phases
+from laggard.locate.medians import as_slice, last_axis_median, median, median_over_steps, middle, over_phases
+from laggard.locate.shares import HALF, MOST
+from laggard.locate.slow.noise import Noise, Spread, Where, blocks_of
+from laggard.locate.slow.tested import DOUBTED_COST
 from laggard.rankfile.fact_names import member_runs
 from laggard.wire import digest as wire
 from laggard.wire.digest import IN_FEW_STEPS, MAX_ROWS, Digest, DigestOperation, DigestRow, Estimate
-
-MIN_STEPS: Final = 16
-"""The least number of steps after the warm-up: eight blocks of two."""
-
-MAX_BLOCKS: Final = 10
-
-QUANTILE: Final = 0.25
-"""The part of a block's steps that are shorter than its value. Our own choice: the middle of the half that others on
-the machine spare."""
-
-TRIMMED: Final = 0.2
-"""The part of the blocks that is trimmed at each end, as Yuen does."""
-
-RUN_SHARE: Final = 0.5
-"""The share of the blocks' standard deviation that is taken for the difference of one run from the next. Our own
-choice, by pairs of runs without a change on two cores that others use, too, as tests/locate/against makes them."""
-
-MAX_CORRELATION: Final = 0.8
-"""The largest correlation of neighbouring blocks that is used: with it about one of ten blocks is independent. Of 300
-pairs of like runs of 60 steps, whose noise keeps 98 % from step to step, 14 are told to differ; without it 29."""
-
-EVEN_RATIO: Final = 1.34
-"""The ratio of the longest distance between two to the shortest up to which something comes at even distances."""
-
-EDGE_ERROR: Final = 0.5
-"""The standard deviation, at most, of how often something regular and rare comes within a window of steps."""
 
 NOTHING: Final = Estimate(0.0, 0.0)
 
 
 def usual_seconds(series: Floats) -> Estimate:
     """What a part that every step has takes, in seconds a step; `series` [S] ascends by step, nan is not known."""
-    return _of_blocks(series, _lower_quartile)
+    return _estimate(series, 1 - MOST)
 
 
 def mean_seconds(series: Floats) -> Estimate:
-    """The same for what may be in one step and not in the next, as waiting for a data loader: the mean. Of eleven real
-    runs with a slow disk one is told by that alone."""
-    return _of_blocks(series, np.mean)
+    """The same for what may be in one step and not in the next, as waiting for a data loader: the mean of all. Of
+    eleven real runs with a slow disk one is told by that alone."""
+    return _estimate(series, 0.0)
+
+
+def _estimate(series: Floats, trimmed: float) -> Estimate:
+    """The mean without the share that is `trimmed` at each end, and its error. What two runs differ by for good is in
+    proportion to the part, as what two ranks differ by is to the step."""
+    known = series[np.isfinite(series)].astype(np.float64)
+    if len(known) < 2:
+        return Estimate(float(known.sum()), math.inf)
+    ordered, cut = np.sort(known), int(trimmed * len(known))
+    kept = ordered[cut : len(known) - cut]
+    usual = float(kept.mean())
+    if not kept[-1] > kept[0] or not usual > 0:  # as of a phase that is never there
+        return Estimate(usual, float(kept[-1] - kept[0]))
+    inner = np.clip(known, kept[0], kept[-1]) / (1 - 2 * cut / len(known))
+    noise = Noise(blocks_of(inner[:, None] / usual), Where(len(known)), Spread())
+    return Estimate(usual, noise.deviation * usual)
 
 
 def rare_seconds(series: Floats) -> Estimate:
-    """What few steps have takes, such as a checkpoint, in seconds a step on average of all. Where it comes at even
-    distances, a window has one more or less of it; where it does not, they come as in a compound Poisson process, of
-    which the sum of the squares is the variance of the sum; where they come in clusters, as much as blocks of steps
-    differ by may be the next run's."""
+    """What few steps have takes, such as a checkpoint, in seconds a step on average of all."""
     known = series[np.isfinite(series)]
     at = np.flatnonzero(known > 0)
     if not len(at):
         return NOTHING
     there, gaps = known[at], np.diff(at)
-    if len(gaps) > 1 and gaps.max() <= EVEN_RATIO * gaps.min():
-        spread = there.std() / math.sqrt(len(at)) * len(at) / len(known)
-        error = math.hypot(spread, EDGE_ERROR * there.mean() / len(known))
-    else:
-        by_chance = math.sqrt((there**2).sum()) / len(known)
-        error = math.hypot(by_chance, np.std([block.mean() for block in _blocks(known)]))
+    uneven = float(gaps.var() / gaps.mean() ** 2) if len(gaps) > 1 else 1.0
+    number = len(at) * uneven + HALF**2  # a count of either of two neighbours varies by that at most
+    error = math.sqrt(number * float(there.mean()) ** 2 + len(at) * float(there.var())) / len(known)
     return Estimate(float(known.mean()), error)
 
 
-def _lower_quartile(values: Floats) -> float:
-    """np.quantile(values, QUANTILE) in a tenth of its time: a digest takes thousands of them."""
-    return float(np.interp(QUANTILE * (len(values) - 1), np.arange(len(values)), np.sort(values)))
-
-
-def _blocks(series: Floats) -> list[Floats]:
-    """The blocks of steps that follow one another; one of a zero where nothing is known."""
-    known = series[np.isfinite(series)].astype(np.float64)
-    if not len(known):
-        return [np.zeros(1)]
-    return np.array_split(known, max(1, min(MAX_BLOCKS, len(known) // 2)))
-
-
-def _of_blocks(series: Floats, value: Callable[[Floats], float]) -> Estimate:
-    """The trimmed mean of the `value` of each block, and its error with what the next run may differ by."""
-    values = np.array([value(block) for block in _blocks(series)])
-    count = len(values)
-    if count < 2:
-        return Estimate(float(values[0]), math.inf)
-    ordered, cut = np.sort(values), int(TRIMMED * count)
-    inner = np.clip(values, ordered[cut], ordered[count - cut - 1])
-    variance = float(inner.var(ddof=1)) / (1 - 2 * cut / count) ** 2
-    apart = inner - inner.mean()
-    lag_one = float((apart[1:] * apart[:-1]).sum()) / (float((apart**2).sum()) or 1.0)
-    correlation = min(max(lag_one, 0.0), MAX_CORRELATION)
-    of_mean = variance / count * (1 + correlation) / (1 - correlation)
-    return Estimate(float(ordered[cut : count - cut].mean()), math.sqrt(of_mean + RUN_SHARE**2 * variance))
-
-
-WARM_UP_RATIO: Final = 1.25
-"""The ratio to the run's median from which on a step at the beginning still belongs to the warm-up: compiling, filling
-caches, tuning of kernels. Our own choice."""
-
-MAX_WARM_UP_SHARE: Final = 0.25
-"""The largest share of the steps that are left out at the beginning for that: a run that is slow for longer is so."""
-
 RARE: Final = tuple(map(PHASES.index, SCRIPT_PHASES))
 """Phases that few steps have."""
-
-RARE_SHARE: Final = 0.5
-"""The share of the steps below which any phase counts as one that few have."""
-
-FEW_STEPS_SHARE: Final = 0.1
-"""The share of a usual step by which a phase has to be longer than usual for that to count as something that few steps
-have."""
 
 
 class SteadySteps(NamedTuple):
@@ -158,28 +99,18 @@ class SteadySteps(NamedTuple):
 
 
 def steady_steps(timings: JobTimings) -> SteadySteps | None:
-    """The steps that at least half of the ranks have finished, after the warm-up: the first steps that are far longer
-    than the others, one after the other. None where there are none."""
+    """The steps that at least half of the ranks have finished, after the warm-up. None where there are none."""
     finished = np.isfinite(timings.step_seconds).sum(axis=1)
     rows = np.flatnonzero((finished > 0) & (finished >= len(timings.ranks) / 2) & (timings.steps >= WARM_UP_STEPS))
     if not len(rows):
         return None
-    duration = last_axis_median(timings.step_seconds[rows])
-    most = int(MAX_WARM_UP_SHARE * len(rows))
-    is_long = duration[:most] > WARM_UP_RATIO * median(duration)
-    first = most if is_long.all() else int(np.argmin(is_long))
-    rows, duration = rows[first:], duration[first:]
-    whole = slice(int(rows[0]), int(rows[-1]) + 1)  # copies nothing, as of a job of many ranks it must not
-    chosen = whole if whole.stop - whole.start == len(rows) else rows
-    return SteadySteps(timings.steps[rows], timings.phase_seconds[chosen], timings.waited_seconds[chosen], duration)
+    chosen = as_slice(rows)
+    duration = last_axis_median(timings.step_seconds[chosen])
+    return SteadySteps(timings.steps[chosen], timings.phase_seconds[chosen], timings.waited_seconds[chosen], duration)
 
 
 MIDDLE_RANKS: Final = 512
 """The most ranks of which a median is made: more would copy gigabytes for a digit that nobody reads."""
-
-COUNTED_CALLS: Final = 0.5
-"""Collectives a step of a rank from which on an operation belongs to what the job is: barriers now and then do not."""
-
 
 ALL_PARTS: Final = tuple(name + suffix for name in PHASES for suffix in ("", IN_FEW_STEPS))
 
@@ -282,7 +213,7 @@ def _own(series: Floats, whole: float) -> Iterator[Estimate]:
     """The own time of each of ALL_PARTS, from `series` [S, P]; what few steps have of a phase is one of its own."""
     for phase, column in enumerate(series.T):
         known = column[np.isfinite(column)]
-        if phase in RARE or (len(known) and (known > 0).mean() < RARE_SHARE):
+        if phase in RARE or (len(known) and (known > 0).mean() < HALF):
             yield from (rare_seconds(column), NOTHING)
         elif phase == PHASES.index("input"):
             yield from (mean_seconds(column), NOTHING)
@@ -291,11 +222,11 @@ def _own(series: Floats, whole: float) -> Iterator[Estimate]:
 
 
 def _usual_and_rare(series: Floats, whole: float) -> tuple[Estimate, Estimate]:
-    """What `series` [S] takes in most steps, and what few have beyond that: twice the usual, and FEW_STEPS_SHARE of a
-    step of `whole` seconds more."""
+    """What `series` [S] takes in most steps, and what few have beyond that: twice the usual, and DOUBTED_COST of a step
+    of `whole` seconds more."""
     known = series[np.isfinite(series)]
-    usual = _lower_quartile(known) if len(known) else 0.0
-    beyond = np.where(known - usual > max(usual, FEW_STEPS_SHARE * whole), known - usual, 0.0)
+    usual = middle(known) if len(known) else 0.0
+    beyond = np.where(known - usual > max(usual, DOUBTED_COST * whole), known - usual, 0.0)
     return usual_seconds(known), rare_seconds(beyond)
 
 
@@ -310,10 +241,8 @@ def _places(timings: JobTimings, steps: SteadySteps) -> list[_Place]:
     kinds of work, and the places that differ the most from what others of their kind take."""
     columns, nodes = range(len(timings.ranks)), timings.nodes
     alike = [0] * len(columns) if timings.positions is None else timings.positions.tolist()
-    if len(columns) <= MAX_ROWS:
-        return [_Place(np.array([at]), nodes[at], alike[at]) for at in columns]
-    together = grouped(columns, lambda at: (nodes[at], alike[at]))
-    places = [_Place(np.array(those), node, kind) for (node, kind), those in together.items()]
+    together = grouped(columns, lambda at: (nodes[at], alike[at], at if len(columns) <= MAX_ROWS else -1))
+    places = [_Place(np.array(those), node, kind) for (node, kind, _), those in together.items()]
     if len(places) <= MAX_ROWS:
         return places
     busy = median_over_steps(over_phases(steps.phases))
@@ -344,7 +273,7 @@ def _calls(timings: JobTimings, steps: SteadySteps) -> dict[str, float]:
 
 def layout_text(groups: Iterable[tuple[str, int]], calls: Mapping[str, float]) -> tuple[str, ...]:
     """The groups of the roles in which there are collectives step after step. `groups`: role and size of each."""
-    used = {name.partition(" ")[2] for name, count in calls.items() if count >= COUNTED_CALLS}
+    used = {name.partition(" ")[2] for name, count in calls.items() if count >= HALF}
     counts = Counter(group for group in groups if group[0] in used)
     return tuple(f"{count} x {role} of {size}" for (role, size), count in sorted(counts.items())[:64])
 
@@ -363,7 +292,7 @@ def _operations(timings: JobTimings, steps: SteadySteps) -> tuple[DigestOperatio
     for (op, role, members), several in alike.items():
         rows = np.array(several)
         numbers, seconds, count = _by_step_and_channel(transfers, rows, steps.numbers)
-        is_usual = float((count > 0).mean()) >= RARE_SHARE
+        is_usual = float((count > 0).mean()) >= HALF
         estimate = usual_seconds if is_usual else rare_seconds
         seconds = np.where((count > 0) | (not is_usual), seconds, np.nan)
         slowest = int(np.argmax(np.nanmean(seconds, axis=0)))

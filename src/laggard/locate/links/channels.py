@@ -17,27 +17,22 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from laggard.kit.constants import OPS
-from laggard.locate.collectives import Collectives, Numbers, Times
+from laggard.locate.collectives import RECV, SEND, Collectives, Numbers, Times
 from laggard.locate.job_timings import JobTimings
-from laggard.locate.medians import distinct, middle
+from laggard.locate.medians import distinct, middle, numbered
+from laggard.locate.shares import MOST
 from laggard.locate.slow.steps import node_numbers
 
-SEND, RECV = OPS.index("send"), OPS.index("recv")
 PAIR_ROLE, ROUND_TRIP_ROLE = "pair", "round trip"
 
-COPY_TIME_RATIO = 3.0
-"""The ratio of a receive's time to that of the copy that its send was, from which on it waited for data that were on
-the way."""
+PAIR_RATIO = 2.0
+"""The ratio of two equal channels' times from which on the slower one is slow, and that of how long groups are blocked
+by transfers beside work: two healthy ways of one kind do not differ by as much. Nor does the copy of a message from its
+transfer, where the send ends once its data are copied. The ablation decides by it."""
 
-RECEIVER_BLOCKED_SHARE = 0.9
-"""The share of a round trip's half for which a receiver that came before the send must be blocked; it is blocked for
-the whole transfer."""
-
-RECORDED_SHARE, MANY_MEMBERS = 0.75, 16
-"""The share of a group's members that have to have recorded a collective, in groups of so many, all of which are seen:
-of a thousand ranks that lose one record in a thousand, some lack almost every collective. Who is missing seldom came
-last."""
+MANY_MEMBERS = 16
+"""The members of a group, all of which are seen, from which on MOST have to have recorded a collective: of a thousand
+ranks that lose one record in a thousand, some lack almost every collective. Who is missing seldom came last."""
 
 
 class Channel(NamedTuple):
@@ -87,12 +82,11 @@ class Ways(NamedTuple):
     categories: Sequence[Category]
 
 
-def ways_of(timings: JobTimings, steps: Numbers, *, alone: bool = False) -> Ways | None:
-    """Those of a job in each of `steps` [S], ascending; None where its collectives are not recorded. `alone`: how long
-    transfers take at least is told by those that are not behind others in a queue."""
+def ways_of(timings: JobTimings, steps: Numbers) -> Ways | None:
+    """Those of a job in each of `steps` [S], ascending; None where its collectives are not recorded."""
     if timings.collectives is None:
         return None
-    return _ways_by(timings, steps, *channels_and_transfers(timings, timings.collectives, alone=alone))
+    return _ways_by(timings, steps, *channels_and_transfers(timings, timings.collectives))
 
 
 def ways_of_messages(timings: JobTimings, steps: Numbers) -> Ways | None:
@@ -121,15 +115,10 @@ def _ways_by(timings: JobTimings, steps: Numbers, channels: Sequence[Channel], t
         and not any(timings.gpus[column] is not None for column in channel.columns)
         for channel, on in zip(channels, machines, strict=True)
     ]
-    shapes: dict[tuple[str, int, int], int] = {}
-    keys = ((each.role, len(each.columns), len(on)) for each, on in zip(channels, machines, strict=True))
-    shape = np.array([shapes.setdefault(key, len(shapes)) for key in keys], np.int64)
+    shape = numbered([(each.role, len(each.columns), len(on)) for each, on in zip(channels, machines, strict=True)])
     stages = np.zeros(len(machine), np.int64) if timings.stages is None else timings.stages
-    among: dict[tuple[int, ...], int] = {}
-    of_stages = (tuple(dict.fromkeys(stages[list(each.columns)].tolist())) for each in channels)
-    kinds = np.array(
-        [[among.setdefault(way, len(among)) for way in (each, each[::-1])] for each in of_stages], np.int64
-    ).reshape(-1, 2)
+    of_stages = [tuple(dict.fromkeys(stages[list(each.columns)].tolist())) for each in channels]
+    kinds = numbered([*of_stages, *(each[::-1] for each in of_stages)]).reshape(2, -1)
     categories = _categories(transfers, shape, machines, kinds, steps)
     return Ways(channels, [each for each in categories if not all(in_memory[number] for number in each.channels)])
 
@@ -137,7 +126,7 @@ def _ways_by(timings: JobTimings, steps: Numbers, channels: Sequence[Channel], t
 def _categories(
     transfers: Transfers, shape: Numbers, machines: Sequence[frozenset[int]], kinds: Numbers, steps: Numbers
 ) -> list[Category]:
-    """`shape` [C]: the same number for channels of one role, with as many ranks on as many machines. `kinds` [C, 2]."""
+    """`shape` [C]: the same number for channels of one role, with as many ranks on as many machines. `kinds` [2, C]."""
     known = np.flatnonzero(np.isin(transfers.step, steps))
     order, first = _grouped((shape[transfers.channel[known]], transfers.op[known], transfers.size[known]))
     found = []
@@ -150,7 +139,7 @@ def _categories(
         most, least = (_a_step(each[rows], cells, table) * usual for each in (transfers.most, transfers.least))
         numbers = tuple(those.tolist())
         on = tuple(machines[number] for number in numbers)
-        found.append(Category(numbers, on, kinds[those, 0], kinds[those, 1], most, least))
+        found.append(Category(numbers, on, kinds[0, those], kinds[1, those], most, least))
     return found
 
 
@@ -171,12 +160,10 @@ def _grouped(key: Sequence[NDArray[np.integer]]) -> tuple[Numbers, Numbers]:
     return order, np.flatnonzero(changes)
 
 
-def channels_and_transfers(
-    timings: JobTimings, collectives: Collectives, *, alone: bool = False
-) -> tuple[list[Channel], Transfers]:
-    """The channels of a job, and every transfer through them. `alone`: as of ways_of()."""
+def channels_and_transfers(timings: JobTimings, collectives: Collectives) -> tuple[list[Channel], Transfers]:
+    """The channels of a job, and every transfer through them."""
     channels: list[Channel] = []
-    found = [_of_groups(collectives, timings, channels, alone)]
+    found = [_of_groups(collectives, timings, channels)]
     messages = _messages_of(collectives, timings)
     if messages is not None:
         found.append(_copied(messages, channels) or _ended_together(messages, channels))
@@ -184,7 +171,7 @@ def channels_and_transfers(
     return channels, Transfers(*(np.concatenate([getattr(each, name) for each in found]) for name in names))
 
 
-def _of_groups(collectives: Collectives, timings: JobTimings, channels: list[Channel], alone: bool) -> Transfers:
+def _of_groups(collectives: Collectives, timings: JobTimings, channels: list[Channel]) -> Transfers:
     """The transfers of collectives that the members of the group have finished: all of them, as far as records of
     members that are seen are not lost."""
     rows = np.flatnonzero((collectives.peer < 0) & (collectives.seq >= 0) & (collectives.op >= 0))
@@ -195,8 +182,6 @@ def _of_groups(collectives: Collectives, timings: JobTimings, channels: list[Cha
     group = collectives.group[rows][first]
     members = _members(collectives, timings, rows)
     seconds, blocked = collectives.end[rows] - collectives.start[rows], _blocked_seconds(collectives, rows)
-    if alone:
-        blocked[_are_behind(collectives, rows)] = np.nan
     most, least = (np.minimum.reduceat(each, first) for each in (seconds, blocked))
     count = np.diff(np.append(first, len(rows)))
     needed = {number: _needed(columns) for number, columns in members.items()}
@@ -228,28 +213,13 @@ def _needed(members: tuple[int, ...]) -> int:
     seen, since that one may have come last."""
     if -1 in members:
         return len(members) + 1
-    return math.ceil(RECORDED_SHARE * len(members)) if len(members) >= MANY_MEMBERS else len(members)
+    return math.ceil(MOST * len(members)) if len(members) >= MANY_MEMBERS else len(members)
 
 
 def _blocked_seconds(collectives: Collectives, rows: Numbers) -> Times:
     """For how long each rank was blocked in its collective. Without a record of it, in all of it."""
     seconds, waited = collectives.end[rows] - collectives.start[rows], collectives.waited[rows]
     return np.where(np.isnan(waited), seconds, np.clip(waited, 0.0, np.fmax(seconds, 0.0)))
-
-
-def _are_behind(collectives: Collectives, rows: Numbers) -> NDArray[np.bool_]:
-    """[C], of each of `rows` [C]: whether its rank had launched a collective of another group by then that had not
-    ended. A device may carry out both in order, so that the later one waits for whatever the earlier waits for."""
-    found = np.zeros(len(rows), np.bool_)
-    order, first = _grouped((collectives.column[rows],))
-    for own in np.split(order, first[1:]):
-        own = own[np.argsort(collectives.start[rows[own]], kind="stable")]
-        group, start, end = (each[rows[own]] for each in (collectives.group, collectives.start, collectives.end))
-        launched = np.searchsorted(start, start, "right") - 1  # the last that was launched by then
-        for number in distinct(group).tolist():
-            others = np.where(group == number, -np.inf, np.where(np.isnan(end), np.inf, end))
-            found[own] |= (group == number) & (np.maximum.accumulate(others)[launched] > start)
-    return found
 
 
 # Messages between two ranks.
@@ -319,9 +289,9 @@ def _copied(messages: Messages, channels: list[Channel]) -> Transfers | None:
     """The transfers by receives alone, which show them where a send ends once its data are copied: from the send's
     begin to the end of a receive that waited. None where sends last as long as transfers."""
     copied = messages.seconds[0]
-    trips = _round_trips(messages, messages.blocked[1] > COPY_TIME_RATIO * copied)
+    trips = _round_trips(messages, messages.blocked[1] > PAIR_RATIO * copied)
     known = np.flatnonzero(np.isfinite(trips.seconds))
-    if not len(known) or middle(trips.seconds[known]) <= COPY_TIME_RATIO * middle(copied):
+    if not len(known) or middle(trips.seconds[known]) <= PAIR_RATIO * middle(copied):
         return None
     at = np.unique(trips.kind, return_index=True)[1][known]
     low, high = np.sort((messages.source[at], messages.target[at]), axis=0)
@@ -356,7 +326,7 @@ def _round_trips(messages: Messages, ended: NDArray[np.bool_]) -> Trips:
         total += _least(kind, np.where(goes & ended, way, np.inf), len(first))
         waits = np.minimum(waits, -_least(kind, np.where(goes, -messages.blocked[1], 0.0), len(first)))
     seconds = np.where(np.isfinite(total), np.maximum(total, 0.0) / 2, np.nan)
-    return Trips(kind, seconds, waits >= RECEIVER_BLOCKED_SHARE * seconds)
+    return Trips(kind, seconds, waits >= MOST * seconds)
 
 
 def _least(kind: Numbers, values: Times, count: int) -> Times:

@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laggard.kit.words import counted, ranks_text, seconds_text
-from laggard.locate.collectives import Collectives
+from laggard.locate.collectives import SEND, Collectives
 from laggard.locate.job_timings import JobTimings
-from laggard.locate.links.channels import ROUND_TRIP_ROLE, SEND, Channel, Ways, ways_of, ways_of_messages
-from laggard.locate.links.places import MISFIT_SHARE, PLACES, Explanation, explain
+from laggard.locate.links.channels import ROUND_TRIP_ROLE, Channel, Ways, ways_of, ways_of_messages
+from laggard.locate.links.places import PLACES, Explanation, explain
 from laggard.locate.links.raised import (
     BY_BLOCKED,
     BY_EQUALS,
@@ -26,13 +26,13 @@ from laggard.locate.links.raised import (
     NOTHING_RAISED,
     Change,
     Findings,
-    Question,
     Raised,
     changes,
     raised_among,
     raised_in,
 )
 from laggard.locate.medians import median, middle
+from laggard.locate.shares import MOST
 from laggard.locate.slow.host_facts import as_slow_host
 from laggard.locate.slow.replay import TOLERANCE, Replay
 from laggard.locate.slow.steps import Steps, node_numbers
@@ -83,7 +83,7 @@ def in_network(timings: JobTimings, steps: Steps, is_slow: bool, slow: Sequence[
 def _by_equals(job: _Job, is_slow: bool) -> InNetwork:
     """The places that are slow beside equal ones, by the first question that raises any channel; a note where none
     covers what is raised."""
-    questions = (_raised(job, is_slow, question) for question in (BY_EQUALS, BY_FASTEST, BY_BLOCKED))
+    questions = (raised_among(job.ways, job.steps, question) for question in (BY_EQUALS, BY_FASTEST, BY_BLOCKED))
     found = next((each for each in questions if each.raised), NOTHING_RAISED)
     links = _culprits(job, found)
     messages = ways_of_messages(job.timings, job.steps.numbers) if not (is_slow or links) else None
@@ -96,26 +96,14 @@ def _by_equals(job: _Job, is_slow: bool) -> InNetwork:
     return InNetwork(notes=(Note(SLOW_TRANSFERS, text),))
 
 
-def _raised(job: _Job, is_slow: bool, question: Question) -> Findings:
-    """What the question raises. Where ranks are slow, transfers behind others in a queue wait for them, and do not
-    count."""
-    found = raised_among(job.ways, job.steps, question)
-    if not found.raised or not is_slow:
-        return found
-    alone = ways_of(job.timings, job.steps.numbers, alone=True)
-    return raised_among(alone or job.ways, job.steps, question)
-
-
 def _culprits(job: _Job, found: Findings) -> tuple[Culprit, ...]:
     """The places of what is raised that are worth MIN_COST, the one that costs most first. All are told as one where
     none is by itself, as where several ranks share an adapter: the job waits for each."""
     places = _explained(job, found, MAX_PLACES)
     worth = [(each, _saved(job, found, each)) for each in places]
     if len(places) > 1 and not any(saved >= MIN_COST for _, saved in worth):
-        together = Explanation(
-            tuple(place for each in places for place in each.places),
-            frozenset[int]().union(*(each.explained for each in places)),
-        )
+        all_places = tuple(place for each in places for place in each.places)
+        together = Explanation(all_places, frozenset[int]().union(*(each.explained for each in places)))
         worth = [(together, _saved(job, found, together))]
     worth = sorted((each for each in worth if each[1] >= MIN_COST), key=lambda each: -each[1])
     return tuple(_culprit(job, found, each, saved) for each, saved in worth)
@@ -132,7 +120,7 @@ def _explained(job: _Job, found: Findings, most: int) -> list[Explanation]:
             break
         places.append(place)
         left = {number: each for number, each in left.items() if number not in place.explained}
-    return places if sum(each.excess for each in left.values()) <= MISFIT_SHARE * whole else []
+    return places if sum(each.excess for each in left.values()) <= (1 - MOST) * whole else []
 
 
 def _saved(job: _Job, found: Findings, place: Explanation) -> float:

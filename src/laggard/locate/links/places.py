@@ -18,11 +18,8 @@ from laggard.locate.job_timings import JobTimings
 from laggard.locate.links.channels import Channel
 from laggard.locate.links.raised import Findings
 from laggard.locate.medians import distinct
+from laggard.locate.shares import MOST
 from laggard.locate.slow.steps import node_numbers
-
-MISFIT_SHARE: Final = 0.25
-"""The share of the channels through a place that may be fast, and that of what is raised which places may leave
-unexplained. The ablation decides by it."""
 
 ROUNDING_TOLERANCE: Final = 1e-9
 """The relative difference below which sums differ by rounding alone."""
@@ -80,7 +77,7 @@ def explain(timings: JobTimings, channels: Sequence[Channel], found: Findings) -
         explained = place.channels & found.raised.keys()
         fast = len(place.channels & found.fast)
         affected = len(explained) + fast
-        if not explained or fast > MISFIT_SHARE * affected:
+        if not explained or fast > (1 - MOST) * affected:
             continue
         worth = sum(found.raised[number].excess for number in explained) * (1 - fast / affected)
         if worth > most * (1 + ROUNDING_TOLERANCE):

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laggard.kit.constants import PHASES, SCRIPT_PHASES
-from laggard.locate.job_timings import Floats
-from laggard.locate.links.channels import Category, Channel, Ways
+from laggard.locate.job_timings import WARM_UP_STEPS, Floats
+from laggard.locate.links.channels import PAIR_RATIO, Category, Channel, Ways
 from laggard.locate.medians import (
     MAD_TO_SIGMA,
     deviation,
@@ -28,34 +28,31 @@ from laggard.locate.medians import (
     others_median,
     over_phases,
 )
-from laggard.locate.slow.noise import Noise, Spread, Where, blocks_of, chance_of_share, joined_blocks, spread_of
-from laggard.locate.slow.ranks import MIN_KNOWN
+from laggard.locate.shares import FEW, HALF, MOST
+from laggard.locate.slow.noise import (
+    Noise,
+    Spread,
+    Where,
+    blocks_of,
+    chance_of_share,
+    errors_beyond,
+    joined_blocks,
+    spread_of,
+)
 from laggard.locate.slow.steps import MIN_STEPS, Steps
-from laggard.locate.slow.tested import ERRORS, MIN_COST, MOST, segment
-
-MIN_CHANNELS = 3
-"""The number of equal channels that are needed to tell the slow one by TRANSFER_RATIO. The ablation decides by it."""
+from laggard.locate.slow.tested import ERRORS, MIN_COST, MIN_PART, segment
 
 TRANSFER_RATIO = 0.15
 """The least share of their usual time by which transfers are longer: networks are less even than GPUs, and other
 traffic comes and goes. The ablation decides by it."""
-
-PAIR_RATIO = 2.0
-"""The ratio of two equal channels' times from which on the slower one is slow, and that of how long groups are blocked
-by transfers beside work: two healthy ways of one kind do not differ by as much. The ablation decides by it."""
 
 HELD_UP_RATIO = 3.0
 """The ratio to the fastest of its equals from which on a channel is slow, and that of two groups of which only is known
 how long they are blocked. Equal ways differ by as much as two, since more messages share some of them at a time. The
 ablation decides by it."""
 
-FASTEST_SHARE = 0.34
-"""The share of equal channels, the fastest, that others are compared with where most may be slow: an adapter in the
-middle of a pipeline of four stages is an end of two pairs in three. The ablation decides by it."""
-
-CHANNEL_COST_RATIO = 0.0025
-"""The least share of the step by which a single channel is longer; a step has several in a row. The ablation decides by
-it."""
+CHANNEL_COST_RATIO = MIN_COST / FEW
+"""The least share of the step by which a single channel is longer: a step has a few transfers in a row."""
 
 _NO_SPREAD: Final = Spread()
 
@@ -89,7 +86,7 @@ NOTHING_RAISED: Final = Findings({}, frozenset())
 
 class Question(NamedTuple):
     """What channels are compared with: all others that are equal, or the `fastest` of them. They are raised where they
-    take `ratio` times as long; `of_few`, where there are fewer than MIN_CHANNELS. `blocked`: what is compared is for
+    take `ratio` times as long; `of_few`, where there are fewer than FEW. `blocked`: what is compared is for
     how long groups are blocked at least."""
 
     ratio: float
@@ -168,7 +165,8 @@ def _expected(category: Category, question: Question) -> _Expected:
     most = category.least if question.blocked else category.most
     level, others = median_over_steps(most), np.arange(most.shape[1])
     if question.fastest:
-        others = np.argsort(level)[: max(1, int(len(others) * FASTEST_SHARE))]
+        # In a row of FEW stages an adapter in the middle is an end of all pairs but one: so many are the fastest.
+        others = np.argsort(level)[: max(1, len(others) // (FEW - 1))]
         usual = np.broadcast_to(last_axis_median(most[:, others])[:, None], most.shape)
     else:
         usual = others_median(most)
@@ -181,7 +179,7 @@ def _expected(category: Category, question: Question) -> _Expected:
         asked = math.inf if question.blocked else question.ratio * (PAIR_RATIO if shared else HELD_UP_RATIO)
         if not both >= asked * middle(median_over_steps(usual[:, own])):
             usual = np.where(category.kinds == number, np.maximum(usual, least), usual)
-    ratio = question.ratio if len(level) >= MIN_CHANNELS else question.of_few
+    ratio = question.ratio if len(level) >= FEW else question.of_few
     return _Expected(most, usual, ratio, others)
 
 
@@ -195,12 +193,12 @@ def _slower(category: Category, expected: _Expected, steps: Steps) -> dict[int, 
     for place in np.flatnonzero(level > CHANNEL_COST_RATIO).tolist():
         known = np.flatnonzero(np.isfinite(excess[:, place]))
         part = segment(excess[known, place], level[place])
-        if part.end - part.begin < MIN_KNOWN or part.end <= len(known) - MIN_STEPS:
+        if part.end - part.begin < MIN_PART or part.end <= len(known) - MIN_STEPS:
             continue
         begin = int(known[part.begin]) if part.begin else 0
         now, due, longer = (median(series[begin:, place]) for series in (category.least, usual, excess))
         alike = np.flatnonzero(category.kinds == category.kinds[place])
-        others = alike if len(alike) > MIN_CHANNELS else expected.others
+        others = alike if len(alike) > FEW else expected.others
         spread = spread_of(median_over_steps(excess[begin:, others[others != place]]))
         chance = _chance(excess[:, place], np.arange(len(excess)) >= begin, spread) * len(category.channels) / ERRORS
         if chance <= 1 and longer >= max(CHANNEL_COST_RATIO, (expected.ratio - 1) * due / step):
@@ -223,21 +221,10 @@ def _chance(series: Floats, active: NDArray[np.bool_], spread: Spread = _NO_SPRE
 # A slow link may be in all transfers of its kind: then no equal one tells, and only its other steps do. The steps must
 # be longer, and no rank's own time by half as much: a longer sequence, a slower GPU or a pause is no slow link.
 
-CHANGE_SIGMAS = 4.0
-"""Standard deviations by which the ranks of the steps' lengths differ before and after a change. It only finds the
-step: by how much the steps became longer has a test of its own. The ablation decides by it."""
-
 MIN_COST_AT_TIMES = 0.03
 """The least share of the time that what comes again and again costs, and what is told without a place. Processes
 without a GPU that a quota stopped for moments had three in a hundred steps, at 1 % of the time. The ablation decides by
-it."""
-
-OWN_SHARE = 0.5
-"""The largest part of the longer steps by which any rank's own time may have grown. The ablation decides by it."""
-
-HIT_RATIO = 0.02
-"""The share of the step, in time that no rank's own work explains, from which on a step is hit. The ablation decides by
-it."""
+it: at DOUBTED_COST two links that are slow at times are missed."""
 
 HIT_SIGMAS = 10.0
 """Deviations of the lower half of the steps from which on a step is hit; that half tells as long as no more than MOST
@@ -247,16 +234,6 @@ four of theirs. The ablation decides by it."""
 MIN_EPISODES = 3
 """The number of times from which on what comes and goes is a habit of the network, wherever in it. The ablation decides
 by it."""
-
-LONGER_SHARE = 0.5
-"""The part of the steps of a change in which a channel is longer, and is not in the others. What comes and goes meets
-one transfer of a step or another."""
-
-PART_ERRORS = 0.01
-"""How often chance alone may say that a channel takes part in a change, which has a test of its own. Our choice."""
-
-SCRIPT_STEPS = 2
-"""The number of steps after an evaluation or a checkpoint that are not hit: what is written goes over the network."""
 
 _SCRIPTS = [PHASES.index(name) for name in SCRIPT_PHASES]
 
@@ -282,7 +259,7 @@ def changes(steps: Steps) -> Iterator[Change]:
 def _between_two_steps(steps: Steps, own: Floats) -> Iterator[Change]:
     """From a step at which they become longer to one at which they are shorter again, or to the end; or, where none
     became longer, from the first step to one at which they are shorter. None where chance explains it, or some rank's
-    own time by OWN_SHARE."""
+    own time by half."""
     place, since = np.arange(len(steps.duration)), change_point(steps.duration) or 0
     until = since + (change_point(-steps.duration[since:]) or len(place))
     if not since and until > place[-1]:
@@ -293,7 +270,7 @@ def _between_two_steps(steps: Steps, own: Floats) -> Iterator[Change]:
     begin = max(segment(excess, level).begin, MIN_STEPS) if since else 0  # ranks alone tell it less exactly
     active, lasts = (place >= begin) & (place < until), until > place[-1]
     rise = median_over_steps(own[active]) - median_over_steps(own[~active])
-    is_own = np.nan_to_num(rise).max(initial=0.0) > OWN_SHARE * median(excess[active])
+    is_own = np.nan_to_num(rise).max(initial=0.0) > HALF * median(excess[active])
     if not is_own and _chance(excess / median(steps.duration), active) <= ERRORS:
         cost = excess[active].sum() / steps.duration[begin if lasts else 0 :].sum()
         if cost >= MIN_COST:
@@ -305,10 +282,10 @@ def _again_and_again(steps: Steps, own: Floats) -> Iterator[Change]:
     longest = np.nan_to_num(own - median_over_steps(own)).max(axis=1, initial=0.0)
     lower = np.sort(steps.duration - longest)[: max(1, len(longest) // 2)]
     excess = steps.duration - longest - median(lower)
-    floor = HIT_RATIO * middle(steps.duration)
+    floor = MIN_COST * middle(steps.duration)
     hit = excess > max(floor, HIT_SIGMAS * MAD_TO_SIGMA * deviation(lower))
     for step in np.flatnonzero(np.nan_to_num(over_phases(steps.phases[:, :, _SCRIPTS])).max(axis=1) > floor).tolist():
-        hit[step : step + 1 + SCRIPT_STEPS] = False
+        hit[step : step + 1 + WARM_UP_STEPS] = False
     episodes = int(hit[0]) + int((hit[1:] & ~hit[:-1]).sum())
     if (episodes > 1 or hit.sum() >= MIN_STEPS) and hit.mean() <= MOST:
         cost = float(excess[hit].sum() / steps.duration.sum())
@@ -319,7 +296,8 @@ def _again_and_again(steps: Steps, own: Floats) -> Iterator[Change]:
 def change_point(series: Floats) -> int | None:
     """The index about which a series [S] becomes higher; None where chance explains it. At each step that has
     MIN_STEPS before it and from it on, the two parts are compared by their ranks (Mann and Whitney's U, less its mean,
-    in its standard deviations), and the largest counts (Hawkins and Deng, Journal of Quality Technology 42, 2010)."""
+    in its standard deviations), and the largest counts (Hawkins and Deng, Journal of Quality Technology 42, 2010). It
+    only finds the step: by how much the steps became longer has a test of its own."""
     count = len(series)
     if count < 2 * MIN_STEPS:
         return None
@@ -328,7 +306,7 @@ def change_point(series: Floats) -> int | None:
     before = np.arange(1, count)
     above = before * (count + 1) / 2 - np.cumsum(rank)[:-1]
     apart = (above / np.sqrt(before * (count - before) * (count + 1) / 12))[MIN_STEPS - 1 : count - MIN_STEPS]
-    return MIN_STEPS + int(apart.argmax()) if apart.max() > CHANGE_SIGMAS else None
+    return MIN_STEPS + int(apart.argmax()) if apart.max() > errors_beyond(2 * ERRORS / count, count) else None
 
 
 def raised_in(ways: Ways, steps: Steps, change: Change) -> Findings:
@@ -351,9 +329,9 @@ def _longer_in(series: Floats, floor: float, change: Change) -> Raised | None:
     usual = median(before)
     least = max(floor, TRANSFER_RATIO * usual)
     hit, others = after > usual + least, before > usual + least
-    if not hit.any() or hit.mean() - others.mean() < LONGER_SHARE:
+    if not hit.any() or hit.mean() - others.mean() < HALF:
         return None
-    if chance_of_share(int(hit.sum()), len(hit), int(hit.sum() + others.sum()), len(hit) + len(others)) > PART_ERRORS:
+    if chance_of_share(int(hit.sum()), len(hit), int(hit.sum() + others.sum()), len(hit) + len(others)) > ERRORS:
         return None
     now = median(after[hit])
     return Raised(now, usual, (now - usual) * float(hit.mean()), (now - usual) / least, int(change.active.argmax()))

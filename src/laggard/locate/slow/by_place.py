@@ -24,22 +24,12 @@ from laggard.kit.majority import grouped
 from laggard.kit.words import joined, listed, ranks_text, seconds_text
 from laggard.locate.job_timings import Floats, JobTimings
 from laggard.locate.medians import distinct, last_axis_median, median, median_over_steps
-from laggard.locate.positions import MIN_GROUPS, TENSOR, GroupPlaces, canonical_role
+from laggard.locate.positions import TENSOR, GroupPlaces, canonical_role
+from laggard.locate.shares import HALF, MOST
 from laggard.locate.slow.steps import MIN_STEPS, Steps, node_numbers
 from laggard.locate.slow.tested import MIN_COST
 from laggard.locate.slow.uneven_work import PASSES, is_slower_at_update
 from laggard.model import MAX_NAMED_RANKS, Note
-
-ALIKE_RATIO: Final = 0.25
-"""The share of the difference between places up to which ranks of one place are equally busy."""
-
-ALIKE_SHARE: Final = 0.7
-"""The share of the ranks of all places that have to be so: others may be slow. In the ablation it decides in four cases
-whether work differs by place."""
-
-DESIGN_SHARE: Final = 0.5
-"""The share of the difference in the last quarter of the window that the passes of the first quarter have, where it is
-by design. Our choice."""
 
 MAX_NAMED_MACHINES: Final = 4
 
@@ -83,10 +73,9 @@ def _uneven_classes(timings: JobTimings, steps: Steps) -> Iterator[_Uneven]:
     """The classes of ranks in which work differs by place, each with the kind of groups that fits best."""
     for own in distinct(steps.peers.number):
         columns = np.flatnonzero(steps.peers.number == own)
-        if len(columns) >= 2 * MIN_GROUPS:
-            fitting = [each for kind in timings.group_places if (each := _uneven(timings, steps, kind, columns))]
-            if fitting:
-                yield min(fitting, key=lambda each: each.misfit)
+        fitting = [each for kind in timings.group_places if (each := _uneven(timings, steps, kind, columns))]
+        if fitting:
+            yield min(fitting, key=lambda each: each.misfit)
 
 
 def _uneven(timings: JobTimings, steps: Steps, kind: GroupPlaces, columns: NDArray[np.int64]) -> _Uneven | None:
@@ -96,7 +85,7 @@ def _uneven(timings: JobTimings, steps: Steps, kind: GroupPlaces, columns: NDArr
         return None
     busy = steps.busy[:, columns]
     level = median_over_steps(busy - last_axis_median(busy)[:, None])
-    several = [each for each in distinct(place).tolist() if np.isfinite(level[place == each]).sum() >= MIN_GROUPS]
+    several = [each for each in distinct(place).tolist() if np.isfinite(level[place == each]).sum() > 1]
     if len(several) < 2:
         return None
     usual = np.full(int(place.max()) + 1, np.nan)
@@ -107,7 +96,7 @@ def _uneven(timings: JobTimings, steps: Steps, kind: GroupPlaces, columns: NDArr
         return None
     deviation = np.abs(level - usual[place]) / difference
     deviation = deviation[np.isfinite(deviation)]
-    if (deviation <= ALIKE_RATIO).mean() < ALIKE_SHARE:
+    if (deviation <= 1 - MOST).mean() < MOST:
         return None
     heavy = np.nan_to_num(usual[place] - np.nanmin(usual)) > difference / 2
     confounded = _have_machines_to_themselves([timings.nodes[column] for column in columns], heavy)
@@ -136,7 +125,7 @@ def _blames_machine(steps: Steps, each: _Uneven) -> bool:
     before = _differences(steps, heavy, light, slice(None, quarter))
     now = _differences(steps, heavy, light, slice(-quarter, None))
     by_design = before[list(PASSES)] if steps.phased else before
-    return not by_design.sum() > DESIGN_SHARE * now.sum() or is_slower_at_update(steps, heavy, light)
+    return not by_design.sum() > HALF * now.sum() or is_slower_at_update(steps, heavy, light)
 
 
 def _is_of_equal_parts(steps: Steps, each: _Uneven) -> bool:
@@ -144,7 +133,7 @@ def _is_of_equal_parts(steps: Steps, each: _Uneven) -> bool:
     one of them alone does for the others, as loading the input, is by design."""
     differs = _differences(steps, each.columns[each.heavy], each.columns[~each.heavy], slice(None))
     is_tensor = canonical_role(each.kind.role) == TENSOR and steps.phased
-    return is_tensor and bool(differs[list(PASSES)].sum() > DESIGN_SHARE * differs.sum())
+    return is_tensor and bool(differs[list(PASSES)].sum() > HALF * differs.sum())
 
 
 def _differences(steps: Steps, heavy: NDArray[np.int64], light: NDArray[np.int64], rows: slice) -> Floats:

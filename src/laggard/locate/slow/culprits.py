@@ -15,12 +15,13 @@ from laggard.kit.majority import grouped
 from laggard.kit.words import counted, joined, phase_text, ranks_text, seconds_text, step_times_text
 from laggard.locate.job_timings import Floats, JobTimings
 from laggard.locate.medians import last_axis_median, median
+from laggard.locate.shares import ALIKE
 from laggard.locate.slow.ranks import Compared as ComparedRanks
 from laggard.locate.slow.ranks import Slow, fast_ranks, is_waited_for
 from laggard.locate.slow.replay import TOLERANCE, Replay
 from laggard.locate.slow.steps import Steps
 from laggard.locate.slow.tested import MIN_COST, confidence
-from laggard.locate.slow.uneven_work import Compared, is_by_design, more_work, uneven_work_note
+from laggard.locate.slow.uneven_work import PASSES, Compared, is_by_design, more_work, uneven_work_note
 from laggard.model import MAX_NAMED_RANKS, Culprit, Note
 
 # The gain of a job if its slow ranks were as fast as their peers. Pure.
@@ -110,31 +111,21 @@ def _by_busiest(steps: Steps, slow: tuple[Slow, ...]) -> Payoff:
 
 def _busiest(steps: Steps, slow: tuple[Slow, ...]) -> _Seconds:
     """[S]: the time of the busiest rank in each step."""
-    others = np.ones(steps.busy.shape[1], np.bool_)
-    before = np.empty((len(steps.numbers), len(slow)))
-    after = np.empty_like(before)
-    for place, each in enumerate(slow):
-        columns = np.array(each.columns)
-        others[columns] = False
-        before[:, place] = np.fmax.reduce(steps.busy[:, columns], axis=1)
-        after[:, place] = before[:, place]
-        after[each.since :, place] -= np.fmax(each.series, 0.0)[each.since :]
+    others = ~np.isin(np.arange(steps.busy.shape[1]), [column for each in slow for column in each.columns])
     rest = np.fmax.reduce(steps.busy, axis=1, where=others[None, :], initial=-np.inf)
+    own = {each: np.fmax.reduce(steps.busy[:, each.columns], axis=1) for each in slow}
+    since = {each: np.arange(len(rest)) >= each.since for each in slow}
+    less = {each: own[each] - np.where(since[each], np.fmax(each.series, 0.0), 0.0) for each in slow}
 
     def seconds(fixed: tuple[Slow, ...]) -> Floats:
-        found: Floats = np.fmax(rest, np.fmax.reduce(np.where([each in fixed for each in slow], after, before), axis=1))
+        found: Floats = np.fmax.reduce([rest, *(less[each] if each in fixed else own[each] for each in slow)])
         return found
 
     return seconds
 
 
 INPUT, BETWEEN_STEPS = PHASES.index("input"), PHASES.index("between_steps")
-PASSES = PHASES.index("forward"), PHASES.index("backward")
 SCRIPTS = frozenset(PHASES.index(name) for name in SCRIPT_PHASES)
-LEFT_SHARE = 0.05
-"""The share of a rank's time in a phase up to which its peers leave to it what is done there. Our choice: a machine
-that is slow at what all do takes some times as long, not twenty times."""
-
 MAX_COMPARED = 64
 """The most peers with which a culprit's phases are compared."""
 
@@ -287,8 +278,9 @@ def _culprit(timings: JobTimings, steps: Steps, slow: list[Slow], each: Slow, sa
 def _kind(steps: Steps, each: Slow, compared: _Comparison, placed: bool) -> str:
     """The kind of culprit, by the phase. What peers spend next to no time on they leave to one rank, by the script's
     choice: where it has a name, or the rank is `placed` where scripts do that. Where they do it, too, and faster, it is
-    the machine's. Where no phase is known, what such a rank does now and then is its script's."""
-    little = max(MIN_COST * median(steps.duration), LEFT_SHARE * compared.own)
+    the machine's: one that is slow at what all do takes some times as long, not twenty times. Where no phase is known,
+    what such a rank does now and then is its script's."""
+    little = max(MIN_COST * median(steps.duration), ALIKE * compared.own)
     alone = compared.peer_count > 0 and compared.peers < little
     chosen = compared.phase in SCRIPTS or compared.phase == BETWEEN_STEPS and placed
     unnamed = placed and not steps.phased and each.hits is not None

@@ -1,8 +1,8 @@
 """What keeps a job from being called healthy though nobody is accused: time in no phase, ranks that are missing, and
 hints of few steps. Pure.
 
-Time outside of phases accuses no single rank (NAMED_SHARE): it may be a wait that no record tells of. But where the
-others wait longer by as much, the job is not well, and the script can say what it does there.
+Where phases have names, time outside of them accuses no single rank: it may be a wait that no record tells of. But
+where the others wait longer by as much, the job is not well, and the script can say what it does there.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ import numpy as np
 from laggard.kit.words import counted, ranks_text, seconds_text
 from laggard.locate.job_timings import JobTimings
 from laggard.locate.medians import median
-from laggard.locate.slow.ranks import MIN_KNOWN, Slow, is_waited_for, slow_ranks
+from laggard.locate.slow.ranks import Slow, is_waited_for, slow_ranks
 from laggard.locate.slow.steps import Steps, steps_needed
+from laggard.locate.slow.tested import DOUBTED_COST, MIN_PART
 from laggard.model import MAX_NAMED_RANKS, Note
 
 MAX_NOTES: Final = 4
@@ -40,8 +41,9 @@ def unnamed_time_note(timings: JobTimings, each: Slow) -> Note:
     return Note("unnamed_time", text, ranks[:MAX_NAMED_RANKS], timings.nodes[each.columns[0]])
 
 
-WAITING_RATIO = 0.08
-"""The share of the step from which on ranks that all wait may wait for one that is not seen."""
+WAITING_RATIO: Final = 0.08
+"""The share of the step from which on ranks that all wait may wait for one that is not seen. At DOUBTED_COST two
+healthy jobs of which some ranks are seen are no longer called so."""
 
 
 def missing_ranks_notes(timings: JobTimings) -> list[Note]:
@@ -59,7 +61,7 @@ def culprit_may_be_missing(timings: JobTimings, steps: Steps) -> Note | None:
     it takes part in collectives and makes no steps, as one that plays for others to learn from, or the records of most
     of its steps are lost. None: none may."""
     known = np.isfinite(steps.busy).sum(axis=0)
-    stepless = timings.ranks[known < MIN_KNOWN].tolist()
+    stepless = timings.ranks[known < MIN_PART].tolist()
     unseen = len(timings.ranks) < timings.world_size
     if not (unseen or stepless) or median(steps.waited / steps.duration[:, None]) <= WAITING_RATIO:
         return None
@@ -72,11 +74,6 @@ def culprit_may_be_missing(timings: JobTimings, steps: Steps) -> Note | None:
     return Note("unseen_ranks", text, ranks=tuple(stepless)[:MAX_NAMED_RANKS])
 
 
-MIN_WAIT_DIFFERENCE = 0.05
-"""The least share of the time by which the rank that waited least has waited less than the next. Our own choice: a
-single garbage collection is as much of a step, so that it is a hint and no more."""
-
-
 def least_wait_notes(timings: JobTimings) -> tuple[Note, ...]:
     """The note on the rank that waited least in collectives, as a slow one does; nothing where nobody stands out, or
     nothing is known."""
@@ -87,7 +84,7 @@ def least_wait_notes(timings: JobTimings) -> tuple[Note, ...]:
     shares = waited[known] / seconds[known]
     order = np.argsort(shares, kind="stable")
     least, second = float(shares[order[0]]), float(shares[order[1]])
-    if second - least < MIN_WAIT_DIFFERENCE:
+    if second - least < DOUBTED_COST:
         return ()
     rank = int(timings.ranks[known[order[0]]])
     text = (

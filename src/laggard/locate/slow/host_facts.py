@@ -14,23 +14,13 @@ from msgspec import structs
 from laggard.kit.words import printable_line, seconds_text
 from laggard.locate.job_timings import JobTimings, OwnThreads
 from laggard.locate.medians import middle
+from laggard.locate.shares import ALIKE, HALF
 from laggard.model import HIDDEN, CpuNeighbour, Culprit
 from laggard.wire.ranks import CpuWait
 
 _MAX_NAMED: Final = 3
 _MAX_COMMAND_CHARACTERS: Final = 32
 _KINDS: Final = ("slow_compute", "slow_host", "slow_input")
-
-LEAST_SHARE: Final = 0.1
-"""The least share of the CPU time that a rank's threads ask for and do not get, or of the time for which threads run
-beside the training that its peers do not have, for that to be what makes it slow. Our choice."""
-
-PEER_RATIO: Final = 2.0
-"""The least ratio of the CPU time that the threads missed, for each second that they ran, to what their peers' threads
-missed: what all have makes none of them slower than the others."""
-
-COST_SHARE: Final = 0.5
-"""The least share of the culprit's cost that the CPU time must make up which its threads missed beyond their peers'."""
 
 WAKE_DELAY_SECONDS: Final = 0.002
 """The delay, beyond the peers', with which a sleeping thread wakes where busy threads are the cause: Python's lock is
@@ -57,11 +47,9 @@ class _Missed(NamedTuple):
         """The kernel counts what a quota holds back as time in the run queue, too."""
         return max(self.queued, self.throttled) + self.stolen
 
-    @property
-    def share(self) -> float:
-        """The share of the CPU time that the threads asked for and did not get; 0 to 1."""
-        wanted = self.running + self.total
-        return self.total / wanted if wanted > 0.05 else 0.0
+    def beyond(self, usual: _Missed) -> float:
+        """What the threads missed beyond what they had missed as their peers' do at the same work (`usual`)."""
+        return self.total - usual.total * self.running / usual.running if usual.running > 0 else self.total
 
 
 class _Hosts:
@@ -84,7 +72,7 @@ class _Hosts:
             return culprit
         waits = [wait for rank in culprit.ranks if (wait := self.waits[rank])]
         if waits:
-            worst = max(waits, key=lambda wait: _Missed.of(wait).share)
+            worst = max(waits, key=lambda wait: _Missed.of(wait).total)
             culprit = self.without_cpu(culprit, worst) or culprit
         elif self._timings.live and any(map(self._runs, culprit.ranks)):
             culprit = structs.replace(culprit, evidence=(*culprit.evidence, NOT_KNOWN))
@@ -94,12 +82,11 @@ class _Hosts:
         return self._timings.states[self.column[rank]].state == "running"
 
     def without_cpu(self, culprit: Culprit, wait: CpuWait) -> Culprit | None:
-        """The culprit as a slow host, where the want of a CPU is what makes its threads slower than their peers'."""
-        missed, usual = _Missed.of(wait), self._usual or _Missed(running=1.0)
-        cost = COST_SHARE * (culprit.recoverable_ratio or 0.0)
-        at_the_same_work = missed.total * usual.running >= PEER_RATIO * usual.total * missed.running
-        more_than_peers = at_the_same_work and missed.total - usual.total >= cost
-        if missed.share < LEAST_SHARE or not more_than_peers:
+        """The culprit as a slow host, where the want of a CPU is what makes its threads slower than their peers'. What
+        they missed beyond them is half of what it costs, and of what they missed, and more than ALIKE of the time."""
+        missed = _Missed.of(wait)
+        least = max(HALF * (culprit.recoverable_ratio or 0.0), HALF * missed.total, ALIKE)
+        if missed.beyond(self._usual or _Missed()) < least:
             return None
         neighbours = () if _by_others(wait) else wait.neighbours[:_MAX_NAMED]
         evidence = (_cpu_text(wait, self._usual, neighbours), *culprit.evidence)
@@ -115,7 +102,7 @@ class _Hosts:
 
     def _hold_up(self, found: OwnThreads) -> bool:
         late = found.late_seconds - self._calm.late_seconds
-        return found.busy - self._calm.busy >= LEAST_SHARE and late >= WAKE_DELAY_SECONDS
+        return found.busy - self._calm.busy > ALIKE and late >= WAKE_DELAY_SECONDS
 
 
 def with_host_facts(timings: JobTimings, culprits: Sequence[Culprit]) -> tuple[Culprit, ...]:
@@ -147,7 +134,7 @@ def as_slow_host(timings: JobTimings, rank: int, culprit: Culprit) -> Culprit | 
 
 
 def _is_throttled(wait: CpuWait) -> bool:
-    return wait.throttled_seconds > LEAST_SHARE * wait.seconds
+    return wait.throttled_seconds > ALIKE * wait.seconds
 
 
 def _by_others(wait: CpuWait) -> bool:

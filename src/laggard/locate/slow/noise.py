@@ -24,7 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laggard.locate.job_timings import Floats
-from laggard.locate.medians import deviation, median
+from laggard.locate.medians import MAD_TO_SIGMA, deviation, median
+from laggard.locate.shares import FEW
 
 RHOS: Final = {0.0: 0.30, 0.5: 0.25, 0.8: 0.20, 0.9: 0.10, 0.95: 0.06, 0.98: 0.04, 0.99: 0.03, 0.995: 0.02}
 """The shares that noise keeps from step to step, and how likely each is beforehand. Our choice: of 101 real runs nearly
@@ -41,7 +42,7 @@ LEVELS: Final = {0.001: 0.5, 0.003: 0.5, 0.01: 0.01, 0.03: 1e-4, 0.1: 1e-4}
 GPUs of one kind differ by less than half a percent at equal work; one job in some thousand gives its ranks unequal work
 that nothing tells of."""
 
-OF_GPUS: Final = 0.003
+OF_GPUS: Final = max(level for level, likely in LEVELS.items() if likely == max(LEVELS.values()))
 """The largest of LEVELS that is there without a cause. What is beyond it is asked once of a job, and not of each part
 or look: it stays."""
 
@@ -49,9 +50,8 @@ MAX_FREEDOM: Final = 32.0
 """The most degrees of freedom of one length of blocks: a model that is roughly right has to fit all lengths alike, and
 not the shortest to the last digit."""
 
-_FEW: Final = 4
-"""Below so many series, all of them are averaged; from there on their median is taken, which one slow rank does not
-move."""
+MAX_ERRORS: Final = 40
+"""The most standard errors that are asked for."""
 
 _SPREADS: Final = 3.0
 
@@ -65,14 +65,15 @@ class Blocks(NamedTuple):
 
 
 def blocks_of(series: Floats) -> list[Blocks]:
-    """The blocks of all lengths of `series` [S, R]: 1, 2, 4 ... steps, up to half of what there is."""
+    """The blocks of all lengths of `series` [S, R]: 1, 2, 4 ... steps, up to half of what there is. Of FEW series and
+    more the median is taken, which one slow rank does not move."""
     steps, count = series.shape
     found = []
     length = 1
     while (pairs := steps // (2 * length)) >= 1:
         means = series[steps - 2 * length * pairs :].reshape(pairs, 2, length, count).mean(axis=2)
         own = ((means[:, 0] - means[:, 1]) ** 2).mean(axis=0) / 2
-        several = count >= _FEW
+        several = count >= FEW
         # The median of chi-squared lies below its mean (Wilson and Hilferty, Proc. Nat. Acad. Sci. 17, 1931).
         variance = median(own) / (1 - 2 / (9 * pairs)) ** 3 if several else float(own.mean())
         freedom = 0.9 * pairs * count * (0.6 if several else 0.5)
@@ -106,7 +107,7 @@ def spread_of(levels: Floats) -> Spread:
     known = levels[np.isfinite(levels)]
     if len(known) < 2:
         return Spread()
-    usual = max(1.4826 * deviation(known) * (1 + 1.2 / len(known)), OF_GPUS)
+    usual = max(MAD_TO_SIGMA * deviation(known) * (1 + 1.2 / len(known)), OF_GPUS)
     kept = known[np.abs(known - median(known)) <= _SPREADS * usual]
     if len(kept) < 2:
         return Spread(usual * usual, 1.0)
@@ -159,6 +160,11 @@ class Noise:
         self._weight = weight / weight.sum()
         self._without_cause = levels <= OF_GPUS
         self._freedom = float(freedom.sum() + spread.freedom)
+
+    @property
+    def deviation(self) -> float:
+        """How far a healthy level strays, as a standard deviation in step times."""
+        return math.sqrt(float((self._weight * self._variance).sum()))
 
     def chances(self, level: float, before: float = 0.0) -> Chances:
         """The chances that a healthy rank reaches `level`, in step times, after the level `before`."""
@@ -219,6 +225,12 @@ def _upper_tail(ratio: NDArray[np.float64], freedom: float) -> NDArray[np.float6
     erfc = np.frompyfunc(math.erfc, 1, 1)
     found: NDArray[np.float64] = np.asarray(erfc(normal / math.sqrt(2)), np.float64) / 2
     return found
+
+
+def errors_beyond(chance: float, freedom: float) -> float:
+    """The standard errors that chance alone exceeds to either side as seldom."""
+    ratios = np.linspace(0.0, MAX_ERRORS, 1 + 100 * int(MAX_ERRORS))
+    return float(np.interp(-chance / 2, -_upper_tail(ratios, freedom), ratios))
 
 
 def chance_of_moments(moments: int, strays: int, blocks: int, share: float, lasts: float) -> float:

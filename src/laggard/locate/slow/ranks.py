@@ -17,28 +17,17 @@ from numpy.typing import NDArray
 from laggard.kit.majority import grouped
 from laggard.locate.job_timings import Floats
 from laggard.locate.medians import last_axis_median, median, median_over_steps
+from laggard.locate.shares import MOST
 from laggard.locate.slow.steps import MIN_STEPS, Steps, node_numbers
-from laggard.locate.slow.tested import Found, Judged, Part, Units, judge, segment
-
-MACHINE_SHARE: Final = 0.75
-"""The share of a machine's ranks, or of those with the same work, that have to be slow for the machine to be the
-culprit."""
+from laggard.locate.slow.tested import MIN_PART, Found, Judged, Part, Units, judge, segment
 
 STEADY_SHARE: Final = 0.6
-"""The share of the steps since a culprit became slow in which it is so from which on it is slow all the time."""
-
-CULPRIT_SHARE: Final = 0.02
-"""The share of culprits among peers up to which the peers' median is as good as that without them."""
-
-FAST_SHARE: Final = 0.25
-"""The share of the ranks that have to be faster than most for a job to have two kinds of machines. Our choice: fewer
-may have less work."""
+"""The share of the steps since a culprit became slow in which it is so from which on it is slow all the time. At HALF,
+four golden cases of what comes and goes are told as if it stayed; at MOST, a loader that is late in seven steps of ten,
+by more or less, is told as one that comes and goes."""
 
 MAX_ROUNDS: Final = 8
 """The most rounds in which the others are compared again after culprits were taken out of their peers."""
-
-MIN_KNOWN: Final = 5
-"""The least number of steps that the records of a rank are not lost of."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -77,7 +66,7 @@ def slow_ranks(steps: Steps, nodes: Sequence[str | None]) -> Compared:
                 doubted = _slow(steps, (one.unit,), False, one, steps.excess[:, one.unit])
         found += new
         culprits[[column for each in new for column in each.columns]] = True
-        disturbed = _disturbed(steps, culprits, new)
+        disturbed = _disturbed(steps, new)
         if not new or not (disturbed.any() or any(each.whole_host for each in new)):
             break
         steps = steps.without(culprits, disturbed)
@@ -88,19 +77,19 @@ def slow_ranks(steps: Steps, nodes: Sequence[str | None]) -> Compared:
 
 
 def fast_ranks(steps: Steps) -> tuple[int, ...]:
-    """The columns of ranks that are as surely faster than their peers as others are slower, where they are FAST_SHARE
-    of all: there are two kinds. Where a majority is slow, the median is its own."""
-    several = np.isfinite(steps.excess).sum(axis=0) >= MIN_KNOWN
+    """The columns of ranks that are as surely faster than their peers as others are slower, where they are a quarter of
+    all: there are two kinds. Where a majority is slow, the median is its own."""
+    several = np.isfinite(steps.excess).sum(axis=0) >= MIN_PART
     several &= steps.peers.sizes > 2
     found = judge(Units(-steps.excess, several), steps.duration, steps.live).slow
     fast = tuple(sorted(each.unit for each in found))
-    return fast if len(fast) >= FAST_SHARE * max(2, int(several.sum())) else ()
+    return fast if len(fast) >= (1 - MOST) * max(2, int(several.sum())) else ()
 
 
 def _judged_ranks(steps: Steps, culprits: NDArray[np.bool_]) -> Judged:
-    known = np.isfinite(steps.excess).sum(axis=0) >= MIN_KNOWN
+    known = np.isfinite(steps.excess).sum(axis=0) >= MIN_PART
     several = steps.peers.sizes > 2
-    units = Units(steps.excess, known & ~culprits, steps.past.error, steps.earlier_noise, several)
+    units = Units(steps.excess, known & ~culprits, steps.earlier_noise, several, steps.past.error)
     return judge(units, steps.duration, steps.live)
 
 
@@ -116,7 +105,7 @@ def _slow_machine(steps: Steps, machine: NDArray[np.int64], culprits: NDArray[np
     for each in sorted(judge(units, steps.duration, steps.live).slow, key=lambda it: -it.cost * len(columns[it.unit])):
         own = steps.excess[each.part.begin : each.part.end, columns[each.unit]]
         half = each.level * median(steps.duration) / 2
-        if (np.nansum(own, axis=0) > half * np.isfinite(own).sum(axis=0)).mean() >= MACHINE_SHARE:
+        if (np.nansum(own, axis=0) > half * np.isfinite(own).sum(axis=0)).mean() >= MOST:
             return [_slow(steps, tuple(columns[each.unit].tolist()), True, each, series[each.unit])]
     return []
 
@@ -176,7 +165,7 @@ def _by_machine(steps: Steps, found: Sequence[Slow], machine: NDArray[np.int64])
     """`found`, with one machine in place of its ranks where these are most of its ranks, and others are not."""
     sizes, told = np.bincount(machine), list(found)
     for number, group in grouped(found, lambda each: int(machine[each.columns[0]])).items():
-        if len(sizes) < 2 or len(group) < 2 or len(group) < MACHINE_SHARE * sizes[number] or group[0].whole_host:
+        if len(sizes) < 2 or len(group) < 2 or len(group) < MOST * sizes[number] or group[0].whole_host:
             continue
         first = max(group, key=lambda each: each.margin)
         columns = tuple(sorted(column for each in group for column in each.columns))
@@ -185,12 +174,8 @@ def _by_machine(steps: Steps, found: Sequence[Slow], machine: NDArray[np.int64])
     return told
 
 
-def _disturbed(steps: Steps, culprits: NDArray[np.bool_], new: Sequence[Slow]) -> NDArray[np.bool_]:
-    """[R]: the ranks whose peers' median the new culprits may have moved: those of classes of which they are a
-    noticeable share."""
+def _disturbed(steps: Steps, new: Sequence[Slow]) -> NDArray[np.bool_]:
+    """[R]: the ranks whose peers' median the new culprits may have moved."""
     number = steps.peers.number
-    moved = np.bincount(number, culprits) > CULPRIT_SHARE * np.bincount(number)
-    touched = np.zeros(len(moved), np.bool_)
-    touched[[number[column] for each in new for column in each.columns]] = True
-    found: NDArray[np.bool_] = (moved & touched)[number]
+    found: NDArray[np.bool_] = np.isin(number, [number[column] for each in new for column in each.columns])
     return found

@@ -14,13 +14,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from laggard.kit.constants import OPS
-from laggard.locate.collectives import Collectives
+from laggard.locate.collectives import RECV, SEND, Collectives
 from laggard.locate.job_timings import JobTimings
 from laggard.locate.slow.ranks import Slow
 from laggard.locate.slow.steps import Peers, Steps
-
-SEND, RECV = OPS.index("send"), OPS.index("recv")
 
 MAX_RECORDS = 40_000
 """The most records of collectives that are replayed, of the last steps: a microsecond or two each."""

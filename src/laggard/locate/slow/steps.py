@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
@@ -14,15 +15,17 @@ from laggard.kit.constants import PHASES
 from laggard.kit.words import ranks_text, step_times_text
 from laggard.locate.job_timings import WARM_UP_STEPS, Floats, JobTimings
 from laggard.locate.medians import (
-    MEDIAN_ERROR,
-    deviations,
+    MAD_TO_SIGMA,
+    as_slice,
     distinct,
     last_axis_median,
     median,
     median_over_steps,
+    numbered,
     others_median,
     over_phases,
 )
+from laggard.locate.shares import HALF, MOST
 from laggard.model import MAX_NAMED_RANKS, Note
 
 # Compares ranks that nobody does the work of, the stages of a single pipeline, with what they were themselves. Pure.
@@ -37,7 +40,7 @@ OTHER = PHASES.index("other")
 class Past(NamedTuple):
     """The first steps of the ranks whose work nobody else does. `first` [K, R, P]: their own time by phase, nan of
     others, None where there are none. `alone` [R]: the ranks that are known so. `base` [R]: their busy seconds a step,
-    and `error` [R]: by how much these may be wrong, as a median absolute deviation; nan of others."""
+    and `error` [R]: by how much these may be wrong, as a standard error; nan of others."""
 
     first: Floats | None
     alone: NDArray[np.bool_]
@@ -48,14 +51,12 @@ class Past(NamedTuple):
     def of(cls, first: Floats | None, count: int, phased: bool) -> Past:
         """`count`: R. `phased`: whether phases are named, so that the time in none of them is not judged."""
         if first is None:
-            nobody = np.full(count, np.nan)
-            return cls(None, np.zeros(count, np.bool_), nobody, nobody)
+            return cls(None, np.zeros(count, np.bool_), *np.full((2, count), np.nan))
         busy = judged(first, phased)
         known = np.isfinite(busy).sum(axis=0)
-        error = MEDIAN_ERROR * deviations(busy) / np.sqrt(np.maximum(known, 1))
-        alone = known >= MIN_STEPS
-        base = np.where(alone, median_over_steps(busy), np.nan)
-        return cls(first, alone, base, np.where(alone, error, np.nan))
+        base = np.where(known >= MIN_STEPS, median_over_steps(busy), np.nan)
+        spread = MAD_TO_SIGMA * median_over_steps(np.abs(busy - base))
+        return cls(first, known >= MIN_STEPS, base, spread * math.sqrt(math.pi / 2) / np.sqrt(np.maximum(known, 1)))
 
     def excess(self, busy: Floats) -> Floats:
         """[S, R]: by how much each rank is busier (`busy` [S, R], seconds) than in its first steps, beyond the share by
@@ -76,10 +77,6 @@ def judged(phases: Floats, phased: bool) -> Floats:
 
 BLOCK_VALUES = 1 << 21
 """The number of values that are sorted at once."""
-
-CROWDED_SHARE = 0.25
-"""The largest share of a rank's peers that its own machine may hold. Where it holds more, and more than one, a rank is
-compared with those of other machines: else a slow machine would hide its ranks behind each other."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,7 +109,9 @@ class Peers:
         result = np.full(values.shape, np.nan, dtype=values.dtype)
         for columns in self.classes:
             wanted = columns if of is None else columns[of[columns[:, 0]]]
-            for rows, some in _blocks(len(values), wanted):
+            some = as_slice(wanted[0]) if len(wanted) == 1 else wanted
+            height = max(1, BLOCK_VALUES // max(1, wanted.size))
+            for rows in (slice(top, top + height) for top in range(0, len(values), height)):
                 result[rows, some] = others_median(_known(values[rows, some], without, some))
         for members, others in self.apart:
             known = others if without is None else others[~without[others]]
@@ -129,24 +128,6 @@ def _known(values: Floats, without: NDArray[np.bool_] | None, columns: NDArray[n
     return np.where(without[columns], np.asarray(np.nan, values.dtype), values)
 
 
-def _blocks(steps: int, columns: NDArray[np.int64]) -> Iterator[tuple[slice, NDArray[np.int64] | slice]]:
-    """Parts of `steps` rows and of the classes in `columns` [K, M], each of some BLOCK_VALUES values."""
-    count, size = columns.shape
-    width = max(1, BLOCK_VALUES // max(1, steps * size))
-    height = max(1, BLOCK_VALUES // max(1, size))
-    for first in range(0, count, width):
-        some = columns[first : first + width]
-        for top in range(0, steps, height) if width == 1 else (0,):
-            yield slice(top, top + height if width == 1 else steps), _as_slice(some)
-
-
-def _as_slice(columns: NDArray[np.int64]) -> NDArray[np.int64] | slice:
-    """A slice where `columns` is one row of neighbours, as in a job of data parallelism: then nothing is copied."""
-    if len(columns) == 1 and (np.diff(columns[0]) == 1).all():
-        return slice(int(columns[0, 0]), int(columns[0, -1]) + 1)
-    return columns
-
-
 def _apart(
     number: NDArray[np.int64],
     nodes: Sequence[str | None],
@@ -154,26 +135,19 @@ def _apart(
     first: NDArray[np.int64],
     count: NDArray[np.int64],
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """The ranks in a class of each machine that crowds it, and the others."""
+    """The ranks in a class of each machine that has several and no small part of it, and the others. They are compared
+    with these: else a slow machine would hide its ranks behind each other."""
     node = node_numbers(nodes)
     width = len(nodes) + 1
     cells, size = np.unique(number * width + node, return_counts=True)
     which, where = cells // width, cells % width
     others = count[which] - size
-    crowded = (size > 1) & (size > CROWDED_SHARE * count[which]) & (others > 0)
+    crowded = (size > 1) & (size > (1 - MOST) * count[which]) & (others > 0)
     crowded &= (others > 2) | (2 * (size - 1) >= count[which] - 1)  # of two, one that is slow moves the median
     for cell, machine in zip(which[crowded], where[crowded], strict=True):
         members = order[first[cell] : first[cell] + count[cell]]
         here = node[members] == machine
         yield members[here], members[~here]
-
-
-def confined(stage: NDArray[np.int64], machine: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """[R]: whether all ranks with a rank's work (`stage` [R]) are on its machine: nobody elsewhere is its peer."""
-    _, number = np.unique(stage, return_inverse=True)
-    seen = distinct(np.stack((number, machine)), axis=1)
-    found: NDArray[np.bool_] = (np.bincount(seen[0]) == 1)[number]
-    return found
 
 
 def node_numbers(nodes: Sequence[str | None]) -> NDArray[np.int64]:
@@ -183,9 +157,7 @@ def node_numbers(nodes: Sequence[str | None]) -> NDArray[np.int64]:
 
 @lru_cache(4)  # a verdict asks for those of its job again and again
 def _node_numbers(nodes: tuple[str | None, ...]) -> NDArray[np.int64]:
-    numbers: dict[str | int, int] = {}
-    keys = (place if name is None else name for place, name in enumerate(nodes))
-    found = np.array([numbers.setdefault(key, len(numbers)) for key in keys], np.int64)
+    found = numbered([place if name is None else name for place, name in enumerate(nodes)])
     found.setflags(write=False)
     return found
 
@@ -194,13 +166,6 @@ MIN_STEPS = 8  # fewer prove nothing: one garbage collection or page fault is a 
 
 MAX_NEGATIVE: Final = 0.01
 """The share of a step by which a part of it may be below nothing: clocks are read one after the other."""
-
-NAMED_SHARE = 0.5
-"""The share of the own time in named phases from which on time outside them accuses nobody: it may be a wait that no
-record tells of, or rank 0 writing its log."""
-
-SAMPLED_STEPS: Final = 16
-"""The number of steps that tell whether phases have names."""
 
 STALL_RATIO = 20.0
 """A step so many times as long as most is a stall: one of 150 s would drown what each of a thousand others loses."""
@@ -266,7 +231,7 @@ class Steps:
         keep = (finished >= max(2, len(timings.ranks) / 2)) & (timings.steps >= _first_judged(timings))
         if keep.sum() < MIN_STEPS:
             return None
-        kept = _rows(keep)
+        kept = as_slice(np.flatnonzero(keep))
         phases = _possible(timings.phase_seconds[kept], timings.step_seconds[kept])
         phased = _are_named(phases)
         busy = judged(phases, phased)
@@ -313,61 +278,36 @@ def steps_needed(timings: JobTimings) -> int:
 
 
 def _are_named(phases: Floats) -> bool:
-    """Whether most of the own time is in a phase that has a name, in most of some steps of the window."""
-    some = phases[:: max(1, len(phases) // SAMPLED_STEPS)]
+    """Whether half of the own time is in a phase that has a name, in most of some steps of the window. What is outside
+    then accuses nobody: it may be a wait that no record tells of, or rank 0 writing its log."""
+    some = phases[:: max(1, len(phases) // MIN_STEPS)]
     own = over_phases(some)
     named = over_phases(some[:, :, :OTHER])
-    return median(last_axis_median(named / np.where(own > 0, own, np.nan))) >= NAMED_SHARE
-
-
-def _rows(keep: NDArray[np.bool_]) -> slice | NDArray[np.int64]:
-    """The rows to keep; a slice where they are contiguous, as they mostly are: then nothing is copied."""
-    rows = np.flatnonzero(keep)
-    return slice(int(rows[0]), int(rows[-1]) + 1) if rows[-1] - rows[0] == len(rows) - 1 else rows
+    return median(last_axis_median(named / np.where(own > 0, own, np.nan))) >= HALF
 
 
 # Tells which stage of a pipeline takes longest where no rank elsewhere does its work. Pure.
 #
 # More layers and a slower machine look alike in what is recorded, so that such a job is not called healthy.
 
-MIN_STAGES: Final = 3
-"""The fewest machines of stages that still have a usual length."""
-
-MIN_LONGER: Final = 1.25
-"""The least ratio of the longest stage to the others that is told of: the first has the embedding, the last the
-loss."""
-
 
 def longest_stage_notes(timings: JobTimings, steps: Steps) -> tuple[Note, ...]:
-    """A note about the longest stage; empty where stages have peers elsewhere, or are about as long as each other."""
-    stage = _stages_without_peers(timings, steps)
-    known = np.unique(stage[stage >= 0])
-    if len(known) < 2:
+    """A note about the longest stage; empty where stages have peers elsewhere, or are about as long as each other, and
+    where they are those of two machines: the longer one has the loss."""
+    machine = node_numbers(timings.nodes)
+    stages = [columns for alike in steps.peers.classes for columns in alike if np.ptp(machine[columns]) == 0]
+    alone = [columns for columns in stages if timings.alone is not None and timings.alone[columns].all()]
+    if len(alone) < 2 and len({int(machine[columns[0]]) for columns in stages}) < 3:
         return ()
-    level = median_over_steps(steps.busy)
-    busy = np.array([median(level[stage == each]) for each in known])
+    stages, level = alone if len(alone) > 1 else stages, median_over_steps(steps.busy)
+    busy = np.array([median(level[columns]) for columns in stages])
     place = int(np.nanargmax(busy))
     others = median(np.delete(busy, place))
-    if not busy[place] > MIN_LONGER * others:
+    if not busy[place] - others > (1 - MOST) * others:
         return ()
-    columns = np.flatnonzero(stage == known[place])
-    ranks = tuple(timings.ranks[columns].tolist())
+    ranks = tuple(timings.ranks[stages[place]].tolist())
     its, elsewhere = ("its", "") if len(ranks) == 1 else ("their", "elsewhere ")
     times = step_times_text(float(busy[place]), others, f"{its} stage of the pipeline", "the others")
-    text = (
-        f"{ranks_text(ranks)}: {times}; no rank {elsewhere}does the same work: it has more layers, or its machine has"
-        " always been slower"
-    )
-    return (Note("longest_stage", text, ranks=ranks[:MAX_NAMED_RANKS], node=timings.nodes[columns[0]]),)
-
-
-def _stages_without_peers(timings: JobTimings, steps: Steps) -> NDArray[np.int64]:
-    """[R]: the stage of each rank whose work nobody does on another machine; -1 of the others. Only where there are
-    MIN_STAGES machines of stages: of two, the longer one has the loss."""
-    if timings.alone is not None and timings.alone.sum() >= 2:
-        return np.where(timings.alone, np.arange(len(timings.alone)), -1)
-    stage, machine = steps.peers.number.astype(np.int64), node_numbers(timings.nodes)
-    alone = confined(stage, machine)
-    if len(np.unique(machine[alone])) < MIN_STAGES:
-        return np.full(len(stage), -1)
-    return np.where(alone, stage, -1)
+    why = f"no rank {elsewhere}does the same work: it has more layers, or its machine has always been slower"
+    text, node = f"{ranks_text(ranks)}: {times}; {why}", timings.nodes[stages[place][0]]
+    return (Note("longest_stage", text, ranks=ranks[:MAX_NAMED_RANKS], node=node),)

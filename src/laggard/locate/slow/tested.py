@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from laggard.locate.job_timings import Floats
 from laggard.locate.medians import median
+from laggard.locate.shares import FEW, MOST
 from laggard.locate.slow.noise import (
     Blocks,
     Noise,
@@ -84,14 +85,8 @@ LONGEST_MOMENT_SECONDS: Final = 4.0
 """The longest that healthy ranks were held up by other work on their machine: what lasts longer is no moment of a
 peer's."""
 
-MOST: Final = 0.75
-"""The share of the steps that are most of them."""
-
 MIN_PART: Final = 6
 """The fewest steps of a part. Noise and moments decide: long steps tell as much in few."""
-
-FEW: Final = 4
-"""The units of which one that is slow may move the median of what they all show."""
 
 MAX_CANDIDATES: Final = 64
 """The most units that are judged in each part of the window, the costliest first: where more are slow, it is not they
@@ -131,14 +126,15 @@ class Judged(NamedTuple):
 
 class Units(NamedTuple):
     """What is judged. `excess` [S, U]: seconds longer than its peers, nan where unknown. `judged` [U]: which may be
-    accused, and compared. `errors` [U]: by how many seconds a step their peers' time may be wrong. `earlier`: blocks of
-    windows before this one. `tells` [U]: whether one that is slow does not make its only peer look fast by as much."""
+    accused, and compared. `earlier`: blocks of windows before this one. `tells` [U]: whether one that is slow does not
+    make its only peer look fast by as much. `errors` [U]: the standard error of their peers' time, in seconds a step.
+    """
 
     excess: Floats
     judged: NDArray[np.bool_]
-    errors: Floats | None = None
     earlier: Sequence[tuple[int, float, float]] = ()
     tells: NDArray[np.bool_] | None = None
+    errors: Floats | None = None
 
 
 def judge(units: Units, duration: Floats, live: bool) -> Judged:
@@ -190,24 +186,24 @@ def _known(excess: Floats) -> Floats:
 
 class _Test:
     def __init__(self, units: Units, relative: Floats, others: NDArray[np.int64], step: float, live: bool) -> None:
-        self._relative, self._step, self._live, self._units, self._others = relative, step, live, units, others
+        self._relative, self._step, self._live, self._units = relative, step, live, units
         self._in_all, self._at_a_look = (LIVE_ERRORS, LIVE_ERRORS / LOOKS) if live else (ERRORS, ERRORS)
+        self._some = others[:: max(1, len(others) // MAX_COMPARED)]
         self._count = int(units.judged.sum())
         self._sums = np.concatenate((np.zeros((1, relative.shape[1])), np.cumsum(relative, axis=0)))
 
     def _prepare(self) -> None:
         """What noise and moments are told by: in most jobs nobody costs enough to ask."""
         units, relative, step = self._units, self._relative, self._step
-        self._some = self._others[:: max(1, len(self._others) // MAX_COMPARED)]
-        self._errors = None if units.errors is None else (np.nan_to_num(units.errors) / step) ** 2
         # In a recording of few seconds, blocks are shorter: else two of them would be all that it has.
         seconds = LIVE_MOMENT_SECONDS if self._live else min(MOMENT_SECONDS, len(relative) * step / PARTS)
         self._block = max(1, math.ceil(seconds / step))
         self._stray_share = STRAY_SHARE * min(1.0, seconds / MOMENT_SECONDS)
         self._first = len(relative) % self._block
         self._moments = relative[self._first :].reshape(-1, self._block, relative.shape[1]).mean(axis=1)
+        self._errors = None if units.errors is None else (np.nan_to_num(units.errors) / step) ** 2
         self._earlier = [Blocks(*each) for each in units.earlier]
-        self._blocks = self._with_earlier([blocks_of(relative[:, self._some])])
+        self._blocks = joined_blocks([blocks_of(relative[:, self._some]), self._earlier])
 
     def found(self) -> list[Found]:
         """What is accused or doubted in each part."""
@@ -228,8 +224,8 @@ class _Test:
             part = parts[place]
             # Half of what is allowed is kept for the window as a whole.
             tests = 2 * self._count * (1 if part.end - part.begin == steps else len(parts) - 1)
-            usual = np.median(self._restless(part, self._some), axis=1) if self._count > 3 else None
             blocks = self._within(part)
+            usual = np.median(self._restless(part, self._some), axis=1) if self._count > 3 else None
             units = np.flatnonzero(dear[place])
             for unit in units[np.argsort(-costs[place][units])][:MAX_CANDIDATES].tolist():
                 wider = 1.0 if usual is None else self._wider(part, unit, usual)
@@ -260,11 +256,11 @@ class _Test:
         level, length = float(levels[unit]), part.end - part.begin
         others = self._some[self._some != unit]
         spread = spread_of(levels[others]) if len(others) > 1 else Spread()
-        error = 0.0 if self._errors is None else float(self._errors[unit])
         gap = len(self._relative) // (2 * PARTS)
         past = part.begin - gap if part.begin - gap >= MIN_STEPS else 0
         before = median(self._relative[:past, unit]) if past else 0.0  # a stall in it tells nothing
         where = Where(length, past, gap if past else 0)
+        error = 0.0 if self._errors is None else float(self._errors[unit])
         of_noise = Noise(blocks, where, spread, error, wider).chances(level, before)
         by_noise = max(of_noise.now * tests / self._at_a_look, of_noise.ever * self._count / self._in_all)
         if by_noise > 1 and of_noise.ever * tests > DOUBTED_ERRORS:
@@ -287,7 +283,7 @@ class _Test:
             math.ceil(length * max(1.0, more)),
         )
 
-    def _within(self, part: Part) -> list[Blocks]:
+    def _within(self, part: Part) -> Sequence[Blocks]:
         """The blocks of the series. Of few, none across the bounds of the part, nor near them, where the change may lie
         as well: a slow one's own would be, and those of ranks that are compared with it."""
         steps = len(self._relative)
@@ -297,10 +293,7 @@ class _Test:
         inner = [place for place in (part.begin, part.end) if 0 < place < steps]
         begins, ends = [0, *(place + near for place in inner)], [*(place - near for place in inner), steps]
         pieces = (self._relative[begin:end, self._some] for begin, end in zip(begins, ends, strict=True))
-        return self._with_earlier([blocks_of(each) for each in pieces if len(each)])
-
-    def _with_earlier(self, parts: list[list[Blocks]]) -> list[Blocks]:
-        return joined_blocks([*parts, self._earlier]) if self._earlier or len(parts) > 1 else parts[0]
+        return joined_blocks([*(blocks_of(each) for each in pieces if len(each)), self._earlier])
 
     def _of_moments(self, part: Part, level: float, unit: int, others: NDArray[np.int64]) -> tuple[float, float]:
         """The chance that moments alone make the unit stray by half of its level in as many blocks, and that they last

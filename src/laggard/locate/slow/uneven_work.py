@@ -4,12 +4,10 @@
   they explain its time. Where the hooks do not see them, nothing tells.
 - By the update: more tokens make a rank's passes longer, and a slower machine does, too. But the update of its
   parameters is as large as the others', whatever the tokens: who takes longer for that as well is slower.
-- By what hosts do: loading and what is between the steps is alike for all machines, whatever their ranks compute.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
@@ -19,23 +17,19 @@ from numpy.typing import NDArray
 from laggard.kit.constants import PHASES, SCRIPT_PHASES
 from laggard.kit.words import ranks_text, times_text
 from laggard.locate.job_timings import Floats, JobTimings
-from laggard.locate.medians import last_axis_median, median, median_over_steps, over_phases
+from laggard.locate.medians import last_axis_median, median, median_over_steps
+from laggard.locate.shares import ALIKE, FEW
 from laggard.locate.slow.ranks import Slow, is_waited_for, slow_ranks
-from laggard.locate.slow.steps import Past, Steps, confined, node_numbers
-from laggard.locate.slow.tested import FEW, MIN_COST
+from laggard.locate.slow.steps import Steps
+from laggard.locate.slow.tested import MIN_COST
 from laggard.model import MAX_NAMED_RANKS, Culprit, Note
 
 TIME_EXPONENT: Final = 1.5
 """The largest power of the work with which time grows: attention's with the square of a sequence's length, all else in
 proportion. Our choice."""
 
-SLOWER_RATIO: Final = 1.05
-"""The ratio of its time to others' from which on a machine is slower at what is the same work for all. Our choice: the
-first and the last ranks have other layers, and so parameters."""
-
 PASSES: Final = PHASES.index("forward"), PHASES.index("backward")
 UPDATE: Final = PHASES.index("optimizer")
-HOSTS: Final = PHASES.index("input"), PHASES.index("between_steps")
 
 
 class Compared(NamedTuple):
@@ -79,7 +73,7 @@ def is_slower_at_update(steps: Steps, own: NDArray[Any], others: NDArray[Any], r
     the step tells nothing."""
     update = median_over_steps(steps.phases[rows, :, UPDATE])
     usual = median(update[others])
-    return usual >= MIN_COST * median(steps.duration) and median(update[own]) > SLOWER_RATIO * usual
+    return usual >= MIN_COST * median(steps.duration) and median(update[own]) > (1 + ALIKE) * usual
 
 
 def slow_at_their_own_experts(timings: JobTimings, steps: Steps) -> tuple[Steps, list[Slow]]:
@@ -102,27 +96,7 @@ def _is_slower(steps: Steps, each: Slow) -> bool:
     others = ~own & np.isin(steps.peers.number, steps.peers.number[list(each.columns)])
     rows = slice(each.since, each.until)
     passes = median_over_steps(steps.phases[rows][:, :, PASSES].sum(axis=2))
-    return median(passes[own]) > SLOWER_RATIO * median(passes[others]) and is_slower_at_update(steps, own, others, rows)
-
-
-def slow_at_what_hosts_do(timings: JobTimings, steps: Steps) -> tuple[Steps, list[Slow]]:
-    """The machines that have all ranks of several kinds of work to themselves, and are slower in all of them at what
-    hosts do whatever the work, loading input and what is between the steps; and the steps in which that alone is
-    judged. One kind of work may have more of it by design, as the first stage; several on one machine do not."""
-    machine = node_numbers(timings.nodes)
-    own = confined(steps.peers.number, machine)
-    if not steps.phased or not own.any():
-        return steps, []
-    phases = np.zeros_like(steps.phases)
-    phases[:, :, HOSTS] = steps.phases[:, :, HOSTS]
-    alone = dataclasses.replace(steps, phases=phases, busy=over_phases(phases), past=Past.of(None, len(machine), True))
-    beside = alone.regrouped(np.zeros(len(machine), np.int64), timings.nodes)
-    found = [
-        each
-        for each in slow_ranks(beside, timings.nodes).slow
-        if each.whole_host and own[list(each.columns)].all() and np.ptp(steps.peers.number[list(each.columns)]) > 0
-    ]
-    return (beside, found) if found else (steps, [])
+    return median(passes[own]) > (1 + ALIKE) * median(passes[others]) and is_slower_at_update(steps, own, others, rows)
 
 
 def is_by_design(culprit: Culprit) -> bool:
