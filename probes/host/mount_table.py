@@ -35,6 +35,8 @@ class Mount(NamedTuple):
     """The server and its export, as /proc/self/mounts names them."""
     of_user: bool = False
     """True where a user other than root has mounted it, as FUSE lets everybody do."""
+    shut_down: bool = False
+    """True where the file system failed, and answers every write with an error (fs/ext4/super.c, _ext4_show_options)."""
 
     @property
     def servers(self) -> tuple[str, ...]:
@@ -78,6 +80,23 @@ def read_kubelet_volumes(host: Host) -> frozenset[str]:
     return frozenset(_unescape(words[4]) for words in fields if len(words) > 4 and _EMPTY_DIR in words[3])
 
 
+def read_writable_superblocks(host: Host) -> frozenset[str]:
+    """Returns the mount points whose file system is writable by its superblock, however this mount of it is: a service's
+    namespace has all mounts read-only (ProtectSystem=)."""
+    data = if_present(host.read_bytes, _MOUNTINFO) or b""
+    lines = data.decode(errors="surrogateescape").splitlines()
+    fields = ((line.split(" "), line.rpartition(" ")[2].split(",")) for line in lines)
+    return frozenset(_unescape(words[4]) for words, options in fields if len(words) > 4 and "rw" in options)
+
+
+def read_wanted_writable(host: Host) -> frozenset[str]:
+    """Returns the mount points that /etc/fstab mounts at boot, and writable."""
+    data = if_present(host.read_bytes, "/etc/fstab") or b""
+    rows = (line.split() for line in data.decode(errors="surrogateescape").splitlines())
+    wanted = (row for row in rows if len(row) > 3 and not row[0].startswith("#"))
+    return frozenset(_unescape(row[1]) for row in wanted if not {"ro", "noauto"}.intersection(row[3].split(",")))
+
+
 def printable_path(text: str) -> str:
     """Returns a mount's path or source with bytes that are not UTF-8 escaped, so that it can be encoded."""
     return text.encode(errors="surrogateescape").decode(errors="backslashreplace")
@@ -89,7 +108,8 @@ def _parse(line: str) -> Mount:
         raise Unknown(f"{_MOUNTS} holds a line that is no mount")
     options = words[3].split(",")
     of_user = any(option.startswith("user_id=") and option != "user_id=0" for option in options)
-    return Mount(_unescape(words[1]), words[2], "rw" in options, _unescape(words[0]), of_user)
+    shut_down = "shutdown" in options or "emergency_ro" in options
+    return Mount(_unescape(words[1]), words[2], "rw" in options, _unescape(words[0]), of_user, shut_down)
 
 
 def _unescape(text: str) -> str:

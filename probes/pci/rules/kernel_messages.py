@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from laggard.kit.words import lazy_pattern
 from laggard.model import Finding, Severity
-from laggard.probes.host.kernel_log import KernelMessage, begins_with_users_text, last_at, parse_messages
+from laggard.probes.host.kernel_log import KernelMessage, begins_with_users_text, last_at, messages_of
 from laggard.probes.probe import finding
 
 _ADDRESS = r"((?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])"
@@ -98,7 +98,7 @@ def find_device_errors(log: str, since_seconds: float = 0.0, booted_at: float | 
     """Returns for each device and code the most severe finding. Messages older than `since_seconds` after boot do not
     count; messages without a time do. Messages of a NIC from before its driver restarted it are dropped. `booted_at`:
     Unix time, for the time of a finding's last message; None: not known."""
-    return device_errors_of(parse_messages(log), since_seconds, booted_at)
+    return device_errors_of(messages_of(log), since_seconds, booted_at)
 
 
 def device_errors_of(

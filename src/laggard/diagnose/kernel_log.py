@@ -20,7 +20,7 @@ import msgspec
 from laggard.diagnose import kernel_findings
 from laggard.diagnose.file_format import FileContent, FileFormat, FileJudgement, KnownHardware
 from laggard.diagnose.kernel.accelerator_rules import GSP_XIDS, SOME_GSP
-from laggard.diagnose.kernel.judge import RuleJudge
+from laggard.diagnose.kernel.judge import LogJudge
 from laggard.diagnose.kernel.lines import FILE_SYSTEM_CLIENTS, KERNEL, LogLine, is_bare, read_line, read_records
 from laggard.model import Finding, Severity
 from laggard.probes.gpu.model.driver_log import xids_of
@@ -236,7 +236,7 @@ class _Host:
     """The findings of the log of one host."""
 
     def __init__(self) -> None:
-        self.rules = RuleJudge()
+        self.rules = LogJudge()
         self.storms = CorrectedStorms()
         self.messages: list[KernelMessage] = []
         self.not_understood = NotUnderstood()
