@@ -7,11 +7,12 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, lru_cache
 from typing import Final, NamedTuple
 
-from laggard.kernel_rules.rule import LIVE_BEGINNINGS
+from laggard.kernel_rules.judge import RuleJudge
+from laggard.kernel_rules.rule import LIVE_BEGINNINGS, Rule
 from laggard.kit.words import lazy_pattern
 
 KMSG_PATH: Final = "/laggard/kmsg"
@@ -152,6 +153,15 @@ def messages_of(log: str) -> tuple[KernelMessage, ...]:
     return tuple(parse_messages(log))
 
 
+def judge_log(log: str, rules: Sequence[Rule], beginnings: tuple[str, ...] = ("",)) -> RuleJudge:
+    """Returns what the rules find in the records that begin so, and with no text of a user's."""
+    judge = RuleJudge(rules)
+    for message in messages_of(log):
+        if message.text.startswith(beginnings) and not begins_with_users_text(message.text):
+            judge.take(message.text, message.seconds)
+    return judge
+
+
 class _Line(NamedTuple):
     """`head`: what all lines of one record share; empty where a line is a record. `begins`: whether the kernel wrote
     it, and it is no piece of another."""
@@ -212,7 +222,7 @@ IN_THE_MIDDLE: Final = (
     r"audit: ",
     r"simple: ",
     r"cgroup: ",
-    r"INFO: task ",
+    r"INFO: task (?!.{1,60} blocked .* seconds\.$)",
     r"CPU: \d+ ",
     r"warning: process `",
 )

@@ -36,7 +36,7 @@ class Mount(NamedTuple):
     of_user: bool = False
     """True where a user other than root has mounted it, as FUSE lets everybody do."""
     shut_down: bool = False
-    """True where the file system failed, and answers every write with an error (fs/ext4/super.c, _ext4_show_options)."""
+    """True where the file system failed, and refuses all writing (fs/ext4/super.c, _ext4_show_options)."""
 
     @property
     def servers(self) -> tuple[str, ...]:
@@ -74,19 +74,21 @@ def in_container(mounts: Iterable[Mount]) -> bool:
 
 def read_kubelet_volumes(host: Host) -> frozenset[str]:
     """Returns the mount points that are folders of the kubelet's disk, made for this pod: its emptyDir volumes."""
-    data = if_present(host.read_bytes, _MOUNTINFO) or b""  # a recording may lack it
-    lines = data.decode(errors="surrogateescape").splitlines()
-    fields = (line.split(" ") for line in lines)  # proc_pid_mountinfo(5): the fourth is the root, the fifth the point
-    return frozenset(_unescape(words[4]) for words in fields if len(words) > 4 and _EMPTY_DIR in words[3])
+    return frozenset(_unescape(words[4]) for words in _mountinfo(host) if _EMPTY_DIR in words[3])
 
 
 def read_writable_superblocks(host: Host) -> frozenset[str]:
-    """Returns the mount points whose file system is writable by its superblock, however this mount of it is: a service's
-    namespace has all mounts read-only (ProtectSystem=)."""
+    """Returns the mount points whose file system is writable by its superblock, however this mount of it is: in a
+    service's namespace all mounts are read-only (ProtectSystem=)."""
+    return frozenset(_unescape(words[4]) for words in _mountinfo(host) if "rw" in words[-1].split(","))
+
+
+def _mountinfo(host: Host) -> list[list[str]]:
+    """The lines of proc_pid_mountinfo(5): the fourth word is the root, the fifth the point, the last the superblock's
+    options. None where a recording lacks the file."""
     data = if_present(host.read_bytes, _MOUNTINFO) or b""
     lines = data.decode(errors="surrogateescape").splitlines()
-    fields = ((line.split(" "), line.rpartition(" ")[2].split(",")) for line in lines)
-    return frozenset(_unescape(words[4]) for words, options in fields if len(words) > 4 and "rw" in options)
+    return [words for line in lines if len(words := line.split(" ")) > 4]
 
 
 def read_wanted_writable(host: Host) -> frozenset[str]:

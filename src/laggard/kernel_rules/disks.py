@@ -18,19 +18,19 @@ _GREP_XFS: Final = ("dmesg -T | grep -i xfs",)
 _XFS_MOUNTED: Final = r"XFS \((?P<device>[\w!-]+)\): (?:Mounting V\d|Ending clean mount)"
 """A shutdown lasts until the file system is unmounted (fs/xfs/xfs_fsops.c, xfs_do_force_shutdown)."""
 _EXT4: Final = ("dmesg -T | grep -iE 'ext4|xfs|I/O error'", "grep -w ro /proc/self/mounts")
-_EXT4_MOUNTED: Final = (
-    r"EXT4-fs \((?P<device>[\w!-]+)\): (?:re-mounted(?! \S+ ro\b)|mounted filesystem(?! \S+ ro\b))"
-)
+_EXT4_MOUNTED: Final = r"EXT4-fs \((?P<device>[\w!-]+)\): (?:re-mounted(?! \S+ ro\b)|mounted filesystem(?! \S+ ro\b))"
 _CHECK: Final = "Look at the disk below it first; then unmount the file system and check it (`fsck`, `xfs_repair`)."
 _NO_DISCARD: Final = r"(?!.{0,60}\bop 0x[39]:)"
 """What discards and writes of zeroes ask for, a sound disk may refuse."""
 
-CONTROLLER: Final = Rule("nvme", r"nvme (?P<device>nvme\d+): (?:Removing after probe failure|Disabling device after reset failure"
+CONTROLLER: Final = Rule(
+    "nvme", r"nvme (?P<device>nvme\d+): (?:Removing after probe failure|Disabling device after reset failure"
          r"|Device not ready; aborting (?:reset|initiali[sz]ation)|failed to (?:reset|restart) controller"
          r"|Identify Controller failed|Unable to change power state)", "DISK_FAILED", CRITICAL, "{device}",
          "is dead: its controller does not come back after a reset", _DISK, _NVME, _NVME_BACK, WARNING,
          witness="controller")  # fmt: skip
-ARRAY: Final = Rule("md/raid", r"md/(?P<level>raid\d+):(?P<device>md\w+): Disk failure on (?P<disk>\w+)", "DISK_FAILED", WARNING,
+ARRAY: Final = Rule(
+    "md/raid", r"md/(?P<level>raid\d+):(?P<device>md\w+): Disk failure on (?P<disk>\w+)", "DISK_FAILED", WARNING,
          "the array {device}", "lost its disk {disk} and runs degraded ({level})",
          "Replace the disk and add the new one.", ("cat /proc/mdstat", "mdadm --detail /dev/{device}"),
          r"md: (?P<device>md\w+): recovery done")  # fmt: skip

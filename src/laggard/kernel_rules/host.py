@@ -39,11 +39,12 @@ HOST_RULES: Final[tuple[Rule, ...]] = (
     Rule("rcu_", r"rcu: INFO: rcu_\w+ (?:self-)?detected stalls?", "KERNEL_FAULT", CRITICAL, "the kernel",
          "waits for a CPU that hangs: RCU stall", _LOCKED, ("dmesg -T | grep -A30 'detected stall'",), witness="CPU"),
     Rule("blocked for more than",
-         r"INFO: task (?P<device>.{1,40}):(?P<pid>\d+) (?:<[^>]*> )?blocked (?:on .{1,60} )?for more than (?P<time>\d+) "
-         r"seconds", "KERNEL_FAULT", WARNING, "the process {device}",
+         r"INFO: task (?P<device>.{1,40}):(?P<pid>\d+) (?:<[^>]*> )?blocked (?:on .{1,60} )?for more than "
+         r"(?P<time>\d+) seconds", "KERNEL_FAULT", WARNING, "the process {device}",
          "hung in the kernel for more than {time} s (state D)",
          "Look at the trace below it in the log: most often a file system or a driver does not answer.",
-         ("dmesg -T | grep -A20 'blocked for more'", "ps -eo pid,stat,wchan:30,comm | awk '$2 ~ /D/'"), witness="process"),
+         ("dmesg -T | grep -A20 'blocked for more'", "ps -eo pid,stat,wchan:30,comm | awk '$2 ~ /D/'"),
+         witness="process"),
     Rule("unstable",
          r"clocksource: .{0,160}?Marking clocksource '?(?P<device>\w+)'? as unstable|tsc: Marking (?P<other>TSC) "
          r"unstable due to (?!running on)", "CLOCK_SOURCE_SLOW", WARNING, "the clocksource {device}{other}",

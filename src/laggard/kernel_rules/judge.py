@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from laggard.kernel_rules.rule import STARTS, Rule, compiled
@@ -59,6 +59,12 @@ class RuleJudge:
                     self.hit(number, groups, text, seconds)
                 return True
         return known
+
+    def open(self) -> Iterator[tuple[Rule, Hit]]:
+        """Yields what nothing closed, in the order of the rules."""
+        for (number, _), hit in sorted(self.hits.items(), key=lambda each: each[0]):
+            if not hit.closed and hit.times >= self.rules[number].least:
+                yield self.rules[number], hit
 
     def counts(self, rule: Rule, groups: Mapping[str, str], seconds: float | None) -> bool:
         """Whether a record that the rule takes is held."""

@@ -47,6 +47,9 @@ class Rule(NamedTuple):
     """The kind of what /proc or /sys shows while the fault lasts, by which a probe judges the live log; empty: no probe
     does. See laggard.probes.system.kernel_faults."""
 
+    def commands_for(self, device: str) -> tuple[str, ...]:
+        return tuple(command.replace("{device}", device) for command in self.commands)
+
 
 LIVE_BEGINNINGS: Final = (
     *("nvme nvme", "I/O error, dev ", "blk_update_request: ", "print_req_error: ", "critical ", "sd ", "EXT4-fs "),

@@ -1,5 +1,5 @@
 """The rules for the clients of network file systems, and for NICs, PCIe and the IOMMU, beside those of
-probes/pci/rules/kernel_messages.py.
+laggard.kernel_rules.devices.
 
 Sources for file systems: Linux, fs/ceph, fs/nfs, fs/smb/client; Lustre, lustre/ptlrpc/import.c; logs of IBM Storage
 Scale (mmfs.log), of BeeGFS' client and of WekaFS.

@@ -1,5 +1,5 @@
-"""Records of a log that was pasted, judged by all tables of rules: what was found and not closed, as findings. Pure, and
-bounded."""
+"""Records of a log that was pasted, judged by all tables of rules: what was found and not closed, as findings. Pure,
+and bounded."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Final
 from laggard.diagnose.kernel.accelerator_rules import AMD_RULES, GAUDI_RULES, INTEL_RULES, NVIDIA_RULES
 from laggard.diagnose.kernel.device_rules import NETWORK_FILE_SYSTEM_RULES, NIC_RULES, PCI_RULES
 from laggard.diagnose.kernel.lines import LogLine
+from laggard.kernel_rules.devices import NIC_FIRMWARE_RULES, PCIE_RULES
 from laggard.kernel_rules.disks import DISK_RULES
 from laggard.kernel_rules.host import HOST_RULES
 from laggard.kernel_rules.judge import Hit, Key, RuleJudge
@@ -67,7 +68,8 @@ def pci_address(device: str) -> str:
 
 
 RULES: Final = (
-    *NVIDIA_RULES, *AMD_RULES, *GAUDI_RULES, *INTEL_RULES, *HOST_RULES, *PCI_RULES, *NIC_RULES, *DISK_RULES,
+    *NVIDIA_RULES, *AMD_RULES, *GAUDI_RULES, *INTEL_RULES, *HOST_RULES, *PCI_RULES, *PCIE_RULES,
+    *NIC_FIRMWARE_RULES, *NIC_RULES, *DISK_RULES,
     *NETWORK_FILE_SYSTEM_RULES,
 )  # fmt: skip
 """All rules; of several that take one record the first counts."""
@@ -147,7 +149,7 @@ class LogJudge(RuleJudge):
             summary + times,
             evidence={"count": hit.times, "last": hit.last[:300], **_traced(hit)},
             fix=rule.fix,
-            commands=tuple(command.replace("{device}", groups["device"]) for command in rule.commands),
+            commands=rule.commands_for(groups["device"]),
             severity=severity,
         )
 
