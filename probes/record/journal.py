@@ -117,8 +117,11 @@ TREES: Final = (
     "/sys/kernel/iommu_groups/*/type",
     "/proc/driver/nvidia/params version",
     "/proc/driver/nvidia/gpus/*/information",
-    "/proc/cmdline meminfo mounts modules swaps uptime version",
-    "/proc/sys/kernel/hostname osrelease numa_balancing",
+    "/sys/class/nvme/*/state",
+    "/sys/devices/system/edac/mc/mc*/ce_count ue_count",
+    "/proc/cmdline mdstat meminfo mounts modules swaps uptime version",
+    "/proc/self/mountinfo",
+    "/proc/sys/kernel/hostname osrelease numa_balancing tainted",
     "/proc/sys/kernel/random/boot_id",
 )
 """Each part of a path is one name, or several with spaces between them."""

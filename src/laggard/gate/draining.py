@@ -23,6 +23,13 @@ DRAINING_CODES: Final[Mapping[str, DrainingCode]] = {
         "virtual machines needs it.",
         "On at all switches is a setting: a warning. Critical is a switch that differs from the others.",
     ),
+    "DISK_FAILED": DrainingCode(
+        "kernel_faults",
+        "A file system that was repaired and mounted again, an array that is being rebuilt, a controller whose reset "
+        "worked, a stick with errors, images and snaps that are read-only by design, a service's view of the mounts.",
+        "The superblock, /etc/fstab, /proc/mdstat, the controller's state and what is mounted now. A line of the log "
+        "from before a repair says nothing, and one that nothing confirms is a warning.",
+    ),
     "DISK_FULL": DrainingCode(
         "disks",
         "auditd fills its disk by design, cachefilesd what there is; a stick, the recovery partition, a service's "
@@ -110,6 +117,18 @@ DRAINING_CODES: Final[Mapping[str, DrainingCode]] = {
         "drivers before 570 do not say what they want.",
         "A line alone is a warning. Critical needs a witness: the driver's request, a GPU that does not answer, links "
         "down, memory that failed, or the same error over hours, by other processes, on one GPU alone.",
+    ),
+    "KERNEL_FAULT": DrainingCode(
+        "kernel_faults",
+        "A processor that hung for half a minute days ago, a process that waited for its disk and runs again, a crash "
+        "of a program.",
+        "A lockup counts while it goes on, and a process while it is in state D and did not run since. A kernel that "
+        "crashed in a process is marked until the boot (taint D).",
+    ),
+    "MACHINE_CHECK": DrainingCode(
+        "kernel_faults",
+        "Errors that were corrected, a processor that was hot, machine checks that are told at boot, of before it.",
+        "EDAC's count of uncorrected errors, or memory out of use (HardwareCorrupted) with a line that says why.",
     ),
     "MEMLOCK_LIMIT": DrainingCode(
         "limits",
