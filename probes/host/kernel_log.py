@@ -155,9 +155,9 @@ def messages_of(log: str) -> tuple[KernelMessage, ...]:
 
 def judge_log(log: str, rules: Sequence[Rule], beginnings: tuple[str, ...] = ("",)) -> RuleJudge:
     """Returns what the rules find in the records that begin so, and with no text of a user's."""
-    judge = RuleJudge(rules)
+    judge = RuleJudge(rules, begins_with_users_text)
     for message in messages_of(log):
-        if message.text.startswith(beginnings) and not begins_with_users_text(message.text):
+        if message.text.startswith(beginnings):
             judge.take(message.text, message.seconds)
     return judge
 

@@ -60,8 +60,8 @@ class Storage:
                 return mount
         if volumes or not device.startswith("dm-"):
             return None
-        mapped = (mount for mount in self._mounts if mount.source.startswith("/dev/mapper/"))
-        return next(filter(self.is_read_only, mapped), None)  # a recording has no names of volumes
+        mapped = [mount for mount in self._mounts if mount.source.startswith("/dev/mapper/")]  # names are not recorded
+        return next(filter(self.is_read_only, mapped), mapped[0] if len(mapped) == 1 else None)
 
     def _volumes(self, device: str) -> list[str]:
         """The paths of the volumes of device mapper on a block device, or of the one that it is."""

@@ -25,10 +25,8 @@ DRAINING_CODES: Final[Mapping[str, DrainingCode]] = {
     ),
     "DISK_FAILED": DrainingCode(
         "kernel_faults",
-        "A file system that was repaired and mounted again, an array that is being rebuilt, a controller whose reset "
-        "worked, a stick with errors, images and snaps that are read-only by design, a service's view of the mounts.",
-        "The superblock, /etc/fstab, /proc/mdstat, the controller's state and what is mounted now. A line of the log "
-        "from before a repair says nothing, and one that nothing confirms is a warning.",
+        "A file system that was mounted again, an array that is rebuilt, a reset that worked, a stick with errors.",
+        "/proc/mdstat, the controller's state, the superblock against /etc/fstab; lines that no repair followed.",
     ),
     "DISK_FULL": DrainingCode(
         "disks",
@@ -120,10 +118,8 @@ DRAINING_CODES: Final[Mapping[str, DrainingCode]] = {
     ),
     "KERNEL_FAULT": DrainingCode(
         "kernel_faults",
-        "A processor that hung for half a minute days ago, a process that waited for its disk and runs again, a crash "
-        "of a program.",
-        "A lockup counts while it goes on, and a process while it is in state D and did not run since. A kernel that "
-        "crashed in a process is marked until the boot (taint D).",
+        "A lockup of long ago, a process that waited for its disk and runs again, the crash of a program.",
+        "A lockup goes on, a process is in state D and did not run since, a kernel that crashed is marked (taint D).",
     ),
     "MACHINE_CHECK": DrainingCode(
         "kernel_faults",

@@ -74,8 +74,8 @@ DISK_RULES: Final[tuple[Rule, ...]] = (
          CRITICAL, "the file system on {device}", "gave up its journal: nothing can be written to it", _CHECK,
          (), _EXT4_MOUNTED, WARNING, witness="file system"),
     Rule("hut", r"XFS \((?P<device>[\w!-]+)\): (?P<why>.{0,160}?(?:[Ss]hutting down|has been shut down"
-         r"|xfs_do_force_shutdown).{0,60})", "DISK_FAILED", CRITICAL, "the XFS on {device}", "has failed: {why}", _CHECK,
-         _GREP_XFS, _XFS_MOUNTED, WARNING, witness="shutdown"),
+         r"|xfs_do_force_shutdown).{0,60})", "DISK_FAILED", CRITICAL, "the XFS on {device}", "has failed: {why}",
+         _CHECK, _GREP_XFS, _XFS_MOUNTED, WARNING, witness="shutdown"),
     Rule("XFS", r"XFS \((?P<device>[\w!-]+)\): (?P<why>.{0,160}?(?:[Cc]orruption|Internal error|log I/O error"
          r"|metadata I/O error).{0,60})", "DISK_FAILED", CRITICAL, "the XFS on {device}", "has failed: {why}", _CHECK,
          _GREP_XFS, _XFS_MOUNTED, WARNING, witness="file system"),

@@ -55,7 +55,7 @@ HOST_RULES: Final[tuple[Rule, ...]] = (
 )  # fmt: skip
 
 UNCORRECTED: Final = Rule(
-    "", r"\bEDAC \S+: \d+ UE |Machine Check Exception|Hardware Error\].*[Uu]ncorrected"
+    "or", r"\bEDAC \S+: \d+ UE |Machine Check Exception|Hardware Error\].*[Uu]ncorrected"
     r"|Memory failure: \S+ .*(?:Killing|Sending SIGBUS|recovery)|[Ff]atal machine check", "MACHINE_CHECK", CRITICAL,
     "the host", "reports hardware errors that could not be corrected",
     "Have the memory module or processor replaced; take the node out of service until then.",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from laggard.kernel_rules.rule import STARTS, Rule, compiled
@@ -40,10 +41,11 @@ class Hit(NamedTuple):
 
 class RuleJudge:
     """Takes records in order and holds what the rules found in them. Of several rules that take one record the first
-    counts."""
+    counts. `is_foreign` tells records that may be of somebody else than the kernel: these say nothing."""
 
-    def __init__(self, rules: Sequence[Rule]) -> None:
+    def __init__(self, rules: Sequence[Rule], is_foreign: Callable[[str], bool] | None = None) -> None:
         self.rules = rules
+        self._is_foreign = is_foreign or (lambda text: False)
         self.hits: dict[Key, Hit] = {}
         self.records = 0
         self._closing = [f"{rule.closed_by}|{STARTS}" if rule.closed_by else "" for rule in rules]
@@ -53,7 +55,7 @@ class RuleJudge:
         self.records += 1
         known = self._close(text, seconds)
         for number, rule in enumerate(self.rules):
-            if rule.word in text and (found := compiled(rule.pattern).search(text)):
+            if rule.word in text and (found := self._search(rule.pattern, text)):
                 groups = {name: value or "" for name, value in found.groupdict().items()}
                 if self.counts(rule, groups, seconds):
                     self.hit(number, groups, text, seconds)
@@ -83,11 +85,15 @@ class RuleJudge:
         )
         return key
 
+    def _search(self, pattern: str, text: str) -> re.Match[str] | None:
+        found = compiled(pattern).search(text)
+        return None if found is None or self._is_foreign(text) else found
+
     def _close(self, text: str, seconds: float | None) -> bool:
         closed = False
         for (number, device), hit in self.hits.items():
             closing = self._closing[number]
-            if hit.closed or not closing or not (found := compiled(closing).search(text)):
+            if hit.closed or not closing or not (found := self._search(closing, text)):
                 continue
             if _is_settling(self.rules[number], hit, seconds):
                 continue

@@ -54,7 +54,7 @@ class Rule(NamedTuple):
 LIVE_BEGINNINGS: Final = (
     *("nvme nvme", "I/O error, dev ", "blk_update_request: ", "print_req_error: ", "critical ", "sd ", "EXT4-fs "),
     *("Aborting journal", "XFS (", "BTRFS", "watchdog: ", "NMI watchdog: ", "rcu: ", "INFO: rcu_", "INFO: task "),
-    *("BUG: ", "kernel BUG at ", "Oops", "Internal error: Oops", "general protection fault, ", "invalid opcode: "),
+    *("BUG: ", "kernel BUG at ", "Oops", "Internal error: Oops", "general protection fault", "invalid opcode: "),
     *("divide error: ", "stack segment: ", "EDAC ", "mce: ", "CPU", "Memory failure: ", "[Hardware Error]", "{"),
     "Out of memory: Kill",
 )
