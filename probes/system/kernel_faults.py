@@ -216,5 +216,5 @@ _WITNESSES: Final[Mapping[str, Callable[[_Told, Host, Storage], str | None]]] = 
     "told": lambda told, host, storage: "",
 }
 
+# In the group of gpu_xid, which reads the same log.
 PROBE: Final = Probe("kernel_faults", check, KernelFaultThresholds(), group=GPU)
-"""In the group of gpu_xid, which reads the same log."""
