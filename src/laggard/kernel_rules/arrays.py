@@ -14,7 +14,7 @@ _ARRAY: Final = lazy_pattern(r"(md\S{1,32}) : (?:in)?active (?:\([\w-]+\) )*(\w*
 _MEMBERS: Final = lazy_pattern(r"\[\d+/\d+\] \[([U_]+)\]")
 _COPIES: Final = lazy_pattern(r"([1-9]) (?:near|far|offset)-copies")
 _REBUILDS: Final = lazy_pattern(r"\b(?:recovery|resync|reshape) *=")
-_MAY_LACK: Final = {"raid4": 1, "raid5": 1, "raid6": 2}
+_MAY_LACK: Final = {"linear": 0, "raid0": 0, "raid4": 1, "raid5": 1, "raid6": 2}
 """How many disks an array can do without; raid1 needs one."""
 
 
