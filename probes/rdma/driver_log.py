@@ -48,8 +48,7 @@ def check(host: Host, thresholds: RdmaDriverThresholds) -> Iterator[Finding]:
 def _finding(rule: Rule, hit: Hit, address: str, at_fault: str, since: float, booted_at: float | None) -> Finding:
     """A line of the log is critical where the NIC's state confirms it, or where it came again and again: the firmware
     may have recovered, and a NIC that was taken out and put back logs the same."""
-    counted = [at for at in hit.latest if at is None or at >= since]
-    proof = rule is COMMANDS_TIME_OUT and len(counted) >= _PROOF
+    proof = rule is COMMANDS_TIME_OUT and sum(at is None or at >= since for at in hit.latest) >= _PROOF
     severity, summary = rule.severity, rule.summary + (f", {hit.times} lines of the log" if hit.times > 1 else "")
     if severity is Severity.CRITICAL and not proof:
         severity = Severity.CRITICAL if at_fault else Severity.WARNING

@@ -43,10 +43,9 @@ written again."""
 _BOOT_SECONDS: Final = 60.0
 """The time in which machine checks of before the boot are told: of the processors' banks, and by the firmware."""
 _TAINT_DIE: Final = 1 << 7
+_OF_LOG: Final = ("CPU", "crash", "disk", "memory")
+"""The kinds whose witness does not end with the fault: who resumes the node by hand knows of it."""
 _RAN: Final = lazy_pattern(r"se\.exec_start\s*:\s*(\d+)\.")
-_TICKS: Final = 100  # a second, of all architectures that GPUs are in (USER_HZ)
-_SAME_NAME: Final = 8
-"""So many letters of a process's name agree: the log has another end of a kworker's than /proc."""
 
 
 class KernelFaultThresholds(Thresholds, frozen=True):
@@ -78,7 +77,6 @@ def check(host: Host, thresholds: KernelFaultThresholds) -> Iterator[Finding]:
         now.setdefault((found.code, subject), found)
     yield from now.values()
     uptime = read_uptime(host)
-    booted_at = host.boot_time(uptime)
     told: dict[tuple[str, str], Finding] = {}
     for each in _of_log(host, storage, uptime):
         key = each.rule.code, each.subject
@@ -86,7 +84,7 @@ def check(host: Host, thresholds: KernelFaultThresholds) -> Iterator[Finding]:
         if key in now or confirmed is None or (not confirmed and each.age > thresholds.look_back_seconds):
             continue
         if key not in told or (confirmed and told[key].severity is not Severity.CRITICAL):
-            told[key] = _of_line(each, confirmed, booted_at)
+            told[key] = _of_line(each, confirmed, host.boot_time(uptime))
     yield from told.values()
 
 
@@ -96,14 +94,14 @@ def _states(host: Host, storage: Storage) -> Iterator[tuple[str, Finding]]:
         count = host.text(f"{_MEMORY}/{name}/ue_count")
         if count.isdecimal() and count.strip("0"):
             summary = f"counted {count} memory errors since boot that could not be corrected (EDAC)"
-            yield kernel.UNCORRECTED.named, _made(kernel.UNCORRECTED, f"memory controller {name}", summary, True)
+            found = _made(kernel.UNCORRECTED, f"memory controller {name}", summary, True, count=int(count))
+            yield kernel.UNCORRECTED.named, found
     for name in host.names(_NVME):
         if host.text(f"{_NVME}/{name}/state") == "dead":
             mount = storage.mount_of(name)
             yield mount.source if mount else name, _made(disks.CONTROLLER, name, disks.CONTROLLER.summary, True)
     for array in incomplete_arrays(host.read_if_present("/proc/mdstat")):
-        state = "is being rebuilt" if array.rebuilds else "lacks disks"
-        summary = f"{state}: {array.level} [{array.members}]"
+        summary = f"{'is being rebuilt' if array.rebuilds else 'lacks disks'}: {array.level} [{array.members}]"
         found = _made(disks.ARRAY, array.name, summary, array.failed and not array.rebuilds)
         yield f"/dev/{array.name}", found
     for mount, why in storage.broken():
@@ -135,7 +133,7 @@ def _of_line(told: _Told, confirmed: str, booted_at: float | None) -> Finding:
     when = "" if hit.seconds is None else f", {age_text(int(told.age))} ago"
     why = confirmed or "only the log says so"
     summary = f"{told.rule.summary.format_map(groups).strip(' :')}{times}{when}, and {why}"
-    is_of_log = not confirmed or told.rule.witness in ("disk", "CPU")  # a witness that may end
+    is_of_log = not confirmed or told.rule.witness in _OF_LOG
     at = last_at(hit.seconds, booted_at) if is_of_log else {}
     device = told.rule.named.format_map(groups).strip()
     return _made(told.rule, device, summary, bool(confirmed), told.device, count=hit.times, last=hit.last[:200], **at)
@@ -155,9 +153,9 @@ def _of_controller(told: _Told, host: Host, storage: Storage) -> str | None:
     state = host.text(f"{_NVME}/{told.device}/state")
     if state not in ("", "live") and (told.rule is disks.CONTROLLER or told.age >= _RESET_SECONDS):
         return f"it is {state} now"
-    was_removed = told.rule is disks.CONTROLLER and (not state or " after " in told.hit.last)
-    mount = told.mount if was_removed else None  # its disks went with it, also where it was found anew
-    return f"{printable_path(mount.point)} is mounted from it as before" if mount else ""
+    if told.mount is None or told.rule is not disks.CONTROLLER or (state and " after " not in told.hit.last):
+        return ""
+    return f"{printable_path(told.mount.point)} is mounted from it as before"  # whose disks went with the controller
 
 
 def _of_disk(told: _Told, host: Host, storage: Storage) -> str | None:
@@ -181,14 +179,15 @@ def _of_cpu(told: _Told, host: Host, storage: Storage) -> str | None:
 
 
 def _of_process(told: _Told, host: Host, storage: Storage) -> str | None:
-    """Refuted where the process is another one, ran since, or waits no more."""
+    """Refuted where the process is another one, ran since, or waits no more. Eight letters of its name agree: the log
+    has another end of a kworker's than /proc."""
     folder = f"/proc/{told.hit.groups['pid']}"
     status = dict(line.partition(":\t")[::2] for line in host.text(f"{folder}/status").splitlines())
-    if not status.get("State", "").startswith("D") or status.get("Name", "")[:_SAME_NAME] != told.device[:_SAME_NAME]:
+    if not status.get("State", "").startswith("D") or status.get("Name", "")[:8] != told.device[:8]:
         return None
     started = host.text(f"{folder}/stat").rpartition(")")[2].split()[19:20]  # the 22nd field of all
     ran = _RAN.search(host.text(f"{folder}/sched"))
-    times = [*(int(ticks) / _TICKS for ticks in started), *([int(ran[1]) / 1000] if ran else [])]
+    times = [*(int(ticks) / 100 for ticks in started), *([int(ran[1]) / 1000] if ran else [])]  # USER_HZ, and ms
     return None if any(told.hit.seconds is not None and at > told.hit.seconds for at in times) else "it waits still"
 
 

@@ -73,13 +73,13 @@ class Storage:
         return [f"/dev/mapper/{text}" for name in single if (text := host.text(f"{_BLOCKS}/{name}/dm/name"))]
 
     def is_for_jobs(self, mount: Mount) -> bool:
-        disk = _PARTITION.sub("", mount.source.rpartition("/")[2])
-        return not matches_any(mount.point, _NO_JOBS) and not self._is_removable(disk)
+        removable = self._is_removable(_PARTITION.sub("", mount.source.rpartition("/")[2]))
+        return not removable and not matches_any(mount.point, _NO_JOBS)
 
     def is_gone(self, device: str) -> bool:
         """Whether a disk was taken out, or is a stick."""
-        there = not self._blocks or any(_is_on(name, device) for name in self._blocks)
-        return not there or self._is_removable(device)
+        is_away = bool(self._blocks) and not any(_is_on(name, device) for name in self._blocks)
+        return is_away or self._is_removable(device)
 
     def _is_removable(self, disk: str) -> bool:
         place = or_none(self._host.real_path, f"/sys/block/{disk}") or ""
