@@ -133,8 +133,7 @@ def _of_line(told: _Told, confirmed: str, booted_at: float | None) -> Finding:
     when = "" if hit.seconds is None else f", {age_text(int(told.age))} ago"
     why = confirmed or "only the log says so"
     summary = f"{told.rule.summary.format_map(groups).strip(' :')}{times}{when}, and {why}"
-    is_of_log = not confirmed or told.rule.witness in _OF_LOG
-    at = last_at(hit.seconds, booted_at) if is_of_log else {}
+    at = last_at(hit.seconds, booted_at) if not confirmed or told.rule.witness in _OF_LOG else {}
     device = told.rule.named.format_map(groups).strip()
     return _made(told.rule, device, summary, bool(confirmed), told.device, count=hit.times, last=hit.last[:200], **at)
 
