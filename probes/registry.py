@@ -27,6 +27,7 @@ from laggard.probes.probe import Probe
 from laggard.probes.rdma import devices, driver_log, network_devices, peermem, ports, roce
 from laggard.probes.rdma import error_counters as rdma_error_counters
 from laggard.probes.system import clock, cpu_affinity, cpu_governor, disks, identity, limits, mounts, site_checks, swap
+from laggard.probes.system.kernel_faults import PROBE as KERNEL_FAULTS
 
 PROBES: Final[tuple[Probe, ...]] = (
     limits.PROBE,
@@ -40,7 +41,8 @@ PROBES: Final[tuple[Probe, ...]] = (
     peermem.PROBE,
     nccl_environment.PROBE,
     last_ring.PROBE,
-    xid.PROBE,  # the first of the GPU group: mostly it does not call the driver, which may hang
+    KERNEL_FAULTS,  # the first of the GPU group: it does not call the driver, which may hang
+    xid.PROBE,  # mostly it does not either
     driver.PROBE,
     count.PROBE,
     lost.PROBE,

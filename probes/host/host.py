@@ -65,6 +65,7 @@ class Host:
         self._recording = RecordedKernel(self._tree) if self.recorded else None
         self._nvml: Nvml | None = None
         self._log_memory = LogMemory()
+        self._log: str | None = None
 
     def read(self, path: str) -> str:
         """The text of the file at `path`. Raises Unknown also where it is not UTF-8 text."""
@@ -202,7 +203,9 @@ class Host:
         drivers that remember_kernel_log() saw and that the kernel has overwritten since."""
         if self.recorded:
             return self.read_bytes(KMSG_PATH).decode(errors="replace")
-        return with_memory(self._log_memory, _attempt("read /dev/kmsg", read_kmsg))
+        if self._log is None or not self.supervised:  # the probes of one process look at one text
+            self._log = with_memory(self._log_memory, _attempt("read /dev/kmsg", read_kmsg))
+        return self._log
 
     def remember_kernel_log(self) -> None:
         """Keeps what the log holds now of the drivers. To be called again and again, in a process that stays."""

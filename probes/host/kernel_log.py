@@ -7,10 +7,12 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Iterable, Iterator
-from functools import cache
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache, lru_cache
 from typing import Final, NamedTuple
 
+from laggard.kernel_rules.judge import RuleJudge
+from laggard.kernel_rules.rule import LIVE_BEGINNINGS, Rule
 from laggard.kit.words import lazy_pattern
 
 KMSG_PATH: Final = "/laggard/kmsg"
@@ -145,6 +147,21 @@ def parse_messages(text: str) -> Iterator[KernelMessage]:
         yield KernelMessage(pending.seconds, pending.text)
 
 
+@lru_cache(maxsize=1)  # several probes of one process look at the same text
+def messages_of(log: str) -> tuple[KernelMessage, ...]:
+    """Returns what parse_messages() yields."""
+    return tuple(parse_messages(log))
+
+
+def judge_log(log: str, rules: Sequence[Rule], beginnings: tuple[str, ...] = ("",)) -> RuleJudge:
+    """Returns what the rules find in the records that begin so, and with no text of a user's."""
+    judge = RuleJudge(rules, begins_with_users_text)
+    for message in messages_of(log):
+        if message.text.startswith(beginnings):
+            judge.take(message.text, message.seconds)
+    return judge
+
+
 class _Line(NamedTuple):
     """`head`: what all lines of one record share; empty where a line is a record. `begins`: whether the kernel wrote
     it, and it is no piece of another."""
@@ -205,7 +222,7 @@ IN_THE_MIDDLE: Final = (
     r"audit: ",
     r"simple: ",
     r"cgroup: ",
-    r"INFO: task ",
+    r"INFO: task (?!.{1,60} blocked .* seconds\.$)",
     r"CPU: \d+ ",
     r"warning: process `",
 )
@@ -260,7 +277,10 @@ MAX_RECORDS: Final = 4096
 _MAX_CHARACTERS: Final = 1024
 _RECORD: Final = lazy_pattern(r"\d+,(\d+),(\d+),[^;]*;(.*)")
 _FIRST_LINE: Final = lazy_pattern(r"(?:<\d+>)?\[\s*(\d+\.\d+)\]")
-_DRIVERS: Final = ("NVRM: ", "nvidia-nvswitch", "mlx5_core ", "amdgpu ", "[drm:amdgpu", "[drm] amdgpu ")
+_DRIVERS: Final = (
+    *("NVRM: ", "nvidia-nvswitch", "mlx5_core ", "amdgpu ", "[drm:amdgpu", "[drm] amdgpu "),
+    *LIVE_BEGINNINGS,
+)
 """The beginnings of the records that the probes judge."""
 
 

@@ -35,6 +35,8 @@ class Mount(NamedTuple):
     """The server and its export, as /proc/self/mounts names them."""
     of_user: bool = False
     """True where a user other than root has mounted it, as FUSE lets everybody do."""
+    shut_down: bool = False
+    """True where the file system failed, and refuses all writing (fs/ext4/super.c, _ext4_show_options)."""
 
     @property
     def servers(self) -> tuple[str, ...]:
@@ -72,10 +74,29 @@ def in_container(mounts: Iterable[Mount]) -> bool:
 
 def read_kubelet_volumes(host: Host) -> frozenset[str]:
     """Returns the mount points that are folders of the kubelet's disk, made for this pod: its emptyDir volumes."""
-    data = if_present(host.read_bytes, _MOUNTINFO) or b""  # a recording may lack it
+    return frozenset(_unescape(words[4]) for words in _mountinfo(host) if _EMPTY_DIR in words[3])
+
+
+def read_writable_superblocks(host: Host) -> frozenset[str]:
+    """Returns the mount points whose file system is writable by its superblock, however this mount of it is: in a
+    service's namespace all mounts are read-only (ProtectSystem=)."""
+    return frozenset(_unescape(words[4]) for words in _mountinfo(host) if "rw" in words[-1].split(","))
+
+
+def _mountinfo(host: Host) -> list[list[str]]:
+    """The lines of proc_pid_mountinfo(5): the fourth word is the root, the fifth the point, the last the superblock's
+    options. None where a recording lacks the file."""
+    data = if_present(host.read_bytes, _MOUNTINFO) or b""
     lines = data.decode(errors="surrogateescape").splitlines()
-    fields = (line.split(" ") for line in lines)  # proc_pid_mountinfo(5): the fourth is the root, the fifth the point
-    return frozenset(_unescape(words[4]) for words in fields if len(words) > 4 and _EMPTY_DIR in words[3])
+    return [words for line in lines if len(words := line.split(" ")) > 4]
+
+
+def read_wanted_writable(host: Host) -> frozenset[str]:
+    """Returns the mount points that /etc/fstab mounts at boot, and writable."""
+    data = if_present(host.read_bytes, "/etc/fstab") or b""
+    rows = (line.split() for line in data.decode(errors="surrogateescape").splitlines())
+    wanted = (row for row in rows if len(row) > 3 and not row[0].startswith("#"))
+    return frozenset(_unescape(row[1]) for row in wanted if not {"ro", "noauto"}.intersection(row[3].split(",")))
 
 
 def printable_path(text: str) -> str:
@@ -89,7 +110,8 @@ def _parse(line: str) -> Mount:
         raise Unknown(f"{_MOUNTS} holds a line that is no mount")
     options = words[3].split(",")
     of_user = any(option.startswith("user_id=") and option != "user_id=0" for option in options)
-    return Mount(_unescape(words[1]), words[2], "rw" in options, _unescape(words[0]), of_user)
+    shut_down = "shutdown" in options or "emergency_ro" in options
+    return Mount(_unescape(words[1]), words[2], "rw" in options, _unescape(words[0]), of_user, shut_down)
 
 
 def _unescape(text: str) -> str:

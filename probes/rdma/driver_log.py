@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-import msgspec
-
+from laggard.kernel_rules.devices import COMMANDS_TIME_OUT, NIC_FIRMWARE_RULES
+from laggard.kernel_rules.judge import Hit
+from laggard.kernel_rules.rule import Rule
 from laggard.model import Finding, Severity
 from laggard.probes.errors import NotApplicable, Unknown
 from laggard.probes.host.host import Host
+from laggard.probes.host.kernel_log import judge_log, last_at
 from laggard.probes.host.virtualization import read_uptime, require_log
-from laggard.probes.pci.rules.kernel_messages import find_device_errors
-from laggard.probes.probe import RDMA, NotNegative, Probe, Thresholds
+from laggard.probes.probe import RDMA, NotNegative, Probe, Thresholds, finding
 from laggard.probes.rdma.model.nics import Nic, read_nics
 from laggard.probes.rdma.model.sysfs import LINK_UP, has_been_up, read_ports
 
-_CODE = "RDMA_DRIVER_ERROR"
 _DRIVER = "mlx5_core"
+_PROOF: Final = 3
+"""So many commands that time out need no other witness: one may be a firmware that was busy, and went on."""
 
 
 class RdmaDriverThresholds(Thresholds, frozen=True):
@@ -33,20 +35,27 @@ def check(host: Host, thresholds: RdmaDriverThresholds) -> Iterator[Finding]:
     since = uptime - thresholds.look_back_seconds
     present = {nic.address: nic for nic in nics}
     log = host.kernel_log()
-    for found in find_device_errors(log, since, host.boot_time(uptime)):
-        if found.code == _CODE and found.device in present:  # a NIC that was taken out is no fault any more
-            yield _with_witness(found, _at_fault_now(host, present[found.device]))
+    told: dict[str, tuple[Rule, Hit]] = {}
+    for rule, hit in judge_log(log, NIC_FIRMWARE_RULES, (f"{_DRIVER} ",)).open():
+        address = hit.groups["device"].lower()
+        if address in present and (hit.seconds is None or hit.seconds >= since):  # one that was taken out is no fault
+            told.setdefault(address, (rule, hit))
+    for address, (rule, hit) in told.items():
+        yield _finding(rule, hit, address, _at_fault_now(host, present[address]), since, host.boot_time(uptime))
     require_log(host, log, since, uptime)
 
 
-def _with_witness(found: Finding, at_fault: str) -> Finding:
+def _finding(rule: Rule, hit: Hit, address: str, at_fault: str, since: float, booted_at: float | None) -> Finding:
     """A line of the log is critical where the NIC's state confirms it, or where it came again and again: the firmware
     may have recovered, and a NIC that was taken out and put back logs the same."""
-    if found.severity is not Severity.CRITICAL or found.evidence.get("proof"):
-        return found
-    severity = Severity.CRITICAL if at_fault else Severity.WARNING
-    summary = f"{found.summary}, and {at_fault or 'it answers now'}"
-    return msgspec.structs.replace(found, severity=severity, summary=summary)
+    proof = rule is COMMANDS_TIME_OUT and sum(at is None or at >= since for at in hit.latest) >= _PROOF
+    severity, summary = rule.severity, rule.summary + (f", {hit.times} lines of the log" if hit.times > 1 else "")
+    if severity is Severity.CRITICAL and not proof:
+        severity = Severity.CRITICAL if at_fault else Severity.WARNING
+        summary = f"{summary}, and {at_fault or 'it answers now'}"
+    told = {"count": hit.times, **last_at(hit.seconds, booted_at), "last": hit.last[:200]}
+    commands = rule.commands_for(address)
+    return finding(rule.code, address, summary, evidence=told, fix=rule.fix, commands=commands, severity=severity)
 
 
 def _at_fault_now(host: Host, nic: Nic) -> str:

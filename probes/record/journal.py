@@ -118,7 +118,8 @@ TREES: Final = (
     "/proc/driver/nvidia/params version",
     "/proc/driver/nvidia/gpus/*/information",
     "/proc/cmdline meminfo mounts modules swaps uptime version",
-    "/proc/sys/kernel/hostname osrelease numa_balancing",
+    "/proc/self/mountinfo",
+    "/proc/sys/kernel/hostname osrelease numa_balancing tainted",
     "/proc/sys/kernel/random/boot_id",
 )
 """Each part of a path is one name, or several with spaces between them."""

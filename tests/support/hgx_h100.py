@@ -76,7 +76,10 @@ def _switch(pci: PciTree, bus: int, node: int, number: int) -> None:
         pci.add(port, _downstream(link), parent=upstream, node=node, driver="pcieport", secondary=(behind, behind))
         folder = pci.add(_at(behind), device, parent=port, node=node, driver=driver)
         if driver == "nvme":
-            pci.files[f"{folder}/nvme/nvme{number}/model"] = "INTEL SSDPF2KX038T1\n"
+            controller = f"{folder}/nvme/nvme{number}"
+            pci.files[f"{controller}/model"] = "INTEL SSDPF2KX038T1\n"
+            pci.files[f"{controller}/state"] = "live\n"
+            pci.link(f"/sys/class/nvme/nvme{number}", controller)
 
 
 def _downstream(link: Link) -> Device:

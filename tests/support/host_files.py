@@ -60,6 +60,13 @@ systemd-1 /projects autofs rw,relatime,fd=62,pgrp=1,timeout=0 0 0
 nfs.example:/home /home nfs4 rw,relatime,vers=4.2,hard 0 0
 """
 
+_MDSTAT = """Personalities : [raid1]
+md0 : active raid1 sdb2[1] sda2[0]
+      1046528 blocks super 1.2 [2/2] [UU]
+
+unused devices: <none>
+"""
+
 CPUINFO = """processor\t: 0
 vendor_id\t: GenuineIntel
 model name\t: Intel(R) Xeon(R) Platinum 8480C
@@ -88,7 +95,10 @@ def host_files(cmdline: str, nodes: dict[int, str], gigabytes: int, modules: Ite
         "/proc/self/mounts": MOUNTS,
         "/proc/self/status": "Name:\tlaggard\nCapInh:\t0000000000000000\nCapPrm:\t0000000000000000\n"
         f"CapEff:\t0000000000000000\nCpus_allowed_list:\t0-{count}\n",
+        "/proc/mdstat": _MDSTAT,
         "/proc/2212/comm": "slurmd\n",
+        "/proc/2212/stat": f"2212 (slurmd) S 1 2212 2212 0 -1 4194560 {'0 ' * 12}6120 0 0\n",
+        "/proc/2212/status": "Name:\tslurmd\nState:\tS (sleeping)\nPid:\t2212\nPPid:\t1\nUid:\t0\t0\t0\t0\n",
         "/proc/2212/limits": LIMITS,
         "/sys/fs/cgroup/system.slice/slurmd.service/cgroup.procs": "2212\n",
         "/sys/devices/system/clocksource/clocksource0/current_clocksource": "tsc\n",
@@ -102,6 +112,9 @@ def host_files(cmdline: str, nodes: dict[int, str], gigabytes: int, modules: Ite
     }
     files.update(software_files(int(count) + 1, modules))
     for node, cpus in nodes.items():
+        for number in range(4 * node, 4 * node + 4):  # a few corrected errors are none
+            controller = f"/sys/devices/system/edac/mc/mc{number}"
+            files.update({f"{controller}/ue_count": "0\n", f"{controller}/ce_count": f"{number % 3}\n"})
         folder = f"/sys/devices/system/node/node{node}"
         distances = " ".join("10" if other == node else "21" for other in nodes)
         files.update({f"{folder}/cpulist": cpus + "\n", f"{folder}/distance": distances + "\n"})

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from laggard.probes.errors import Unknown
 from laggard.probes.gpu.model.driver_log import LOADED_ANEW, WAS_RESET
 from laggard.probes.host.host import Host
-from laggard.probes.host.kernel_log import KernelMessage, begins_with_users_text, parse_messages
+from laggard.probes.host.kernel_log import KernelMessage, begins_with_users_text, messages_of
 
 # What amdgpu writes to the kernel's log, by kind: the live probes and `laggard diagnose` read the same table. Pure.
 #
@@ -133,7 +133,7 @@ class AmdgpuEvent(NamedTuple):
 def find_amdgpu_events(log: str) -> list[AmdgpuEvent]:
     """Finds the events in a kernel log of any form that host/kernel_log.py reads, oldest first."""
     events: list[AmdgpuEvent] = []
-    for event in _events(parse_messages(log)):
+    for event in _events(messages_of(log)):
         if event is None:
             events = [_closed(each, LOADED_ANEW) for each in events]
         elif event.kind is Kind.RESET_DONE:

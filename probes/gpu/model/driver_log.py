@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
 from laggard.kit.words import lazy_pattern
-from laggard.probes.host.kernel_log import KernelMessage, begins_with_users_text, parse_messages
+from laggard.probes.host.kernel_log import KernelMessage, begins_with_users_text, messages_of
 
 OFF_THE_BUS: Final = 79
 RECOVERY_ACTION: Final = 154
@@ -66,7 +66,7 @@ class XidLine(NamedTuple):
 def find_xids(log: str) -> list[XidLine]:
     """Finds the errors in a kernel log of any form that host/kernel_log.py reads, oldest first. PCI domains longer than
     four digits are shortened as in sysfs. A GPU that fell off the bus without an Xid counts as Xid 79."""
-    return xids_of(parse_messages(log))
+    return xids_of(messages_of(log))
 
 
 def xids_of(messages: Iterable[KernelMessage]) -> list[XidLine]:

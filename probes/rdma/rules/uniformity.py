@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from laggard.kernel_rules.devices import NIC_FIRMWARE_RULES, PCIE_RULES
 from laggard.model import Finding, Severity
 from laggard.probes.errors import NotApplicable, Unknown, Unreadable
 from laggard.probes.host.host import Host
-from laggard.probes.host.kernel_log import parse_messages
-from laggard.probes.pci.rules.kernel_messages import device_errors_of
+from laggard.probes.host.kernel_log import judge_log, messages_of
 from laggard.probes.probe import finding
 from laggard.probes.rdma.model.nics import PCI, Nic
 from laggard.probes.rdma.model.sysfs import (
@@ -188,13 +188,16 @@ def _witnesses(host: Host) -> dict[str, str]:
     """The lines of the kernel's log since boot about devices that are not on the bus now: the last of each, by the
     address of the device, or of the slot's bridge that lost it. What cannot be read says nothing."""
     try:
-        messages = list(parse_messages(host.kernel_log()))
+        log = host.kernel_log()
         present = frozenset(host.entries(PCI))
     except Unknown:
         return {}
-    errors = [it for it in device_errors_of(messages) if it.severity is Severity.CRITICAL and it.code != "GPU_LOST"]
-    lost = {it.device: str(it.evidence.get("last", it.summary)) for it in errors if it.device not in present}
-    slots = {match[1]: (match[2], it.text[:200]) for it in messages if (match := re.match(_SLOT, it.text))}
+    told = judge_log(log, (*NIC_FIRMWARE_RULES, *PCIE_RULES)).open()
+    errors = (
+        (hit.groups["device"].lower(), hit.last[:200]) for rule, hit in told if rule.severity is Severity.CRITICAL
+    )
+    lost = {address: text for address, text in errors if address not in present}
+    slots = {match[1]: (match[2], it.text[:200]) for it in messages_of(log) if (match := re.match(_SLOT, it.text))}
     empty = {bridge: text for bridge, (what, text) in slots.items() if what in _UNPLUGGED}
     return {**lost, **empty}
 

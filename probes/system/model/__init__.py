@@ -1,0 +1,1 @@
+"""What probes of the system share: what was read, as values."""

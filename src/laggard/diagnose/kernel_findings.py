@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple, TypeVar
 
 from laggard.diagnose.job.advice import ADVICE
+from laggard.kernel_rules.host import UNCORRECTED
 from laggard.model import Finding, Severity
 from laggard.probes.probe import finding
 
@@ -34,10 +35,7 @@ _OF_SYSTEM = re.compile(r"^/(?:system|init)\b")
 _TRAINING = re.compile(r"(?:python[\d.]*|pt_\w+|torchrun|ray::.*|ray|deepspeed|accelerate|train.*)$")
 """The names of processes that train: a limit of another program's own is no fault of the node."""
 _CRASHED = re.compile(r"((?:python|pt_|ray|torch)[\w.:-]{0,40})\[(\d+)\]: segfault at")
-_UNCORRECTED = re.compile(
-    r"\bEDAC \S+: \d+ UE |Machine Check Exception|Hardware Error\].*[Uu]ncorrected"
-    r"|Memory failure: \S+ .*(?:Killing|recovery)|[Ff]atal machine check"
-)
+_UNCORRECTED = re.compile(UNCORRECTED.pattern)
 _CORRECTED = re.compile(r"\bEDAC \S+: (\d+) CE |Machine check events logged|Hardware Error\].*[Cc]orrected error")
 _MODULE = re.compile(r"\bon (\S*(?:DIMM|CPU_SrcID|mc#|MC#)\S*)")
 _LINK = re.compile(
@@ -114,11 +112,9 @@ def _machine_checks(messages: Iterable[str]) -> Iterator[Finding]:
             _count(uncorrected, device, text)
         elif match := _CORRECTED.search(text):
             _count(corrected, device, text, int(match[1] or 1))
-    fix = "Have the memory module or processor replaced; take the node out of service until then."
-    commands = ("ras-mc-ctl --errors", "ipmitool sel elist")
+    fix, commands = UNCORRECTED.fix, UNCORRECTED.commands
     for device, lines in uncorrected.items():
-        summary = "reports hardware errors that could not be corrected"
-        yield _finding("MACHINE_CHECK", device, summary, lines, fix, commands, Severity.CRITICAL)
+        yield _finding("MACHINE_CHECK", device, UNCORRECTED.summary, lines, fix, commands, Severity.CRITICAL)
     for device, lines in corrected.items():
         if device not in uncorrected and lines.times >= _MANY_CORRECTED:
             summary = f"reports many corrected hardware errors: {lines.times}"

@@ -20,13 +20,12 @@ import msgspec
 from laggard.diagnose import kernel_findings
 from laggard.diagnose.file_format import FileContent, FileFormat, FileJudgement, KnownHardware
 from laggard.diagnose.kernel.accelerator_rules import GSP_XIDS, SOME_GSP
-from laggard.diagnose.kernel.judge import RuleJudge
+from laggard.diagnose.kernel.judge import LogJudge
 from laggard.diagnose.kernel.lines import FILE_SYSTEM_CLIENTS, KERNEL, LogLine, is_bare, read_line, read_records
 from laggard.model import Finding, Severity
 from laggard.probes.gpu.model.driver_log import xids_of
 from laggard.probes.gpu.xid import judge_xids
 from laggard.probes.host.kernel_log import KernelMessage
-from laggard.probes.pci.rules.kernel_messages import device_errors_of
 from laggard.probes.probe import finding
 
 _CORRECTED = re.compile(
@@ -197,7 +196,7 @@ class NotUnderstood:
         return f"{self._count} {lines} of errors that laggard does not know: {' | '.join(self._shown.values())}"
 
 
-_RELEVANT = ("NVRM: ", "SXid", "mlx5_core", "PCIe Bus Error", *kernel_findings.RELEVANT)
+_RELEVANT = ("NVRM: ", "SXid", "mlx5_core", *kernel_findings.RELEVANT)
 """Words of the records that the rules of probes and of kernel_findings.py look at: a few in thousands."""
 _MIN_SHARE = 0.5
 _SAMPLE_LINES = 400
@@ -236,7 +235,7 @@ class _Host:
     """The findings of the log of one host."""
 
     def __init__(self) -> None:
-        self.rules = RuleJudge()
+        self.rules = LogJudge()
         self.storms = CorrectedStorms()
         self.messages: list[KernelMessage] = []
         self.not_understood = NotUnderstood()
@@ -281,9 +280,7 @@ def _judge_host(host: _Host) -> tuple[list[Finding], dict[str, object], int]:
     lines = xids_of(host.messages)
     of_gpus, counted = judge_xids(lines)
     of_devices = (
-        msgspec.structs.replace(each, device=host.rules.devices.name_of(each.device))
-        for each in (*device_errors_of(host.messages), *host.storms.findings())
-        if each.code != "GPU_LOST"  # the same record as an Xid 79
+        msgspec.structs.replace(each, device=host.rules.devices.name_of(each.device)) for each in host.storms.findings()
     )
     of_host = kernel_findings.judge_messages(message.text for message in host.messages)
     found = _without_repeats((*of_gpus, *host.rules.findings(), *of_devices, *of_host))

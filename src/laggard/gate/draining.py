@@ -23,6 +23,11 @@ DRAINING_CODES: Final[Mapping[str, DrainingCode]] = {
         "virtual machines needs it.",
         "On at all switches is a setting: a warning. Critical is a switch that differs from the others.",
     ),
+    "DISK_FAILED": DrainingCode(
+        "kernel_faults",
+        "A file system that was mounted again, an array that is rebuilt, a reset that worked, a stick with errors.",
+        "/proc/mdstat, the controller's state, the superblock against /etc/fstab; lines that no repair followed.",
+    ),
     "DISK_FULL": DrainingCode(
         "disks",
         "auditd fills its disk by design, cachefilesd what there is; a stick, the recovery partition, a service's "
@@ -110,6 +115,16 @@ DRAINING_CODES: Final[Mapping[str, DrainingCode]] = {
         "drivers before 570 do not say what they want.",
         "A line alone is a warning. Critical needs a witness: the driver's request, a GPU that does not answer, links "
         "down, memory that failed, or the same error over hours, by other processes, on one GPU alone.",
+    ),
+    "KERNEL_FAULT": DrainingCode(
+        "kernel_faults",
+        "A lockup of long ago, a process that waited for its disk and runs again, the crash of a program.",
+        "A lockup goes on, a process is in state D and did not run since, a kernel that crashed is marked (taint D).",
+    ),
+    "MACHINE_CHECK": DrainingCode(
+        "kernel_faults",
+        "Errors that were corrected, a processor that was hot, machine checks that are told at boot, of before it.",
+        "EDAC's count of uncorrected errors, or memory out of use (HardwareCorrupted) with a line that says why.",
     ),
     "MEMLOCK_LIMIT": DrainingCode(
         "limits",

@@ -32,6 +32,7 @@ from laggard.probes.runner.state_file import locked_state, read_state, replace_s
 
 _COUNTS: Final[Mapping[str, Sequence[str]]] = {
     "GPU_XID": ("count",),
+    "MACHINE_CHECK": ("count",),
     "RDMA_DRIVER_ERROR": ("count",),
     "PCIE_AER_ERRORS": ("total",),
     "RDMA_ERRORS_RISING": ("value",),

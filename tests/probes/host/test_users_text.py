@@ -14,10 +14,12 @@ import pytest
 from support.users_text import crash_in_file, crash_with_name, kernel_records, mount_with_option, now
 
 from laggard.agent.ranks.kernel_word import kernel_word, names_another
+from laggard.kernel_rules.devices import NIC_FIRMWARE_RULES, PCIE_RULES
+from laggard.kernel_rules.rule import LIVE_BEGINNINGS
 from laggard.probes.gpu.model.driver_log import find_xids
 from laggard.probes.gpu.xid import judge_xids
-from laggard.probes.host.kernel_log import parse_messages
-from laggard.probes.pci.rules.kernel_messages import find_device_errors
+from laggard.probes.host.kernel_log import judge_log, parse_messages
+from laggard.probes.system import kernel_faults
 
 XID = "NVRM: Xid (PCI:0000:19:00): 79, pid=7, name=python, GPU has fallen off the bus."
 LOADED = "NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  570.124.06  Release Build"
@@ -29,8 +31,10 @@ NIC_AGAIN = "mlx5_core 0000:03:00.0: firmware version: 28.41.1000"
 AER = "pcieport 0000:00:01.0: AER: PCIe Bus Error: severity=Uncorrected (Fatal), type=Transaction Layer"
 KILLED = "Out of memory: Killed process 42 (python) total-vm:9kB, anon-rss:8kB, file-rss:0kB, UID:1002"
 OOM = "oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),cpuset=/,mems_allowed=0,task=python,pid=42,uid=0"
+DISK = "XFS (nvme1n1): Filesystem has been shut down due to log error (0x2)."
+HUNG = "INFO: task python:42 blocked for more than 120 seconds."
 CRASHED = "python[42]: segfault at 0 ip 00007f00 sp 00007f00 error 4"
-TEXTS = (XID, LOADED, RESET, SXID, GONE, NIC, NIC_AGAIN, AER, KILLED, OOM, CRASHED)
+TEXTS = (XID, LOADED, RESET, SXID, GONE, NIC, NIC_AGAIN, AER, KILLED, OOM, CRASHED, DISK, HUNG)
 
 SEPARATORS = (
     "\\x0a",
@@ -66,6 +70,12 @@ QUOTED = (
     "{} IN=v1 OUT= MAC source = 02:00:00:00:00:01 MAC dest = ff:ff:ff:ff:ff:ff proto = 0x88cc",
 )
 """What the kernel writes with a user's text."""
+
+
+def find_device_errors(log: str) -> list[object]:
+    """What the rules for NICs, PCIe devices and the host find in the log, and nothing closed."""
+    devices = judge_log(log, (*NIC_FIRMWARE_RULES, *PCIE_RULES))
+    return [*devices.open(), *judge_log(log, kernel_faults.RULES, LIVE_BEGINNINGS).open()]
 
 
 def believed(log: str) -> list[object]:
@@ -168,7 +178,7 @@ def test_an_ordinary_user_writes_it_by_the_kernel_and_it_says_nothing(attack: At
     else:
         pytest.skip("this kernel does not tell of it (debug.exception-trace)")
     messages = tuple(parse_messages(records))
-    assert find_xids(records) == [] and find_device_errors(records) == ()
+    assert find_xids(records) == [] and find_device_errors(records) == []
     assert kernel_word(messages, 42, now()) is None and not names_another(messages, 41, now())
 
 

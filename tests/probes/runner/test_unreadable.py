@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -80,9 +81,7 @@ def test_damage_is_unknown(
 
 def test_a_process_that_has_ended_is_not_slurmd(copy_of: Copy) -> None:
     machine = copy_of("healthy")
-    for each in ("comm", "limits"):
-        remove(machine / "proc/2212" / each)
-    (machine / "proc/2212").rmdir()
+    shutil.rmtree(machine / "proc/2212")
     (result,) = judge(machine, (limits.PROBE,)).probes
     assert result.verdict.value == "ok"
     assert judge(machine, (limits.PROBE,)).facts["limits"]["judged"] == "this process"

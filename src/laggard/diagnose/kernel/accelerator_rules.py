@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from laggard.diagnose.kernel.rule import ADDRESS, CRITICAL, WARNING, Rule
+from laggard.kernel_rules.rule import ADDRESS, CRITICAL, WARNING, Rule
 from laggard.model import Severity
 from laggard.probes.gpu.model.amdgpu_log import AMDGPU, AMDGPU_MESSAGES, AmdgpuMessage, Kind
 

@@ -1,4 +1,5 @@
-"""Records judged by the tables of rules: what was found and not closed, as findings. Pure, and bounded."""
+"""Records of a log that was pasted, judged by all tables of rules: what was found and not closed, as findings. Pure,
+and bounded."""
 
 from __future__ import annotations
 
@@ -6,12 +7,16 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
 from laggard.diagnose.kernel.accelerator_rules import AMD_RULES, GAUDI_RULES, INTEL_RULES, NVIDIA_RULES
-from laggard.diagnose.kernel.host_rules import DISK_RULES, HOST_RULES, NETWORK_FILE_SYSTEM_RULES, NIC_RULES, PCI_RULES
+from laggard.diagnose.kernel.device_rules import NETWORK_FILE_SYSTEM_RULES, NIC_RULES, PCI_RULES
 from laggard.diagnose.kernel.lines import LogLine
-from laggard.diagnose.kernel.rule import STARTS, Rule
+from laggard.kernel_rules.devices import NIC_FIRMWARE_RULES, PCIE_RULES
+from laggard.kernel_rules.disks import DISK_RULES
+from laggard.kernel_rules.host import HOST_RULES
+from laggard.kernel_rules.judge import Hit, Key, RuleJudge
+from laggard.kernel_rules.rule import Rule
 from laggard.model import Finding, Severity
 from laggard.probes.probe import finding
 
@@ -63,14 +68,11 @@ def pci_address(device: str) -> str:
 
 
 RULES: Final = (
-    *NVIDIA_RULES, *AMD_RULES, *GAUDI_RULES, *INTEL_RULES, *HOST_RULES, *PCI_RULES, *NIC_RULES, *DISK_RULES,
+    *NVIDIA_RULES, *AMD_RULES, *GAUDI_RULES, *INTEL_RULES, *HOST_RULES, *PCI_RULES, *PCIE_RULES,
+    *NIC_FIRMWARE_RULES, *NIC_RULES, *DISK_RULES,
     *NETWORK_FILE_SYSTEM_RULES,
 )  # fmt: skip
 """All rules; of several that take one record the first counts."""
-_PATTERNS: Final = tuple(re.compile(rule.pattern) for rule in RULES)
-_CLOSING: Final = tuple(re.compile(f"{rule.closed_by}|{STARTS}") if rule.closed_by else None for rule in RULES)
-_MAX_HITS: Final = 256
-"""The most pairs of a rule and a device that one log is judged by."""
 _IN_MODULE = re.compile(r"\+0x[0-9a-f]+/0x[0-9a-f]+ \[(\w+)")
 _MAX_TRACE_RECORDS: Final = 80
 _MAX_MODULES: Final = 4
@@ -78,92 +80,50 @@ _MAX_TRACE_CHARACTERS: Final = 120
 _PLACE = re.compile(r"(?:Workqueue|RIP|pc|CPU|Comm): \S")
 
 
-class Hit(NamedTuple):
-    """What one rule found of one device."""
-
-    times: int
-    first: int
-    """The place of its first record, which orders findings."""
-    last: str
-    groups: Mapping[str, str]
-    seconds: float | None = None
-    closed: bool = False
-    modules: tuple[str, ...] = ()
-    trace: tuple[str, ...] = ()
-    """What a trace says of where the kernel was."""
-
-
-class RuleJudge:
+class LogJudge(RuleJudge):
     """Takes records in order and holds what the rules found in them."""
 
     def __init__(self) -> None:
-        self._hits: dict[tuple[int, str], Hit] = {}
+        super().__init__(RULES)
         self.devices = Devices()
-        self._records = 0
-        self._traced: tuple[tuple[int, str], int] | None = None
+        self._traced: tuple[Key, int] | None = None
 
     def feed(self, record: LogLine) -> bool:
         """Judges one record; returns whether a rule knows it."""
-        self._records += 1
-        text = record.text
         self.devices.note(record)
-        self._note_trace(text)
-        known = self._close(record)
-        for number, rule in enumerate(RULES):
-            if rule.word in text and (found := _PATTERNS[number].search(text)):
-                groups = {name: value or "" for name, value in found.groupdict().items()}
-                if not rule.is_usual_at_start or not self.devices.is_starting(groups["device"], record.seconds):
-                    self._hit(number, groups, record)
-                return True
-        return known
+        self._note_trace(record.text)
+        return self.take(record.text, record.seconds)
+
+    def counts(self, rule: Rule, groups: Mapping[str, str], seconds: float | None) -> bool:
+        return not rule.is_usual_at_start or not self.devices.is_starting(groups["device"], seconds)
+
+    def hit(self, number: int, groups: Mapping[str, str], text: str, seconds: float | None) -> Key | None:
+        key = super().hit(number, groups, text, seconds)
+        if key and RULES[number].code == "KERNEL_FAULT" and (self._traced is None or key[1]):
+            self._traced = key, self.records
+        return key
 
     def _note_trace(self, text: str) -> None:
         """Notes the modules and places that the trace below a crash names."""
         if self._traced is None:
             return
         key, begun = self._traced
-        hit = self._hits[key]
-        if self._records - begun > _MAX_TRACE_RECORDS:
+        hit = self.hits[key]
+        if self.records - begun >= _MAX_TRACE_RECORDS:
             self._traced = None
         elif (module := _IN_MODULE.search(text)) and module[1] not in hit.modules and len(hit.modules) < _MAX_MODULES:
-            self._hits[key] = hit._replace(modules=(*hit.modules, module[1]))
+            self.hits[key] = hit._replace(modules=(*hit.modules, module[1]))
         elif _PLACE.match(text) and len(hit.trace) < _MAX_MODULES:
-            self._hits[key] = hit._replace(trace=(*hit.trace, text[:_MAX_TRACE_CHARACTERS]))
-
-    def _close(self, record: LogLine) -> bool:
-        closed = False
-        for (number, device), hit in self._hits.items():
-            closing = _CLOSING[number]
-            if hit.closed or closing is None or not (found := closing.search(record.text)):
-                continue
-            if _is_settling(RULES[number], hit, record.seconds):
-                continue
-            named = found.groupdict().get("device")
-            if named is None or named.lower() == device:
-                self._hits[number, device] = hit._replace(closed=True)
-                closed = True
-        return closed
-
-    def _hit(self, number: int, groups: dict[str, str], record: LogLine) -> None:
-        key = number, groups.get("device", "").lower()
-        before = self._hits.get(key)
-        if before is None and len(self._hits) >= _MAX_HITS:
-            return
-        start = before or Hit(0, self._records, "", groups)
-        self._hits[key] = start._replace(
-            times=start.times + 1, last=record.text, groups=groups, seconds=record.seconds, closed=False
-        )
-        if RULES[number].code == "KERNEL_FAULT" and (self._traced is None or key[1]):
-            self._traced = key, self._records
+            self.hits[key] = hit._replace(trace=(*hit.trace, text[:_MAX_TRACE_CHARACTERS]))
 
     def seconds_of(self, *subjects: str) -> list[float | None]:
         """Returns when rules were met last whose codes begin with one of these words."""
-        return [hit.seconds for (number, _), hit in self._hits.items() if RULES[number].code.startswith(subjects)]
+        return [hit.seconds for (number, _), hit in self.hits.items() if RULES[number].code.startswith(subjects)]
 
     def findings(self) -> tuple[Finding, ...]:
         """Returns what was found and is not closed, in the order of the log; of one device and code the gravest."""
         best: dict[tuple[str, str], tuple[Severity, int, Finding]] = {}
-        for (number, _), hit in self._hits.items():
+        for (number, _), hit in self.hits.items():
             rule = RULES[number]
             severity = rule.after if hit.closed else rule.severity
             if severity is None or hit.times < rule.least:
@@ -189,15 +149,9 @@ class RuleJudge:
             summary + times,
             evidence={"count": hit.times, "last": hit.last[:300], **_traced(hit)},
             fix=rule.fix,
-            commands=tuple(command.replace("{device}", groups["device"]) for command in rule.commands),
+            commands=rule.commands_for(groups["device"]),
             severity=severity,
         )
-
-
-def _is_settling(rule: Rule, hit: Hit, seconds: float | None) -> bool:
-    if not rule.settle_seconds:
-        return False
-    return hit.seconds is None or seconds is None or 0 <= seconds - hit.seconds <= rule.settle_seconds
 
 
 def _traced(hit: Hit) -> dict[str, object]:

@@ -3,6 +3,9 @@ right again."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
+from functools import cache
 from typing import Final, NamedTuple
 
 from laggard.model import Severity
@@ -12,6 +15,9 @@ ADDRESS: Final = r"(?P<device>(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2
 """A PCI address, as the group `device`."""
 STARTS: Final = r"^Linux version \d"
 """The first record of a kernel that starts."""
+
+compiled: Final[Callable[[str], re.Pattern[str]]] = cache(re.compile)
+"""Compiles a pattern where it is asked for first: most logs hold the words of few rules."""
 
 
 class Rule(NamedTuple):
@@ -37,3 +43,20 @@ class Rule(NamedTuple):
     """The time within which nothing closes it: a driver's start reports what failed before it is loaded."""
     is_usual_at_start: bool = False
     """True: healthy devices say so when their driver has just started."""
+    witness: str = ""
+    """The kind of what /proc or /sys shows while the fault lasts, by which a probe judges the live log; empty: no probe
+    does. See laggard.probes.system.kernel_faults."""
+
+    def commands_for(self, device: str) -> tuple[str, ...]:
+        return tuple(command.replace("{device}", device) for command in self.commands)
+
+
+LIVE_BEGINNINGS: Final = (
+    *("nvme nvme", "I/O error, dev ", "blk_update_request: ", "print_req_error: ", "critical ", "sd ", "EXT4-fs "),
+    *("Aborting journal", "XFS (", "BTRFS", "watchdog: ", "NMI watchdog: ", "rcu: ", "INFO: rcu_", "INFO: task "),
+    *("BUG: ", "kernel BUG at ", "Oops", "Internal error: Oops", "general protection fault", "invalid opcode: "),
+    *("divide error: ", "stack segment: ", "EDAC ", "mce: ", "CPU", "Memory failure: ", "[Hardware Error]", "{"),
+    "Out of memory: Kill",
+)
+"""The beginnings of the records that the rules with a witness take, and of those that close them. So text of a user in
+the middle of a record says nothing, and few records are searched."""

@@ -1,11 +1,8 @@
-"""The rules for the kernel itself, for disks, file systems and their clients, and for NICs, PCIe and the IOMMU,
-beside those of probes/pci/rules/kernel_messages.py.
+"""The rules for the clients of network file systems, and for NICs, PCIe and the IOMMU, beside those of
+laggard.kernel_rules.devices.
 
-Sources for the kernel: Linux, kernel/panic.c, arch/x86/mm/fault.c, arch/arm64/mm/fault.c, kernel/watchdog.c,
-kernel/rcu/tree_stall.h, kernel/hung_task.c, kernel/time/clocksource.c, arch/x86/kernel/tsc.c.
-
-For storage: Linux, drivers/nvme/host, block/blk-core.c, drivers/md, fs/ext4/super.c, fs/xfs, fs/btrfs, fs/ceph, fs/nfs,
-fs/smb/client; Lustre, lustre/ptlrpc/import.c; logs of IBM Storage Scale (mmfs.log), of BeeGFS' client and of WekaFS.
+Sources for file systems: Linux, fs/ceph, fs/nfs, fs/smb/client; Lustre, lustre/ptlrpc/import.c; logs of IBM Storage
+Scale (mmfs.log), of BeeGFS' client and of WekaFS.
 
 For networks: Linux, drivers/net/ethernet/mellanox/mlx5/core (events.c, main.c, cmd.c), net/sched/sch_generic.c,
 drivers/pci/pcie (aer.c, err.c, dpc.c), drivers/pci/hotplug/pciehp_ctrl.c, drivers/pci/pci.c (__pcie_print_link_status),
@@ -16,112 +13,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from laggard.diagnose.kernel.rule import ADDRESS, CRITICAL, WARNING, Rule
+from laggard.kernel_rules.rule import ADDRESS, CRITICAL, WARNING, Rule
 
-_RESTART: Final = "Drain the node and restart it; look for hardware errors before it, and for a newer kernel or driver."
-_LOCKED: Final = "Look at what the trace names: a driver (update it) or storage; restart the node if it stays."
-
-HOST_RULES: Final[tuple[Rule, ...]] = (
-    Rule("Kernel panic", r"Kernel panic - not syncing: (?P<why>.{1,100})", "KERNEL_FAULT", CRITICAL, "the kernel",
-         "panicked: {why}", _RESTART, ("ls /var/crash /var/lib/systemd/pstore", "ipmitool sel elist")),
-    Rule("hard LOCKUP", r"[Ww]atchdog detected hard LOCKUP on cpu (?P<device>\d+)", "KERNEL_FAULT", CRITICAL,
-         "CPU {device}", "hung in the kernel with interrupts off (hard LOCKUP)", _LOCKED,
-         ("dmesg -T | grep -A30 LOCKUP",)),
-    Rule("soft lockup",
-         r"BUG: soft lockup - CPU#(?P<device>\d+) stuck for (?P<time>\d+s)!? \[(?P<task>[^\]]{1,60})\]",
-         "KERNEL_FAULT", CRITICAL, "CPU {device}", "is stuck in the kernel for {time}: soft lockup of {task}",
-         _LOCKED, ("dmesg -T | grep -A30 'soft lockup'",)),
-    Rule("BUG: ",
-         r"(?<!\w)BUG: (?P<why>unable to handle .{1,60}?|kernel NULL pointer dereference.{0,20})(?: at |, address|$|:)",
-         "KERNEL_FAULT", CRITICAL, "the kernel", "crashed (oops): {why}", _RESTART, ("dmesg -T | grep -A40 BUG:",)),
-    Rule("kernel BUG at", r"kernel BUG at (?P<where>\S+\.[chS]:\d+)!?$", "KERNEL_FAULT", CRITICAL, "the kernel",
-         "crashed at {where}", _RESTART, ("dmesg -T | grep -A40 'kernel BUG'",)),
-    Rule("[#", r"^(?:(?:Internal error: )?Oops(?: - \w+)?|general protection fault|invalid opcode|divide error|stack "
-         r"segment)\b.{0,160}\[#\d+\]", "KERNEL_FAULT", CRITICAL, "the kernel", "crashed (oops)", _RESTART,
-         ("dmesg -T | grep -A40 Oops",)),
-    Rule("detected stall", r"rcu: (?:INFO: )?rcu_?\w+ (?:self-)?detected (?:expedited )?stalls? on CPU|INFO: rcu_\w+ "
-         r"(?:self-)?detected stalls? on CPU", "KERNEL_FAULT", CRITICAL, "the kernel",
-         "waits for a CPU that hangs: RCU stall", _LOCKED, ("dmesg -T | grep -A30 'detected stall'",)),
-    Rule("rcu_", r"rcu: INFO: rcu_\w+ (?:self-)?detected stalls?", "KERNEL_FAULT", CRITICAL, "the kernel",
-         "waits for a CPU that hangs: RCU stall", _LOCKED, ("dmesg -T | grep -A30 'detected stall'",)),
-    Rule("blocked for more than",
-         r"INFO: task (?P<device>.{1,40}):\d+ (?:<[^>]*> )?blocked (?:on .{1,60} )?for more than (?P<time>\d+) "
-         r"seconds", "KERNEL_FAULT", WARNING, "the process {device}",
-         "hung in the kernel for more than {time} s (state D)",
-         "Look at the trace below it in the log: most often a file system or a driver does not answer.",
-         ("dmesg -T | grep -A20 'blocked for more'", "ps -eo pid,stat,wchan:30,comm | awk '$2 ~ /D/'")),
-    Rule("unstable",
-         r"clocksource: .{0,160}?Marking clocksource '?(?P<device>\w+)'? as unstable|tsc: Marking (?P<other>TSC) "
-         r"unstable due to (?!running on)", "CLOCK_SOURCE_SLOW", WARNING, "the clocksource {device}{other}",
-         "was given up by the kernel, which reads time from a slower one such as hpet",
-         "Restart the node; look for newer firmware of the board, or boot with `tsc=reliable` where the clock is "
-         "sound.", ("cat /sys/devices/system/clocksource/clocksource0/current_clocksource",),
-         r"Switched to clocksource (?:tsc|kvm-clock|arch_sys_counter|hyperv\w*|xen)\b"),
-)  # fmt: skip
-
-
-_DISK: Final = "Save what is on it, look at its health, and replace it."
-_SMART: Final = ("smartctl -a /dev/{device}", "dmesg -T | grep {device}")
-_NVME: Final = ("nvme list", "nvme smart-log /dev/{device}")
-_CHECK: Final = "Look at the disk below it first; then unmount the file system and check it (`fsck`, `xfs_repair`)."
 _SERVER: Final = "Check the file server and the network to it; processes on its mounts hang or fail until it answers."
 _LUSTRE: Final = ("lfs check servers", "lctl get_param *.*.import | grep -E 'target|state'")
 _TARGET: Final = r"(?P<device>[\w-]+?-(?:MDT|OST)[0-9a-f]{4}|MGS)"
-_NO_DISCARD: Final = r"(?!.{0,60}\bop 0x[39]:)"
-"""What discards and writes of zeroes ask for, a sound disk may refuse."""
 _RESTORED: Final = rf"Lustre: (?:{_TARGET}|MGC\S*)[\w.@-]*: Connection restored"
-
-DISK_RULES: Final[tuple[Rule, ...]] = (
-    Rule("nvme", r"nvme (?P<device>nvme\d+): (?:Removing after probe failure|Disabling device after reset failure"
-         r"|Device not ready; aborting (?:reset|initiali[sz]ation)|failed to (?:reset|restart) controller"
-         r"|Identify Controller failed|Unable to change power state)", "DISK_FAILED", CRITICAL, "{device}",
-         "is dead: its controller does not come back after a reset", _DISK, _NVME),
-    Rule("nvme", r"nvme (?P<device>nvme\d+): (?:controller is down|I/O (?:tag )?\d+ .{0,160}timeout)", "DISK_FAILED",
-         WARNING, "{device}", "does not answer in time", _DISK, _NVME),
-    Rule("I/O error", r"(?<!Buffer )\bI/O error,? (?:on )?dev(?:ice)? (?P<device>(?!fd\d|sr\d|loop|zram|nbd)[\w-]+),"
-         + _NO_DISCARD,
-         "DISK_FAILED", WARNING, "{device}", "has I/O errors", _DISK, _SMART),
-    Rule("critical", r"critical (?P<kind>medium|target|nexus) error,? dev (?P<device>(?!fd\d|sr\d|loop)[\w-]+)"
-         + _NO_DISCARD,
-         "DISK_FAILED", CRITICAL, "{device}", "has errors of its medium ({kind} error)", _DISK, _SMART),
-    Rule("Sense Key", r"sd \S+ \[(?P<device>\w+)\].{0,160}Sense Key ?: ?(?P<kind>Medium Error|Hardware Error)",
-         "DISK_FAILED", CRITICAL, "{device}", "reports a {kind}", _DISK, _SMART),
-    Rule("offline", r"sd \S+ \[(?P<device>\w+)\].{0,160}(?:rejecting I/O to offline device|[Dd]evice offlined)",
-         "DISK_FAILED", CRITICAL, "{device}", "was taken offline by the kernel", _DISK, _SMART),
-    Rule("md/raid",
-         r"md/(?P<level>raid\d+):(?P<device>md\w+): Disk failure on (?P<disk>\w+).{0,160}(?P<end>failing array)",
-         "DISK_FAILED", CRITICAL, "the array {device}", "has failed with its disk {disk} ({level})", _DISK,
-         ("cat /proc/mdstat", "mdadm --detail /dev/{device}")),
-    Rule("md/raid", r"md/(?P<level>raid\d+):(?P<device>md\w+): Disk failure on (?P<disk>\w+)", "DISK_FAILED", WARNING,
-         "the array {device}", "lost its disk {disk} and runs degraded ({level})",
-         "Replace the disk and add the new one.", ("cat /proc/mdstat", "mdadm --detail /dev/{device}"),
-         r"md: (?P<device>md\w+): recovery done"),
-    Rule("active with",
-         r"md/(?P<level>raid\d+):(?P<device>md\w+): active with (?P<has>\d+) out of (?!(?P=has)\b)(?P<of>\d+) \w+",
-         "DISK_FAILED", WARNING, "the array {device}", "runs degraded: {has} of {of} disks ({level})",
-         "Replace the disk that is missing and add the new one.", ("cat /proc/mdstat",
-         "mdadm --detail /dev/{device}"), r"md: (?P<device>md\w+): recovery done"),
-    Rule("EXT4-fs",
-         r"EXT4-fs (?:\((?P<device>[\w!-]+)\): Remounting filesystem read-only|error \(device (?P<on>[\w!-]+)\).{0,160}"
-         r"Remounting filesystem read-only)", "DISK_FAILED", CRITICAL, "the ext4 on {device}{on}",
-         "became read-only after an error: nothing can be written to it", _CHECK, ("dmesg -T | grep -i ext4",)),
-    Rule("EXT4-fs error", r"EXT4-fs error \(device (?P<device>[\w!-]+)\)", "DISK_FAILED", CRITICAL,
-         "the ext4 on {device}", "has errors", _CHECK, ("dmesg -T | grep -i ext4",)),
-    Rule("mounting fs with errors", r"EXT4-fs \((?P<device>[\w!-]+)\): warning: mounting fs with errors", "DISK_FAILED",
-         WARNING, "the ext4 on {device}", "was mounted although it had errors", _CHECK),
-    Rule("Aborting journal", r"Aborting journal on (?:device )?(?P<device>[\w!:-]+?)(?:-\d+)?\.?$", "DISK_FAILED",
-         CRITICAL, "the file system on {device}", "gave up its journal: nothing can be written to it", _CHECK),
-    Rule("XFS",
-         r"XFS \((?P<device>[\w!-]+)\): (?P<why>.{0,160}?(?:[Cc]orruption|[Ss]hutting down|has been shut down|Internal "
-         r"error" r"|log I/O error|metadata I/O error|xfs_do_force_shutdown).{0,60})", "DISK_FAILED", CRITICAL,
-         "the XFS on {device}", "has failed: {why}", _CHECK, ("dmesg -T | grep -i xfs",)),
-    Rule("BTRFS",
-         r"BTRFS(?: error| critical|:? .{0,160})? \(device (?P<device>[\w!-]+?)(?: state \w+)?\)(?P<why>.{0,160}"
-         r"(?:forced " r"readonly" r"|corrupt(?! \d)|errno=-5|unable to fixup|parent transid).{0,60})", "DISK_FAILED",
-         CRITICAL, "the btrfs on {device}", "has failed{why}", _CHECK),
-    Rule("rror 28", r"EXT4-fs \((?P<device>[\w!-]+)\): .{0,160}with error 28", "DISK_FULL", CRITICAL,
-         "the ext4 on {device}", "is full", "Make room on it.", ("df -h", "df -i")),
-)  # fmt: skip
 
 NETWORK_FILE_SYSTEM_RULES: Final[tuple[Rule, ...]] = (
     Rule("was evicted by", r"This client was evicted by (?P<device>[\w-]+)", "MOUNT_HUNG", CRITICAL,

@@ -1,0 +1,218 @@
+"""DISK_FAILED, MACHINE_CHECK, KERNEL_FAULT, HOST_MEMORY_LOW: what the kernel says of disks, memory and itself.
+
+A state is proof by itself: a dead controller, an array without its data, a file system that is read-only against
+/etc/fstab, memory errors that EDAC counted. A line of the kernel's log is critical where something confirms it that is
+true now, and a warning elsewhere; what came before a repair accuses nobody.
+
+Sources: Linux, kernel/watchdog.c, kernel/hung_task.c, kernel/panic.c (TAINT_DIE), drivers/edac/edac_mc_sysfs.c,
+drivers/nvme/host/sysfs.c (nvme_sysfs_show_state), mm/memory-failure.c, Documentation/filesystems/proc.rst.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final, NamedTuple
+
+from laggard.kernel_rules import disks
+from laggard.kernel_rules import host as kernel
+from laggard.kernel_rules.arrays import incomplete_arrays
+from laggard.kernel_rules.judge import Hit
+from laggard.kernel_rules.rule import LIVE_BEGINNINGS, Rule
+from laggard.kit.words import lazy_pattern
+from laggard.model import Finding, Severity
+from laggard.probes.host.host import Host
+from laggard.probes.host.kernel_log import age_text, judge_log, last_at
+from laggard.probes.host.mount_table import Mount, printable_path
+from laggard.probes.host.virtualization import read_uptime
+from laggard.probes.probe import GPU, NotNegative, Probe, Thresholds, finding
+from laggard.probes.system.model.storage import Storage
+
+RULES: Final = (*kernel.LIVE_RULES, *disks.LIVE_RULES)
+_MEMORY: Final = "/sys/devices/system/edac/mc"
+_NVME: Final = "/sys/class/nvme"
+_LOCKED_SECONDS: Final = 300.0
+"""The time within which a CPU that hangs is reported again: a soft lockup each 20 s, a stall of RCU after three times
+its limit of 21 to 60 s (Documentation/RCU/stallwarn.rst)."""
+_RESET_SECONDS: Final = 120.0
+"""Twice the time that a command to an NVMe controller may take (admin_timeout of drivers/nvme/host/core.c)."""
+_ERRORS: Final = 3
+_ERROR_SECONDS: Final = 3600.0
+"""Three errors within the hour are a disk that fails now. One may be a sector, which the disk replaces when it is
+written again."""
+_BOOT_SECONDS: Final = 60.0
+"""The time in which machine checks of before the boot are told: of the processors' banks, and by the firmware."""
+_TAINT_DIE: Final = 1 << 7
+_OF_LOG: Final = ("CPU", "crash", "disk", "memory")
+"""The kinds whose witness does not end with the fault: who resumes the node by hand knows of it."""
+_RAN: Final = lazy_pattern(r"se\.exec_start\s*:\s*(\d+)\.")
+
+
+class KernelFaultThresholds(Thresholds, frozen=True):
+    look_back_seconds: NotNegative = 86400.0
+    """The time for which a line of the log counts that nothing confirms."""
+
+
+class _Told(NamedTuple):
+    """What a rule found in the log of one device, which may be that of a mount. `age`: in seconds; 0 where the log has
+    no times. `errors`: those of the same mount or device within the last hour."""
+
+    rule: Rule
+    hit: Hit
+    device: str
+    mount: Mount | None
+    age: float
+    errors: int = 0
+
+    @property
+    def subject(self) -> str:
+        """What several rules, and a state, may tell of: a finding is made of one of them."""
+        return self.mount.source if self.mount else self.rule.named.format(device=self.device, on="")
+
+
+def check(host: Host, thresholds: KernelFaultThresholds) -> Iterator[Finding]:
+    storage = Storage(host)
+    now: dict[tuple[str, str], Finding] = {}
+    for subject, found in _states(host, storage):
+        now.setdefault((found.code, subject), found)
+    yield from now.values()
+    uptime = read_uptime(host)
+    told: dict[tuple[str, str], Finding] = {}
+    for each in _of_log(host, storage, uptime):
+        key = each.rule.code, each.subject
+        confirmed = _WITNESSES[each.rule.witness](each, host, storage)
+        if key in now or confirmed is None or (not confirmed and each.age > thresholds.look_back_seconds):
+            continue
+        if key not in told or (confirmed and told[key].severity is not Severity.CRITICAL):
+            told[key] = _of_line(each, confirmed, host.boot_time(uptime))
+    yield from told.values()
+
+
+def _states(host: Host, storage: Storage) -> Iterator[tuple[str, Finding]]:
+    """Yields what is proof by itself, each with its subject."""
+    for name in host.names(_MEMORY):
+        count = host.text(f"{_MEMORY}/{name}/ue_count")
+        if count.isdecimal() and count.strip("0"):
+            summary = f"counted {count} memory errors since boot that could not be corrected (EDAC)"
+            found = _made(kernel.UNCORRECTED, f"memory controller {name}", summary, True, count=int(count))
+            yield kernel.UNCORRECTED.named, found
+    for name in host.names(_NVME):
+        if host.text(f"{_NVME}/{name}/state") == "dead":
+            mount = storage.mount_of(name)
+            yield mount.source if mount else name, _made(disks.CONTROLLER, name, disks.CONTROLLER.summary, True)
+    for array in incomplete_arrays(host.read_if_present("/proc/mdstat")):
+        summary = f"{'is being rebuilt' if array.rebuilds else 'lacks disks'}: {array.level} [{array.members}]"
+        found = _made(disks.ARRAY, array.name, summary, array.failed and not array.rebuilds)
+        yield f"/dev/{array.name}", found
+    for mount, why in storage.broken():
+        summary = f"{why} ({mount.fstype}, {printable_path(mount.source)})"
+        yield mount.source, _made(disks.READ_ONLY, printable_path(mount.point), summary, storage.is_for_jobs(mount))
+
+
+def _of_log(host: Host, storage: Storage, uptime: float) -> list[_Told]:
+    """Returns what the log says and did not take back: a repair closes all that was said before it."""
+    told: list[_Told] = []
+    repaired, errors = Counter[str](), Counter[str]()
+    for (number, _), hit in judge_log(host.kernel_log(), RULES, LIVE_BEGINNINGS).hits.items():
+        rule, device = RULES[number], hit.groups.get("device") or hit.groups.get("on", "")
+        mount = storage.mount_of(device) if rule.code == "DISK_FAILED" else None
+        age = 0.0 if hit.seconds is None else max(0.0, uptime - hit.seconds)
+        each = _Told(rule, hit, device, mount, age)
+        is_writable = rule is disks.READ_ONLY and mount is not None and not storage.is_read_only(mount)
+        repaired[each.subject] = max(repaired[each.subject], hit.place if is_writable else hit.closed)
+        told.append(each)
+    told = [each for each in told if each.hit.place > repaired[each.subject]]
+    for each in told:
+        errors[each.subject] += sum(at is None or uptime - at <= _ERROR_SECONDS for at in each.hit.latest)
+    return [each._replace(errors=errors[each.subject]) for each in told]
+
+
+def _of_line(told: _Told, confirmed: str, booted_at: float | None) -> Finding:
+    hit, groups = told.hit, {**told.hit.groups, "device": told.device, "on": ""}
+    times = f", {hit.times} lines of the log" if hit.times > 1 else ""
+    when = "" if hit.seconds is None else f", {age_text(int(told.age))} ago"
+    why = confirmed or "only the log says so"
+    summary = f"{told.rule.summary.format_map(groups).strip(' :')}{times}{when}, and {why}"
+    at = last_at(hit.seconds, booted_at) if not confirmed or told.rule.witness in _OF_LOG else {}
+    device = told.rule.named.format_map(groups).strip()
+    return _made(told.rule, device, summary, bool(confirmed), told.device, count=hit.times, last=hit.last[:200], **at)
+
+
+def _made(like: Rule, device: str, summary: str, critical: bool, disk: str = "", **evidence: object) -> Finding:
+    """`like`: a rule of the same fault, for what to do."""
+    severity = Severity.CRITICAL if critical else Severity.WARNING
+    commands = like.commands_for(disk or device)
+    return finding(like.code, device, summary, evidence=evidence, fix=like.fix, commands=commands, severity=severity)
+
+
+# What confirms a line of the log: in words; empty where nothing does; None where it is refuted.
+
+
+def _of_controller(told: _Told, host: Host, storage: Storage) -> str | None:
+    state = host.text(f"{_NVME}/{told.device}/state")
+    if state not in ("", "live") and (told.rule is disks.CONTROLLER or told.age >= _RESET_SECONDS):
+        return f"it is {state} now"
+    if told.mount is None or told.rule is not disks.CONTROLLER or (state and " after " not in told.hit.last):
+        return ""
+    return f"{printable_path(told.mount.point)} is mounted from it as before"  # whose disks went with the controller
+
+
+def _of_disk(told: _Told, host: Host, storage: Storage) -> str | None:
+    """A disk, or the file system on it."""
+    if told.mount is None:
+        return None if storage.is_gone(told.device) else ""
+    if not storage.is_for_jobs(told.mount):
+        return ""
+    point = printable_path(told.mount.point)
+    if told.rule.witness == "shutdown":
+        return f"{point} was not unmounted since, which alone would end that"
+    if told.rule.witness == "file system" and storage.is_read_only(told.mount):
+        return f"{point} is read-only now"
+    return f"{point} is on it: {told.errors} errors or more within the hour" if told.errors >= _ERRORS else ""
+
+
+def _of_cpu(told: _Told, host: Host, storage: Storage) -> str | None:
+    *_, before, last = (None, *told.hit.latest)
+    repeated = before is not None and last is not None and last - before <= _LOCKED_SECONDS
+    return "it goes on" if repeated and told.age <= _LOCKED_SECONDS else ""
+
+
+def _of_process(told: _Told, host: Host, storage: Storage) -> str | None:
+    """Refuted where the process is another one, ran since, or waits no more. Eight letters of its name agree: the log
+    has another end of a kworker's than /proc."""
+    folder = f"/proc/{told.hit.groups['pid']}"
+    status = dict(line.partition(":\t")[::2] for line in host.text(f"{folder}/status").splitlines())
+    if not status.get("State", "").startswith("D") or status.get("Name", "")[:8] != told.device[:8]:
+        return None
+    started = host.text(f"{folder}/stat").rpartition(")")[2].split()[19:20]  # the 22nd field of all
+    ran = _RAN.search(host.text(f"{folder}/sched"))
+    times = [*(int(ticks) / 100 for ticks in started), *([int(ran[1]) / 1000] if ran else [])]  # USER_HZ, and ms
+    return None if any(told.hit.seconds is not None and at > told.hit.seconds for at in times) else "it waits still"
+
+
+def _of_crash(told: _Told, host: Host, storage: Storage) -> str | None:
+    """A kernel that crashed in a process goes on, without what that process held; it remembers that until the boot."""
+    taint = host.text("/proc/sys/kernel/tainted")
+    return None if taint.isdecimal() and not int(taint) & _TAINT_DIE else "the node was not restarted since"
+
+
+def _of_memory(told: _Told, host: Host, storage: Storage) -> str | None:
+    if told.hit.seconds is not None and told.hit.seconds < _BOOT_SECONDS:
+        return None
+    fields = (line.split() for line in host.text("/proc/meminfo").splitlines())
+    lost = next((words[1] for words in fields if words[:1] == ["HardwareCorrupted:"]), "0")
+    return f"{lost} kB of memory are out of use for that (HardwareCorrupted)" if lost.strip("0") else ""
+
+
+_WITNESSES: Final[Mapping[str, Callable[[_Told, Host, Storage], str | None]]] = {
+    "controller": _of_controller,
+    **dict.fromkeys(("disk", "file system", "shutdown"), _of_disk),
+    "CPU": _of_cpu,
+    "process": _of_process,
+    "crash": _of_crash,
+    "memory": _of_memory,
+    "told": lambda told, host, storage: "",
+}
+
+# In the group of gpu_xid, which reads the same log.
+PROBE: Final = Probe("kernel_faults", check, KernelFaultThresholds(), group=GPU)
