@@ -34,7 +34,8 @@ _FIX_AMD: Final = (
 
 class CountThresholds(Thresholds, frozen=True):
     expected: Count | None = None
-    """The number of GPUs of this kind of node. Not set: as many as the PCI tree shows, and at least `least`."""
+    """The number of GPUs of this kind of node: whole ones, unless all of them are divided by MIG. Not set: as many as
+    the PCI tree shows, and at least `least`."""
 
     least: Count = 0
     """The least number of GPUs that it has, those lent to virtual machines among them: for nodes that are known to have
@@ -63,6 +64,11 @@ def check(host: Host, thresholds: CountThresholds) -> Iterator[Finding | Fact]:
         raise Unknown(f"{len(pci.gpus)} GPUs in the PCI tree, and NVML: {problem}")
     yield from _facts(pci, nvml)
     listed = len(nvml.gpus)
+    whole = tuple(gpu for gpu in nvml.gpus if not gpu.mig)
+    yield Fact("whole", len(whole))
+    if thresholds.expected is not None and len(whole) < expected <= listed and whole:
+        divided = tuple(gpu.bus_id or str(gpu.index) for gpu in nvml.gpus if gpu.mig)
+        yield _missing(pci, expected, divided, "in MIG mode, and others are whole", len(whole))
     if listed < expected:
         confined = why_confined(host)
         if confined and thresholds.expected is None:

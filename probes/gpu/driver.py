@@ -1,4 +1,5 @@
-"""GPU_DRIVER_HUNG: a call into the driver that does not return.
+"""GPU_DRIVER_HUNG, GPU_DRIVER_FAILED and MODULE_MISSING: a call into the driver that does not return; a driver that has
+not started, or that its library does not fit; and what CUDA needs beside it.
 
 The runner finds the hang and ends the process: see host/watchdog.py. A start without persistence mode takes seconds for
 each GPU, in the call that asks for its handle, and is no hang; each announced call has its own time limit. A reading
@@ -8,17 +9,21 @@ held for seconds while a GPU is reset, MIG is changed, or a program pins much me
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from laggard.model import Finding, Severity
-from laggard.probes.errors import Unknown
-from laggard.probes.gpu.model.amd_gpus import DRIVER_CALL
+from laggard.probes.errors import Unknown, Unreadable, or_none
+from laggard.probes.gpu.model.amd_gpus import DRIVER_CALL, driver_is_loaded
 from laggard.probes.gpu.model.driver_log import find_xids
+from laggard.probes.gpu.model.pci_devices import container_of, driver_of, exists, find_nvidia_devices
 from laggard.probes.gpu.model.readings import explain_nvml_error, query_nvml
+from laggard.probes.host.counter_history import SaveCounters
 from laggard.probes.host.host import Host
+from laggard.probes.host.virtualization import loaded_modules, read_uptime
 from laggard.probes.nvml.model import CALL_LIMIT_SECONDS, Hang
 from laggard.probes.probe import GPU, Fact, Probe, Thresholds, finding
+from laggard.probes.rows import FILES, MODULES, Wanted, judge
 
 _FIX: Final = (
     "Drain the node and look for the cause in the kernel's log (Xid 119 or 79, `blocked for more than 120 seconds`). A "
@@ -31,8 +36,27 @@ _ROUNDING_SECONDS: Final = 0.05
 _MAX_XIDS: Final = 5
 
 
-def check(host: Host, thresholds: Thresholds) -> Iterator[Finding | Fact]:
+STARTING_SECONDS: Final = 1800.0
+"""The time after boot, or after the driver was last seen to work, in which it may be away: an upgrade builds it anew
+(DKMS takes minutes for each kernel), and unloads it."""
+
+_ANSWERS: Final = "answers"
+
+
+def check(host: Host, thresholds: Thresholds) -> Iterator[Finding | Fact | SaveCounters | Unreadable]:
+    pci = or_none(find_nvidia_devices, host)
+    if pci is not None and pci.amd_gpus and not driver_is_loaded(host):
+        yield from _failed(host, "amdgpu driver", f"is not loaded: nothing drives the {len(pci.amd_gpus)} AMD GPUs")
     nvml = query_nvml(host)
+    yield SaveCounters({_ANSWERS: int(not nvml.error)})
+    if nvml.error == "LIB_RM_VERSION_MISMATCH":
+        yield from _failed(host, "nvidia driver", "is loaded in another version than its library: no program can use it")
+    if nvml.error == "DRIVER_NOT_LOADED" and pci is not None and pci.gpus:
+        drivers = {driver_of(host, name) for name in pci.gpus}
+        if "nvidia" not in drivers:
+            others = ", ".join(sorted(drivers - {""}))
+            has = f"{others} has" if others else "no driver has"
+            yield from _failed(host, "nvidia driver", f"is not loaded: {has} the {len(pci.gpus)} GPUs on the PCI bus")
     if nvml.hung:
         yield from filter(None, [driver_hung(nvml.hung, _log(host))])
         raise Unknown(f"{nvml.hung.call} gave no answer in {nvml.hung.seconds} s")
@@ -40,6 +64,56 @@ def check(host: Host, thresholds: Thresholds) -> Iterator[Finding | Fact]:
         raise Unknown(f"NVML: {explain_nvml_error(nvml.error)}")
     yield Fact("driver_version", nvml.driver_version)
     yield Fact("gpus", len(nvml.gpus))
+    for row in (CUDA_MODULES, CUDA_FILES):
+        yield from judge(host, row)
+
+
+def _failed(host: Host, device: str, summary: str) -> Iterator[Finding]:
+    """What keeps every job from its GPUs, unless it may pass, or is this container's alone."""
+    uptime = or_none(read_uptime, host)
+    worked = [shot.uptime for shot in host.counter_history.snapshots if shot.counters.get(_ANSWERS)]
+    if uptime is None or uptime - max(worked, default=0.0) < STARTING_SECONDS or container_of(host):
+        return
+    hours = (uptime - max(worked, default=0.0)) / 3600
+    yield finding(
+        "GPU_DRIVER_FAILED",
+        device,
+        summary,
+        evidence={"since": "it last worked" if worked else "boot", "hours": round(hours, 1)},
+        fix="Build and load the driver for this kernel, or reboot after an upgrade; keep its packages of one version.",
+        commands=("dkms status", "cat /proc/driver/nvidia/version", "dmesg -T | grep -E 'NVRM|nouveau|amdgpu'"),
+    )
+
+
+# What CUDA needs and NVML does not.
+
+
+def _on_demand(host: Host) -> Severity:
+    """How bad it is that nvidia_uvm is not there yet: a program of NVIDIA's, which is root's, loads it for the first
+    that uses CUDA (nvidia-modprobe -u), and a container's runtime for its containers."""
+    return Severity.WARNING if container_of(host) or exists(host, "/usr/bin/nvidia-modprobe") else Severity.CRITICAL
+
+
+def _wanted_modules(host: Host) -> Mapping[str, Wanted]:
+    """Without nvidia_uvm no program can start CUDA. A host that lends parts of its GPUs (vGPU) starts none."""
+    loaded = loaded_modules(host)
+    wanted = "nvidia" in loaded and not any("vgpu" in module for module in loaded)
+    return {"nvidia_uvm": Wanted(1, _on_demand(host))} if wanted else {}
+
+
+def _wanted_files(host: Host) -> Mapping[str, Wanted]:
+    """The device files of the GPUs that NVML lists: it has had them made where that is possible, before they are looked
+    for (nvidia-modprobe -c)."""
+    if container_of(host) or "nvidiactl" not in host.names("/dev"):
+        return {}
+    gpus = query_nvml(host).gpus
+    files = {f"/dev/nvidia{gpu.minor}": Wanted(1) for gpu in gpus if gpu.minor is not None}
+    uvm = {"/dev/nvidia-uvm": Wanted(1, _on_demand(host))} if "nvidia_uvm" in loaded_modules(host) else {}
+    return {**files, **uvm}
+
+
+CUDA_MODULES: Final = MODULES._replace(wanted=_wanted_modules)
+CUDA_FILES: Final = FILES._replace(wanted=_wanted_files)
 
 
 def driver_hung(hang: Hang, log: str | None = None) -> Finding | None:

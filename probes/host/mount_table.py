@@ -6,10 +6,11 @@ import re
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from laggard.probes.errors import Unknown, if_present
+from laggard.probes.errors import Unknown, if_present, or_none
 from laggard.probes.host.host import Host
 
 _MOUNTS = "/proc/self/mounts"
+_OF_INIT = "/proc/1/mounts"
 _MOUNTINFO = "/proc/self/mountinfo"
 
 _OF_CONTAINERS: Final = frozenset(("/etc/hosts", "/etc/resolv.conf"))
@@ -37,6 +38,10 @@ class Mount(NamedTuple):
     """True where a user other than root has mounted it, as FUSE lets everybody do."""
 
     @property
+    def key(self) -> tuple[str, str, str]:
+        return self.point, self.source, self.fstype
+
+    @property
     def servers(self) -> tuple[str, ...]:
         """The hosts in a `source` such as `filer:/export`, `//filer/share`, `mon1,mon2:/` or `mds@o2ib:/scratch`."""
         if self.source.startswith("//"):
@@ -53,15 +58,25 @@ class Mount(NamedTuple):
         return self.fstype in REMOTE_TYPES or (self.fstype.startswith("fuse.") and not self.local)
 
 
-def read_mounts(host: Host) -> tuple[Mount, ...]:
+def read_mounts(host: Host, all_of_a_point: bool = False) -> tuple[Mount, ...]:
     """Returns what is mounted, outermost mount points first; where one mount lies on top of another, only the visible
-    one. Raises Unknown where the table cannot be read or holds a line that is no mount."""
-    # A mount point is bytes, not text: one that is not UTF-8 must not hide the others.
-    text = host.read_bytes(_MOUNTS).decode(errors="surrogateescape")
-    mounts = {mount.point: mount for mount in map(_parse, text.splitlines())}
-    if not mounts:
+    one, unless `all_of_a_point`. Raises Unknown where the table cannot be read or holds a line that is no mount.
+
+    A service's own table may show all as read-only (systemd's ProtectSystem=): process 1 tells what jobs may write to.
+    """
+    listed = _table(host, _MOUNTS)
+    if not listed:
         raise Unknown(f"{_MOUNTS} is empty")
-    return tuple(sorted(mounts.values(), key=lambda mount: (len(mount.point), mount.point)))
+    if not all(mount.writable for mount in listed):
+        writable = {mount.key for mount in or_none(_table, host, _OF_INIT) or () if mount.writable}
+        listed = [mount._replace(writable=mount.writable or mount.key in writable) for mount in listed]
+    mounts = listed if all_of_a_point else {mount.point: mount for mount in listed}.values()
+    return tuple(sorted(mounts, key=lambda mount: (len(mount.point), mount.point)))
+
+
+def _table(host: Host, path: str) -> list[Mount]:
+    # A mount point is bytes, not text: one that is not UTF-8 must not hide the others.
+    return [_parse(line) for line in host.read_bytes(path).decode(errors="surrogateescape").splitlines()]
 
 
 def in_container(mounts: Iterable[Mount]) -> bool:
@@ -75,7 +90,7 @@ def read_kubelet_volumes(host: Host) -> frozenset[str]:
     data = if_present(host.read_bytes, _MOUNTINFO) or b""  # a recording may lack it
     lines = data.decode(errors="surrogateescape").splitlines()
     fields = (line.split(" ") for line in lines)  # proc_pid_mountinfo(5): the fourth is the root, the fifth the point
-    return frozenset(_unescape(words[4]) for words in fields if len(words) > 4 and _EMPTY_DIR in words[3])
+    return frozenset(unescape(words[4]) for words in fields if len(words) > 4 and _EMPTY_DIR in words[3])
 
 
 def printable_path(text: str) -> str:
@@ -89,9 +104,9 @@ def _parse(line: str) -> Mount:
         raise Unknown(f"{_MOUNTS} holds a line that is no mount")
     options = words[3].split(",")
     of_user = any(option.startswith("user_id=") and option != "user_id=0" for option in options)
-    return Mount(_unescape(words[1]), words[2], "rw" in options, _unescape(words[0]), of_user)
+    return Mount(unescape(words[1]), words[2], "rw" in options, unescape(words[0]), of_user)
 
 
-def _unescape(text: str) -> str:
+def unescape(text: str) -> str:
     """Undoes the kernel's escapes: it writes blanks and backslashes as octal numbers (proc_pid_mounts(5))."""
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)

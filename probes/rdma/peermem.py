@@ -10,6 +10,7 @@ from laggard.model import Finding
 from laggard.probes.errors import NotApplicable, Unknown
 from laggard.probes.gpu.model.pci_devices import read_pci_gpus
 from laggard.probes.host.host import Host
+from laggard.probes.host.virtualization import loaded_modules
 from laggard.probes.probe import KERNEL, Count, Fact, Probe, Thresholds, finding
 from laggard.probes.rdma.model.nics import read_nics
 
@@ -35,7 +36,7 @@ class PeermemThresholds(Thresholds, frozen=True):
 
 def check(host: Host, thresholds: PeermemThresholds) -> Iterator[Finding | Fact]:
     try:
-        loaded = _loaded_modules(host)
+        loaded = loaded_modules(host)
     except Unknown:
         if not read_pci_gpus(host):  # as in a container that sees no modules: nothing there needs them
             raise NotApplicable(_NO_GPU) from None
@@ -58,17 +59,6 @@ def check(host: Host, thresholds: PeermemThresholds) -> Iterator[Finding | Fact]
     summary = f"for {len(nics)} RDMA NICs to reach {len(gpus)} GPUs: neither nvidia_peermem nor DMA-BUF is there"
     evidence["nics"] = len(nics)
     yield finding("PEERMEM_MISSING", "nvidia_peermem", summary, evidence=evidence, fix=_FIX, commands=_COMMANDS)
-
-
-def _loaded_modules(host: Host) -> frozenset[str]:
-    """Returns the loaded modules. A kernel without modules has no such file; /sys then lists what is built in."""
-    text = host.read_if_present("/proc/modules")
-    if not text:
-        return frozenset(host.entries("/sys/module"))
-    names = {line.split()[0] for line in text.splitlines() if line.split()}
-    if not all(re.fullmatch(r"[\w-]+", name) for name in names):
-        raise Unknown("/proc/modules holds lines that are no modules")
-    return frozenset(names)
 
 
 def _has_dma_buf(driver: str, release: str, thresholds: PeermemThresholds) -> bool:

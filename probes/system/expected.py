@@ -1,0 +1,162 @@
+"""MOUNT_MISSING, HOST_MEMORY_LOW, CPU_MISSING, SHM_SMALL, MODULE_MISSING and BOND_DEGRADED: what must be there, and is
+not. A row for each kind of thing: see rows.py."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Final
+
+from laggard.model import Finding
+from laggard.probes.errors import NotFound, Unreadable, or_none
+from laggard.probes.gpu.model.pci_devices import find_nvidia_devices
+from laggard.probes.host.counter_history import SaveCounters
+from laggard.probes.host.host import Host
+from laggard.probes.host.mount_table import in_container, read_mounts
+from laggard.probes.probe import Count, Fact, Probe, Thresholds
+from laggard.probes.rows import FILES, MODULES, Row, Wanted, judge
+from laggard.probes.system import own_tables
+from laggard.probes.system.own_tables import READABLE, WRITABLE
+
+
+class ExpectedThresholds(Thresholds, frozen=True):
+    """A site's lines. In `nodes` of a profile or of --expect they are for the nodes that a pattern names."""
+
+    mounts: tuple[str, ...] = ()
+    """Mount points that must be there, and be writable; ` ro` behind one: or not."""
+
+    memory_bytes: Count = 0
+    """The memory that the node must have; 0: what its firmware counts. 4 % of it may be the kernel's own."""
+
+    processors: Count = 0
+    """The processors that must be online; 0: those that the kernel has found."""
+
+    shm_bytes: Count = 1 << 30
+    """The least size of /dev/shm on a node with GPUs: NVIDIA's notes on its containers ask for `--shm-size=1g`."""
+
+    modules: tuple[str, ...] = ()
+    """Kernel modules that must be loaded."""
+
+    device_files: tuple[str, ...] = ()
+    """Paths of device files that must be there: `/dev/gdrdrv`."""
+
+    ignore: tuple[str, ...] = ()
+    """Patterns of what may be missing: a mount point, `memory`, `processors`, `bond0 *`."""
+
+
+def check(host: Host, thresholds: ExpectedThresholds) -> Iterator[Finding | Fact | SaveCounters | Unreadable]:
+    t = thresholds
+    mounts = {it.removesuffix(" ro"): READABLE if it.endswith(" ro") else WRITABLE for it in t.mounts}
+    lines: tuple[tuple[Row, Mapping[str, int]], ...] = (
+        (MOUNTS, mounts),
+        (MEMORY, {"memory": t.memory_bytes} if t.memory_bytes else {}),
+        (FREE, {}),
+        (PROCESSORS, {"processors": t.processors} if t.processors else {}),
+        (SHM._replace(wanted=lambda host: _wanted_shm(host, t.shm_bytes)), {}),
+        (MODULES, dict.fromkeys(t.modules, 1)),
+        (FILES, dict.fromkeys(t.device_files, 1)),
+        (LINKS, {}),
+    )
+    for row, site in lines:
+        yield from judge(host, row, site, t.ignore)
+
+
+def _wanted_shm(host: Host, least: int) -> Mapping[str, Wanted]:
+    """Jobs use the /dev/shm that is seen here on a machine with GPUs, and not in a container, which has one of its
+    own."""
+    mounts, pci = read_mounts(host), or_none(find_nvidia_devices, host)
+    used = pci is not None and (pci.gpus or pci.amd_gpus) and not in_container(mounts)
+    return {"/dev/shm": Wanted(least)} if used and any(mount.point == "/dev/shm" for mount in mounts) else {}
+
+
+def _there_shm(host: Host, items: Collection[str]) -> Mapping[str, int]:
+    size = or_none(host.file_system, "/dev/shm") if items else None
+    if size is None:
+        raise NotFound("/dev/shm is not shown here")
+    return {"/dev/shm": size.total_bytes}
+
+
+def _not_mounted(there: int, wanted: int) -> str:
+    return "is mounted read-only" if there == READABLE else "is not mounted"
+
+
+def _bytes(there: int, wanted: int) -> str:
+    return f"is {there / 2**30:.4g} of {wanted / 2**30:.4g} GiB"
+
+
+def _free(there: int, wanted: int) -> str:
+    return f"is {there / 2**30:.4g} GiB, and no job runs"
+
+
+def _number(there: int, wanted: int) -> str:
+    return f"are {there} of {wanted}"
+
+
+def _down(there: int, wanted: int) -> str:
+    return "is down: the bond carries less"
+
+
+def _all(host: Host, items: Iterable[str]) -> Iterable[str]:
+    return items
+
+
+MOUNTS: Final = Row(
+    "mounts",
+    "MOUNT_MISSING",
+    own_tables.there_mounts,
+    _not_mounted,
+    "Mount it again, once what keeps it away is gone: the unit's log, the disk, the server. A file system that became "
+    "read-only had errors: check it first.",
+    ("findmnt --verify", "systemctl --failed --type=mount", "dmesg -T | tail -n 50"),
+    own_tables.wanted_mounts,
+    lasting=own_tables.lasting_mounts,
+)
+MEMORY: Final = Row(
+    "memory",
+    "HOST_MEMORY_LOW",
+    own_tables.there_memory,
+    _bytes,
+    "Find the module that failed in the BMC's log, and reseat or replace it.",
+    ("dmidecode -t 17", "ipmitool sel elist", "numactl -H"),
+    own_tables.wanted_memory,
+    # The kernel's page structures take 1.6 % (64 of 4096 bytes), firmware some GiB. One of 32 modules is 3.1 %.
+    share=0.96,
+    lasting=_all,
+)
+FREE: Final = Row(
+    "free",
+    "HOST_MEMORY_LOW",
+    own_tables.there_free,
+    _free,
+    "Memory is used up, and no job runs: remove what dead jobs left in /dev/shm, and end what has the rest.",
+    ("ls -lS /dev/shm", "ps -eo pid,user,rss,cmd --sort -rss | head", "slabtop -o | head -n 20"),
+    own_tables.wanted_free,
+)
+PROCESSORS: Final = Row(
+    "processors",
+    "CPU_MISSING",
+    own_tables.there_processors,
+    _number,
+    "Bring them online (`chcpu -e`); where the kernel has not found them, the BIOS's settings and log say why.",
+    ("lscpu -e", "cat /sys/devices/system/cpu/offline", "dmesg -T | grep -i smpboot"),
+    own_tables.wanted_processors,
+    lasting=_all,
+)
+SHM: Final = Row(
+    "shm",
+    "SHM_SMALL",
+    _there_shm,
+    _bytes,
+    "Mount it with the kernel's default, half of the memory; for a container's own give --shm-size or an emptyDir.",
+    ("df -h /dev/shm", "mount -o remount,size=50% /dev/shm", "grep shm /etc/fstab"),
+)
+LINKS: Final = Row(
+    "bond links",
+    "BOND_DEGRADED",
+    own_tables.there_links,
+    _down,
+    "Check the cable, the transceiver and the switch's port of that link.",
+    ("cat /proc/net/bonding/*", "ip -s link"),
+    own_tables.wanted_links,
+)
+
+PROBE: Final = Probe("expected", check, ExpectedThresholds())
