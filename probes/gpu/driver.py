@@ -95,7 +95,9 @@ def _on_demand(host: Host) -> Severity:
 
 
 def _wanted_modules(host: Host) -> Mapping[str, Wanted]:
-    """Without nvidia_uvm no program can start CUDA. A host that lends parts of its GPUs (vGPU) starts none."""
+    """Without nvidia_uvm no program can start CUDA. A host that lends parts of its GPUs (vGPU) starts none. Raises
+    NotFound where the kernel's own list is not shown."""
+    host.read("/proc/modules")
     loaded = loaded_modules(host)
     wanted = "nvidia" in loaded and not any("vgpu" in module for module in loaded)
     return {"nvidia_uvm": Wanted(1, _on_demand(host))} if wanted else {}

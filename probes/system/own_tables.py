@@ -7,14 +7,15 @@ A file system is the amount 2 where it can be written, 1 where it can be read al
 from __future__ import annotations
 
 import re
-import struct
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final
 
 from laggard.model import Severity
 from laggard.probes.errors import NotApplicable, NotFound, Unknown, if_present, or_none
+from laggard.probes.gpu.model.pci_devices import container_of
 from laggard.probes.host.host import Host
 from laggard.probes.host.mount_table import REMOTE_TYPES, Mount, in_container, printable_path, read_mounts, unescape
+from laggard.probes.host.smbios import installed_memory
 from laggard.probes.host.virtualization import is_virtual_machine, parse_cpu_list
 from laggard.probes.probe import matches_any
 from laggard.probes.rows import Wanted
@@ -41,7 +42,8 @@ _BY_NAME: Final = {"UUID": "by-uuid", "LABEL": "by-label", "PARTUUID": "by-partu
 def wanted_mounts(host: Host) -> Mapping[str, Wanted]:
     """The mount points of fstab(5), and of enabled mount units. Those that are mounted on demand or by hand alone
     (`noauto`) are none. Raises NotApplicable in a container, whose fstab is its image's."""
-    if in_container(read_mounts(host)):
+    mounts = read_mounts(host)
+    if in_container(mounts) or any(mount.source == "shm" for mount in mounts) or container_of(host):
         raise NotApplicable("a container has mounts of its own")
     found: dict[str, Wanted] = {}
     for folder in _UNIT_FOLDERS:
@@ -109,26 +111,23 @@ def _amount(mount: Mount) -> int:
 
 
 def lasting_mounts(host: Host, items: Iterable[str]) -> Iterator[str]:
-    """The mount points that a boot brings, as far as the table shows: no user's, no container's, and none that is
-    mounted on demand, below or at an automounter's."""
+    """The mount points that a boot brings, as far as the tables show: what they ask for, and network file systems. No
+    user's, no container's, and none that is mounted on demand, below or at an automounter's."""
+    asked_for = wanted_mounts(host)
     mounts = read_mounts(host, all_of_a_point=True)
     automounts = tuple(mount.point for mount in mounts if mount.fstype == "autofs")
     for mount in read_mounts(host):
         on_demand = any(f"{mount.point}/".startswith(f"{point}/") for point in automounts)
         passing = on_demand or mount.of_user or mount.fstype.startswith("fuse") or matches_any(mount.point, _PASSING)
-        if (mount.remote or mount.source.startswith("/dev/")) and not passing:
-            yield printable_path(mount.point)
+        point = printable_path(mount.point)
+        if (mount.remote or point in asked_for) and not passing:
+            yield point
 
 
 _PASSING: Final = (*_NO_JOB, "/tmp/*", "/var/lib/kubelet/*", "/var/lib/docker/*", "/var/lib/containers/*")
 
 
 # Memory.
-
-_MODULES: Final = "/sys/firmware/dmi/entries"
-_MODULE_BYTES: Final = 0x54  # of SMBIOS's structure 17; what follows are its texts, serial numbers among them
-_NO_DRAM: Final = (4, 5, 6, 7)  # memory technology: NVDIMM and persistent memory
-
 
 def there_memory(host: Host, items: Collection[str]) -> Mapping[str, int]:
     """The bytes of memory that the kernel has, with those that it keeps for a crash kernel."""
@@ -142,41 +141,6 @@ def wanted_memory(host: Host) -> Mapping[str, Wanted]:
     limited = any(word.startswith(("mem=", "memmap=")) for word in host.text("/proc/cmdline").split())
     total = 0 if limited or is_virtual_machine(host) else installed_memory(host)
     return {"memory": Wanted(total)} if total else {}
-
-
-def installed_memory(host: Host) -> int:
-    """The bytes of all memory modules, where root alone may read them by laggard's reader. Raises NotFound."""
-    try:
-        return modules_bytes(host)
-    except Unknown as error:
-        if host.recorded:
-            raise NotFound(str(error)) from None
-    from laggard.probes.host.reader import NoReader, ask  # sockets are slow to import, and root needs none
-
-    try:
-        return int(ask("installed_memory"))
-    except (NoReader, ValueError) as error:
-        raise NotFound(f"the firmware's count of memory cannot be read: {error}") from None
-
-
-def modules_bytes(host: Host) -> int:
-    """The bytes of all memory modules; 0 where one of them is of unknown size. Raises Unknown."""
-    names = [name for name in host.entries(_MODULES) if name.startswith("17-")]
-    modules = [host.read_parts(f"{_MODULES}/{name}/raw", lambda read: read(0, _MODULE_BYTES)) for name in names]
-    sizes = [_module_bytes(data) for data in modules]
-    return 0 if None in sizes else sum(size or 0 for size in sizes)
-
-
-def _module_bytes(data: bytes) -> int | None:
-    """The size of a memory module in SMBIOS's structure 17 (DSP0134, 7.18); None: not known; 0: an empty slot."""
-    if len(data) < 0x15 or data[0] != 17:
-        return None
-    (size,) = struct.unpack_from("<H", data, 0x0C)
-    if len(data) > 0x28 and data[1] > 0x28 and data[0x28] in _NO_DRAM:
-        return 0
-    if size == 0x7FFF and len(data) >= 0x20:
-        return int((struct.unpack_from("<I", data, 0x1C)[0] & 0x7FFFFFFF) << 20)
-    return None if size in (0xFFFF, 0x7FFF) else (size & 0x7FFF) << (10 if size & 0x8000 else 20)
 
 
 FREE_RATIO: Final = 0.05
