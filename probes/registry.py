@@ -24,7 +24,7 @@ from laggard.probes.nvlink import fabric_manager, fabric_state, links, p2p
 from laggard.probes.pci import acs, aer, iommu, max_read_request, numa
 from laggard.probes.pci import link as pcie_link
 from laggard.probes.probe import Probe
-from laggard.probes.rdma import devices, driver_log, network_devices, partition_keys, peermem, ports, roce
+from laggard.probes.rdma import devices, driver_log, network_devices, peermem, ports, roce
 from laggard.probes.rdma import error_counters as rdma_error_counters
 from laggard.probes.system import clock, cpu_affinity, cpu_governor, disks, expected, identity, limits, mounts, swap
 
@@ -66,7 +66,6 @@ PROBES: Final[tuple[Probe, ...]] = (
     devices.PROBE,
     driver_log.PROBE,  # the kernel's log alone: first in its group, whose others ask the firmware
     ports.PROBE,
-    partition_keys.PROBE,
     network_devices.PROBE,
     rdma_error_counters.PROBE,
     *roce.PROBES,

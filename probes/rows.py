@@ -36,14 +36,18 @@ def nothing(host: Host) -> Mapping[str, Wanted]:
     return {}
 
 
+def nothing_there(host: Host, items: Collection[str]) -> Mapping[str, int]:
+    return {}
+
+
 class Row(NamedTuple):
     """One kind of thing. `there`: what there is, of the items that are asked for at least; `missing`: what is said of
-    an item, by what there is of it and what is wanted."""
+    an item, with what is there of it and what is wanted, in `unit`."""
 
     name: str
     code: str
     there: Callable[[Host, Collection[str]], Mapping[str, int]]
-    missing: Callable[[int, int], str]
+    missing: str
     fix: str
     commands: tuple[str, ...]
     wanted: Callable[[Host], Mapping[str, Wanted]] = nothing
@@ -53,6 +57,7 @@ class Row(NamedTuple):
     """Of an amount, what is enough."""
     lasting: Callable[[Host, Iterable[str]], Iterable[str]] | None = None
     """Those of the items that a boot brings: facts for the fleet, and wanted from the next boots."""
+    unit: int = 1
 
 
 def judge(
@@ -70,16 +75,25 @@ def judge(
             yield Unreadable(str(error))
         return
     booting = has_just_booted(host, STARTING_SECONDS)
+    prefix = f"{LEARNT}{row.name} "
+    past = {
+        name.removeprefix(prefix): Wanted(amount, Severity.WARNING)
+        for name, amount in host.counter_history.earlier.items()
+        if name.startswith(prefix)
+    }
     short: dict[tuple[Severity, str], dict[str, int]] = {}
-    for item, (source, wanted) in _wanted(lines, own, _past(host, row)).items():
+    for item, wanted in {**past, **own, **lines}.items():
         if there.get(item, 0) < wanted.amount * row.share and not matches_any(item, ignore):
             severity = Severity.WARNING if booting else wanted.severity
+            source = (
+                "by a site's line" if item in lines else "by its own tables" if item in own else "as in earlier boots"
+            )
             short.setdefault((severity, source), {})[item] = wanted.amount
     for (severity, source), items in short.items():
         yield _finding(row, severity, source, items, there)
     if row.lasting is not None and not booting:
         lasting = {item: there[item] for item in list(row.lasting(host, there))[:_MAX_ITEMS]}
-        yield SaveCounters({f"{LEARNT}{row.name} {item}": amount for item, amount in lasting.items()})
+        yield SaveCounters({prefix + item: amount for item, amount in lasting.items()})
         yield Fact(row.name, lasting)
 
 
@@ -90,37 +104,19 @@ def _own(host: Host, row: Row) -> Mapping[str, Wanted]:
         return {}
 
 
-def _past(host: Host, row: Row) -> Mapping[str, Wanted]:
-    prefix = f"{LEARNT}{row.name} "
-    known = host.counter_history.earlier.items() if row.lasting else ()
-    return {name.removeprefix(prefix): Wanted(it, Severity.WARNING) for name, it in known if name.startswith(prefix)}
-
-
-def _wanted(
-    lines: Mapping[str, Wanted], own: Mapping[str, Wanted], past: Mapping[str, Wanted]
-) -> Mapping[str, tuple[str, Wanted]]:
-    """What is wanted of each item, and who wants it: a site's line before the machine's tables, and these before its
-    past."""
-    sources = (("as in an earlier boot", past), ("by its own tables", own), ("by a site's line", lines))
-    return {item: (source, wanted) for source, items in sources for item, wanted in items.items()}
-
-
 def _finding(row: Row, severity: Severity, source: str, items: Mapping[str, int], there: Mapping[str, int]) -> Finding:
     item, amount = next(iter(items.items()))
     told = {item: {"is": there.get(item, 0), "wanted": amount} for item, amount in list(items.items())[:_MAX_ITEMS]}
+    summary = row.missing.format(there=there.get(item, 0) / row.unit, wanted=amount / row.unit)
     return finding(
         row.code,
         listed([*items], _MAX_NAMED),
-        f"{row.missing(there.get(item, 0), amount)} ({source})",
+        f"{summary} ({source})",
         severity=severity,
         evidence={"wanted": source, "items": told},
         fix=row.fix,
         commands=row.commands,
     )
-
-
-def absent(there: int, wanted: int) -> str:
-    return "is not there"
 
 
 # Modules and device files, of which a site's line tells, and probes of what their devices need.
@@ -140,18 +136,12 @@ def _there_files(host: Host, items: Collection[str]) -> Mapping[str, int]:
 
 
 MODULES: Final = Row(
-    "modules",
-    "MODULE_MISSING",
-    _there_modules,
-    absent,
+    "modules", "MODULE_MISSING", _there_modules, "is not loaded",
     "Load the module, and at boot by a line in /etc/modules-load.d; where that fails, the kernel's log says why.",
     ("lsmod", "systemctl status systemd-modules-load", "dmesg -T | tail -n 50"),
-)
+)  # fmt: skip
 FILES: Final = Row(
-    "device files",
-    "MODULE_MISSING",
-    _there_files,
-    absent,
-    "Load the driver that makes the device file (`nvidia-modprobe -c 0 -u` for NVIDIA's); udev's log says why it did not.",
+    "device_files", "MODULE_MISSING", _there_files, "is not there",
+    "Load the driver that makes the device file (NVIDIA's: `nvidia-modprobe -c 0 -u`); udev's log says why it did not.",
     ("ls -l /dev", "journalctl -b -u systemd-udevd"),
-)
+)  # fmt: skip

@@ -50,7 +50,9 @@ def check(host: Host, thresholds: Thresholds) -> Iterator[Finding | Fact | SaveC
     nvml = query_nvml(host)
     yield SaveCounters({_ANSWERS: int(not nvml.error)})
     if nvml.error == "LIB_RM_VERSION_MISMATCH":
-        yield from _failed(host, "nvidia driver", "is loaded in another version than its library: no program can use it")
+        yield from _failed(
+            host, "nvidia driver", "is loaded in another version than its library: no program can use it"
+        )
     if nvml.error == "DRIVER_NOT_LOADED" and pci is not None and pci.gpus:
         drivers = {driver_of(host, name) for name in pci.gpus}
         if "nvidia" not in drivers:

@@ -1,19 +1,22 @@
-"""RDMA_DEVICE_MISSING, RDMA_RENAMED, RDMA_FIRMWARE_MIXED and NIC_MIXED: RDMA devices that are missing, that are not
-under the names that the job's configuration uses, or that differ."""
+"""RDMA_DEVICE_MISSING, RDMA_RENAMED, RDMA_FIRMWARE_MIXED, NIC_MIXED and RDMA_PKEY_MISSING: RDMA devices that are
+missing, that are not under the names that the job's configuration uses, or that differ."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
 from laggard.model import Finding, Severity
 from laggard.probes.errors import NotApplicable, Unknown, Unreadable, or_none
+from laggard.probes.host.counter_history import SaveCounters
 from laggard.probes.host.host import Host
+from laggard.probes.host.mount_table import in_container, read_mounts
 from laggard.probes.probe import RDMA, Count, Fact, Probe, Thresholds, finding, matches_any
 from laggard.probes.rdma.model.nccl_settings import HcaSelection, read_hca_selection
 from laggard.probes.rdma.model.nics import Nic, gpu_addresses, read_nics
 from laggard.probes.rdma.model.sysfs import device_names, is_software_device, pci_address
-from laggard.probes.rdma.rules.uniformity import judge_firmware, judge_gone, judge_mixture
+from laggard.probes.rdma.rules.uniformity import judge_beside, judge_firmware, judge_gone
+from laggard.probes.rows import FILES, Wanted, judge
 
 _STUBS = ("pci-stub", "pci_stub", "pciback", "xen-pciback", "xen_pciback")
 
@@ -29,7 +32,7 @@ class RdmaDeviceThresholds(Thresholds, frozen=True):
     """Patterns of the devices that are not judged, by name (`mlx5_bond_*`) or PCI address."""
 
 
-def check(host: Host, thresholds: RdmaDeviceThresholds) -> Iterator[Finding | Fact | Unreadable]:
+def check(host: Host, thresholds: RdmaDeviceThresholds) -> Iterator[Finding | Fact | SaveCounters | Unreadable]:
     names = tuple(name for name in device_names(host) if not is_software_device(host, name))
     try:
         all_nics, is_listed = read_nics(host), True
@@ -45,10 +48,11 @@ def check(host: Host, thresholds: RdmaDeviceThresholds) -> Iterator[Finding | Fa
     yield from _judge_missing(nics, judged, thresholds.expected, bool(gpu_addresses(host)))
     if is_listed:
         yield from judge_gone(host, all_nics)
-    yield from _judge_device_nodes(host, judged)
+    if judged:
+        yield from judge(host, _DEVICE_FILES)
     yield from _judge_names(places, thresholds.names, read_hca_selection(host))
     yield from judge_firmware(host, judged)
-    yield from judge_mixture(host, thresholds.ignore)
+    yield from judge_beside(host, thresholds.ignore)
 
 
 def _judge_missing(nics: tuple[Nic, ...], names: list[str], expected: int, gpus: bool) -> Iterator[Finding]:
@@ -99,34 +103,21 @@ def _missing(device: str, summary: str, severity: Severity, evidence: Mapping[st
     )
 
 
-def _judge_device_nodes(host: Host, names: list[str]) -> Iterator[Finding]:
-    """Judges /dev/infiniband, through which programs use RDMA devices: ib_uverbs makes it, a container may lack it."""
-    if not names:
-        return
-    try:
-        entries = host.entries("/dev/infiniband") if "infiniband" in host.entries("/dev") else ()
-    except Unknown:  # a recording without /dev
-        return
-    if any(name.startswith("uverbs") for name in entries):
-        return
-    in_container = _in_container(host)
-    text = "lacks uverbs devices: " + (
-        "programs in this container cannot use RDMA, whatever those outside can"
-        if in_container
-        else "ib_uverbs is not loaded"
-    )
-    concerns_jobs = not in_container or "SLURM_JOB_ID" in (or_none(host.environ) or {})
-    yield _missing(
-        "/dev/infiniband",
-        text,
-        Severity.CRITICAL if concerns_jobs else Severity.WARNING,
-        {"entries": entries, "devices": names, "container": in_container},
-    )
+def _there_verbs(host: Host, items: Collection[str]) -> Mapping[str, int]:
+    shown = "infiniband" in host.entries("/dev")
+    return {_VERBS: sum(name.startswith("uverbs") for name in host.entries(_VERBS))} if shown else {}
 
 
-def _in_container(host: Host) -> bool:
-    mounts = [line.split() for line in host.text("/proc/self/mounts").splitlines()]
-    return any(len(words) > 2 and words[1] == "/" and words[2] == "overlay" for words in mounts)
+def _wanted_verbs(host: Host) -> Mapping[str, Wanted]:
+    """Programs use RDMA devices by what ib_uverbs makes in /dev. A container may lack it, which is its jobs' matter."""
+    contained = in_container(or_none(read_mounts, host) or ()) and "SLURM_JOB_ID" not in host.variables()
+    return {_VERBS: Wanted(1, Severity.WARNING if contained else Severity.CRITICAL)}
+
+
+_VERBS: Final = "/dev/infiniband"
+_DEVICE_FILES: Final = FILES._replace(
+    code="RDMA_DEVICE_MISSING", there=_there_verbs, wanted=_wanted_verbs, missing="lacks uverbs devices"
+)
 
 
 def _judge_names(

@@ -75,88 +75,44 @@ def _there_shm(host: Host, items: Collection[str]) -> Mapping[str, int]:
     return {"/dev/shm": size.total_bytes}
 
 
-def _not_mounted(there: int, wanted: int) -> str:
-    return "is mounted read-only" if there == READABLE else "is not mounted"
-
-
-def _bytes(there: int, wanted: int) -> str:
-    return f"is {there / 2**30:.4g} of {wanted / 2**30:.4g} GiB"
-
-
-def _free(there: int, wanted: int) -> str:
-    return f"is {there / 2**30:.4g} GiB, and no job runs"
-
-
-def _number(there: int, wanted: int) -> str:
-    return f"are {there} of {wanted}"
-
-
-def _down(there: int, wanted: int) -> str:
-    return "is down: the bond carries less"
-
-
 def _all(host: Host, items: Iterable[str]) -> Iterable[str]:
     return items
 
 
 MOUNTS: Final = Row(
-    "mounts",
-    "MOUNT_MISSING",
-    own_tables.there_mounts,
-    _not_mounted,
-    "Mount it again, once what keeps it away is gone: the unit's log, the disk, the server. A file system that became "
-    "read-only had errors: check it first.",
+    "mounts", "MOUNT_MISSING", own_tables.there_mounts, "is not mounted, or read-only",
+    "Mount it again, once what keeps it away is gone: the unit's log, the disk, the server. Check one with errors first.",
     ("findmnt --verify", "systemctl --failed --type=mount", "dmesg -T | tail -n 50"),
-    own_tables.wanted_mounts,
-    lasting=own_tables.lasting_mounts,
-)
+    own_tables.wanted_mounts, lasting=own_tables.lasting_mounts,
+)  # fmt: skip
 MEMORY: Final = Row(
-    "memory",
-    "HOST_MEMORY_LOW",
-    own_tables.there_memory,
-    _bytes,
+    "memory", "HOST_MEMORY_LOW", own_tables.there_memory, "is {there:.4g} of {wanted:.4g} GiB",
     "Find the module that failed in the BMC's log, and reseat or replace it.",
     ("dmidecode -t 17", "ipmitool sel elist", "numactl -H"),
-    own_tables.wanted_memory,
     # The kernel's page structures take 1.6 % (64 of 4096 bytes), firmware some GiB. One of 32 modules is 3.1 %.
-    share=0.96,
-    lasting=_all,
-)
+    own_tables.wanted_memory, share=0.96, lasting=_all, unit=1 << 30,
+)  # fmt: skip
 FREE: Final = Row(
-    "free",
-    "HOST_MEMORY_LOW",
-    own_tables.there_free,
-    _free,
-    "Memory is used up, and no job runs: remove what dead jobs left in /dev/shm, and end what has the rest.",
+    "free", "HOST_MEMORY_LOW", own_tables.there_free, "is {there:.4g} GiB, and no job runs",
+    "Memory is used up: remove what dead jobs left in /dev/shm, and end what has the rest.",
     ("ls -lS /dev/shm", "ps -eo pid,user,rss,cmd --sort -rss | head", "slabtop -o | head -n 20"),
-    own_tables.wanted_free,
-)
+    own_tables.wanted_free, unit=1 << 30,
+)  # fmt: skip
 PROCESSORS: Final = Row(
-    "processors",
-    "CPU_MISSING",
-    own_tables.there_processors,
-    _number,
+    "processors", "CPU_MISSING", own_tables.there_processors, "are {there:.0f} of {wanted:.0f}",
     "Bring them online (`chcpu -e`); where the kernel has not found them, the BIOS's settings and log say why.",
     ("lscpu -e", "cat /sys/devices/system/cpu/offline", "dmesg -T | grep -i smpboot"),
-    own_tables.wanted_processors,
-    lasting=_all,
-)
+    own_tables.wanted_processors, lasting=_all,
+)  # fmt: skip
 SHM: Final = Row(
-    "shm",
-    "SHM_SMALL",
-    _there_shm,
-    _bytes,
+    "shm", "SHM_SMALL", _there_shm, "is {there:.4g} of {wanted:.4g} GiB",
     "Mount it with the kernel's default, half of the memory; for a container's own give --shm-size or an emptyDir.",
-    ("df -h /dev/shm", "mount -o remount,size=50% /dev/shm", "grep shm /etc/fstab"),
-)
+    ("df -h /dev/shm", "mount -o remount,size=50% /dev/shm", "grep shm /etc/fstab"), unit=1 << 30,
+)  # fmt: skip
 LINKS: Final = Row(
-    "bond links",
-    "BOND_DEGRADED",
-    own_tables.there_links,
-    _down,
+    "bond_links", "BOND_DEGRADED", own_tables.there_links, "is down: the bond carries less",
     "Check the cable, the transceiver and the switch's port of that link.",
-    ("cat /proc/net/bonding/*", "ip -s link"),
-    own_tables.wanted_links,
-)
+    ("cat /proc/net/bonding/*", "ip -s link"), own_tables.wanted_links,
+)  # fmt: skip
 
 PROBE: Final = Probe("expected", check, ExpectedThresholds())

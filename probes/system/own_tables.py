@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final
 
 from laggard.model import Severity
-from laggard.probes.errors import NotApplicable, NotFound, Unknown, if_present, or_none
+from laggard.probes.errors import NotApplicable, Unknown, if_present, or_none
 from laggard.probes.gpu.model.pci_devices import container_of
 from laggard.probes.host.host import Host
 from laggard.probes.host.mount_table import REMOTE_TYPES, Mount, in_container, printable_path, read_mounts, unescape
@@ -128,6 +128,7 @@ _PASSING: Final = (*_NO_JOB, "/tmp/*", "/var/lib/kubelet/*", "/var/lib/docker/*"
 
 
 # Memory.
+
 
 def there_memory(host: Host, items: Collection[str]) -> Mapping[str, int]:
     """The bytes of memory that the kernel has, with those that it keeps for a crash kernel."""

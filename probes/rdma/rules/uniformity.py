@@ -1,4 +1,5 @@
-"""RDMA_FIRMWARE_MIXED and NIC_MIXED: RDMA devices of one machine that differ where they should be alike."""
+"""RDMA_FIRMWARE_MIXED, NIC_MIXED and RDMA_PKEY_MISSING: RDMA devices of one machine that differ where they should be
+alike."""
 
 from __future__ import annotations
 
@@ -7,21 +8,25 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from laggard.catalogue.findings import finding_type
 from laggard.model import Finding, Severity
-from laggard.probes.errors import NotApplicable, Unknown, Unreadable
+from laggard.probes.errors import NotApplicable, Unknown, Unreadable, if_present
+from laggard.probes.host.counter_history import SaveCounters
 from laggard.probes.host.host import Host
 from laggard.probes.host.kernel_log import parse_messages
 from laggard.probes.pci.rules.kernel_messages import device_errors_of
-from laggard.probes.probe import finding
+from laggard.probes.probe import Fact, finding
 from laggard.probes.rdma.model.nics import PCI, Nic
 from laggard.probes.rdma.model.sysfs import (
     RDMA,
+    Port,
     gpu_paths,
     nearest_ports,
     pci_path,
     read_ports,
     shared_bridges,
 )
+from laggard.probes.rows import Row, Wanted, judge, nothing_there
 
 
 def judge_firmware(host: Host, names: Iterable[str]) -> Iterator[Finding | Unreadable]:
@@ -57,28 +62,62 @@ def _version(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(".") if part.isdecimal())
 
 
-def judge_mixture(host: Host, ignore: tuple[str, ...]) -> Iterator[Finding]:
-    """Finds GPUs whose nearest NICs include none of the usual kind. Further NICs, for storage, do not matter."""
+# What the ports beside most GPUs have, the ports beside each have.
+#
+# For each GPU its nearest ports count together: a storage port may be as near as the GPU's own, and be of another kind,
+# or in other partitions.
+
+_GAP: Final = 4
+"""The empty places behind which no partition key is looked for: each is a question to the adapter's firmware, and a
+subnet manager fills the table from its beginning."""
+
+
+def judge_beside(host: Host, ignore: tuple[str, ...]) -> Iterator[Finding | Fact | SaveCounters | Unreadable]:
     try:
         ports = read_ports(host, ignore).ports
     except (NotApplicable, Unknown):  # the probe rdma_ports reports it
         return
-    paths = {path[-1]: path for path in gpu_paths(host)}
-    nearest = {gpu: nearest_ports(path, ports) for gpu, path in paths.items()}
-    kinds = {gpu: {(port.kind.type, port.kind.link_layer) for port in near} for gpu, near in nearest.items() if near}
-    if len(kinds) < 2 or set.intersection(*kinds.values()):
-        return
-    usual = Counter(kind for own in kinds.values() for kind in own).most_common(1)[0][0]
-    outliers = {gpu: near for gpu, near in nearest.items() if near and usual not in kinds[gpu]}
-    gpu, near = next(iter(outliers.items()))
-    yield finding(
-        "NIC_MIXED",
-        near[0].device,
-        f"({near[0].kind.type}, {near[0].kind.link_layer}) is beside GPU {gpu}; most have {usual[0]}, {usual[1]}",
-        evidence={"nics_by_gpu": {gpu: [port.name for port in near] for gpu, near in nearest.items()}, "usual": usual},
-        fix="Give all GPUs of a machine NICs of one kind, or leave the others out with NCCL_IB_HCA.",
-        commands=("nvidia-smi topo -m", "rdma link"),
-    )
+    paths = gpu_paths(host)
+    for row, traits in ((_KINDS, _kind), (_KEYS, _keys)):
+        has = {
+            ", ".join(port.name for port in near): frozenset(it for port in near for it in traits(host, port))
+            for near in sorted({nearest_ports(path, ports) for path in paths})
+        }
+        has = {name: found for name, found in has.items() if found}
+        yield Fact(row.name, sorted({trait for found in has.values() for trait in found}))
+        counts = Counter(trait for found in has.values() for trait in found)
+        usual = frozenset(trait for trait, count in counts.items() if 2 * count > len(has) >= _MIN_PLACES)
+        there = {name: len(found & usual) for name, found in has.items()}
+        severity = finding_type(row.code).severity
+        wanted = {name: Wanted(len(usual), severity) for name in has}
+        yield from judge(host, row._replace(there=lambda *_, there=there: there, wanted=lambda _, it=wanted: it))
+
+
+def _kind(host: Host, port: Port) -> Iterator[str]:
+    yield f"{port.kind.type} {port.kind.link_layer}"
+
+
+def _keys(host: Host, port: Port) -> Iterator[str]:
+    """The partition keys of an active InfiniBand port, with the bit of a full member (0x8000), as /sys writes them."""
+    place, empty = 0, 0
+    while port.active and port.kind.link_layer == "InfiniBand" and empty < _GAP:
+        key = (if_present(host.read, f"{port.folder}/pkeys/{place}") or "").strip()
+        place, empty = place + 1, empty + 1 if key in ("", "0x0000") else 0
+        if not empty:
+            yield key
+
+
+_KINDS: Final = Row(
+    "nic_kinds", "NIC_MIXED", nothing_there, "is of another kind than the NICs beside most GPUs",
+    "Give all GPUs of a machine NICs of one kind, or leave the others out with NCCL_IB_HCA.",
+    ("nvidia-smi topo -m", "rdma link"),
+)  # fmt: skip
+_KEYS: Final = Row(
+    "partition_keys", "RDMA_PKEY_MISSING", nothing_there,
+    "has {there} of the {wanted} partition keys that the ports beside most GPUs have",
+    "Put the port's GUID into the partition (partitions.conf of OpenSM, UFM): the subnet manager then writes its keys.",
+    ("head /sys/class/infiniband/*/ports/1/pkeys/[0-3]", "ibstat"),
+)  # fmt: skip
 
 
 # Finds GPUs beside which a NIC is missing: the node's other GPUs have one behind the same kind of bridge. Pure.
