@@ -38,7 +38,7 @@ class ComparedFact(NamedTuple):
     counts. `command` shows the fact on a node. With `count_entries` the number of entries is compared, not the values;
     with `compare_keys` a mapping's keys, not its values; with `list_as_one` a list is one value, and an empty list is
     "none". With `enough` values are numbers, and one that is no less than this share of the median is no difference;
-    with `compare_each` a value is wanted of all nodes that most nodes have, and what a node has beside it is its own."""
+    with `compare_each` a value that most nodes have is wanted of all, and what a node has beside it is its own."""
 
     name: str
     paths: str
@@ -79,7 +79,7 @@ COMPARED_FACTS: tuple[ComparedFact, ...] = (
     ComparedFact("processors", "expected.processors.processors", _HARDWARE, "lscpu", enough=0.96),
     ComparedFact("mounts", "expected.mounts", _SETTING, "findmnt", compare_keys=True, compare_each=True),
     ComparedFact("whole GPUs", "gpu_count.whole", _SETTING, "nvidia-smi -L"),
-    ComparedFact("partition keys", "rdma_pkeys.keys", _SETTING, "ibstat; smpquery pkeys -D 0"),
+    ComparedFact("partition keys", "rdma_devices.partition_keys", _SETTING, "ibstat; smpquery pkeys -D 0"),
     ComparedFact("GPU link width", "inventory.gpu_links.*.width", _HARDWARE, "nvidia-smi -q | grep -A3 'Link Width'"),
     ComparedFact("NIC firmware", "inventory.rdma.*.firmware", _FIRMWARE, "ibv_devinfo | grep fw_ver"),
     ComparedFact("NIC kinds", "inventory.rdma.*.board", _HARDWARE, "ibv_devinfo | grep board_id"),

@@ -25,9 +25,8 @@ def choose_probes(
     wanted = tuple(only) or profile.only
     unwanted = (*profile.skip, *skip)
     passive_names = [probe.name for probe in PROBES]
-    lines = {f"nodes.{pattern}.": changes for pattern, changes in profile.nodes.items()}
-    named = [name for changes in (profile.thresholds, *lines.values()) for name in changes]
-    others = [name for name in (*wanted, *unwanted, *named) if name not in passive_names]
+    thresholds = for_node(profile, node or Host().node()) if profile.nodes else profile.thresholds
+    others = [name for name in (*wanted, *unwanted, *thresholds) if name not in passive_names]
     active_probes = list_active_probes() if active or others else ()
     known = [*passive_names, *(probe.name for probe in active_probes)]
     for name in others:
@@ -39,11 +38,7 @@ def choose_probes(
     chosen = [probe for probe in runnable if probe.name not in unwanted and (not wanted or probe.name in wanted)]
     if not chosen:
         raise UsageError("no probe is left to run: name fewer in --skip or others in --only")
-    for probe in runnable:  # another node's line is checked here, too
-        for place, changes in lines.items():
-            _with_thresholds(probe, changes.get(probe.name, {}), f"{where}: {place}")
-    thresholds = for_node(profile, node or Host().node()) if lines else profile.thresholds
-    return tuple(_with_thresholds(probe, thresholds.get(probe.name, {}), f"{where}: thresholds.") for probe in chosen)
+    return tuple(_with_thresholds(probe, thresholds.get(probe.name, {}), where) for probe in chosen)
 
 
 def is_active(probe: Probe) -> bool:
@@ -63,7 +58,7 @@ def _with_thresholds(probe: Probe, changes: dict[str, Any], where: str) -> Probe
         changed = msgspec.convert({**msgspec.to_builtins(probe.thresholds), **changes}, type(probe.thresholds))
     except msgspec.ValidationError as error:
         text = yaml_message(str(error), probe.thresholds.__struct_fields__)
-        raise UsageError(f"{where}{probe.name}: {text}") from None
+        raise UsageError(f"{where}: thresholds.{probe.name}: {text}") from None
     return probe._replace(thresholds=changed)
 
 

@@ -1,8 +1,8 @@
 """What must be there, and is not: the one way in which all rows are judged, each for one kind of thing.
 
 What must be there say a site's line, the machine's own tables, and the machine's own past, in this order. A line or a
-table makes it critical; the past alone is a warning, since parts are also taken out on purpose. What most nodes have the
-collector compares: see the facts. Amounts are numbers by item, so that all kinds of things compare alike.
+table makes it critical; the past alone is a warning, since parts are also taken out on purpose. What most nodes have
+the collector compares: see the facts. Amounts are numbers, so that all kinds of things compare alike.
 """
 
 from __future__ import annotations
@@ -25,38 +25,32 @@ _MAX_NAMED: Final = 3
 _MAX_ITEMS: Final = 64
 
 
-class Wanted(NamedTuple):
-    """An amount that must be there, and how bad it is if it is not."""
+class Item(NamedTuple):
+    """One thing: how much of it is there, and how much the machine's own tables ask for."""
 
-    amount: int
+    name: str
+    there: int
+    wanted: int = 0
     severity: Severity = Severity.CRITICAL
-
-
-def nothing(host: Host) -> Mapping[str, Wanted]:
-    return {}
-
-
-def nothing_there(host: Host, items: Collection[str]) -> Mapping[str, int]:
-    return {}
+    """How bad it is if there is less than the tables ask for."""
+    lasting: bool = False
+    """Whether a boot brings it: then it is a fact for the fleet, and wanted in the next boots."""
 
 
 class Row(NamedTuple):
-    """One kind of thing. `there`: what there is, of the items that are asked for at least; `missing`: what is said of
-    an item, with what is there of it and what is wanted, in `unit`."""
+    """One kind of thing. `read`: what is there and what the tables ask for, with the items that a site's line names.
+    Raises NotFound without such a table, and NotApplicable where what is seen here is not the machine's. `missing`:
+    what is said of an item, with both amounts in `unit`; `less`: the same where a part of it is there."""
 
     name: str
     code: str
-    there: Callable[[Host, Collection[str]], Mapping[str, int]]
+    read: Callable[[Host, Collection[str]], Iterable[Item]]
     missing: str
     fix: str
     commands: tuple[str, ...]
-    wanted: Callable[[Host], Mapping[str, Wanted]] = nothing
-    """The amounts that the machine's own tables ask for. Raises NotFound without such a table, and NotApplicable where
-    what is seen here is not the machine's."""
+    less: str = ""
     share: float = 1.0
     """Of an amount, what is enough."""
-    lasting: Callable[[Host, Iterable[str]], Iterable[str]] | None = None
-    """Those of the items that a boot brings: facts for the fleet, and wanted from the next boots."""
     unit: int = 1
 
 
@@ -64,56 +58,52 @@ def judge(
     host: Host, row: Row, site: Mapping[str, int] | None = None, ignore: Sequence[str] = ()
 ) -> Iterator[Finding | Fact | SaveCounters | Unreadable]:
     """The findings of one row. `site`: the amounts that a site's line asks for; `ignore`: patterns of items."""
-    lines = {item: Wanted(amount) for item, amount in (site or {}).items()}
+    lines = site or {}
     try:
-        own = _own(host, row)
-        there = row.there(host, {*own, *lines})
+        items = {item.name: item for item in row.read(host, lines)}
     except NotApplicable:
         return
     except Unknown as error:
         if lines or not isinstance(error, NotFound):
             yield Unreadable(str(error))
         return
+    prefix, earlier = f"{LEARNT}{row.name} ", host.counter_history.earlier.items()
+    past = {name.removeprefix(prefix): amount for name, amount in earlier if name.startswith(prefix)}
     booting = has_just_booted(host, STARTING_SECONDS)
-    prefix = f"{LEARNT}{row.name} "
-    past = {
-        name.removeprefix(prefix): Wanted(amount, Severity.WARNING)
-        for name, amount in host.counter_history.earlier.items()
-        if name.startswith(prefix)
-    }
-    short: dict[tuple[Severity, str], dict[str, int]] = {}
-    for item, wanted in {**past, **own, **lines}.items():
-        if there.get(item, 0) < wanted.amount * row.share and not matches_any(item, ignore):
-            severity = Severity.WARNING if booting else wanted.severity
-            source = (
-                "by a site's line" if item in lines else "by its own tables" if item in own else "as in earlier boots"
-            )
-            short.setdefault((severity, source), {})[item] = wanted.amount
-    for (severity, source), items in short.items():
-        yield _finding(row, severity, source, items, there)
-    if row.lasting is not None and not booting:
-        lasting = {item: there[item] for item in list(row.lasting(host, there))[:_MAX_ITEMS]}
-        yield SaveCounters({prefix + item: amount for item, amount in lasting.items()})
+    short: dict[tuple[Severity, str], list[Item]] = {}
+    for name in {**past, **items, **lines}:
+        item = items.get(name, Item(name, 0))
+        wanted, severity, source = (
+            (lines[name], Severity.CRITICAL, "by a site's line")
+            if name in lines
+            else (item.wanted, item.severity, "by its own tables")
+            if item.wanted
+            else (past.get(name, 0), Severity.WARNING, "as in earlier boots")
+        )
+        if item.there < wanted * row.share and not matches_any(name, ignore):
+            place = Severity.WARNING if booting else severity, source
+            short.setdefault(place, []).append(item._replace(wanted=wanted))
+    for (severity, source), missing in short.items():
+        yield _finding(row, severity, source, missing)
+    lasting = {item.name: item.there for item in items.values() if item.lasting and item.there and not booting}
+    if lasting:
+        lasting = dict(list(lasting.items())[:_MAX_ITEMS])
+        yield SaveCounters({prefix + name: amount for name, amount in lasting.items()})
         yield Fact(row.name, lasting)
 
 
-def _own(host: Host, row: Row) -> Mapping[str, Wanted]:
-    try:
-        return row.wanted(host)
-    except NotFound:  # a machine without this table
-        return {}
-
-
-def _finding(row: Row, severity: Severity, source: str, items: Mapping[str, int], there: Mapping[str, int]) -> Finding:
-    item, amount = next(iter(items.items()))
-    told = {item: {"is": there.get(item, 0), "wanted": amount} for item, amount in list(items.items())[:_MAX_ITEMS]}
-    summary = row.missing.format(there=there.get(item, 0) / row.unit, wanted=amount / row.unit)
+def _finding(row: Row, severity: Severity, source: str, missing: Sequence[Item]) -> Finding:
+    first = missing[0]
+    text = (row.less if first.there and row.less else row.missing).format(
+        there=first.there / row.unit, wanted=first.wanted / row.unit
+    )
+    amounts = {item.name: {"is": item.there, "wanted": item.wanted} for item in missing[:_MAX_ITEMS]}
     return finding(
         row.code,
-        listed([*items], _MAX_NAMED),
-        f"{summary} ({source})",
+        listed([item.name for item in missing], _MAX_NAMED),
+        f"{text} ({source})",
         severity=severity,
-        evidence={"wanted": source, "items": told},
+        evidence={"wanted": source, "items": amounts},
         fix=row.fix,
         commands=row.commands,
     )
@@ -122,26 +112,25 @@ def _finding(row: Row, severity: Severity, source: str, items: Mapping[str, int]
 # Modules and device files, of which a site's line tells, and probes of what their devices need.
 
 
-def _there_modules(host: Host, items: Collection[str]) -> Mapping[str, int]:
-    """Those of the modules `items` that are loaded or built in. In a name `-` is `_` to the kernel."""
-    loaded = {*loaded_modules(host), *host.names("/sys/module")} if items else ()
-    return {item: 1 for item in items if item.replace("-", "_") in loaded}
+def _modules(host: Host, asked: Collection[str]) -> Iterator[Item]:
+    """Those that are loaded or built in. In a name `-` is `_` to the kernel."""
+    loaded = {*loaded_modules(host), *host.names("/sys/module")} if asked else ()
+    return (Item(name, int(name.replace("-", "_") in loaded)) for name in asked)
 
 
-def _there_files(host: Host, items: Collection[str]) -> Mapping[str, int]:
-    """Those of the device files `items` that are there."""
-    if items and "null" not in host.entries("/dev"):
+def _files(host: Host, asked: Collection[str]) -> Iterator[Item]:
+    if asked and "null" not in host.entries("/dev"):
         raise NotFound("/dev is not shown here")
-    return {item: 1 for item in items if item.rpartition("/")[2] in host.names(item.rpartition("/")[0])}
+    return (Item(name, int(name.rpartition("/")[2] in host.names(name.rpartition("/")[0]))) for name in asked)
 
 
 MODULES: Final = Row(
-    "modules", "MODULE_MISSING", _there_modules, "is not loaded",
+    "modules", "MODULE_MISSING", _modules, "is not loaded",
     "Load the module, and at boot by a line in /etc/modules-load.d; where that fails, the kernel's log says why.",
     ("lsmod", "systemctl status systemd-modules-load", "dmesg -T | tail -n 50"),
 )  # fmt: skip
 FILES: Final = Row(
-    "device_files", "MODULE_MISSING", _there_files, "is not there",
+    "device_files", "MODULE_MISSING", _files, "is not there",
     "Load the driver that makes the device file (NVIDIA's: `nvidia-modprobe -c 0 -u`); udev's log says why it did not.",
     ("ls -l /dev", "journalctl -b -u systemd-udevd"),
 )  # fmt: skip

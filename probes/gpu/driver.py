@@ -9,7 +9,7 @@ held for seconds while a GPU is reset, MIG is changed, or a program pins much me
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator
 from typing import Final
 
 from laggard.model import Finding, Severity
@@ -23,7 +23,7 @@ from laggard.probes.host.host import Host
 from laggard.probes.host.virtualization import loaded_modules, read_uptime
 from laggard.probes.nvml.model import CALL_LIMIT_SECONDS, Hang
 from laggard.probes.probe import GPU, Fact, Probe, Thresholds, finding
-from laggard.probes.rows import FILES, MODULES, Wanted, judge
+from laggard.probes.rows import FILES, MODULES, Item, judge
 
 _FIX: Final = (
     "Drain the node and look for the cause in the kernel's log (Xid 119 or 79, `blocked for more than 120 seconds`). A "
@@ -46,19 +46,15 @@ _ANSWERS: Final = "answers"
 def check(host: Host, thresholds: Thresholds) -> Iterator[Finding | Fact | SaveCounters | Unreadable]:
     pci = or_none(find_nvidia_devices, host)
     if pci is not None and pci.amd_gpus and not driver_is_loaded(host):
-        yield from _failed(host, "amdgpu driver", f"is not loaded: nothing drives the {len(pci.amd_gpus)} AMD GPUs")
+        yield from _failed(host, "amdgpu driver", f"is not loaded for {len(pci.amd_gpus)} GPUs on the PCI bus")
     nvml = query_nvml(host)
     yield SaveCounters({_ANSWERS: int(not nvml.error)})
     if nvml.error == "LIB_RM_VERSION_MISMATCH":
-        yield from _failed(
-            host, "nvidia driver", "is loaded in another version than its library: no program can use it"
-        )
-    if nvml.error == "DRIVER_NOT_LOADED" and pci is not None and pci.gpus:
-        drivers = {driver_of(host, name) for name in pci.gpus}
-        if "nvidia" not in drivers:
-            others = ", ".join(sorted(drivers - {""}))
-            has = f"{others} has" if others else "no driver has"
-            yield from _failed(host, "nvidia driver", f"is not loaded: {has} the {len(pci.gpus)} GPUs on the PCI bus")
+        yield from _failed(host, "nvidia driver", "is loaded, and its library is of another version")
+    drivers = {driver_of(host, name) for name in pci.gpus} if pci is not None else set()
+    if nvml.error == "DRIVER_NOT_LOADED" and pci is not None and pci.gpus and "nvidia" not in drivers:
+        others = "".join(f"; {name} has some" for name in sorted(drivers - {""}))
+        yield from _failed(host, "nvidia driver", f"is not loaded for {len(pci.gpus)} GPUs on the PCI bus{others}")
     if nvml.hung:
         yield from filter(None, [driver_hung(nvml.hung, _log(host))])
         raise Unknown(f"{nvml.hung.call} gave no answer in {nvml.hung.seconds} s")
@@ -66,58 +62,52 @@ def check(host: Host, thresholds: Thresholds) -> Iterator[Finding | Fact | SaveC
         raise Unknown(f"NVML: {explain_nvml_error(nvml.error)}")
     yield Fact("driver_version", nvml.driver_version)
     yield Fact("gpus", len(nvml.gpus))
-    for row in (CUDA_MODULES, CUDA_FILES):
-        yield from judge(host, row)
+    yield from judge(host, MODULES._replace(read=_cuda_modules))
+    yield from judge(host, FILES._replace(read=_cuda_files))
 
 
 def _failed(host: Host, device: str, summary: str) -> Iterator[Finding]:
     """What keeps every job from its GPUs, unless it may pass, or is this container's alone."""
-    uptime = or_none(read_uptime, host)
     worked = [shot.uptime for shot in host.counter_history.snapshots if shot.counters.get(_ANSWERS)]
-    if uptime is None or uptime - max(worked, default=0.0) < STARTING_SECONDS or container_of(host):
-        return
-    hours = (uptime - max(worked, default=0.0)) / 3600
-    yield finding(
-        "GPU_DRIVER_FAILED",
-        device,
-        summary,
-        evidence={"since": "it last worked" if worked else "boot", "hours": round(hours, 1)},
-        fix="Build and load the driver for this kernel, or reboot after an upgrade; keep its packages of one version.",
-        commands=("dkms status", "cat /proc/driver/nvidia/version", "dmesg -T | grep -E 'NVRM|nouveau|amdgpu'"),
-    )
+    seconds = (or_none(read_uptime, host) or 0.0) - max(worked, default=0.0)
+    if seconds >= STARTING_SECONDS and not container_of(host):
+        yield finding(
+            "GPU_DRIVER_FAILED",
+            device,
+            summary,
+            evidence={"since": "it last worked" if worked else "boot", "seconds": round(seconds)},
+            fix="Build and load the driver for this kernel; after an upgrade reboot. Keep its packages of one version.",
+            commands=("dkms status", "cat /proc/driver/nvidia/version", "dmesg -T | grep -E 'NVRM|nouveau|amdgpu'"),
+        )
 
 
 # What CUDA needs and NVML does not.
 
 
-def _on_demand(host: Host) -> Severity:
-    """How bad it is that nvidia_uvm is not there yet: a program of NVIDIA's, which is root's, loads it for the first
-    that uses CUDA (nvidia-modprobe -u), and a container's runtime for its containers."""
+def _uvm_severity(host: Host) -> Severity:
+    """How bad it is that nvidia_uvm is not there yet: a program of root's loads it for the first that uses CUDA
+    (nvidia-modprobe -u), and a container's runtime for its containers."""
     return Severity.WARNING if container_of(host) or exists(host, "/usr/bin/nvidia-modprobe") else Severity.CRITICAL
 
 
-def _wanted_modules(host: Host) -> Mapping[str, Wanted]:
+def _cuda_modules(host: Host, asked: Collection[str]) -> Iterator[Item]:
     """Without nvidia_uvm no program can start CUDA. A host that lends parts of its GPUs (vGPU) starts none. Raises
     NotFound where the kernel's own list is not shown."""
     host.read("/proc/modules")
     loaded = loaded_modules(host)
-    wanted = "nvidia" in loaded and not any("vgpu" in module for module in loaded)
-    return {"nvidia_uvm": Wanted(1, _on_demand(host))} if wanted else {}
+    if "nvidia" in loaded and not any("vgpu" in name for name in loaded):
+        yield Item("nvidia_uvm", int("nvidia_uvm" in loaded), 1, _uvm_severity(host))
 
 
-def _wanted_files(host: Host) -> Mapping[str, Wanted]:
+def _cuda_files(host: Host, asked: Collection[str]) -> Iterator[Item]:
     """The device files of the GPUs that NVML lists: it has had them made where that is possible, before they are looked
     for (nvidia-modprobe -c)."""
-    if container_of(host) or "nvidiactl" not in host.names("/dev"):
-        return {}
-    gpus = query_nvml(host).gpus
-    files = {f"/dev/nvidia{gpu.minor}": Wanted(1) for gpu in gpus if gpu.minor is not None}
-    uvm = {"/dev/nvidia-uvm": Wanted(1, _on_demand(host))} if "nvidia_uvm" in loaded_modules(host) else {}
-    return {**files, **uvm}
-
-
-CUDA_MODULES: Final = MODULES._replace(wanted=_wanted_modules)
-CUDA_FILES: Final = FILES._replace(wanted=_wanted_files)
+    files = host.names("/dev")
+    if "nvidiactl" in files and not container_of(host):
+        for name in (f"nvidia{gpu.minor}" for gpu in query_nvml(host).gpus if gpu.minor is not None):
+            yield Item(f"/dev/{name}", int(name in files), 1)
+        if "nvidia_uvm" in loaded_modules(host):
+            yield Item("/dev/nvidia-uvm", int("nvidia-uvm" in files), 1, _uvm_severity(host))
 
 
 def driver_hung(hang: Hang, log: str | None = None) -> Finding | None:

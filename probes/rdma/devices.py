@@ -16,7 +16,7 @@ from laggard.probes.rdma.model.nccl_settings import HcaSelection, read_hca_selec
 from laggard.probes.rdma.model.nics import Nic, gpu_addresses, read_nics
 from laggard.probes.rdma.model.sysfs import device_names, is_software_device, pci_address
 from laggard.probes.rdma.rules.uniformity import judge_beside, judge_firmware, judge_gone
-from laggard.probes.rows import FILES, Wanted, judge
+from laggard.probes.rows import FILES, Item, judge
 
 _STUBS = ("pci-stub", "pci_stub", "pciback", "xen-pciback", "xen_pciback")
 
@@ -49,7 +49,7 @@ def check(host: Host, thresholds: RdmaDeviceThresholds) -> Iterator[Finding | Fa
     if is_listed:
         yield from judge_gone(host, all_nics)
     if judged:
-        yield from judge(host, _DEVICE_FILES)
+        yield from judge(host, _VERBS)
     yield from _judge_names(places, thresholds.names, read_hca_selection(host))
     yield from judge_firmware(host, judged)
     yield from judge_beside(host, thresholds.ignore)
@@ -103,21 +103,15 @@ def _missing(device: str, summary: str, severity: Severity, evidence: Mapping[st
     )
 
 
-def _there_verbs(host: Host, items: Collection[str]) -> Mapping[str, int]:
-    shown = "infiniband" in host.entries("/dev")
-    return {_VERBS: sum(name.startswith("uverbs") for name in host.entries(_VERBS))} if shown else {}
-
-
-def _wanted_verbs(host: Host) -> Mapping[str, Wanted]:
+def _verbs_files(host: Host, asked: Collection[str]) -> Iterator[Item]:
     """Programs use RDMA devices by what ib_uverbs makes in /dev. A container may lack it, which is its jobs' matter."""
-    contained = in_container(or_none(read_mounts, host) or ()) and "SLURM_JOB_ID" not in host.variables()
-    return {_VERBS: Wanted(1, Severity.WARNING if contained else Severity.CRITICAL)}
+    if "infiniband" in host.entries("/dev") or "null" in host.entries("/dev"):
+        files = sum(name.startswith("uverbs") for name in host.names("/dev/infiniband"))
+        contained = in_container(or_none(read_mounts, host) or ()) and "SLURM_JOB_ID" not in host.variables()
+        yield Item("/dev/infiniband", files, 1, Severity.WARNING if contained else Severity.CRITICAL)
 
 
-_VERBS: Final = "/dev/infiniband"
-_DEVICE_FILES: Final = FILES._replace(
-    code="RDMA_DEVICE_MISSING", there=_there_verbs, wanted=_wanted_verbs, missing="lacks uverbs devices"
-)
+_VERBS: Final = FILES._replace(code="RDMA_DEVICE_MISSING", read=_verbs_files, missing="lacks uverbs devices")
 
 
 def _judge_names(

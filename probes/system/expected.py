@@ -3,17 +3,16 @@ not. A row for each kind of thing: see rows.py."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Final
 
 from laggard.model import Finding
-from laggard.probes.errors import NotFound, Unreadable, or_none
-from laggard.probes.gpu.model.pci_devices import find_nvidia_devices
+from laggard.probes.errors import Unreadable
 from laggard.probes.host.counter_history import SaveCounters
 from laggard.probes.host.host import Host
-from laggard.probes.host.mount_table import in_container, read_mounts
 from laggard.probes.probe import Count, Fact, Probe, Thresholds
-from laggard.probes.rows import FILES, MODULES, Row, Wanted, judge
+from laggard.probes.rows import FILES, MODULES, Row, judge
 from laggard.probes.system import own_tables
 from laggard.probes.system.own_tables import READABLE, WRITABLE
 
@@ -51,7 +50,7 @@ def check(host: Host, thresholds: ExpectedThresholds) -> Iterator[Finding | Fact
         (MEMORY, {"memory": t.memory_bytes} if t.memory_bytes else {}),
         (FREE, {}),
         (PROCESSORS, {"processors": t.processors} if t.processors else {}),
-        (SHM._replace(wanted=lambda host: _wanted_shm(host, t.shm_bytes)), {}),
+        (SHM._replace(read=partial(own_tables.read_shm, least=t.shm_bytes)), {}),
         (MODULES, dict.fromkeys(t.modules, 1)),
         (FILES, dict.fromkeys(t.device_files, 1)),
         (LINKS, {}),
@@ -60,59 +59,37 @@ def check(host: Host, thresholds: ExpectedThresholds) -> Iterator[Finding | Fact
         yield from judge(host, row, site, t.ignore)
 
 
-def _wanted_shm(host: Host, least: int) -> Mapping[str, Wanted]:
-    """Jobs use the /dev/shm that is seen here on a machine with GPUs, and not in a container, which has one of its
-    own."""
-    mounts, pci = read_mounts(host), or_none(find_nvidia_devices, host)
-    used = pci is not None and (pci.gpus or pci.amd_gpus) and not in_container(mounts)
-    return {"/dev/shm": Wanted(least)} if used and any(mount.point == "/dev/shm" for mount in mounts) else {}
-
-
-def _there_shm(host: Host, items: Collection[str]) -> Mapping[str, int]:
-    size = or_none(host.file_system, "/dev/shm") if items else None
-    if size is None:
-        raise NotFound("/dev/shm is not shown here")
-    return {"/dev/shm": size.total_bytes}
-
-
-def _all(host: Host, items: Iterable[str]) -> Iterable[str]:
-    return items
-
-
 MOUNTS: Final = Row(
-    "mounts", "MOUNT_MISSING", own_tables.there_mounts, "is not mounted, or read-only",
-    "Mount it again, once what keeps it away is gone: the unit's log, the disk, the server. Check one with errors first.",
-    ("findmnt --verify", "systemctl --failed --type=mount", "dmesg -T | tail -n 50"),
-    own_tables.wanted_mounts, lasting=own_tables.lasting_mounts,
+    "mounts", "MOUNT_MISSING", own_tables.read_points, "is not mounted",
+    "Mount it again, once what keeps it away is gone: the unit's log, the disk, the server. After errors, check it.",
+    ("findmnt --verify", "systemctl --failed --type=mount", "dmesg -T | tail -n 50"), "is mounted read-only",
 )  # fmt: skip
 MEMORY: Final = Row(
-    "memory", "HOST_MEMORY_LOW", own_tables.there_memory, "is {there:.4g} of {wanted:.4g} GiB",
+    "memory", "HOST_MEMORY_LOW", own_tables.read_memory, "is {there:.4g} of {wanted:.4g} GiB",
     "Find the module that failed in the BMC's log, and reseat or replace it.",
     ("dmidecode -t 17", "ipmitool sel elist", "numactl -H"),
     # The kernel's page structures take 1.6 % (64 of 4096 bytes), firmware some GiB. One of 32 modules is 3.1 %.
-    own_tables.wanted_memory, share=0.96, lasting=_all, unit=1 << 30,
+    share=0.96, unit=1 << 30,
 )  # fmt: skip
 FREE: Final = Row(
-    "free", "HOST_MEMORY_LOW", own_tables.there_free, "is {there:.4g} GiB, and no job runs",
+    "free", "HOST_MEMORY_LOW", own_tables.read_free, "is {there:.4g} GiB, and no job runs",
     "Memory is used up: remove what dead jobs left in /dev/shm, and end what has the rest.",
-    ("ls -lS /dev/shm", "ps -eo pid,user,rss,cmd --sort -rss | head", "slabtop -o | head -n 20"),
-    own_tables.wanted_free, unit=1 << 30,
+    ("ls -lS /dev/shm", "ps -eo pid,user,rss,cmd --sort -rss | head", "slabtop -o | head -n 20"), unit=1 << 30,
 )  # fmt: skip
 PROCESSORS: Final = Row(
-    "processors", "CPU_MISSING", own_tables.there_processors, "are {there:.0f} of {wanted:.0f}",
+    "processors", "CPU_MISSING", own_tables.read_processors, "are {there:.0f} of {wanted:.0f}",
     "Bring them online (`chcpu -e`); where the kernel has not found them, the BIOS's settings and log say why.",
     ("lscpu -e", "cat /sys/devices/system/cpu/offline", "dmesg -T | grep -i smpboot"),
-    own_tables.wanted_processors, lasting=_all,
 )  # fmt: skip
 SHM: Final = Row(
-    "shm", "SHM_SMALL", _there_shm, "is {there:.4g} of {wanted:.4g} GiB",
+    "shm", "SHM_SMALL", own_tables.read_shm, "is {there:.4g} of {wanted:.4g} GiB",
     "Mount it with the kernel's default, half of the memory; for a container's own give --shm-size or an emptyDir.",
     ("df -h /dev/shm", "mount -o remount,size=50% /dev/shm", "grep shm /etc/fstab"), unit=1 << 30,
 )  # fmt: skip
 LINKS: Final = Row(
-    "bond_links", "BOND_DEGRADED", own_tables.there_links, "is down: the bond carries less",
+    "bond_links", "BOND_DEGRADED", own_tables.read_links, "is down: the bond carries less",
     "Check the cable, the transceiver and the switch's port of that link.",
-    ("cat /proc/net/bonding/*", "ip -s link"), own_tables.wanted_links,
+    ("cat /proc/net/bonding/*", "ip -s link"),
 )  # fmt: skip
 
 PROBE: Final = Probe("expected", check, ExpectedThresholds())

@@ -7,29 +7,30 @@ A file system is the amount 2 where it can be written, 1 where it can be read al
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
 from laggard.model import Severity
 from laggard.probes.errors import NotApplicable, Unknown, if_present, or_none
-from laggard.probes.gpu.model.pci_devices import container_of
+from laggard.probes.gpu.model.pci_devices import container_of, find_nvidia_devices
 from laggard.probes.host.host import Host
-from laggard.probes.host.mount_table import REMOTE_TYPES, Mount, in_container, printable_path, read_mounts, unescape
+from laggard.probes.host.mount_table import REMOTE_TYPES, in_container, printable_path, read_mounts, unescape
 from laggard.probes.host.smbios import installed_memory
 from laggard.probes.host.virtualization import is_virtual_machine, parse_cpu_list
 from laggard.probes.probe import matches_any
-from laggard.probes.rows import Wanted
+from laggard.probes.rows import Item
 
 READABLE: Final = 1
 WRITABLE: Final = 2
 _READ_ONLY_TYPES: Final = ("cramfs", "erofs", "iso9660", "squashfs", "udf")
-_MEMORY_TYPES: Final = ("ramfs", "tmpfs")
 
 _NO_JOB: Final = (
     *("/boot*", "/efi*", "/recovery*", "/media/*", "/snap/*", "/var/snap/*", "/tftpboot", "/srv/tftp*"),
     *("/var/log*", "/var/crash*", "/var/cache/*", "/var/lib/nfs/*", "/dev*", "/proc*", "/run*", "/sys*"),
 )
 """Mount points without which a job runs all the same: for booting, sticks, logs, caches, and the kernel's own."""
+
+_PASSING: Final = (*_NO_JOB, "/tmp/*", "/var/lib/kubelet/*", "/var/lib/docker/*", "/var/lib/containers/*")
 
 _UNIT_FOLDERS: Final = tuple(
     f"/etc/systemd/system/{target}.target.{kind}"
@@ -39,133 +40,95 @@ _UNIT_FOLDERS: Final = tuple(
 _BY_NAME: Final = {"UUID": "by-uuid", "LABEL": "by-label", "PARTUUID": "by-partuuid", "PARTLABEL": "by-partlabel"}
 
 
-def wanted_mounts(host: Host) -> Mapping[str, Wanted]:
-    """The mount points of fstab(5), and of enabled mount units. Those that are mounted on demand or by hand alone
-    (`noauto`) are none. Raises NotApplicable in a container, whose fstab is its image's."""
+def read_points(host: Host, asked: Collection[str]) -> Iterator[Item]:
+    """What is mounted, and what fstab and the enabled mount units ask for; what is mounted on demand or by hand alone
+    is not asked for. Raises NotApplicable in a container, whose fstab is its image's."""
     mounts = read_mounts(host)
     if in_container(mounts) or any(mount.source == "shm" for mount in mounts) or container_of(host):
         raise NotApplicable("a container has mounts of its own")
-    found: dict[str, Wanted] = {}
-    for folder in _UNIT_FOLDERS:
-        for name in host.names(folder):
-            if name.endswith(".mount"):
-                point = _unit_path(name.removesuffix(".mount"))
-                found[point] = Wanted(READABLE, _severity(point))
-    data = if_present(host.read_bytes, "/etc/fstab") or b""
-    for point, wanted in _of_fstab(host, data.decode(errors="surrogateescape")):
-        known = found.get(point, wanted)
-        found[point] = Wanted(min(known.amount, wanted.amount), min(known.severity, wanted.severity, key=_rank))
-    return found
+    wanted = {item.name: item for item in (*_of_units(host), *_of_fstab(host))}
+    automounts = {mount.point for mount in read_mounts(host, all_of_a_point=True) if mount.fstype == "autofs"}
+    there: dict[str, int] = {}
+    lasting: set[str] = set()
+    for mount in mounts:
+        point = printable_path(mount.point)
+        there[point] = WRITABLE if mount.writable or mount.fstype in _READ_ONLY_TYPES else READABLE
+        own = not mount.of_user and not mount.fstype.startswith("fuse") and not matches_any(point, _PASSING)
+        on_demand = any(f"{mount.point}/".startswith(f"{it}/") for it in automounts)
+        if own and not on_demand and (mount.remote or point in wanted):
+            lasting.add(point)
+    for point in {**there, **wanted, **dict.fromkeys(asked)}:
+        amount = there[point] if point in there else there.get(or_none(host.real_path, point) or "", 0)
+        yield wanted.get(point, Item(point, 0))._replace(there=amount, lasting=point in lasting)
 
 
-def _rank(severity: Severity) -> bool:
-    return severity is Severity.CRITICAL
+def _of_units(host: Host) -> Iterator[Item]:
+    """The mount units that an administrator has enabled. A unit's name is its mount point's (systemd.unit(5))."""
+    for name in (name for folder in _UNIT_FOLDERS for name in host.names(folder) if name.endswith(".mount")):
+        path = "/" + name.removesuffix(".mount").strip("-").replace("-", "/")
+        point = re.sub(r"\\x([0-9a-f]{2})", lambda match: chr(int(match[1], 16)), path)
+        yield Item(point, 0, READABLE, _severity(point))
 
 
-def _of_fstab(host: Host, text: str) -> Iterator[tuple[str, Wanted]]:
-    for line in text.splitlines():
-        words = line.split()
-        if len(words) < 3 or line.lstrip().startswith("#"):
+def _of_fstab(host: Host) -> Iterator[Item]:
+    """The lines of fstab(5) that are mounted at boot; of several for one place, what the last asks for, or less."""
+    text = (if_present(host.read_bytes, "/etc/fstab") or b"").decode(errors="surrogateescape")
+    found: dict[str, Item] = {}
+    for words in (line.split() for line in text.splitlines() if not line.lstrip().startswith("#")):
+        source, point, fstype, options = (*map(unescape, words[:4]), "", "", "", "")[:4]
+        flags = options.split(",")
+        if not point.startswith("/") or fstype in ("swap", "ignore", "") or "noauto" in flags:
             continue
-        source, point, fstype, options = *words[:3], (words[3] if len(words) > 3 else "").split(",")
-        if not point.startswith("/") or fstype in ("swap", "ignore") or "noauto" in options:
-            continue
-        point = printable_path(unescape(point).rstrip("/") or "/")
+        point = printable_path(point.rstrip("/") or "/")
         # mount(8): `nofail` reports no error for a device that does not exist. A device that is there is wanted.
-        excused = fstype in _MEMORY_TYPES or ("nofail" in options and not _is_there(host, unescape(source), fstype))
-        severity = Severity.WARNING if excused else _severity(point)
-        read_only = "ro" in options or fstype in _READ_ONLY_TYPES
-        yield point, Wanted(READABLE if read_only else WRITABLE, severity)
+        excused = fstype in ("ramfs", "tmpfs") or ("nofail" in flags and not _exists(host, source, fstype))
+        amount = READABLE if "ro" in flags or fstype in _READ_ONLY_TYPES else WRITABLE
+        amount = min(amount, found[point].wanted) if point in found else amount
+        found[point] = Item(point, 0, amount, Severity.WARNING if excused else _severity(point))
+    yield from found.values()
 
 
 def _severity(point: str) -> Severity:
     return Severity.WARNING if matches_any(point, _NO_JOB) else Severity.CRITICAL
 
 
-def _is_there(host: Host, source: str, fstype: str) -> bool:
-    """Whether what is to be mounted exists, as far as that can be seen without asking a server."""
+def _exists(host: Host, source: str, fstype: str) -> bool:
+    """Whether what is to be mounted is there, as far as that can be seen without asking a server."""
     name, sign, value = source.partition("=")
     if sign and name in _BY_NAME:
         source = f"/dev/disk/{_BY_NAME[name]}/" + value.strip('"')
-    if fstype in REMOTE_TYPES or not source.startswith("/dev/"):
-        return True
     folder, _, last = source.rpartition("/")
-    return last in host.names(folder)
+    return fstype in REMOTE_TYPES or not source.startswith("/dev/") or last in host.names(folder)
 
 
-def _unit_path(name: str) -> str:
-    """The path that a mount unit's name stands for (systemd.unit(5))."""
-    path = "/" + ("" if name == "-" else name.replace("-", "/"))
-    return re.sub(r"\\x([0-9a-f]{2})", lambda match: chr(int(match[1], 16)), path)
-
-
-def there_mounts(host: Host, points: Collection[str]) -> Mapping[str, int]:
-    """What is mounted, by mount point; `points` also by the path that they lead to by symlinks."""
-    mounts = {printable_path(mount.point): _amount(mount) for mount in read_mounts(host)}
-    links = {point: or_none(host.real_path, point) or "" for point in points if point not in mounts}
-    return {**mounts, **{point: mounts[path] for point, path in links.items() if path in mounts}}
-
-
-def _amount(mount: Mount) -> int:
-    return WRITABLE if mount.writable or mount.fstype in _READ_ONLY_TYPES else READABLE
-
-
-def lasting_mounts(host: Host, items: Iterable[str]) -> Iterator[str]:
-    """The mount points that a boot brings, as far as the tables show: what they ask for, and network file systems. No
-    user's, no container's, and none that is mounted on demand, below or at an automounter's."""
-    asked_for = wanted_mounts(host)
-    mounts = read_mounts(host, all_of_a_point=True)
-    automounts = tuple(mount.point for mount in mounts if mount.fstype == "autofs")
-    for mount in read_mounts(host):
-        on_demand = any(f"{mount.point}/".startswith(f"{point}/") for point in automounts)
-        passing = on_demand or mount.of_user or mount.fstype.startswith("fuse") or matches_any(mount.point, _PASSING)
-        point = printable_path(mount.point)
-        if (mount.remote or point in asked_for) and not passing:
-            yield point
-
-
-_PASSING: Final = (*_NO_JOB, "/tmp/*", "/var/lib/kubelet/*", "/var/lib/docker/*", "/var/lib/containers/*")
-
-
-# Memory.
-
-
-def there_memory(host: Host, items: Collection[str]) -> Mapping[str, int]:
-    """The bytes of memory that the kernel has, with those that it keeps for a crash kernel."""
+def read_memory(host: Host, asked: Collection[str]) -> Iterator[Item]:
+    """The bytes of memory that the kernel has, with those that it keeps for a crash kernel, and those of the modules
+    that the firmware counts; not those of a hypervisor, and not where the kernel was told to use less."""
     kept = host.text("/sys/kernel/kexec_crash_size")
-    return {"memory": _meminfo(host)["MemTotal"] + (int(kept) if kept.isdecimal() else 0)}
-
-
-def wanted_memory(host: Host) -> Mapping[str, Wanted]:
-    """The bytes of all memory modules, as the firmware counts them (SMBIOS, structure 17). Raises NotFound where it
-    does not say, where a hypervisor says so for it, and where the kernel was told to use less."""
-    limited = any(word.startswith(("mem=", "memmap=")) for word in host.text("/proc/cmdline").split())
-    total = 0 if limited or is_virtual_machine(host) else installed_memory(host)
-    return {"memory": Wanted(total)} if total else {}
+    limited = re.search(r"\bmem(map)?=", host.text("/proc/cmdline")) or is_virtual_machine(host)
+    installed = 0 if limited else or_none(installed_memory, host) or 0
+    there = _meminfo(host)["MemTotal"] + (int(kept) if kept.isdecimal() else 0)
+    yield Item("memory", there, installed, lasting=True)
 
 
 FREE_RATIO: Final = 0.05
 """The share of memory below which next to nothing is left for a job that begins."""
 
 
-def there_free(host: Host, items: Collection[str]) -> Mapping[str, int]:
-    """The bytes of memory that a job can have, and the pages that were set aside for jobs (vm.nr_hugepages)."""
+def read_free(host: Host, asked: Collection[str]) -> Iterator[Item]:
+    """The bytes that a job can have, with the pages that were set aside for jobs (vm.nr_hugepages): of a node of
+    SLURM's on which no step runs, as its processes show."""
     memory = _meminfo(host)
     huge = memory.get("HugePages_Free", 0) // 1024 * memory.get("Hugepagesize", 0)
-    return {"free memory": memory.get("MemAvailable", memory["MemTotal"]) + huge}
-
-
-def wanted_free(host: Host) -> Mapping[str, Wanted]:
-    """Something to begin a job with: of a node of SLURM's on which no step runs, which is seen by its processes."""
-    least = int(FREE_RATIO * _meminfo(host)["MemTotal"])
-    if there_free(host, ())["free memory"] >= least:
-        return {}  # most of the time; then no process is looked at
-    running = {host.text(f"/proc/{pid}/comm") for pid in host.names("/proc") if pid.isdecimal()}
-    return {"free memory": Wanted(least)} if "slurmd" in running and "slurmstepd" not in running else {}
+    free, least = memory.get("MemAvailable", memory["MemTotal"]) + huge, int(FREE_RATIO * memory["MemTotal"])
+    if free < least:  # few times; then the processes are looked at
+        running = {host.text(f"/proc/{pid}/comm") for pid in host.names("/proc") if pid.isdecimal()}
+        idle = "slurmd" in running and "slurmstepd" not in running
+        yield Item("free memory", free, least if idle else 0)
 
 
 def _meminfo(host: Host) -> Mapping[str, int]:
-    """The numbers of /proc/meminfo, by name; those in KiB as bytes, and so are counts, which have no unit there."""
+    """The numbers of /proc/meminfo by name, as bytes; so are counts, which have no unit there."""
     pairs = (line.partition(":")[::2] for line in host.read("/proc/meminfo").splitlines())
     found = {name: int(words[0]) << 10 for name, rest in pairs if (words := rest.split()) and words[0].isdecimal()}
     if "MemTotal" not in found:
@@ -173,42 +136,32 @@ def _meminfo(host: Host) -> Mapping[str, int]:
     return found
 
 
-# Processors.
+def read_shm(host: Host, asked: Collection[str], least: int = 0) -> Iterator[Item]:
+    """The size of /dev/shm, where jobs use the one that is seen here: on a machine with GPUs, and not in a container,
+    which has one of its own."""
+    mounts, pci = read_mounts(host), or_none(find_nvidia_devices, host)
+    used = pci is not None and (pci.gpus or pci.amd_gpus) and not in_container(mounts)
+    if used and any(mount.point == "/dev/shm" for mount in mounts) and (size := or_none(host.file_system, "/dev/shm")):
+        yield Item("/dev/shm", size.total_bytes, least)
+
 
 _CPU: Final = "/sys/devices/system/cpu"
 
 
-def there_processors(host: Host, items: Collection[str]) -> Mapping[str, int]:
-    return {"processors": len(parse_cpu_list(host.read(f"{_CPU}/online"), f"{_CPU}/online"))}
+def read_processors(host: Host, asked: Collection[str]) -> Iterator[Item]:
+    """The processors that are online, and those that the kernel has found, or half of them where no two threads of a
+    core are in use. To take one offline is a setting, and so a warning."""
+    online, present = (len(parse_cpu_list(host.read(f"{_CPU}/{it}"), f"{_CPU}/{it}")) for it in ("online", "present"))
+    single = host.text(f"{_CPU}/smt/active") == "0" or host.text(f"{_CPU}/smt/control") in ("off", "forceoff")
+    wanted = 0 if "maxcpus=" in host.text("/proc/cmdline") else present // 2 if single else present
+    yield Item("processors", online, wanted, Severity.WARNING, lasting=True)
 
 
-def wanted_processors(host: Host) -> Mapping[str, Wanted]:
-    """Those that the kernel has found, or, where no two threads of a core are in use, half of them. To take one offline
-    is a setting, and so a warning."""
-    if "maxcpus=" in host.text("/proc/cmdline"):
-        return {}
-    present = len(parse_cpu_list(host.read(f"{_CPU}/present"), f"{_CPU}/present"))
-    off = host.text(f"{_CPU}/smt/active") == "0" or host.text(f"{_CPU}/smt/control") in ("off", "forceoff")
-    return {"processors": Wanted(present // 2 if off else present, Severity.WARNING)}
-
-
-# A bond's links.
-
-
-def there_links(host: Host, items: Collection[str]) -> Mapping[str, int]:
-    """The links of the bonds that are up, as the bonding driver sees them."""
-    return {name: int(up) for name, up in _bond_links(host)}
-
-
-def wanted_links(host: Host) -> Mapping[str, Wanted]:
-    """All links of bonds that share the load. One of them waits for the others in `active-backup`, and may be down."""
-    return {name: Wanted(1, Severity.WARNING) for name, _ in _bond_links(host)}
-
-
-def _bond_links(host: Host) -> Iterator[tuple[str, bool]]:
+def read_links(host: Host, asked: Collection[str]) -> Iterator[Item]:
+    """The links of bonds that share the load, as the bonding driver sees them. In `active-backup` one waits for the
+    others, and may be down."""
     for bond in host.names("/proc/net/bonding"):
         first, *links = host.text(f"/proc/net/bonding/{bond}").split("Slave Interface:")
-        if "active-backup" not in first:
-            for link in links:
-                states = re.findall(r"^MII Status: (\S+)", link, re.MULTILINE)
-                yield f"{bond} {(link.split() or ['?'])[0]}", states[:1] != ["down"]
+        for link in links if "active-backup" not in first else ():
+            down = re.search(r"^MII Status: down", link, re.MULTILINE)
+            yield Item(f"{bond} {(link.split() or ['?'])[0]}", int(not down), 1, Severity.WARNING)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from laggard.catalogue.findings import finding_type
@@ -26,7 +26,7 @@ from laggard.probes.rdma.model.sysfs import (
     read_ports,
     shared_bridges,
 )
-from laggard.probes.rows import Row, Wanted, judge, nothing_there
+from laggard.probes.rows import Item, Row, judge
 
 
 def judge_firmware(host: Host, names: Iterable[str]) -> Iterator[Finding | Unreadable]:
@@ -77,20 +77,18 @@ def judge_beside(host: Host, ignore: tuple[str, ...]) -> Iterator[Finding | Fact
         ports = read_ports(host, ignore).ports
     except (NotApplicable, Unknown):  # the probe rdma_ports reports it
         return
-    paths = gpu_paths(host)
+    groups = sorted({near for path in gpu_paths(host) if (near := nearest_ports(path, ports))})
     for row, traits in ((_KINDS, _kind), (_KEYS, _keys)):
-        has = {
-            ", ".join(port.name for port in near): frozenset(it for port in near for it in traits(host, port))
-            for near in sorted({nearest_ports(path, ports) for path in paths})
-        }
-        has = {name: found for name, found in has.items() if found}
-        yield Fact(row.name, sorted({trait for found in has.values() for trait in found}))
+        has = {near: frozenset(it for port in near for it in traits(host, port)) for near in groups}
         counts = Counter(trait for found in has.values() for trait in found)
-        usual = frozenset(trait for trait, count in counts.items() if 2 * count > len(has) >= _MIN_PLACES)
-        there = {name: len(found & usual) for name, found in has.items()}
-        severity = finding_type(row.code).severity
-        wanted = {name: Wanted(len(usual), severity) for name in has}
-        yield from judge(host, row._replace(there=lambda *_, there=there: there, wanted=lambda _, it=wanted: it))
+        yield Fact(row.name, sorted(counts))
+        usual = frozenset(it for it, count in counts.items() if 2 * count > sum(map(bool, has.values())) >= _MIN_PLACES)
+        items = [
+            Item(", ".join(port.name for port in near), len(found & usual), len(usual), finding_type(row.code).severity)
+            for near, found in has.items()
+            if found
+        ]
+        yield from judge(host, row._replace(read=lambda *_, items=items: items))
 
 
 def _kind(host: Host, port: Port) -> Iterator[str]:
@@ -107,14 +105,18 @@ def _keys(host: Host, port: Port) -> Iterator[str]:
             yield key
 
 
+def _nothing(host: Host, asked: Collection[str]) -> Iterable[Item]:
+    return ()
+
+
 _KINDS: Final = Row(
-    "nic_kinds", "NIC_MIXED", nothing_there, "is of another kind than the NICs beside most GPUs",
+    "nic_kinds", "NIC_MIXED", _nothing, "is of another kind than the NICs beside most GPUs",
     "Give all GPUs of a machine NICs of one kind, or leave the others out with NCCL_IB_HCA.",
     ("nvidia-smi topo -m", "rdma link"),
 )  # fmt: skip
 _KEYS: Final = Row(
-    "partition_keys", "RDMA_PKEY_MISSING", nothing_there,
-    "has {there} of the {wanted} partition keys that the ports beside most GPUs have",
+    "partition_keys", "RDMA_PKEY_MISSING", _nothing,
+    "has {there:.0f} of the {wanted:.0f} partition keys that the ports beside most GPUs have",
     "Put the port's GUID into the partition (partitions.conf of OpenSM, UFM): the subnet manager then writes its keys.",
     ("head /sys/class/infiniband/*/ports/1/pkeys/[0-3]", "ibstat"),
 )  # fmt: skip

@@ -119,7 +119,7 @@ DRAINING_CODES: Final[Mapping[str, DrainingCode]] = {
     "HOST_MEMORY_LOW": DrainingCode(
         "expected",
         "A job has the memory; it is set aside in huge pages; the kernel was told to use less (mem=).",
-        "Used-up memory counts while no step of SLURM's runs. Modules are counted by the firmware, and 4 % may be gone.",
+        "Used-up memory counts while no step of SLURM's runs. The firmware counts the modules, and 4 % may be gone.",
     ),
     "MEMLOCK_LIMIT": DrainingCode(
         "limits",
@@ -206,7 +206,7 @@ DRAINING_CODES: Final[Mapping[str, DrainingCode]] = {
         "The link layer, and what the port's peers have.",
     ),
     "RDMA_PKEY_MISSING": DrainingCode(
-        "rdma_pkeys",
+        "rdma_devices",
         "A storage port of the same model has keys of its own; a port waits for the subnet manager.",
         "For each GPU, what one of its nearest active ports has is there; most GPUs decide.",
     ),

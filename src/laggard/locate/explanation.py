@@ -53,7 +53,8 @@ _SENDING = (
 )  # fmt: skip
 _STOPPING = (
     "GPU_", "NVLINK_", "PCIE_", "FABRIC_", "RDMA_", "NCCL_", "JOB_", "DISK_FULL", "MOUNT_", "MEMLOCK_LIMIT",
-    "HUGE_SWAP", "HOST_MEMORY_LOW", "SHM_SMALL", "MODULE_MISSING", "OPEN_FILES_LIMIT", "RING_", "PEERMEM_MISSING", "FLEET_OUTLIER",
+    "HUGE_SWAP", "HOST_MEMORY_LOW", "SHM_SMALL", "MODULE_MISSING", "OPEN_FILES_LIMIT", "RING_", "PEERMEM_MISSING",
+    "FLEET_OUTLIER",
 )  # fmt: skip
 
 _Codes = Mapping[str, tuple[str, ...]]
