@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Final
 
+from laggard.kit.majority import majority
 from laggard.model import Finding, Severity
 from laggard.probes.errors import Unknown, Unreadable, or_none
 from laggard.probes.gpu.model.amd_gpus import DRIVER_CALL, driver_is_loaded
@@ -100,12 +101,14 @@ def _cuda_modules(host: Host, asked: Collection[str]) -> Iterator[Item]:
 
 
 def _cuda_files(host: Host, asked: Collection[str]) -> Iterator[Item]:
-    """The device files of the GPUs that NVML lists: it has had them made where that is possible, before they are looked
-    for (nvidia-modprobe -c)."""
-    files = host.names("/dev")
+    """The device files of the GPUs of the usual model: beside them may be a card for a display. NVML has had them made
+    where that is possible, before they are looked for (nvidia-modprobe -c)."""
+    files, gpus = host.names("/dev"), query_nvml(host).gpus
     if "nvidiactl" in files and not container_of(host):
-        for name in (f"nvidia{gpu.minor}" for gpu in query_nvml(host).gpus if gpu.minor is not None):
-            yield Item(f"/dev/{name}", int(name in files), 1)
+        usual = majority(gpu.name for gpu in gpus)
+        for gpu in gpus:
+            if gpu.minor is not None and gpu.name == (usual or gpu.name):
+                yield Item(f"/dev/nvidia{gpu.minor}", int(f"nvidia{gpu.minor}" in files), 1)
         if "nvidia_uvm" in loaded_modules(host):
             yield Item("/dev/nvidia-uvm", int("nvidia-uvm" in files), 1, _uvm_severity(host))
 
