@@ -8,7 +8,7 @@ the collector compares: see the facts. Amounts are numbers, so that all kinds of
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from laggard.kit.words import listed
 from laggard.model import Finding, Severity
@@ -21,8 +21,13 @@ from laggard.probes.probe import Fact, finding, matches_any
 STARTING_SECONDS: Final = 600.0
 """The time after boot in which something may not be there yet; as long as RDMA ports have (ACTIVATING_SECONDS)."""
 
+_SITE, _OWN, _PAST = "by a site's line", "by its own tables", "as in earlier boots"
 _MAX_NAMED: Final = 3
 _MAX_ITEMS: Final = 64
+
+
+Told: TypeAlias = Iterator[Finding | Fact | SaveCounters | Unreadable]
+"""What a probe yields."""
 
 
 class Item(NamedTuple):
@@ -32,7 +37,7 @@ class Item(NamedTuple):
     there: int
     wanted: int = 0
     severity: Severity = Severity.CRITICAL
-    """How bad it is if there is less than the tables ask for."""
+    """How bad it is if there is less than is asked for."""
     lasting: bool = False
     """Whether a boot brings it: then it is a fact for the fleet, and wanted in the next boots."""
 
@@ -44,19 +49,18 @@ class Row(NamedTuple):
 
     name: str
     code: str
-    read: Callable[[Host, Collection[str]], Iterable[Item]]
     missing: str
     fix: str
     commands: tuple[str, ...]
+    read: Callable[[Host, Collection[str]], Iterable[Item]] = lambda host, asked: ()
     less: str = ""
     share: float = 1.0
     """Of an amount, what is enough."""
     unit: int = 1
+    starting_seconds: float = STARTING_SECONDS
 
 
-def judge(
-    host: Host, row: Row, site: Mapping[str, int] | None = None, ignore: Sequence[str] = ()
-) -> Iterator[Finding | Fact | SaveCounters | Unreadable]:
+def judge(host: Host, row: Row, site: Mapping[str, int] | None = None, ignore: Sequence[str] = ()) -> Told:
     """The findings of one row. `site`: the amounts that a site's line asks for; `ignore`: patterns of items."""
     lines = site or {}
     try:
@@ -69,39 +73,36 @@ def judge(
         return
     prefix, earlier = f"{LEARNT}{row.name} ", host.counter_history.earlier.items()
     past = {name.removeprefix(prefix): amount for name, amount in earlier if name.startswith(prefix)}
-    booting = has_just_booted(host, STARTING_SECONDS)
+    booting = has_just_booted(host, row.starting_seconds)
     short: dict[tuple[Severity, str], list[Item]] = {}
     for name in {**past, **items, **lines}:
         item = items.get(name, Item(name, 0))
-        wanted, severity, source = (
-            (lines[name], Severity.CRITICAL, "by a site's line")
-            if name in lines
-            else (item.wanted, item.severity, "by its own tables")
-            if item.wanted
-            else (past.get(name, 0), Severity.WARNING, "as in earlier boots")
-        )
+        source = _SITE if name in lines else _OWN if item.wanted else _PAST
+        wanted = lines.get(name) or item.wanted or past.get(name, 0)
+        severity = Severity.WARNING if booting or source == _PAST else item.severity
         if item.there < wanted * row.share and not matches_any(name, ignore):
-            place = Severity.WARNING if booting else severity, source
-            short.setdefault(place, []).append(item._replace(wanted=wanted))
+            short.setdefault((severity, source), []).append(item._replace(wanted=wanted))
     for (severity, source), missing in short.items():
         yield _finding(row, severity, source, missing)
-    lasting = {item.name: item.there for item in items.values() if item.lasting and item.there and not booting}
+    lasting = [(item.name, item.there) for item in items.values() if item.lasting and item.there and not booting]
     if lasting:
-        lasting = dict(list(lasting.items())[:_MAX_ITEMS])
-        yield SaveCounters({prefix + name: amount for name, amount in lasting.items()})
-        yield Fact(row.name, lasting)
+        yield SaveCounters({prefix + name: amount for name, amount in lasting[:_MAX_ITEMS]})
+        yield Fact(row.name, dict(lasting[:_MAX_ITEMS]))
+
+
+def judge_items(host: Host, row: Row, items: Iterable[Item], site: Mapping[str, int] | None = None) -> Told:
+    """The same of items that were read before."""
+    yield from judge(host, row._replace(read=lambda *_: items), site)
 
 
 def _finding(row: Row, severity: Severity, source: str, missing: Sequence[Item]) -> Finding:
-    first = missing[0]
-    text = (row.less if first.there and row.less else row.missing).format(
-        there=first.there / row.unit, wanted=first.wanted / row.unit
-    )
+    there, wanted = missing[0].there / row.unit, missing[0].wanted / row.unit
+    text = row.less if there and row.less else row.missing
     amounts = {item.name: {"is": item.there, "wanted": item.wanted} for item in missing[:_MAX_ITEMS]}
     return finding(
         row.code,
         listed([item.name for item in missing], _MAX_NAMED),
-        f"{text} ({source})",
+        f"{text.format(there=there, wanted=wanted, missing=wanted - there)} ({source})",
         severity=severity,
         evidence={"wanted": source, "items": amounts},
         fix=row.fix,
@@ -125,12 +126,12 @@ def _files(host: Host, asked: Collection[str]) -> Iterator[Item]:
 
 
 MODULES: Final = Row(
-    "modules", "MODULE_MISSING", _modules, "is not loaded",
+    "modules", "MODULE_MISSING", "is not loaded",
     "Load the module, and at boot by a line in /etc/modules-load.d; where that fails, the kernel's log says why.",
-    ("lsmod", "systemctl status systemd-modules-load", "dmesg -T | tail -n 50"),
+    ("lsmod", "systemctl status systemd-modules-load", "dmesg -T | tail -n 50"), _modules,
 )  # fmt: skip
 FILES: Final = Row(
-    "device_files", "MODULE_MISSING", _files, "is not there",
+    "device_files", "MODULE_MISSING", "is not there",
     "Load the driver that makes the device file (NVIDIA's: `nvidia-modprobe -c 0 -u`); udev's log says why it did not.",
-    ("ls -l /dev", "journalctl -b -u systemd-udevd"),
+    ("ls -l /dev", "journalctl -b -u systemd-udevd"), _files,
 )  # fmt: skip

@@ -14,7 +14,7 @@ from typing import Final
 
 from laggard.kit.majority import majority
 from laggard.model import Finding, Severity
-from laggard.probes.errors import Unknown, Unreadable, or_none
+from laggard.probes.errors import Unknown, or_none
 from laggard.probes.gpu.model.amd_gpus import DRIVER_CALL, driver_is_loaded
 from laggard.probes.gpu.model.driver_log import find_xids
 from laggard.probes.gpu.model.pci_devices import container_of, driver_of, exists, find_nvidia_devices
@@ -24,7 +24,7 @@ from laggard.probes.host.host import Host
 from laggard.probes.host.virtualization import loaded_modules, read_uptime
 from laggard.probes.nvml.model import CALL_LIMIT_SECONDS, Hang
 from laggard.probes.probe import GPU, Fact, Probe, Thresholds, finding
-from laggard.probes.rows import FILES, MODULES, Item, judge
+from laggard.probes.rows import FILES, MODULES, Item, Row, Told, judge, judge_items
 
 _FIX: Final = (
     "Drain the node and look for the cause in the kernel's log (Xid 119 or 79, `blocked for more than 120 seconds`). A "
@@ -41,21 +41,18 @@ STARTING_SECONDS: Final = 1800.0
 """The time after boot, or after the driver was last seen to work, in which it may be away: an upgrade builds it anew
 (DKMS takes minutes for each kernel), and unloads it."""
 
-_ANSWERS: Final = "answers"
 
-
-def check(host: Host, thresholds: Thresholds) -> Iterator[Finding | Fact | SaveCounters | Unreadable]:
+def check(host: Host, thresholds: Thresholds) -> Told:
     pci = or_none(find_nvidia_devices, host)
     if pci is not None and pci.amd_gpus and not driver_is_loaded(host):
         yield from _failed(host, "amdgpu driver", f"is not loaded for {len(pci.amd_gpus)} GPUs on the PCI bus")
     nvml = query_nvml(host)
-    yield SaveCounters({_ANSWERS: int(not nvml.error)})
+    yield SaveCounters({"answers": int(not (nvml.error or nvml.hung))})
     if nvml.error == "LIB_RM_VERSION_MISMATCH":
         yield from _failed(host, "nvidia driver", "is loaded, and its library is of another version")
-    drivers = {driver_of(host, name) for name in pci.gpus} if pci is not None else set()
-    if nvml.error == "DRIVER_NOT_LOADED" and pci is not None and pci.gpus and "nvidia" not in drivers:
-        others = "".join(f"; {name} has some" for name in sorted(drivers - {""}))
-        yield from _failed(host, "nvidia driver", f"is not loaded for {len(pci.gpus)} GPUs on the PCI bus{others}")
+    gpus = pci.gpus if pci is not None and nvml.error == "DRIVER_NOT_LOADED" else ()
+    if gpus and all(driver_of(host, name) != "nvidia" for name in gpus):
+        yield from _failed(host, "nvidia driver", f"is not loaded for {len(gpus)} GPUs on the PCI bus")
     if nvml.hung:
         yield from filter(None, [driver_hung(nvml.hung, _log(host))])
         raise Unknown(f"{nvml.hung.call} gave no answer in {nvml.hung.seconds} s")
@@ -67,19 +64,19 @@ def check(host: Host, thresholds: Thresholds) -> Iterator[Finding | Fact | SaveC
     yield from judge(host, FILES._replace(read=_cuda_files))
 
 
-def _failed(host: Host, device: str, summary: str) -> Iterator[Finding]:
+def _failed(host: Host, device: str, summary: str) -> Told:
     """What keeps every job from its GPUs, unless it may pass, or is this container's alone."""
-    worked = [shot.uptime for shot in host.counter_history.snapshots if shot.counters.get(_ANSWERS)]
+    worked = [shot.uptime for shot in host.counter_history.snapshots if shot.counters.get("answers")]
     seconds = (or_none(read_uptime, host) or 0.0) - max(worked, default=0.0)
     if seconds >= STARTING_SECONDS and not container_of(host):
-        yield finding(
-            "GPU_DRIVER_FAILED",
-            device,
-            summary,
-            evidence={"since": "it last worked" if worked else "boot", "seconds": round(seconds)},
-            fix="Build and load the driver for this kernel; after an upgrade reboot. Keep its packages of one version.",
-            commands=("dkms status", "cat /proc/driver/nvidia/version", "dmesg -T | grep -E 'NVRM|nouveau|amdgpu'"),
-        )
+        yield from judge_items(host, _DRIVER._replace(missing=summary), [Item(device, 0, 1)])
+
+
+_DRIVER: Final = Row(
+    "driver", "GPU_DRIVER_FAILED", "",
+    "Build and load the driver for this kernel; after an upgrade reboot. Keep its packages of one version.",
+    ("dkms status", "cat /proc/driver/nvidia/version", "dmesg -T | grep -E 'NVRM|nouveau|amdgpu'"),
+)  # fmt: skip
 
 
 # What CUDA needs and NVML does not.
@@ -107,7 +104,7 @@ def _cuda_files(host: Host, asked: Collection[str]) -> Iterator[Item]:
     if "nvidiactl" in files and not container_of(host):
         usual = majority(gpu.name for gpu in gpus)
         for gpu in gpus:
-            if gpu.minor is not None and gpu.name == (usual or gpu.name):
+            if gpu.minor is not None and usual in (None, gpu.name):
                 yield Item(f"/dev/nvidia{gpu.minor}", int(f"nvidia{gpu.minor}" in files), 1)
         if "nvidia_uvm" in loaded_modules(host):
             yield Item("/dev/nvidia-uvm", int("nvidia-uvm" in files), 1, _uvm_severity(host))

@@ -38,10 +38,6 @@ class Mount(NamedTuple):
     """True where a user other than root has mounted it, as FUSE lets everybody do."""
 
     @property
-    def key(self) -> tuple[str, str, str]:
-        return self.point, self.source, self.fstype
-
-    @property
     def servers(self) -> tuple[str, ...]:
         """The hosts in a `source` such as `filer:/export`, `//filer/share`, `mon1,mon2:/` or `mds@o2ib:/scratch`."""
         if self.source.startswith("//"):
@@ -68,8 +64,8 @@ def read_mounts(host: Host, all_of_a_point: bool = False) -> tuple[Mount, ...]:
     if not listed:
         raise Unknown(f"{_MOUNTS} is empty")
     if not all(mount.writable for mount in listed):
-        writable = {mount.key for mount in or_none(_table, host, _OF_INIT) or () if mount.writable}
-        listed = [mount._replace(writable=mount.writable or mount.key in writable) for mount in listed]
+        outside = frozenset(mount for mount in or_none(_table, host, _OF_INIT) or () if mount.writable)
+        listed = [it if (it := mount._replace(writable=True)) in outside else mount for mount in listed]
     mounts = listed if all_of_a_point else {mount.point: mount for mount in listed}.values()
     return tuple(sorted(mounts, key=lambda mount: (len(mount.point), mount.point)))
 

@@ -30,9 +30,8 @@ def installed_memory(host: Host) -> int:
 
 def modules_bytes(host: Host) -> int:
     """The bytes of all memory modules; 0 where one of them is of unknown size. Raises Unknown."""
-    names = [name for name in host.entries(_MODULES) if name.startswith("17-")]
-    modules = [host.read_parts(f"{_MODULES}/{name}/raw", lambda read: read(0, _MODULE_BYTES)) for name in names]
-    sizes = [_module_bytes(data) for data in modules]
+    files = [f"{_MODULES}/{name}/raw" for name in host.entries(_MODULES) if name.startswith("17-")]
+    sizes = [_module_bytes(host.read_parts(path, lambda read: read(0, _MODULE_BYTES))) for path in files]
     return 0 if None in sizes else sum(size or 0 for size in sizes)
 
 

@@ -8,7 +8,6 @@ from typing import Final
 
 from laggard.model import Finding, Severity
 from laggard.probes.errors import NotApplicable, Unknown, Unreadable, or_none
-from laggard.probes.host.counter_history import SaveCounters
 from laggard.probes.host.host import Host
 from laggard.probes.host.mount_table import in_container, read_mounts
 from laggard.probes.probe import RDMA, Count, Fact, Probe, Thresholds, finding, matches_any
@@ -16,8 +15,9 @@ from laggard.probes.rdma.model.nccl_settings import HcaSelection, read_hca_selec
 from laggard.probes.rdma.model.nics import Nic, gpu_addresses, read_nics
 from laggard.probes.rdma.model.sysfs import device_names, is_software_device, pci_address
 from laggard.probes.rdma.rules.uniformity import judge_beside, judge_firmware, judge_gone
-from laggard.probes.rows import FILES, Item, judge
+from laggard.probes.rows import Item, Row, Told, judge, judge_items
 
+_ALL: Final = "RDMA devices"
 _STUBS = ("pci-stub", "pci_stub", "pciback", "xen-pciback", "xen_pciback")
 
 
@@ -32,7 +32,7 @@ class RdmaDeviceThresholds(Thresholds, frozen=True):
     """Patterns of the devices that are not judged, by name (`mlx5_bond_*`) or PCI address."""
 
 
-def check(host: Host, thresholds: RdmaDeviceThresholds) -> Iterator[Finding | Fact | SaveCounters | Unreadable]:
+def check(host: Host, thresholds: RdmaDeviceThresholds) -> Told:
     names = tuple(name for name in device_names(host) if not is_software_device(host, name))
     try:
         all_nics, is_listed = read_nics(host), True
@@ -45,7 +45,11 @@ def check(host: Host, thresholds: RdmaDeviceThresholds) -> Iterator[Finding | Fa
     places = {name: pci_address(host, name) for name in names}
     yield Fact("devices", places)
     judged = [name for name in names if not matches_any(name, thresholds.ignore)]
-    yield from _judge_missing(nics, judged, thresholds.expected, bool(gpu_addresses(host)))
+    needed = bool(gpu_addresses(host)) and not judged
+    items = [Item(nic.address, 0, 1, it) for nic in nics if (it := _severity(nic, nics, needed)) is not None]
+    items.append(Item(_ALL, len(judged)))
+    site = {_ALL: thresholds.expected} if thresholds.expected else {}
+    yield from judge_items(host, _DEVICES, items, site)
     if is_listed:
         yield from judge_gone(host, all_nics)
     if judged:
@@ -53,22 +57,6 @@ def check(host: Host, thresholds: RdmaDeviceThresholds) -> Iterator[Finding | Fa
     yield from _judge_names(places, thresholds.names, read_hca_selection(host))
     yield from judge_firmware(host, judged)
     yield from judge_beside(host, thresholds.ignore)
-
-
-def _judge_missing(nics: tuple[Nic, ...], names: list[str], expected: int, gpus: bool) -> Iterator[Finding]:
-    for nic in nics:
-        severity = _severity(nic, nics, gpus and not names)
-        if severity is not None:
-            driver = f"driver {nic.driver}" if nic.driver else "no driver"
-            yield _missing(
-                nic.address,
-                f"is a NIC with {driver} and without an RDMA device",
-                severity,
-                {"driver": nic.driver, "pci_id": f"{nic.vendor:04x}:{nic.device:04x}", "devices": names},
-            )
-    if len(names) < expected:
-        text = f"has {len(names)} RDMA devices, not {expected}"
-        yield _missing("this machine", text, Severity.CRITICAL, {"expected": expected, "devices": names})
 
 
 def _severity(nic: Nic, nics: tuple[Nic, ...], needed: bool) -> Severity | None:
@@ -91,16 +79,12 @@ def _card(nic: Nic) -> str:
     return nic.address.rpartition(".")[0]
 
 
-def _missing(device: str, summary: str, severity: Severity, evidence: Mapping[str, object]) -> Finding:
-    return finding(
-        "RDMA_DEVICE_MISSING",
-        device,
-        summary,
-        severity=severity,
-        evidence=evidence,
-        fix="Load the driver's RDMA part (`modprobe mlx5_ib`); if that fails, the kernel's log says why.",
-        commands=("rdma link", "dmesg -T | grep -i -e mlx5 -e infiniband", "devlink dev param show"),
-    )
+_DEVICES: Final = Row(
+    "devices", "RDMA_DEVICE_MISSING", "is a NIC without an RDMA device",
+    "Load the driver's RDMA part (`modprobe mlx5_ib`); if that fails, the kernel's log says why.",
+    ("rdma link", "lspci -k", "dmesg -T | grep -i -e mlx5 -e infiniband", "devlink dev param show"),
+    less="are {there:.0f} of {wanted:.0f}",
+)  # fmt: skip
 
 
 def _verbs_files(host: Host, asked: Collection[str]) -> Iterator[Item]:
@@ -111,7 +95,7 @@ def _verbs_files(host: Host, asked: Collection[str]) -> Iterator[Item]:
         yield Item("/dev/infiniband", files, 1, Severity.WARNING if contained else Severity.CRITICAL)
 
 
-_VERBS: Final = FILES._replace(code="RDMA_DEVICE_MISSING", read=_verbs_files, missing="lacks uverbs devices")
+_VERBS: Final = _DEVICES._replace(read=_verbs_files, missing="lacks uverbs devices")
 
 
 def _judge_names(

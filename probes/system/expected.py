@@ -3,16 +3,13 @@ not. A row for each kind of thing: see rows.py."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
-from laggard.model import Finding
-from laggard.probes.errors import Unreadable
-from laggard.probes.host.counter_history import SaveCounters
 from laggard.probes.host.host import Host
-from laggard.probes.probe import Count, Fact, Probe, Thresholds
-from laggard.probes.rows import FILES, MODULES, Row, judge
+from laggard.probes.probe import Count, Probe, Thresholds
+from laggard.probes.rows import FILES, MODULES, Row, Told, judge
 from laggard.probes.system import own_tables
 from laggard.probes.system.own_tables import READABLE, WRITABLE
 
@@ -42,7 +39,7 @@ class ExpectedThresholds(Thresholds, frozen=True):
     """Patterns of what may be missing: a mount point, `memory`, `processors`, `bond0 *`."""
 
 
-def check(host: Host, thresholds: ExpectedThresholds) -> Iterator[Finding | Fact | SaveCounters | Unreadable]:
+def check(host: Host, thresholds: ExpectedThresholds) -> Told:
     t = thresholds
     mounts = {it.removesuffix(" ro"): READABLE if it.endswith(" ro") else WRITABLE for it in t.mounts}
     lines: tuple[tuple[Row, Mapping[str, int]], ...] = (
@@ -60,36 +57,40 @@ def check(host: Host, thresholds: ExpectedThresholds) -> Iterator[Finding | Fact
 
 
 MOUNTS: Final = Row(
-    "mounts", "MOUNT_MISSING", own_tables.read_points, "is not mounted",
+    "mounts", "MOUNT_MISSING", "is not mounted",
     "Mount it again, once what keeps it away is gone: the unit's log, the disk, the server. After errors, check it.",
-    ("findmnt --verify", "systemctl --failed --type=mount", "dmesg -T | tail -n 50"), "is mounted read-only",
+    ("findmnt --verify", "systemctl --failed --type=mount", "dmesg -T | tail -n 50"), own_tables.read_points,
+    less="is mounted read-only",
 )  # fmt: skip
 MEMORY: Final = Row(
-    "memory", "HOST_MEMORY_LOW", own_tables.read_memory, "is {there:.4g} of {wanted:.4g} GiB",
+    "memory", "HOST_MEMORY_LOW", "is {there:.4g} of {wanted:.4g} GiB",
     "Find the module that failed in the BMC's log, and reseat or replace it.",
-    ("dmidecode -t 17", "ipmitool sel elist", "numactl -H"),
+    ("dmidecode -t 17", "ipmitool sel elist", "numactl -H"), own_tables.read_memory,
     # The kernel's page structures take 1.6 % (64 of 4096 bytes), firmware some GiB. One of 32 modules is 3.1 %.
     share=0.96, unit=1 << 30,
 )  # fmt: skip
 FREE: Final = Row(
-    "free", "HOST_MEMORY_LOW", own_tables.read_free, "is {there:.4g} GiB, and no job runs",
+    "free", "HOST_MEMORY_LOW", "is {there:.4g} GiB, and no job runs",
     "Memory is used up: remove what dead jobs left in /dev/shm, and end what has the rest.",
-    ("ls -lS /dev/shm", "ps -eo pid,user,rss,cmd --sort -rss | head", "slabtop -o | head -n 20"), unit=1 << 30,
+    ("ls -lS /dev/shm", "ps -eo pid,user,rss,cmd --sort -rss | head", "slabtop -o | head -n 20"), own_tables.read_free,
+    unit=1 << 30,
 )  # fmt: skip
 PROCESSORS: Final = Row(
-    "processors", "CPU_MISSING", own_tables.read_processors, "are {there:.0f} of {wanted:.0f}",
+    "processors", "CPU_MISSING", "are {there:.0f} of {wanted:.0f}",
     "Bring them online (`chcpu -e`); where the kernel has not found them, the BIOS's settings and log say why.",
     ("lscpu -e", "cat /sys/devices/system/cpu/offline", "dmesg -T | grep -i smpboot"),
+    own_tables.read_processors,
 )  # fmt: skip
 SHM: Final = Row(
-    "shm", "SHM_SMALL", own_tables.read_shm, "is {there:.4g} of {wanted:.4g} GiB",
+    "shm", "SHM_SMALL", "is {there:.4g} of {wanted:.4g} GiB",
     "Mount it with the kernel's default, half of the memory; for a container's own give --shm-size or an emptyDir.",
-    ("df -h /dev/shm", "mount -o remount,size=50% /dev/shm", "grep shm /etc/fstab"), unit=1 << 30,
+    ("df -h /dev/shm", "mount -o remount,size=50% /dev/shm", "grep shm /etc/fstab"), own_tables.read_shm,
+    unit=1 << 30,
 )  # fmt: skip
 LINKS: Final = Row(
-    "bond_links", "BOND_DEGRADED", own_tables.read_links, "is down: the bond carries less",
+    "bond_links", "BOND_DEGRADED", "is down: the bond carries less",
     "Check the cable, the transceiver and the switch's port of that link.",
-    ("cat /proc/net/bonding/*", "ip -s link"),
+    ("cat /proc/net/bonding/*", "ip -s link"), own_tables.read_links,
 )  # fmt: skip
 
 PROBE: Final = Probe("expected", check, ExpectedThresholds())

@@ -1,5 +1,5 @@
-"""What is there of a machine, and what its own tables say must be there: fstab and mount units, firmware (SMBIOS), the
-kernel's lists of processors and of a bond's links.
+"""What is there of a machine, and what its own tables say must be there: fstab, the firmware's (SMBIOS), and the
+kernel's of processors and of a bond's links.
 
 A file system is the amount 2 where it can be written, 1 where it can be read alone.
 """
@@ -32,21 +32,13 @@ _NO_JOB: Final = (
 
 _PASSING: Final = (*_NO_JOB, "/tmp/*", "/var/lib/kubelet/*", "/var/lib/docker/*", "/var/lib/containers/*")
 
-_UNIT_FOLDERS: Final = tuple(
-    f"/etc/systemd/system/{target}.target.{kind}"
-    for target in ("local-fs", "remote-fs", "multi-user")
-    for kind in ("wants", "requires")
-)
-_BY_NAME: Final = {"UUID": "by-uuid", "LABEL": "by-label", "PARTUUID": "by-partuuid", "PARTLABEL": "by-partlabel"}
-
 
 def read_points(host: Host, asked: Collection[str]) -> Iterator[Item]:
-    """What is mounted, and what fstab and the enabled mount units ask for; what is mounted on demand or by hand alone
-    is not asked for. Raises NotApplicable in a container, whose fstab is its image's."""
+    """What is mounted, and what fstab asks for. Raises NotApplicable in a container, whose fstab is its image's."""
     mounts = read_mounts(host)
     if in_container(mounts) or any(mount.source == "shm" for mount in mounts) or container_of(host):
         raise NotApplicable("a container has mounts of its own")
-    wanted = {item.name: item for item in (*_of_units(host), *_of_fstab(host))}
+    wanted = _of_fstab(host)
     automounts = {mount.point for mount in read_mounts(host, all_of_a_point=True) if mount.fstype == "autofs"}
     there: dict[str, int] = {}
     lasting: set[str] = set()
@@ -62,15 +54,7 @@ def read_points(host: Host, asked: Collection[str]) -> Iterator[Item]:
         yield wanted.get(point, Item(point, 0))._replace(there=amount, lasting=point in lasting)
 
 
-def _of_units(host: Host) -> Iterator[Item]:
-    """The mount units that an administrator has enabled. A unit's name is its mount point's (systemd.unit(5))."""
-    for name in (name for folder in _UNIT_FOLDERS for name in host.names(folder) if name.endswith(".mount")):
-        path = "/" + name.removesuffix(".mount").strip("-").replace("-", "/")
-        point = re.sub(r"\\x([0-9a-f]{2})", lambda match: chr(int(match[1], 16)), path)
-        yield Item(point, 0, READABLE, _severity(point))
-
-
-def _of_fstab(host: Host) -> Iterator[Item]:
+def _of_fstab(host: Host) -> Mapping[str, Item]:
     """The lines of fstab(5) that are mounted at boot; of several for one place, what the last asks for, or less."""
     text = (if_present(host.read_bytes, "/etc/fstab") or b"").decode(errors="surrogateescape")
     found: dict[str, Item] = {}
@@ -85,7 +69,7 @@ def _of_fstab(host: Host) -> Iterator[Item]:
         amount = READABLE if "ro" in flags or fstype in _READ_ONLY_TYPES else WRITABLE
         amount = min(amount, found[point].wanted) if point in found else amount
         found[point] = Item(point, 0, amount, Severity.WARNING if excused else _severity(point))
-    yield from found.values()
+    return found
 
 
 def _severity(point: str) -> Severity:
@@ -95,8 +79,8 @@ def _severity(point: str) -> Severity:
 def _exists(host: Host, source: str, fstype: str) -> bool:
     """Whether what is to be mounted is there, as far as that can be seen without asking a server."""
     name, sign, value = source.partition("=")
-    if sign and name in _BY_NAME:
-        source = f"/dev/disk/{_BY_NAME[name]}/" + value.strip('"')
+    if sign and name.isalpha():  # UUID=, LABEL=, PARTUUID=, PARTLABEL=
+        source = f"/dev/disk/by-{name.lower()}/" + value.strip('"')
     folder, _, last = source.rpartition("/")
     return fstype in REMOTE_TYPES or not source.startswith("/dev/") or last in host.names(folder)
 

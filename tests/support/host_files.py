@@ -115,7 +115,6 @@ def host_files(cmdline: str, nodes: dict[int, str], gigabytes: int, modules: Ite
         f"MemAvailable: {kilobytes * 9 // 10} kB\nSwapTotal: 0 kB\nSwapFree: 0 kB\nShmem: 20480 kB\n"
         "HugePages_Total:       0\nHugePages_Free:        0\nHugepagesize:       2048 kB\n",
         "/etc/fstab": FSTAB,
-        "/etc/systemd/system/multi-user.target.wants/snap-core22-1621.mount": "",
         "/sys/kernel/kexec_crash_size": "0\n",
         "/proc/modules": "".join(f"{module} 1048576 1 - Live 0x0000000000000000\n" for module in modules),
         "/proc/self/limits": _OWN_LIMITS,

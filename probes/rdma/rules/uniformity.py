@@ -5,13 +5,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from laggard.catalogue.findings import finding_type
 from laggard.model import Finding, Severity
 from laggard.probes.errors import NotApplicable, Unknown, Unreadable, if_present
-from laggard.probes.host.counter_history import SaveCounters
 from laggard.probes.host.host import Host
 from laggard.probes.host.kernel_log import parse_messages
 from laggard.probes.pci.rules.kernel_messages import device_errors_of
@@ -26,10 +24,10 @@ from laggard.probes.rdma.model.sysfs import (
     read_ports,
     shared_bridges,
 )
-from laggard.probes.rows import Item, Row, judge
+from laggard.probes.rows import Item, Row, Told, judge_items
 
 
-def judge_firmware(host: Host, names: Iterable[str]) -> Iterator[Finding | Unreadable]:
+def judge_firmware(host: Host, names: Iterable[str]) -> Told:
     """Compares devices of one board and type that report a version; one finding for each board with several."""
     boards: dict[tuple[str, str], dict[str, str]] = {}
     for name in names:
@@ -44,22 +42,16 @@ def judge_firmware(host: Host, names: Iterable[str]) -> Iterator[Finding | Unrea
         if version:
             boards.setdefault((board, hca_type), {})[name] = version
     for (board, _), versions in boards.items():
-        if len(set(versions.values())) > 1:
-            usual = Counter(versions.values()).most_common(1)[0][0]
-            outliers = sorted(name for name, version in versions.items() if version != usual)
-            yield finding(
-                "RDMA_FIRMWARE_MIXED",
-                outliers[0],
-                f"runs firmware {versions[outliers[0]]}, others of its board {usual}"
-                + (f" ({len(outliers)} differ)" if len(outliers) > 1 else ""),
-                evidence={"board": board, "versions": versions},
-                fix=f"Bring all NICs of the board to one version, best {max(versions.values(), key=_version)}.",
-                commands=(f"mlxfwmanager --query -d {outliers[0]}", "mlxfwmanager --online -u"),
-            )
+        usual = Counter(versions.values()).most_common(1)[0][0]
+        items = [Item(name, int(version == usual), 1, Severity.WARNING) for name, version in versions.items()]
+        text = f"runs other firmware than most of its board {board}, which have {usual}"
+        yield from judge_items(host, _FIRMWARE._replace(missing=text), items)
 
 
-def _version(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split(".") if part.isdecimal())
+_FIRMWARE: Final = Row(
+    "firmware", "RDMA_FIRMWARE_MIXED", "", "Bring all NICs of the board to one version.",
+    ("ibv_devinfo | grep fw_ver", "mlxfwmanager --query", "mlxfwmanager --online -u"),
+)  # fmt: skip
 
 
 # What the ports beside most GPUs have, the ports beside each have.
@@ -72,23 +64,24 @@ _GAP: Final = 4
 subnet manager fills the table from its beginning."""
 
 
-def judge_beside(host: Host, ignore: tuple[str, ...]) -> Iterator[Finding | Fact | SaveCounters | Unreadable]:
+def judge_beside(host: Host, ignore: tuple[str, ...]) -> Told:
     try:
         ports = read_ports(host, ignore).ports
     except (NotApplicable, Unknown):  # the probe rdma_ports reports it
         return
-    groups = sorted({near for path in gpu_paths(host) if (near := nearest_ports(path, ports))})
-    for row, traits in ((_KINDS, _kind), (_KEYS, _keys)):
+    infiniband = [port for port in ports if port.active and port.kind.link_layer == "InfiniBand"]
+    judged_by = ((_KINDS, _kind, ports, Severity.WARNING), (_KEYS, _keys, infiniband, Severity.CRITICAL))
+    for row, traits, judged, severity in judged_by:
+        groups = sorted({near for path in gpu_paths(host) if (near := nearest_ports(path, judged))})
         has = {near: frozenset(it for port in near for it in traits(host, port)) for near in groups}
         counts = Counter(trait for found in has.values() for trait in found)
         yield Fact(row.name, sorted(counts))
-        usual = frozenset(it for it, count in counts.items() if 2 * count > sum(map(bool, has.values())) >= _MIN_PLACES)
+        usual = frozenset(trait for trait, count in counts.items() if 2 * count > len(has) >= _MIN_PLACES)
         items = [
-            Item(", ".join(port.name for port in near), len(found & usual), len(usual), finding_type(row.code).severity)
+            Item(", ".join(port.name for port in near), len(found & usual), len(usual), severity)
             for near, found in has.items()
-            if found
         ]
-        yield from judge(host, row._replace(read=lambda *_, items=items: items))
+        yield from judge_items(host, row, items)
 
 
 def _kind(host: Host, port: Port) -> Iterator[str]:
@@ -96,26 +89,22 @@ def _kind(host: Host, port: Port) -> Iterator[str]:
 
 
 def _keys(host: Host, port: Port) -> Iterator[str]:
-    """The partition keys of an active InfiniBand port, with the bit of a full member (0x8000), as /sys writes them."""
+    """The port's partition keys, with the bit of a full member (0x8000), as /sys writes them."""
     place, empty = 0, 0
-    while port.active and port.kind.link_layer == "InfiniBand" and empty < _GAP:
+    while empty < _GAP:
         key = (if_present(host.read, f"{port.folder}/pkeys/{place}") or "").strip()
         place, empty = place + 1, empty + 1 if key in ("", "0x0000") else 0
         if not empty:
             yield key
 
 
-def _nothing(host: Host, asked: Collection[str]) -> Iterable[Item]:
-    return ()
-
-
 _KINDS: Final = Row(
-    "nic_kinds", "NIC_MIXED", _nothing, "is of another kind than the NICs beside most GPUs",
+    "nic_kinds", "NIC_MIXED", "is of another kind than the NICs beside most GPUs",
     "Give all GPUs of a machine NICs of one kind, or leave the others out with NCCL_IB_HCA.",
     ("nvidia-smi topo -m", "rdma link"),
 )  # fmt: skip
 _KEYS: Final = Row(
-    "partition_keys", "RDMA_PKEY_MISSING", _nothing,
+    "partition_keys", "RDMA_PKEY_MISSING",
     "has {there:.0f} of the {wanted:.0f} partition keys that the ports beside most GPUs have",
     "Put the port's GUID into the partition (partitions.conf of OpenSM, UFM): the subnet manager then writes its keys.",
     ("head /sys/class/infiniband/*/ports/1/pkeys/[0-3]", "ibstat"),
