@@ -79,9 +79,10 @@ def judge(host: Host, row: Row, site: Mapping[str, int] | None = None, ignore: S
         item = items.get(name, Item(name, 0))
         source = _SITE if name in lines else _OWN if item.wanted else _PAST
         wanted = lines.get(name) or item.wanted or past.get(name, 0)
-        severity = Severity.WARNING if booting or source == _PAST else item.severity
+        severity = {_SITE: Severity.CRITICAL, _PAST: Severity.WARNING}.get(source, item.severity)
         if item.there < wanted * row.share and not matches_any(name, ignore):
-            short.setdefault((severity, source), []).append(item._replace(wanted=wanted))
+            place = Severity.WARNING if booting else severity, source
+            short.setdefault(place, []).append(item._replace(wanted=wanted))
     for (severity, source), missing in short.items():
         yield _finding(row, severity, source, missing)
     lasting = [(item.name, item.there) for item in items.values() if item.lasting and item.there and not booting]
