@@ -226,7 +226,7 @@ def _has_all_device_files(host: Host) -> bool:
 
 def exists(host: Host, path: str) -> bool:
     try:
-        host.read_bytes(path)
+        host.read_parts(path, lambda read: read(0, 1))
     except NotFound:
         return False
     except Unknown:
