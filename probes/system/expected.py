@@ -10,8 +10,8 @@ from typing import Final
 from laggard.probes.host.host import Host
 from laggard.probes.probe import Count, Probe, Thresholds
 from laggard.probes.rows import FILES, MODULES, Row, Told, judge
-from laggard.probes.system import own_tables
-from laggard.probes.system.own_tables import READABLE, WRITABLE
+from laggard.probes.system.model import own_tables
+from laggard.probes.system.model.own_tables import READABLE, WRITABLE
 
 
 class ExpectedThresholds(Thresholds, frozen=True):
