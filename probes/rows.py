@@ -22,7 +22,6 @@ STARTING_SECONDS: Final = 600.0
 """The time after boot in which something may not be there yet; as long as RDMA ports have (ACTIVATING_SECONDS)."""
 
 _SITE, _OWN, _PAST = "by a site's line", "by its own tables", "as in earlier boots"
-_MAX_NAMED: Final = 3
 _MAX_ITEMS: Final = 64
 
 
@@ -102,7 +101,7 @@ def _finding(row: Row, severity: Severity, source: str, missing: Sequence[Item])
     amounts = {item.name: {"is": item.there, "wanted": item.wanted} for item in missing[:_MAX_ITEMS]}
     return finding(
         row.code,
-        listed([item.name for item in missing], _MAX_NAMED),
+        listed([item.name for item in missing], 3),
         f"{text.format(there=there, wanted=wanted, missing=wanted - there)} ({source})",
         severity=severity,
         evidence={"wanted": source, "items": amounts},

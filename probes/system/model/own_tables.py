@@ -38,24 +38,26 @@ def read_points(host: Host, asked: Collection[str]) -> Iterator[Item]:
     mounts = read_mounts(host)
     if in_container(mounts) or any(mount.source == "shm" for mount in mounts) or container_of(host):
         raise NotApplicable("a container has mounts of its own")
-    wanted = _of_fstab(host)
-    automounts = {mount.point for mount in read_mounts(host, all_of_a_point=True) if mount.fstype == "autofs"}
+    wanted = _of_fstab(host, {mount.point: mount.fstype for mount in mounts})
+    automounts = tuple(f"{it.point}/" for it in read_mounts(host, all_of_a_point=True) if it.fstype == "autofs")
     there: dict[str, int] = {}
     lasting: set[str] = set()
     for mount in mounts:
         point = printable_path(mount.point)
         there[point] = WRITABLE if mount.writable or mount.fstype in _READ_ONLY_TYPES else READABLE
-        own = not mount.of_user and not mount.fstype.startswith("fuse") and not matches_any(point, _PASSING)
-        on_demand = any(f"{mount.point}/".startswith(f"{it}/") for it in automounts)
-        if own and not on_demand and (mount.remote or point in wanted):
+        passing = mount.of_user or mount.fstype.startswith("fuse") or matches_any(point, _PASSING)
+        on_demand = f"{mount.point}/".startswith(automounts)
+        if not passing and not on_demand and (mount.remote or point in wanted):
             lasting.add(point)
     for point in {**there, **wanted, **dict.fromkeys(asked)}:
         amount = there[point] if point in there else there.get(or_none(host.real_path, point) or "", 0)
         yield wanted.get(point, Item(point, 0))._replace(there=amount, lasting=point in lasting)
 
 
-def _of_fstab(host: Host) -> Mapping[str, Item]:
-    """The lines of fstab(5) that are mounted at boot; of several for one place, what the last asks for, or less."""
+def _of_fstab(host: Host, mounted: Mapping[str, str]) -> Mapping[str, Item]:
+    """The lines of fstab(5) that are mounted at boot; of several for one place, what the last asks for, or less.
+    `mounted`: the type of what is mounted, by mount point. Another type (nfs4 is nfs) was mounted by no line, as the
+    root of a diskless node: then a line says nothing of how."""
     text = (if_present(host.read_bytes, "/etc/fstab") or b"").decode(errors="surrogateescape")
     found: dict[str, Item] = {}
     for words in (line.split() for line in text.splitlines() if not line.lstrip().startswith("#")):
@@ -65,15 +67,13 @@ def _of_fstab(host: Host) -> Mapping[str, Item]:
             continue
         point = printable_path(point.rstrip("/") or "/")
         # mount(8): `nofail` reports no error for a device that does not exist. A device that is there is wanted.
-        excused = fstype in ("ramfs", "tmpfs") or ("nofail" in flags and not _exists(host, source, fstype))
-        amount = READABLE if "ro" in flags or fstype in _READ_ONLY_TYPES else WRITABLE
+        absent = "nofail" in flags and not _exists(host, source, fstype)
+        excused = absent or fstype in ("ramfs", "tmpfs") or matches_any(point, _NO_JOB)
+        other = fstype not in ("auto", "none") and mounted.get(point, fstype)[:3] != fstype[:3]
+        amount = READABLE if other or "ro" in flags or fstype in _READ_ONLY_TYPES else WRITABLE
         amount = min(amount, found[point].wanted) if point in found else amount
-        found[point] = Item(point, 0, amount, Severity.WARNING if excused else _severity(point))
+        found[point] = Item(point, 0, amount, Severity.WARNING if excused else Severity.CRITICAL)
     return found
-
-
-def _severity(point: str) -> Severity:
-    return Severity.WARNING if matches_any(point, _NO_JOB) else Severity.CRITICAL
 
 
 def _exists(host: Host, source: str, fstype: str) -> bool:

@@ -222,3 +222,15 @@ def test_counters_alone_are_not_kept_over_a_boot() -> None:
     shots = (CounterSnapshot(1.0, {"errors": 5, LEARNT + "memory memory": 7}), CounterSnapshot(9.0, {"errors": 6}))
     assert state_file.all_along(shots[:1]) == {LEARNT + "memory memory": 7}
     assert state_file.all_along(shots) == {} and state_file.all_along(()) == {}
+
+
+def test_a_root_of_another_type_may_be_read_only(copy_of: Copy) -> None:
+    """A diskless node keeps its image's fstab."""
+    machine = copy_of("plain")
+    root = "/dev/mapper/system-root / ext4 rw,relatime"
+    write(machine, "proc/self/mounts", MOUNTS.replace(root, "filer:/roots/n1 / nfs4 ro,relatime"))
+    assert judged(machine) == []
+    write(machine, "proc/self/mounts", MOUNTS.replace(root, root.replace("rw", "ro")))
+    assert judged(machine) == [("MOUNT_MISSING", "critical", "/")]
+    write(machine, "proc/self/mounts", MOUNTS.replace("/home nfs4 rw", "/home nfs4 ro"))
+    assert judged(machine) == [("MOUNT_MISSING", "critical", "/home")]
