@@ -13,7 +13,7 @@ from laggard.catalogue.findings import finding_type
 from laggard.collector.scrape.agent_state import AgentState
 from laggard.kit.majority import majority
 from laggard.kit.words import capital, counted, listed, printable_line
-from laggard.model import Finding, Fix, Note, Report
+from laggard.model import Finding, Fix, Note, Report, Severity
 from laggard.wire.nodes import NodeFinding, NodeRow
 
 # The facts of a node's report that should be the same on all nodes of the same hardware, and where to find them.
@@ -37,7 +37,8 @@ class ComparedFact(NamedTuple):
     """`name` is the device of the finding. Of `paths`, with spaces between them, the first that leads to a value
     counts. `command` shows the fact on a node. With `count_entries` the number of entries is compared, not the values;
     with `compare_keys` a mapping's keys, not its values; with `list_as_one` a list is one value, and an empty list is
-    "none"."""
+    "none". With `enough` values are numbers, and one that is no less than this share of the median is no difference;
+    with `compare_each` a value that most nodes have is wanted of all, and what a node has beside it is its own."""
 
     name: str
     paths: str
@@ -46,6 +47,8 @@ class ComparedFact(NamedTuple):
     count_entries: bool = False
     compare_keys: bool = False
     list_as_one: bool = False
+    compare_each: bool = False
+    enough: float = 0.0
 
 
 _SOFTWARE = "Install the same version on every node of a job: from one image, or pinned in the package manager."
@@ -72,6 +75,11 @@ COMPARED_FACTS: tuple[ComparedFact, ...] = (
     ComparedFact("BIOS version", "identity.bios_version", _FIRMWARE, "cat /sys/class/dmi/id/bios_version"),
     ComparedFact("GPU VBIOS", "identity.gpu_vbios", _FIRMWARE, "nvidia-smi --query-gpu=vbios_version --format=csv"),
     ComparedFact("GPU count", "identity.gpu_count", _HARDWARE, "nvidia-smi -L"),
+    ComparedFact("memory", "expected.memory.memory", _HARDWARE, "free -b; dmidecode -t 17", enough=0.96),
+    ComparedFact("processors", "expected.processors.processors", _HARDWARE, "lscpu", enough=0.96),
+    ComparedFact("mounts", "expected.mounts", _SETTING, "findmnt", compare_keys=True, compare_each=True),
+    ComparedFact("whole GPUs", "gpu_count.whole", _SETTING, "nvidia-smi -L"),
+    ComparedFact("partition keys", "rdma_devices.partition_keys", _SETTING, "ibstat; smpquery pkeys -D 0"),
     ComparedFact("GPU link width", "inventory.gpu_links.*.width", _HARDWARE, "nvidia-smi -q | grep -A3 'Link Width'"),
     ComparedFact("NIC firmware", "inventory.rdma.*.firmware", _FIRMWARE, "ibv_devinfo | grep fw_ver"),
     ComparedFact("NIC kinds", "inventory.rdma.*.board", _HARDWARE, "ibv_devinfo | grep board_id"),
@@ -251,12 +259,51 @@ def _compare(
     known = {node: value for node, value in values.items() if value is not None}
     if len(known) < MIN_NODES:
         return
+    if fact.compare_each:
+        for entry in sorted({entry for value in known.values() for entry in value}):
+            has = {node: ("yes",) if entry in value else ("no",) for node, value in known.items()}
+            yield from _lacking(hardware, fact._replace(name=f"{fact.name}: {entry}"), has, ("yes",))
+        return
+    if fact.enough:
+        yield from _less(hardware, fact, known)
+        return
     usual = majority(known.values())
     if usual is None:
         text = f"{fact.name}: no majority among {len(known)} nodes of {_short(hardware)}: {_counts(known.values())}"
         yield Note("fleet_tie", text)
         return
-    outliers = [node for node in known if known[node] != usual]
+    yield from _outliers(hardware, fact, known, usual, [node for node in known if known[node] != usual])
+
+
+def _less(hardware: str, fact: ComparedFact, known: Mapping[str, Values]) -> Iterator[Note | tuple[str, Finding]]:
+    """What is less than most have; more is none. A number that only one node has is a part that failed there; several
+    nodes with one number were bought so."""
+    numbers = {node: int(value[0]) for node, value in known.items() if value[0].isascii() and value[0].isdecimal()}
+    if len(numbers) >= MIN_NODES:
+        usual = sorted(numbers.values())[len(numbers) // 2]
+        enough = {node: (str(usual if it >= fact.enough * usual else it),) for node, it in numbers.items()}
+        yield from _lacking(hardware, fact, enough, (str(usual),))
+
+
+def _lacking(
+    hardware: str, fact: ComparedFact, known: Mapping[str, Values], usual: Values
+) -> Iterator[Note | tuple[str, Finding]]:
+    """The nodes that do not have what more than half of the nodes have. Critical is one that is alone with what it
+    has."""
+    lacking = [node for node, value in known.items() if value != usual]
+    if 2 * len(lacking) >= len(known):
+        return
+    for result in _outliers(hardware, fact, known, usual, lacking):
+        if not isinstance(result, Note) and sum(value == known[result[0]] for value in known.values()) == 1:
+            yield result[0], structs.replace(result[1], severity=Severity.CRITICAL)
+        else:
+            yield result
+
+
+def _outliers(
+    hardware: str, fact: ComparedFact, known: Mapping[str, Values], usual: Values, outliers: Sequence[str]
+) -> Iterator[Note | tuple[str, Finding]]:
+    """A finding for each outlier, or, where there are many, one note."""
     if len(outliers) > max(1, MANY_RATIO * len(known)):
         text = (
             f"{fact.name}: {len(outliers)} of {len(known)} nodes of {_short(hardware)} differ from the majority, "

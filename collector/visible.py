@@ -40,6 +40,7 @@ WHOLE: Final = frozenset(
         *("RDMA_MTU_LOW", "RDMA_GID_WRONG", "RDMA_FIRMWARE_MIXED", "RDMA_NETDEV_DOWN", "RDMA_RENAMED"),
         *("PFC_OFF", "ECN_OFF", "NIC_MIXED", "PEERMEM_MISSING", "PCIE_LINK_DEGRADED", "PCIE_MAX_READ_REQUEST_LOW"),
         *("PCIE_AER_ERRORS", "ACS_ENABLED", "IOMMU_ENABLED", "NUMA_MISMATCH"),
+        *("CPU_MISSING", "SHM_SMALL", "MODULE_MISSING", "BOND_DEGRADED", "RDMA_PKEY_MISSING"),
     )
 )
 """The findings about hardware and the machine's settings alone."""
@@ -56,6 +57,7 @@ their device is hardware."""
 CODE_ALONE: Final = frozenset(
     (
         *("DISK_FULL", "DISK_FAILED", "KERNEL_FAULT", "MOUNT_HUNG", "FLEET_OUTLIER", "RING_SLOW", "RING_FAILED"),
+        "MOUNT_MISSING",
         *("GPU_SLOW", "GPU_MEMORY_SLOW", "GPU_WRONG_RESULT"),  # a ring finds them, too
         *("NODE_DRAINED", "HOST_MEMORY_LOW", "NETWORK_DROPS"),  # an admin's reason; the processes that take it
     )

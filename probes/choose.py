@@ -10,21 +10,23 @@ import msgspec
 from laggard import __version__
 from laggard.kit.config import yaml_message
 from laggard.kit.errors import UsageError
+from laggard.probes.host.host import Host
 from laggard.probes.probe import ACTIVE, Probe
-from laggard.probes.profiles import PROFILE, Profile, gate_profile
+from laggard.probes.profiles import PROFILE, Profile, for_node, gate_profile
 from laggard.probes.registry import PROBES
 
 
 def choose_probes(
-    profile: Profile, only: Iterable[str], skip: Iterable[str], where: str, active: bool = False
+    profile: Profile, only: Iterable[str], skip: Iterable[str], where: str, active: bool = False, node: str = ""
 ) -> tuple[Probe, ...]:
     """The probes to run, with the profile's thresholds. `only` of the command line replaces the profile's `only`;
     `skip` adds to the profile's `skip`. `where` names the profile in error messages. `active`: also the probes that
-    load the GPUs. Raises UsageError."""
+    load the GPUs; `node`: the name of the node, this one's by default. Raises UsageError."""
     wanted = tuple(only) or profile.only
     unwanted = (*profile.skip, *skip)
     passive_names = [probe.name for probe in PROBES]
-    others = [name for name in (*wanted, *unwanted, *profile.thresholds) if name not in passive_names]
+    thresholds = for_node(profile, node or Host().node()) if profile.nodes else profile.thresholds
+    others = [name for name in (*wanted, *unwanted, *thresholds) if name not in passive_names]
     active_probes = list_active_probes() if active or others else ()
     known = [*passive_names, *(probe.name for probe in active_probes)]
     for name in others:
@@ -36,7 +38,7 @@ def choose_probes(
     chosen = [probe for probe in runnable if probe.name not in unwanted and (not wanted or probe.name in wanted)]
     if not chosen:
         raise UsageError("no probe is left to run: name fewer in --skip or others in --only")
-    return tuple(_with_thresholds(probe, profile.thresholds.get(probe.name, {}), where) for probe in chosen)
+    return tuple(_with_thresholds(probe, thresholds.get(probe.name, {}), where) for probe in chosen)
 
 
 def is_active(probe: Probe) -> bool:

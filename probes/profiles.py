@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from fnmatch import fnmatchcase
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -36,6 +37,10 @@ class Profile(Settings, frozen=True):
     thresholds: dict[str, dict[str, Any]] = {}
     """The thresholds to change, by probe."""
 
+    nodes: dict[str, dict[str, dict[str, Any]]] = {}
+    """The same for the nodes whose names match a pattern, such as `gpu[0-9]*`; a later pattern goes over earlier ones,
+    and all go over `thresholds`."""
+
     active: bool = False
     """Also run the probes that load the GPUs, as `--active` does. A daemon never does, whatever its profile says."""
 
@@ -52,6 +57,9 @@ class Expectations(Settings, frozen=True):
 
     thresholds: dict[str, dict[str, Any]] = {}
     """The thresholds to change, by probe."""
+
+    nodes: dict[str, dict[str, dict[str, Any]]] = {}
+    """The same for the nodes whose names match a pattern, such as `gpu[0-9]*`."""
 
 
 AGENT_SECONDS: Final = 90.0
@@ -95,9 +103,21 @@ def find_profile(name: str) -> Profile:
 
 def with_expectations(profile: Profile, path: str) -> Profile:
     """`profile` with the thresholds of the file at `path`, which override its own. Raises UsageError."""
-    expected = load(path, Expectations, "--expect").thresholds
-    merged = {name: {**profile.thresholds.get(name, {}), **values} for name, values in expected.items()}
-    return msgspec.structs.replace(profile, thresholds={**profile.thresholds, **merged})
+    expected = load(path, Expectations, "--expect")
+    thresholds = _over(profile.thresholds, expected.thresholds)
+    return msgspec.structs.replace(profile, thresholds=thresholds, nodes={**profile.nodes, **expected.nodes})
+
+
+def for_node(profile: Profile, node: str) -> dict[str, dict[str, Any]]:
+    """The thresholds by probe that count on `node`."""
+    return _over(profile.thresholds, *(it for pattern, it in profile.nodes.items() if fnmatchcase(node, pattern)))
+
+
+def _over(thresholds: dict[str, dict[str, Any]], *changes: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    for change in changes:
+        merged = {name: {**thresholds.get(name, {}), **values} for name, values in change.items()}
+        thresholds = {**thresholds, **merged}
+    return thresholds
 
 
 SCHEMA: Final = "gate/1"

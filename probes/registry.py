@@ -26,7 +26,18 @@ from laggard.probes.pci import link as pcie_link
 from laggard.probes.probe import Probe
 from laggard.probes.rdma import devices, driver_log, network_devices, peermem, ports, roce
 from laggard.probes.rdma import error_counters as rdma_error_counters
-from laggard.probes.system import clock, cpu_affinity, cpu_governor, disks, identity, limits, mounts, site_checks, swap
+from laggard.probes.system import (
+    clock,
+    cpu_affinity,
+    cpu_governor,
+    disks,
+    expected,
+    identity,
+    limits,
+    mounts,
+    site_checks,
+    swap,
+)
 from laggard.probes.system.kernel_faults import PROBE as KERNEL_FAULTS
 
 PROBES: Final[tuple[Probe, ...]] = (
@@ -34,6 +45,7 @@ PROBES: Final[tuple[Probe, ...]] = (
     clock.PROBE,
     disks.PROBE,
     mounts.PROBE,
+    expected.PROBE,
     swap.PROBE,
     site_checks.PROBE,
     cpu_governor.PROBE,

@@ -23,6 +23,7 @@ from laggard.probes.errors import Unknown
 from laggard.probes.host.host import Host
 from laggard.probes.host.kernel_log import read_own_kmsg
 from laggard.probes.host.reader import MAX_ANSWER_BYTES
+from laggard.probes.host.smbios import modules_bytes
 from laggard.probes.nccl.model.running_ranks import read_own_rank_processes
 from laggard.probes.pci.model.config_space import read_needed_bytes
 
@@ -140,6 +141,12 @@ def _clock(host: Host, argument: str) -> bytes:
     return msgspec.json.encode(host.clock())
 
 
+def _installed_memory(host: Host, argument: str) -> bytes:
+    """The bytes of the memory modules, and nothing else of the firmware's tables: they hold serial numbers."""
+    _without(argument)
+    return str(modules_bytes(host)).encode()
+
+
 def _exit_status(host: Host, pid: str) -> bytes:
     status = zombie_status(_pid(pid), _may_trace())
     if status is None:
@@ -188,6 +195,7 @@ _REPLIES: Final[Mapping[str, Callable[[Host, str], bytes]]] = {
     "rank_processes": _rank_processes,
     "exit_status": _exit_status,
     "clock": _clock,
+    "installed_memory": _installed_memory,
     "sockets": _sockets,
     "job_variables": _job_variables,
     "rank_stacks": _rank_stacks,

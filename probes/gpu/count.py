@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
-from laggard.model import Finding, Severity
+from laggard.model import Severity
 from laggard.probes.errors import Unknown
-from laggard.probes.gpu.model.amd_gpus import AmdGpu, driver_is_loaded, read_amd_gpus
+from laggard.probes.gpu.model.amd_gpus import driver_is_loaded, read_amd_gpus
 from laggard.probes.gpu.model.pci_devices import (
     NO_TREE,
     NvidiaDevices,
@@ -18,34 +18,26 @@ from laggard.probes.gpu.model.pci_devices import (
 from laggard.probes.gpu.model.readings import explain_nvml_error, query_nvml
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import Nvml
-from laggard.probes.probe import GPU, Count, Fact, Probe, Thresholds, finding
-
-_FIX: Final = (
-    "Look for the GPU in the kernel's log (`NVRM: GPU ... has fallen off the bus`, `RmInitAdapter failed`) and on the "
-    "bus. Power the node off and on (not a mere reboot); if it stays away, reseat or replace it."
-)
-
-
-_FIX_AMD: Final = (
-    "Look for the GPU in the kernel's log (`Fatal error during GPU init`, `device lost from bus`) and on the bus. "
-    "Power the node off and on (not a mere reboot); if it stays away, reseat or replace it."
-)
+from laggard.probes.probe import GPU, Count, Fact, Probe, Thresholds
+from laggard.probes.rows import Item, Row, Told, judge_items
 
 
 class CountThresholds(Thresholds, frozen=True):
     expected: Count | None = None
-    """The number of GPUs of this kind of node. Not set: as many as the PCI tree shows, and at least `least`."""
+    """The number of GPUs of this kind of node: whole ones, unless all of them are divided by MIG. Not set: as many as
+    the PCI tree shows, and at least `least`."""
 
     least: Count = 0
     """The least number of GPUs that it has, those lent to virtual machines among them: for nodes that are known to have
     some, and not how many. 0: a machine without GPUs is none of this probe's."""
 
 
-def check(host: Host, thresholds: CountThresholds) -> Iterator[Finding | Fact]:
+def check(host: Host, thresholds: CountThresholds) -> Told:
     """Compares NVML's list, and of AMD's GPUs those that the driver has, with the profile's number, else with the PCI
     tree. The profile's number also counts on a machine whose PCI tree shows no GPU at all."""
     pci = find_nvidia_devices(host)
-    expected = _at_least(pci, thresholds.least) if thresholds.expected is None else thresholds.expected
+    least = max(len(pci.gpus), thresholds.least - len(pci.passed_through))
+    expected = least if thresholds.expected is None else thresholds.expected
     if pci.amd_gpus:
         yield from _check_amd(host, pci, _expected_of_amd(pci, thresholds))
         if not pci.gpus:
@@ -53,35 +45,36 @@ def check(host: Host, thresholds: CountThresholds) -> Iterator[Finding | Fact]:
     if not (pci.shown or expected):
         raise Unknown(f"{NO_TREE}, so nothing says how many GPUs it has: set gpu_count.expected")
     told = pci.shown and (thresholds.expected is not None or (expected > 0 and not pci.unreadable))
+    named = thresholds.expected is not None
     if told and not pci.gpus:
         if expected:
-            yield _missing(pci, expected, (), "the PCI tree shows none")
+            none = _LISTED._replace(missing="{missing:.0f} of {wanted:.0f} missing: the PCI tree shows none")
+            yield from judge_items(host, none, [Item("GPUs", 0, expected)], {"GPUs": expected} if named else {})
         return
     nvml = query_nvml(host)
     if nvml.error or nvml.hung:
         problem = explain_nvml_error(nvml.error) if nvml.error else "hangs"
         raise Unknown(f"{len(pci.gpus)} GPUs in the PCI tree, and NVML: {problem}")
     yield from _facts(pci, nvml)
-    listed = len(nvml.gpus)
+    listed, divided = len(nvml.gpus), [gpu.bus_id or str(gpu.index) for gpu in nvml.gpus if gpu.mig]
     if listed < expected:
         confined = why_confined(host)
-        if confined and thresholds.expected is None:
+        if confined and not named:
             raise Unknown(f"NVML lists {listed} of {expected} GPUs, and {confined}: set gpu_count.expected")
         unlisted = unlisted_gpus(pci, nvml.gpus)
-        displays = (
-            thresholds.expected is None and len(unlisted) == expected - listed and set(unlisted) <= {*pci.displays}
-        )
-        reason = f"NVML lists {listed}" + (
-            "; it is a display card of another model, which NVIDIA's driver does not have" if displays else ""
-        )
-        severity = Severity.WARNING if displays else Severity.CRITICAL
-        yield _missing(pci, expected, unlisted, reason, listed, severity)
+        displays = not named and len(unlisted) == expected - listed and set(unlisted) <= {*pci.displays}
+        row, severity = (_DISPLAYS, Severity.WARNING) if displays else (_LISTED, Severity.CRITICAL)
+        item = Item(_name(unlisted), listed, expected, severity)
+        yield from judge_items(host, row, [item], {item.name: expected} if named else {})
+    elif named and 0 < listed - len(divided) < expected:
+        item = Item(_name(divided), listed - len(divided))
+        yield from judge_items(host, _WHOLE, [item], {item.name: expected})
     without_handle = [gpu.index for gpu in nvml.gpus if "handle" in gpu.errors]
     if without_handle:
         raise Unknown(f"NVML lists GPU {', '.join(map(str, without_handle))}, and gives no access: see gpu_lost")
 
 
-def _check_amd(host: Host, pci: NvidiaDevices, expected: int) -> Iterator[Finding | Fact]:
+def _check_amd(host: Host, pci: NvidiaDevices, expected: int) -> Told:
     """Compares the GPUs that amdgpu has started with the number that it should have."""
     if not driver_is_loaded(host):
         raise Unknown(f"{len(pci.amd_gpus)} AMD GPUs in the PCI tree, and the driver amdgpu is not loaded")
@@ -91,9 +84,8 @@ def _check_amd(host: Host, pci: NvidiaDevices, expected: int) -> Iterator[Findin
     yield Fact("amd_memory_bytes", {gpu.device: gpu.vram_total_bytes for gpu in gpus if gpu.vram_total_bytes})
     uuids = {gpu.torch_uuid: {"bus_id": gpu.address} for gpu in gpus if gpu.torch_uuid}
     yield Fact("uuids", uuids)  # how a rank names the one that it trains on
-    started = [gpu for gpu in gpus if gpu.started]
-    if len(started) < expected:
-        yield _missing_amd(gpus, len(started), expected)
+    others = [gpu.address for gpu in gpus if not gpu.started]
+    yield from judge_items(host, _STARTED, [Item(_name(others), len(gpus) - len(others), expected)])
 
 
 def _expected_of_amd(pci: NvidiaDevices, thresholds: CountThresholds) -> int:
@@ -103,47 +95,25 @@ def _expected_of_amd(pci: NvidiaDevices, thresholds: CountThresholds) -> int:
     return max(len(pci.amd_gpus), thresholds.least) if thresholds.expected is None else thresholds.expected
 
 
-def _missing_amd(gpus: tuple[AmdGpu, ...], started: int, expected: int) -> Finding:
-    others = [gpu.address for gpu in gpus if not gpu.started]
-    return finding(
-        "GPU_MISSING",
-        f"GPU {', '.join(others)}" if others else "GPUs",
-        f"{expected - started} of {expected} missing: amdgpu has {started}",
-        evidence={"expected": expected, "started": started, "in_pci_tree": len(gpus), "not_started": others},
-        fix=_FIX_AMD,
-        commands=("amd-smi list", "lspci -d 1002: -nnk", "dmesg -T | grep -E 'amdgpu|pcieport'"),
-    )
+def _name(addresses: Sequence[str]) -> str:
+    """The device of a finding: the GPUs that are missing, as far as they are known."""
+    return f"GPU {', '.join(addresses)}" if addresses else "GPUs"
 
 
-def _at_least(pci: NvidiaDevices, least: int) -> int:
-    """The number of GPUs that NVML should list where no profile says: those of the PCI tree, and `least` less those
-    lent out."""
-    return max(len(pci.gpus), least - len(pci.passed_through))
-
-
-def _missing(
-    pci: NvidiaDevices,
-    expected: int,
-    unlisted: tuple[str, ...],
-    reason: str,
-    listed: int = 0,
-    severity: Severity = Severity.CRITICAL,
-) -> Finding:
-    count = expected - listed
-    return finding(
-        "GPU_MISSING",
-        f"GPU {', '.join(unlisted)}" if unlisted else "GPUs",
-        f"{count} of {expected} missing: {reason}",  # of the device, which is "GPUs"
-        evidence={
-            "expected": expected,
-            "in_nvml": listed,
-            "in_pci_tree": len(pci.gpus),
-            "in_pci_tree_but_not_nvml": list(unlisted),
-        },
-        fix=_FIX,
-        commands=("nvidia-smi -L", "lspci -d 10de: -nnk", "dmesg -T | grep -E 'NVRM|pcieport'"),
-        severity=severity,
-    )
+_LISTED: Final = Row(
+    "gpus", "GPU_MISSING", "{missing:.0f} of {wanted:.0f} missing: NVML lists {there:.0f}",
+    "Look for it in the kernel's log (`fallen off the bus`, `RmInitAdapter failed`, `Fatal error during GPU init`) and "
+    "on the bus. Power the node off and on (not a mere reboot); if it stays away, reseat or replace it.",
+    ("nvidia-smi -L", "lspci -d 10de: -nnk", "dmesg -T | grep -E 'NVRM|pcieport'"), starting_seconds=0.0,
+)  # fmt: skip
+_DISPLAYS: Final = _LISTED._replace(
+    missing=_LISTED.missing + "; it is a display card of another model, without NVIDIA's driver"
+)
+_WHOLE: Final = _LISTED._replace(missing="{missing:.0f} of {wanted:.0f} missing: in MIG mode, and others are whole")
+_STARTED: Final = _LISTED._replace(
+    missing="{missing:.0f} of {wanted:.0f} missing: amdgpu has {there:.0f}",
+    commands=("amd-smi list", "lspci -d 1002: -nnk", "dmesg -T | grep -E 'amdgpu|pcieport'"),
+)
 
 
 def _facts(pci: NvidiaDevices, nvml: Nvml) -> Iterator[Fact]:
@@ -154,6 +124,7 @@ def _facts(pci: NvidiaDevices, nvml: Nvml) -> Iterator[Fact]:
     yield Fact("minors", minors)  # how SLURM counts GPUs
     uuids = {gpu.uuid: {"index": gpu.index, "bus_id": gpu.bus_id} for gpu in nvml.gpus if gpu.uuid}
     yield Fact("uuids", uuids)  # how a rank names the one that it trains on
+    yield Fact("whole", sum(not gpu.mig for gpu in nvml.gpus))
     others = {
         "mig": [gpu.index for gpu in nvml.gpus if gpu.mig],
         "lent_to_virtual_machines": list(pci.passed_through),

@@ -22,6 +22,10 @@ MAX_AGE_SECONDS: Final = 86400.0
 NO_SNAPSHOT: Final = "no earlier snapshot: how counters increase is known from the next run on"
 
 
+LEARNT: Final = "learnt "
+"""The beginning of the names of amounts that a boot brings, and that the next boots are compared with."""
+
+
 class SaveCounters(NamedTuple):
     """The value that a probe yields to have its counters saved for its next runs, by names of its own."""
 
@@ -49,11 +53,12 @@ class Increase(msgspec.Struct, frozen=True):
 
 class CounterHistory(msgspec.Struct, frozen=True):
     """One probe's snapshots since boot, oldest first. `uptime` is the time of this run; `why_empty` says why there is
-    no snapshot."""
+    no snapshot; `earlier`: the best of the amounts that earlier boots had all along, by the names of LEARNT."""
 
     uptime: float = 0.0
     snapshots: tuple[CounterSnapshot, ...] = ()
     why_empty: str = NO_SNAPSHOT
+    earlier: dict[str, int] = {}
 
     def increase(self, counter: str, value: int, seconds: float = 0.0) -> Increase | None:
         """The increase of `counter`, which is at `value` now, over the last `seconds`, or a little longer, or since the
@@ -97,6 +102,13 @@ def add_snapshot(snapshots: tuple[CounterSnapshot, ...], new: CounterSnapshot) -
         return tuple(before)  # to replace the last one each time would keep its age below the minimum forever
     young = [snapshot for snapshot in before if new.uptime - snapshot.uptime <= MAX_AGE_SECONDS]
     return _thinned((*(young or before[-1:]), new))
+
+
+def all_along(snapshots: tuple[CounterSnapshot, ...]) -> dict[str, int]:
+    """The least of each amount that all `snapshots` have, by the names of LEARNT: what came and went is none of it."""
+    common = set.intersection(*(set(snapshot.counters) for snapshot in snapshots)) if snapshots else set()
+    names = sorted(name for name in common if name.startswith(LEARNT))
+    return {name: min(snapshot.counters[name] for snapshot in snapshots) for name in names}
 
 
 def _thinned(snapshots: tuple[CounterSnapshot, ...]) -> tuple[CounterSnapshot, ...]:

@@ -6,10 +6,11 @@ import re
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from laggard.probes.errors import Unknown, if_present
+from laggard.probes.errors import Unknown, if_present, or_none
 from laggard.probes.host.host import Host
 
 _MOUNTS = "/proc/self/mounts"
+_OF_INIT = "/proc/1/mounts"
 _MOUNTINFO = "/proc/self/mountinfo"
 
 _OF_CONTAINERS: Final = frozenset(("/etc/hosts", "/etc/resolv.conf"))
@@ -55,15 +56,25 @@ class Mount(NamedTuple):
         return self.fstype in REMOTE_TYPES or (self.fstype.startswith("fuse.") and not self.local)
 
 
-def read_mounts(host: Host) -> tuple[Mount, ...]:
+def read_mounts(host: Host, all_of_a_point: bool = False) -> tuple[Mount, ...]:
     """Returns what is mounted, outermost mount points first; where one mount lies on top of another, only the visible
-    one. Raises Unknown where the table cannot be read or holds a line that is no mount."""
-    # A mount point is bytes, not text: one that is not UTF-8 must not hide the others.
-    text = host.read_bytes(_MOUNTS).decode(errors="surrogateescape")
-    mounts = {mount.point: mount for mount in map(_parse, text.splitlines())}
-    if not mounts:
+    one, unless `all_of_a_point`. Raises Unknown where the table cannot be read or holds a line that is no mount.
+
+    A service's own table may show all as read-only (systemd's ProtectSystem=): process 1 tells what jobs may write to.
+    """
+    listed = _table(host, _MOUNTS)
+    if not listed:
         raise Unknown(f"{_MOUNTS} is empty")
-    return tuple(sorted(mounts.values(), key=lambda mount: (len(mount.point), mount.point)))
+    if not all(mount.writable for mount in listed):
+        outside = frozenset(mount for mount in or_none(_table, host, _OF_INIT) or () if mount.writable)
+        listed = [it if (it := mount._replace(writable=True)) in outside else mount for mount in listed]
+    mounts = listed if all_of_a_point else {mount.point: mount for mount in listed}.values()
+    return tuple(sorted(mounts, key=lambda mount: (len(mount.point), mount.point)))
+
+
+def _table(host: Host, path: str) -> list[Mount]:
+    # A mount point is bytes, not text: one that is not UTF-8 must not hide the others.
+    return [_parse(line) for line in host.read_bytes(path).decode(errors="surrogateescape").splitlines()]
 
 
 def in_container(mounts: Iterable[Mount]) -> bool:
@@ -74,13 +85,13 @@ def in_container(mounts: Iterable[Mount]) -> bool:
 
 def read_kubelet_volumes(host: Host) -> frozenset[str]:
     """Returns the mount points that are folders of the kubelet's disk, made for this pod: its emptyDir volumes."""
-    return frozenset(_unescape(words[4]) for words in _mountinfo(host) if _EMPTY_DIR in words[3])
+    return frozenset(unescape(words[4]) for words in _mountinfo(host) if _EMPTY_DIR in words[3])
 
 
 def read_writable_superblocks(host: Host) -> frozenset[str]:
     """Returns the mount points whose file system is writable by its superblock, however this mount of it is: in a
     service's namespace all mounts are read-only (ProtectSystem=)."""
-    return frozenset(_unescape(words[4]) for words in _mountinfo(host) if "rw" in words[-1].split(","))
+    return frozenset(unescape(words[4]) for words in _mountinfo(host) if "rw" in words[-1].split(","))
 
 
 def _mountinfo(host: Host) -> list[list[str]]:
@@ -89,14 +100,6 @@ def _mountinfo(host: Host) -> list[list[str]]:
     data = if_present(host.read_bytes, _MOUNTINFO) or b""
     lines = data.decode(errors="surrogateescape").splitlines()
     return [words for line in lines if len(words := line.split(" ")) > 4]
-
-
-def read_wanted_writable(host: Host) -> frozenset[str]:
-    """Returns the mount points that /etc/fstab mounts at boot, and writable."""
-    data = if_present(host.read_bytes, "/etc/fstab") or b""
-    rows = (line.split() for line in data.decode(errors="surrogateescape").splitlines())
-    wanted = (row for row in rows if len(row) > 3 and not row[0].startswith("#"))
-    return frozenset(_unescape(row[1]) for row in wanted if not {"ro", "noauto"}.intersection(row[3].split(",")))
 
 
 def printable_path(text: str) -> str:
@@ -111,9 +114,9 @@ def _parse(line: str) -> Mount:
     options = words[3].split(",")
     of_user = any(option.startswith("user_id=") and option != "user_id=0" for option in options)
     shut_down = "shutdown" in options or "emergency_ro" in options
-    return Mount(_unescape(words[1]), words[2], "rw" in options, _unescape(words[0]), of_user, shut_down)
+    return Mount(unescape(words[1]), words[2], "rw" in options, unescape(words[0]), of_user, shut_down)
 
 
-def _unescape(text: str) -> str:
+def unescape(text: str) -> str:
     """Undoes the kernel's escapes: it writes blanks and backslashes as octal numbers (proc_pid_mounts(5))."""
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)

@@ -1,8 +1,8 @@
 """Asks laggard's reader (`laggard agent --reader`), a process with the privileges that the one who asks lacks.
 
-A question is one line: `pci_config ADDRESS`, `kernel_log`, `rank_processes`, `clock`, `exit_status PID`, `sockets PID`,
-`job_variables PID`, `rank_stacks UID FOLDER NAME` or `kernel_side UID PID`. The answer is one line, `ok LENGTH` with so
-many bytes behind it, or `no REASON`. No question holds a path.
+A question is one line: `pci_config ADDRESS`, `kernel_log`, `rank_processes`, `clock`, `installed_memory`,
+`exit_status PID`, `sockets PID`, `job_variables PID`, `rank_stacks UID FOLDER NAME` or `kernel_side UID PID`. The
+answer is one line, `ok LENGTH` with so many bytes behind it, or `no REASON`. No question holds a path.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Final
 
 from laggard.kit.words import lazy_pattern
@@ -85,6 +86,18 @@ def require_log(host: Host, log: str, since: float, uptime: float) -> None:
             f"the kernel's log reaches back {(uptime - begins) / 3600:.1f} h of {wanted / 3600:.1f} h: what came before"
             " was overwritten, and no agent saw it (log_buf_len= of the kernel makes its buffer larger)"
         )
+
+
+def loaded_modules(host: Host) -> frozenset[str]:
+    """The loaded modules. A kernel without modules has no such file; /sys then lists what is built in. Raises
+    Unknown."""
+    text = host.read_if_present("/proc/modules")
+    if not text:
+        return frozenset(host.entries("/sys/module"))
+    names = {line.split()[0] for line in text.splitlines() if line.split()}
+    if not all(re.fullmatch(r"[\w-]+", name) for name in names):
+        raise Unknown("/proc/modules holds lines that are no modules")
+    return frozenset(names)
 
 
 _MAX_NUMBER = 1 << 16  # larger than any machine; a damaged list must not fill the memory

@@ -1,20 +1,23 @@
-"""RDMA_DEVICE_MISSING, RDMA_RENAMED, RDMA_FIRMWARE_MIXED and NIC_MIXED: RDMA devices that are missing, that are not
-under the names that the job's configuration uses, or that differ."""
+"""RDMA_DEVICE_MISSING, RDMA_RENAMED, RDMA_FIRMWARE_MIXED, NIC_MIXED and RDMA_PKEY_MISSING: RDMA devices that are
+missing, that are not under the names that the job's configuration uses, or that differ."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
 from laggard.model import Finding, Severity
 from laggard.probes.errors import NotApplicable, Unknown, Unreadable, or_none
 from laggard.probes.host.host import Host
+from laggard.probes.host.mount_table import in_container, read_mounts
 from laggard.probes.probe import RDMA, Count, Fact, Probe, Thresholds, finding, matches_any
 from laggard.probes.rdma.model.nccl_settings import HcaSelection, read_hca_selection
 from laggard.probes.rdma.model.nics import Nic, gpu_addresses, read_nics
 from laggard.probes.rdma.model.sysfs import device_names, is_software_device, pci_address
-from laggard.probes.rdma.rules.uniformity import judge_firmware, judge_gone, judge_mixture
+from laggard.probes.rdma.rules.uniformity import judge_beside, judge_firmware, judge_gone
+from laggard.probes.rows import Item, Row, Told, judge, judge_items
 
+_ALL: Final = "RDMA devices"
 _STUBS = ("pci-stub", "pci_stub", "pciback", "xen-pciback", "xen_pciback")
 
 
@@ -29,7 +32,7 @@ class RdmaDeviceThresholds(Thresholds, frozen=True):
     """Patterns of the devices that are not judged, by name (`mlx5_bond_*`) or PCI address."""
 
 
-def check(host: Host, thresholds: RdmaDeviceThresholds) -> Iterator[Finding | Fact | Unreadable]:
+def check(host: Host, thresholds: RdmaDeviceThresholds) -> Told:
     names = tuple(name for name in device_names(host) if not is_software_device(host, name))
     try:
         all_nics, is_listed = read_nics(host), True
@@ -42,29 +45,18 @@ def check(host: Host, thresholds: RdmaDeviceThresholds) -> Iterator[Finding | Fa
     places = {name: pci_address(host, name) for name in names}
     yield Fact("devices", places)
     judged = [name for name in names if not matches_any(name, thresholds.ignore)]
-    yield from _judge_missing(nics, judged, thresholds.expected, bool(gpu_addresses(host)))
+    needed = bool(gpu_addresses(host)) and not judged
+    items = [Item(nic.address, 0, 1, it) for nic in nics if (it := _severity(nic, nics, needed)) is not None]
+    items.append(Item(_ALL, len(judged)))
+    site = {_ALL: thresholds.expected} if thresholds.expected else {}
+    yield from judge_items(host, _DEVICES, items, site)
     if is_listed:
         yield from judge_gone(host, all_nics)
-    yield from _judge_device_nodes(host, judged)
+    if judged:
+        yield from judge(host, _VERBS)
     yield from _judge_names(places, thresholds.names, read_hca_selection(host))
     yield from judge_firmware(host, judged)
-    yield from judge_mixture(host, thresholds.ignore)
-
-
-def _judge_missing(nics: tuple[Nic, ...], names: list[str], expected: int, gpus: bool) -> Iterator[Finding]:
-    for nic in nics:
-        severity = _severity(nic, nics, gpus and not names)
-        if severity is not None:
-            driver = f"driver {nic.driver}" if nic.driver else "no driver"
-            yield _missing(
-                nic.address,
-                f"is a NIC with {driver} and without an RDMA device",
-                severity,
-                {"driver": nic.driver, "pci_id": f"{nic.vendor:04x}:{nic.device:04x}", "devices": names},
-            )
-    if len(names) < expected:
-        text = f"has {len(names)} RDMA devices, not {expected}"
-        yield _missing("this machine", text, Severity.CRITICAL, {"expected": expected, "devices": names})
+    yield from judge_beside(host, thresholds.ignore)
 
 
 def _severity(nic: Nic, nics: tuple[Nic, ...], needed: bool) -> Severity | None:
@@ -87,46 +79,23 @@ def _card(nic: Nic) -> str:
     return nic.address.rpartition(".")[0]
 
 
-def _missing(device: str, summary: str, severity: Severity, evidence: Mapping[str, object]) -> Finding:
-    return finding(
-        "RDMA_DEVICE_MISSING",
-        device,
-        summary,
-        severity=severity,
-        evidence=evidence,
-        fix="Load the driver's RDMA part (`modprobe mlx5_ib`); if that fails, the kernel's log says why.",
-        commands=("rdma link", "dmesg -T | grep -i -e mlx5 -e infiniband", "devlink dev param show"),
-    )
+_DEVICES: Final = Row(
+    "devices", "RDMA_DEVICE_MISSING", "is a NIC without an RDMA device",
+    "Load the driver's RDMA part (`modprobe mlx5_ib`); if that fails, the kernel's log says why.",
+    ("rdma link", "lspci -k", "dmesg -T | grep -i -e mlx5 -e infiniband", "devlink dev param show"),
+    less="are {there:.0f} of {wanted:.0f}",
+)  # fmt: skip
 
 
-def _judge_device_nodes(host: Host, names: list[str]) -> Iterator[Finding]:
-    """Judges /dev/infiniband, through which programs use RDMA devices: ib_uverbs makes it, a container may lack it."""
-    if not names:
-        return
-    try:
-        entries = host.entries("/dev/infiniband") if "infiniband" in host.entries("/dev") else ()
-    except Unknown:  # a recording without /dev
-        return
-    if any(name.startswith("uverbs") for name in entries):
-        return
-    in_container = _in_container(host)
-    text = "lacks uverbs devices: " + (
-        "programs in this container cannot use RDMA, whatever those outside can"
-        if in_container
-        else "ib_uverbs is not loaded"
-    )
-    concerns_jobs = not in_container or "SLURM_JOB_ID" in (or_none(host.environ) or {})
-    yield _missing(
-        "/dev/infiniband",
-        text,
-        Severity.CRITICAL if concerns_jobs else Severity.WARNING,
-        {"entries": entries, "devices": names, "container": in_container},
-    )
+def _verbs_files(host: Host, asked: Collection[str]) -> Iterator[Item]:
+    """Programs use RDMA devices by what ib_uverbs makes in /dev. A container may lack it, which is its jobs' matter."""
+    if "infiniband" in host.entries("/dev") or "null" in host.entries("/dev"):
+        files = sum(name.startswith("uverbs") for name in host.names("/dev/infiniband"))
+        contained = in_container(or_none(read_mounts, host) or ()) and "SLURM_JOB_ID" not in host.variables()
+        yield Item("/dev/infiniband", files, 1, Severity.WARNING if contained else Severity.CRITICAL)
 
 
-def _in_container(host: Host) -> bool:
-    mounts = [line.split() for line in host.text("/proc/self/mounts").splitlines()]
-    return any(len(words) > 2 and words[1] == "/" and words[2] == "overlay" for words in mounts)
+_VERBS: Final = _DEVICES._replace(read=_verbs_files, missing="lacks uverbs devices")
 
 
 def _judge_names(

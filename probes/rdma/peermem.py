@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Final
 
-from laggard.model import Finding
 from laggard.probes.errors import NotApplicable, Unknown
 from laggard.probes.gpu.model.pci_devices import read_pci_gpus
 from laggard.probes.host.host import Host
-from laggard.probes.probe import KERNEL, Count, Fact, Probe, Thresholds, finding
+from laggard.probes.host.virtualization import loaded_modules
+from laggard.probes.probe import KERNEL, Count, Fact, Probe, Thresholds
 from laggard.probes.rdma.model.nics import read_nics
+from laggard.probes.rows import Item, Row, Told, judge_items
 
 _MODULES = ("nvidia_peermem", "nv_peer_mem")  # the module of NVIDIA's driver, and the older separate one
 _AMAZON = 0x1D0F  # EFA needs neither to reach GPU memory
 _DRIVER = "/proc/driver/nvidia/version"
 _RELEASE = "/proc/sys/kernel/osrelease"
-_FIX = (
-    "Load nvidia_peermem at boot, after the RDMA stack (a line in /etc/modules-load.d), or run the driver's open "
-    "kernel modules, which bring DMA-BUF. Then look for `GDRDMA` in NCCL's log."
-)
 _NO_GPU = "no NVIDIA GPU in the PCI tree"
-_COMMANDS = ("modprobe nvidia_peermem", "cat /proc/driver/nvidia/version", "dmesg | grep -i peermem")
 
 
 class PeermemThresholds(Thresholds, frozen=True):
@@ -33,9 +28,9 @@ class PeermemThresholds(Thresholds, frozen=True):
     """The first NVIDIA driver branch with open kernel modules, which export DMA-BUF (CUDA 11.7)."""
 
 
-def check(host: Host, thresholds: PeermemThresholds) -> Iterator[Finding | Fact]:
+def check(host: Host, thresholds: PeermemThresholds) -> Told:
     try:
-        loaded = _loaded_modules(host)
+        loaded = loaded_modules(host)
     except Unknown:
         if not read_pci_gpus(host):  # as in a container that sees no modules: nothing there needs them
             raise NotApplicable(_NO_GPU) from None
@@ -51,24 +46,10 @@ def check(host: Host, thresholds: PeermemThresholds) -> Iterator[Finding | Fact]
     if "nvidia" not in loaded:
         raise Unknown("the NVIDIA driver is not loaded: there is nothing yet that could offer GPU memory")
     driver, release = host.read(_DRIVER), host.read(_RELEASE).strip()
-    evidence = {"modules": list(_MODULES), "driver": _first_line(driver), "kernel": release, "gpus": len(gpus)}
     if _has_dma_buf(driver, release, thresholds):
         yield Fact("way", "DMA-BUF")
-        return
-    summary = f"for {len(nics)} RDMA NICs to reach {len(gpus)} GPUs: neither nvidia_peermem nor DMA-BUF is there"
-    evidence["nics"] = len(nics)
-    yield finding("PEERMEM_MISSING", "nvidia_peermem", summary, evidence=evidence, fix=_FIX, commands=_COMMANDS)
-
-
-def _loaded_modules(host: Host) -> frozenset[str]:
-    """Returns the loaded modules. A kernel without modules has no such file; /sys then lists what is built in."""
-    text = host.read_if_present("/proc/modules")
-    if not text:
-        return frozenset(host.entries("/sys/module"))
-    names = {line.split()[0] for line in text.splitlines() if line.split()}
-    if not all(re.fullmatch(r"[\w-]+", name) for name in names):
-        raise Unknown("/proc/modules holds lines that are no modules")
-    return frozenset(names)
+    else:
+        yield from judge_items(host, _PEERMEM, [Item("nvidia_peermem", 0, 1)])
 
 
 def _has_dma_buf(driver: str, release: str, thresholds: PeermemThresholds) -> bool:
@@ -83,8 +64,12 @@ def _has_dma_buf(driver: str, release: str, thresholds: PeermemThresholds) -> bo
     )
 
 
-def _first_line(text: str) -> str:
-    return (text.splitlines() or [""])[0][:200]
-
+_PEERMEM: Final = Row(
+    "peermem", "PEERMEM_MISSING",
+    "is not loaded, and DMA-BUF is not there: no RDMA NIC reaches a GPU's memory",
+    "Load nvidia_peermem at boot, after the RDMA stack (a line in /etc/modules-load.d), or run the driver's open "
+    "kernel modules, which bring DMA-BUF. Then look for `GDRDMA` in NCCL's log.",
+    ("modprobe nvidia_peermem", "cat /proc/driver/nvidia/version", "dmesg | grep -i peermem"),
+)  # fmt: skip
 
 PROBE: Final = Probe("peermem", check, PeermemThresholds(), group=KERNEL)

@@ -17,7 +17,7 @@ from laggard import wire
 from laggard.kit.environment import state_dir
 from laggard.kit.processes import UNINTERRUPTIBLE, read_stat, signal_name
 from laggard.probes.errors import NotFound, Unknown, if_present
-from laggard.probes.host.counter_history import NO_SNAPSHOT, CounterHistory, CounterSnapshot, add_snapshot
+from laggard.probes.host.counter_history import NO_SNAPSHOT, CounterHistory, CounterSnapshot, add_snapshot, all_along
 from laggard.probes.host.host import Host
 from laggard.probes.host.virtualization import read_uptime
 from laggard.probes.host.watchdog import AnnouncedCall
@@ -125,14 +125,19 @@ def _replace(directory: int, name: str, data: bytes) -> None:
 
 FILE_NAME: Final = "last_look.json"
 RECORDED_PATH: Final = f"/laggard/{FILE_NAME}"
+MAX_BOOTS: Final = 4
+"""The boots whose best is remembered: a repair takes one or two, and what is gone for good is no longer told then."""
+
 _UNAVAILABLE: Final = "how counters increase cannot be known: "
 
 
 class HistoryFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The file's content: the snapshots of one boot, by probe."""
+    """The file's content: the snapshots of one boot, by probe, and what the boots before it had all along, the newest
+    first."""
 
     boot_id: str
     probes: dict[str, tuple[CounterSnapshot, ...]] = {}
+    boots: tuple[dict[str, dict[str, int]], ...] = ()
     laggard_last_look: int = 1  # the version of this document
 
 
@@ -151,6 +156,9 @@ class HistoryStore:
                 self._saved = loaded
             else:
                 self._why_empty = f"{NO_SNAPSHOT}; the machine was rebooted since the last one"
+                last = {probe: learnt for probe, shots in loaded.probes.items() if (learnt := all_along(shots))}
+                boots = (last, *loaded.boots)[:MAX_BOOTS] if last else loaded.boots
+                self._saved = HistoryFile(self._saved.boot_id, boots=boots)
         except Unknown as error:
             self._why_empty = _UNAVAILABLE + str(error)
         except wire.WireError as error:
@@ -160,7 +168,10 @@ class HistoryStore:
         """The snapshots of `probe` that are older than this run."""
         snapshots = sorted(self._saved.probes.get(probe, ()), key=lambda snapshot: snapshot.uptime)
         earlier = tuple(snapshot for snapshot in snapshots if snapshot.uptime < self._uptime)
-        return CounterHistory(self._uptime, earlier, self._why_empty)
+        best: dict[str, int] = {}
+        for boot in self._saved.boots:
+            best.update({name: max(it, best.get(name, it)) for name, it in boot.get(probe, {}).items()})
+        return CounterHistory(self._uptime, earlier, self._why_empty, best)
 
     def save(self, counters: Mapping[str, Mapping[str, int]]) -> str:
         """Saves this run's counters, by probe. Returns why that is not possible, or an empty text. The recording of a
@@ -171,7 +182,7 @@ class HistoryStore:
             name: add_snapshot(self.history(name).snapshots, CounterSnapshot(self._uptime, dict(values)))
             for name, values in counters.items()
         }
-        data = wire.encode(HistoryFile(self._saved.boot_id, {**self._saved.probes, **new}))
+        data = wire.encode(HistoryFile(self._saved.boot_id, {**self._saved.probes, **new}, self._saved.boots))
         if len(data) > MAX_BYTES:
             return f"{_UNAVAILABLE}{len(data)} bytes of counters are too many to save"
         try:

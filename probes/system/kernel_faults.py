@@ -1,7 +1,7 @@
 """DISK_FAILED, MACHINE_CHECK, KERNEL_FAULT, HOST_MEMORY_LOW: what the kernel says of disks, memory and itself.
 
-A state is proof by itself: a dead controller, an array without its data, a file system that is read-only against
-/etc/fstab, memory errors that EDAC counted. A line of the kernel's log is critical where something confirms it that is
+A state is proof by itself: a dead controller, an array without its data, a file system that is shut down or has lost
+its disk, memory errors that EDAC counted. A line of the kernel's log is critical where something confirms it that is
 true now, and a warning elsewhere; what came before a repair accuses nobody.
 
 Sources: Linux, kernel/watchdog.c, kernel/hung_task.c, kernel/panic.c (TAINT_DIE), drivers/edac/edac_mc_sysfs.c,

@@ -23,6 +23,13 @@ _SWITCHES = ((0x15, 0), (0x37, 0), (0x48, 0), (0x59, 0), (0x97, 1), (0xB7, 1), (
 _STORAGE = (0x15, 0x97)
 _MODULES = "nvidia nvidia_uvm nvidia_modeset nvidia_peermem mlx5_core mlx5_ib ib_uverbs ib_core rdma_cm nvme tg3 xfs"
 _CMDLINE = "BOOT_IMAGE=/vmlinuz-5.15.0-113-generic root=/dev/mapper/system-root ro intel_iommu=off"
+_DEVICE_FILES = (
+    "/dev/null",
+    *(f"/dev/nvidia{number}" for number in range(8)),
+    *(f"/dev/nvidia-nvswitch{number}" for number in range(4)),
+    *(f"/dev/nvidia-caps/nvidia-cap{number}" for number in (1, 2)),
+    *(f"/dev/nvidia{name}" for name in ("ctl", "-modeset", "-nvlink", "-nvswitchctl", "-uvm", "-uvm-tools")),
+)
 _SLOT = Link("32.0", 16)
 
 _ROOT = Device(0x8086, 0x352A, 0x060400, ROOT_PORT, _SLOT, 4, max_payload=256, read_request=4096, acs=(0x1F, 0))
@@ -40,6 +47,7 @@ def hgx_h100() -> Tree:
     pci = PciTree(_NODES)
     pci.files.update(host_files(_CMDLINE, _NODES, 2048, _MODULES.split()))
     pci.files["/dev/infiniband/rdma_cm"] = ""
+    pci.files.update(dict.fromkeys(_DEVICE_FILES, ""))
     for product, value in (("sys_vendor", "Dell Inc."), ("product_name", "PowerEdge XE9680")):
         pci.files[f"/sys/class/dmi/id/{product}"] = value + "\n"
     _chipset(pci)

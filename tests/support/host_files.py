@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable
 
 from support.archive import Tree
@@ -24,6 +25,7 @@ def software_files(cpus: int, modules: Iterable[str]) -> Tree:
         "/laggard/replies.json": '{"/home": {}}\n',
         "/laggard/kmsg": "6,1,0,-;Linux version 5.15.0-113-generic (buildd@lcy02-amd64-080)\n",
         f"{_CPU}/isolated": "",
+        f"{_CPU}/smt/active": "1\n",
         f"{_CPU}/smt/control": "on\n",
     }
     for cpu in range(cpus):
@@ -66,6 +68,19 @@ md0 : active raid1 sdb2[1] sda2[0]
 
 unused devices: <none>
 """
+FSTAB = """# /etc/fstab: static file system information.
+#
+# <file system> <mount point>   <type>  <options>       <dump>  <pass>
+/dev/mapper/system-root / ext4 errors=remount-ro 0 1
+# /boot was on /dev/nvme0n1p1 during installation
+UUID=6a1c1f0e-2c4b-4d55-9a57-0d1f2e3c4b5a /boot ext4 defaults 0 2
+LABEL=scratch	/scratch	xfs	defaults,noatime,inode64	0	0
+nfs.example:/home /home nfs4 vers=4.2,hard,_netdev 0 0
+nfs.example:/projects /projects nfs4 noauto,x-systemd.automount,_netdev 0 0
+/dev/sr0 /media/cdrom udf,iso9660 user,noauto 0 0
+#/swap.img none swap sw 0 0
+"""
+"""What MOUNTS come of, as an installer and a site write it."""
 
 CPUINFO = """processor\t: 0
 vendor_id\t: GenuineIntel
@@ -75,6 +90,20 @@ physical id\t: 0
 flags\t\t: fpu vme de pse tsc msr pae mce vmx ssse3 fma cx16 x2apic aes avx hle avx2 avx512f amx_tile
 """
 """The first processor; the others are equal."""
+
+
+def memory_modules(gigabytes: int, slots: int) -> Tree:
+    """What the firmware says of memory modules that fill all slots (SMBIOS, structure 17), in the kernel's form."""
+    files: Tree = {}
+    for slot in range(slots):
+        data = bytearray(0x54)
+        struct.pack_into("<BBH", data, 0, 17, 0x5C, 0x1100 + slot)
+        size = gigabytes // slots << 10
+        struct.pack_into("<H", data, 0x0C, size if size < 0x7FFF else 0x7FFF)
+        struct.pack_into("<I", data, 0x1C, size if size >= 0x7FFF else 0)
+        data[0x12], data[0x28] = 0x22, 3  # DDR5, DRAM
+        files[f"/sys/firmware/dmi/entries/17-{slot}/raw"] = bytes(data)
+    return files
 
 
 def host_files(cmdline: str, nodes: dict[int, str], gigabytes: int, modules: Iterable[str]) -> Tree:
@@ -89,7 +118,10 @@ def host_files(cmdline: str, nodes: dict[int, str], gigabytes: int, modules: Ite
         "/proc/cpuinfo": CPUINFO,
         "/proc/uptime": "864000.00 86400000.00\n",
         "/proc/meminfo": f"MemTotal: {kilobytes} kB\nMemFree: {kilobytes * 9 // 10} kB\n"
-        f"MemAvailable: {kilobytes * 9 // 10} kB\nSwapTotal: 0 kB\nSwapFree: 0 kB\n",
+        f"MemAvailable: {kilobytes * 9 // 10} kB\nSwapTotal: 0 kB\nSwapFree: 0 kB\nShmem: 20480 kB\n"
+        "HugePages_Total:       0\nHugePages_Free:        0\nHugepagesize:       2048 kB\n",
+        "/etc/fstab": FSTAB,
+        "/sys/kernel/kexec_crash_size": "0\n",
         "/proc/modules": "".join(f"{module} 1048576 1 - Live 0x0000000000000000\n" for module in modules),
         "/proc/self/limits": _OWN_LIMITS,
         "/proc/self/mounts": MOUNTS,
@@ -111,6 +143,7 @@ def host_files(cmdline: str, nodes: dict[int, str], gigabytes: int, modules: Ite
         "/sys/kernel/iommu_groups": None,
     }
     files.update(software_files(int(count) + 1, modules))
+    files.update(memory_modules(gigabytes, 32 if gigabytes > 512 else 8))
     for node, cpus in nodes.items():
         for number in range(4 * node, 4 * node + 4):  # a few corrected errors are none
             controller = f"/sys/devices/system/edac/mc/mc{number}"

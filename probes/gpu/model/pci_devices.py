@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple, TypeVar
 
 from laggard.kit.words import lazy_pattern
@@ -195,24 +195,25 @@ def why_confined(host: Host) -> str:
     script = environ.get("SLURM_SCRIPT_CONTEXT", "")
     if "SLURM_JOB_ID" in environ and not script.startswith(("prolog", "epilog")):
         return "this process runs in a SLURM job, which may be given only some"
-    container = _container(host, environ)
+    container = container_of(host)
     if not container or (visible == "all" and _KUBERNETES not in environ) or _has_all_device_files(host):
         return ""
     return f"this process runs in {container}, which may be given only some"
 
 
-def _container(host: Host, environ: Mapping[str, str]) -> str:
+def container_of(host: Host) -> str:
     """Returns what kind of container this is; empty for none. The Container Device Interface sets
     NVIDIA_VISIBLE_DEVICES=void, whatever GPUs it gives; containerd leaves no marker, but outside of a container, where
     all processes can be seen, process 2 is kthreadd, a thread of the kernel."""
+    environ = host.variables()
     if _KUBERNETES in environ:
         return "a container of Kubernetes"
-    if environ.get("NVIDIA_VISIBLE_DEVICES") == "void" or any(_exists(host, path) for path in _MARKERS):
+    if environ.get("NVIDIA_VISIBLE_DEVICES") == "void" or any(exists(host, path) for path in _MARKERS):
         return "a container"
     try:
         return "" if host.read("/proc/2/comm").strip() == "kthreadd" else "a container"
     except NotFound:
-        return "a container" if _exists(host, "/proc/1/comm") else ""
+        return "a container" if exists(host, "/proc/1/comm") else ""
     except Unknown:
         return ""
 
@@ -223,9 +224,9 @@ def _has_all_device_files(host: Host) -> bool:
     return pci.shown and len(gpu_files(host)) >= len(pci.gpus)
 
 
-def _exists(host: Host, path: str) -> bool:
+def exists(host: Host, path: str) -> bool:
     try:
-        host.read_bytes(path)
+        host.read_parts(path, lambda read: read(0, 1))
     except NotFound:
         return False
     except Unknown:

@@ -1,4 +1,5 @@
-"""RDMA_FIRMWARE_MIXED and NIC_MIXED: RDMA devices of one machine that differ where they should be alike."""
+"""RDMA_FIRMWARE_MIXED, NIC_MIXED and RDMA_PKEY_MISSING: RDMA devices of one machine that differ where they should be
+alike."""
 
 from __future__ import annotations
 
@@ -9,22 +10,24 @@ from typing import Final, NamedTuple
 
 from laggard.kernel_rules.devices import NIC_FIRMWARE_RULES, PCIE_RULES
 from laggard.model import Finding, Severity
-from laggard.probes.errors import NotApplicable, Unknown, Unreadable
+from laggard.probes.errors import NotApplicable, Unknown, Unreadable, if_present
 from laggard.probes.host.host import Host
 from laggard.probes.host.kernel_log import judge_log, messages_of
-from laggard.probes.probe import finding
+from laggard.probes.probe import Fact, finding
 from laggard.probes.rdma.model.nics import PCI, Nic
 from laggard.probes.rdma.model.sysfs import (
     RDMA,
+    Port,
     gpu_paths,
     nearest_ports,
     pci_path,
     read_ports,
     shared_bridges,
 )
+from laggard.probes.rows import Item, Row, Told, judge_items
 
 
-def judge_firmware(host: Host, names: Iterable[str]) -> Iterator[Finding | Unreadable]:
+def judge_firmware(host: Host, names: Iterable[str]) -> Told:
     """Compares devices of one board and type that report a version; one finding for each board with several."""
     boards: dict[tuple[str, str], dict[str, str]] = {}
     for name in names:
@@ -39,46 +42,73 @@ def judge_firmware(host: Host, names: Iterable[str]) -> Iterator[Finding | Unrea
         if version:
             boards.setdefault((board, hca_type), {})[name] = version
     for (board, _), versions in boards.items():
-        if len(set(versions.values())) > 1:
-            usual = Counter(versions.values()).most_common(1)[0][0]
-            outliers = sorted(name for name, version in versions.items() if version != usual)
-            yield finding(
-                "RDMA_FIRMWARE_MIXED",
-                outliers[0],
-                f"runs firmware {versions[outliers[0]]}, others of its board {usual}"
-                + (f" ({len(outliers)} differ)" if len(outliers) > 1 else ""),
-                evidence={"board": board, "versions": versions},
-                fix=f"Bring all NICs of the board to one version, best {max(versions.values(), key=_version)}.",
-                commands=(f"mlxfwmanager --query -d {outliers[0]}", "mlxfwmanager --online -u"),
-            )
+        usual = Counter(versions.values()).most_common(1)[0][0]
+        items = [Item(name, int(version == usual), 1, Severity.WARNING) for name, version in versions.items()]
+        text = f"runs other firmware than most of its board {board}, which have {usual}"
+        yield from judge_items(host, _FIRMWARE._replace(missing=text), items)
 
 
-def _version(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split(".") if part.isdecimal())
+_FIRMWARE: Final = Row(
+    "firmware", "RDMA_FIRMWARE_MIXED", "", "Bring all NICs of the board to one version.",
+    ("ibv_devinfo | grep fw_ver", "mlxfwmanager --query", "mlxfwmanager --online -u"),
+)  # fmt: skip
 
 
-def judge_mixture(host: Host, ignore: tuple[str, ...]) -> Iterator[Finding]:
-    """Finds GPUs whose nearest NICs include none of the usual kind. Further NICs, for storage, do not matter."""
+# What the ports beside most GPUs have, the ports beside each have.
+#
+# For each GPU its nearest ports count together: a storage port may be as near as the GPU's own, and be of another kind,
+# or in other partitions.
+
+_GAP: Final = 4
+"""The empty places behind which no partition key is looked for: each is a question to the adapter's firmware, and a
+subnet manager fills the table from its beginning."""
+
+
+def judge_beside(host: Host, ignore: tuple[str, ...]) -> Told:
     try:
         ports = read_ports(host, ignore).ports
     except (NotApplicable, Unknown):  # the probe rdma_ports reports it
         return
-    paths = {path[-1]: path for path in gpu_paths(host)}
-    nearest = {gpu: nearest_ports(path, ports) for gpu, path in paths.items()}
-    kinds = {gpu: {(port.kind.type, port.kind.link_layer) for port in near} for gpu, near in nearest.items() if near}
-    if len(kinds) < 2 or set.intersection(*kinds.values()):
-        return
-    usual = Counter(kind for own in kinds.values() for kind in own).most_common(1)[0][0]
-    outliers = {gpu: near for gpu, near in nearest.items() if near and usual not in kinds[gpu]}
-    gpu, near = next(iter(outliers.items()))
-    yield finding(
-        "NIC_MIXED",
-        near[0].device,
-        f"({near[0].kind.type}, {near[0].kind.link_layer}) is beside GPU {gpu}; most have {usual[0]}, {usual[1]}",
-        evidence={"nics_by_gpu": {gpu: [port.name for port in near] for gpu, near in nearest.items()}, "usual": usual},
-        fix="Give all GPUs of a machine NICs of one kind, or leave the others out with NCCL_IB_HCA.",
-        commands=("nvidia-smi topo -m", "rdma link"),
-    )
+    infiniband = [port for port in ports if port.active and port.kind.link_layer == "InfiniBand"]
+    judged_by = ((_KINDS, _kind, ports, Severity.WARNING), (_KEYS, _keys, infiniband, Severity.CRITICAL))
+    for row, traits, judged, severity in judged_by:
+        groups = sorted({near for path in gpu_paths(host) if (near := nearest_ports(path, judged))})
+        has = {near: frozenset(it for port in near for it in traits(host, port)) for near in groups}
+        counts = Counter(trait for found in has.values() for trait in found)
+        yield Fact(row.name, sorted(counts))
+        usual = frozenset(trait for trait, count in counts.items() if 2 * count > len(has) >= _MIN_PLACES)
+        items = [
+            Item(", ".join(port.name for port in near), len(found & usual), len(usual), severity)
+            for near, found in has.items()
+        ]
+        yield from judge_items(host, row, items)
+
+
+def _kind(host: Host, port: Port) -> Iterator[str]:
+    yield f"{port.kind.type} {port.kind.link_layer}"
+
+
+def _keys(host: Host, port: Port) -> Iterator[str]:
+    """The port's partition keys, with the bit of a full member (0x8000), as /sys writes them."""
+    place, empty = 0, 0
+    while empty < _GAP:
+        key = (if_present(host.read, f"{port.folder}/pkeys/{place}") or "").strip()
+        place, empty = place + 1, empty + 1 if key in ("", "0x0000") else 0
+        if not empty:
+            yield key
+
+
+_KINDS: Final = Row(
+    "nic_kinds", "NIC_MIXED", "is of another kind than the NICs beside most GPUs",
+    "Give all GPUs of a machine NICs of one kind, or leave the others out with NCCL_IB_HCA.",
+    ("nvidia-smi topo -m", "rdma link"),
+)  # fmt: skip
+_KEYS: Final = Row(
+    "partition_keys", "RDMA_PKEY_MISSING",
+    "has {there:.0f} of the {wanted:.0f} partition keys that the ports beside most GPUs have",
+    "Put the port's GUID into the partition (partitions.conf of OpenSM, UFM): the subnet manager then writes its keys.",
+    ("head /sys/class/infiniband/*/ports/1/pkeys/[0-3]", "ibstat"),
+)  # fmt: skip
 
 
 # Finds GPUs beside which a NIC is missing: the node's other GPUs have one behind the same kind of bridge. Pure.

@@ -32,17 +32,13 @@ class Storage:
         self._blocks = frozenset(host.names(_BLOCKS))
 
     def broken(self) -> Iterator[tuple[Mount, str]]:
-        """Yields the mounts that cannot be used, or not be written to although they should, and why."""
-        inside = mount_table.in_container(self._mounts)
-        wanted = frozenset[str]() if inside else mount_table.read_wanted_writable(self._host)
+        """Yields the mounts that cannot be used, and why. What fstab wants writable is told by the probe `expected`."""
         for mount in self._mounts:
             disk = _DISK.fullmatch(mount.source)
             if mount.local and mount.shut_down:
                 yield mount, "is shut down after an error: writes to it fail"
             elif disk and self._blocks and disk[1] not in self._blocks:
                 yield mount, f"has lost its disk: {disk[1]} is gone from {_BLOCKS}"
-            elif mount.point in wanted and self.is_read_only(mount):
-                yield mount, "is read-only, and /etc/fstab wants it writable"
 
     def is_read_only(self, mount: Mount) -> bool:
         """Whether the file system is, and not this mount of it alone."""

@@ -79,6 +79,12 @@ FINDINGS: tuple[FindingType, ...] = (
     FindingType(
         "HOST_MEMORY_LOW", Severity.CRITICAL, "The host's memory is used up, or less than the host should have."
     ),
+    FindingType("MOUNT_MISSING", Severity.CRITICAL, "A file system that must be there is not, or is read-only."),
+    FindingType("CPU_MISSING", Severity.WARNING, "Processors are offline, or fewer than the node should have."),
+    FindingType("SHM_SMALL", Severity.CRITICAL, "/dev/shm is too small for the ranks and data loaders of a GPU node."),
+    FindingType("MODULE_MISSING", Severity.CRITICAL, "A kernel module or device file that jobs need is not there."),
+    FindingType("BOND_DEGRADED", Severity.WARNING, "A link of a bond (LAG) is down, and the others carry its load."),
+    FindingType("RDMA_PKEY_MISSING", Severity.CRITICAL, "A port lacks a partition key that its peers have."),
     FindingType("NODE_DRAINED", Severity.CRITICAL, "The scheduler gives a node no jobs, for a fault of it."),
     FindingType("MOUNT_HUNG", Severity.CRITICAL, "A network file system does not answer."),
     FindingType("SITE_CHECK_FAILED", Severity.CRITICAL, "A check of the site's own, or of NHC's, failed."),

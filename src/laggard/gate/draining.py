@@ -57,6 +57,11 @@ DRAINING_CODES: Final[Mapping[str, DrainingCode]] = {
         "What was asked of the driver is a setting: a warning. Critical is a limit that something else enforces on one "
         "GPU, and a highest clock below those of the same board and firmware.",
     ),
+    "GPU_DRIVER_FAILED": DrainingCode(
+        "gpu_driver",
+        "The driver is built and loaded after boot, or in an upgrade; a container has another library than the host.",
+        "Half an hour since boot, or since the driver last answered; in a container it stays `unknown`.",
+    ),
     "GPU_DRIVER_HUNG": DrainingCode(
         "gpu_driver",
         "Without persistence mode a GPU is started by whoever asks for it; a reset of another GPU holds the driver's "
@@ -126,6 +131,11 @@ DRAINING_CODES: Final[Mapping[str, DrainingCode]] = {
         "Errors that were corrected, a processor that was hot, machine checks that are told at boot, of before it.",
         "EDAC's count of uncorrected errors, or memory out of use (HardwareCorrupted) with a line that says why.",
     ),
+    "HOST_MEMORY_LOW": DrainingCode(
+        "expected",
+        "A job has the memory; it is set aside in huge pages; the kernel was told to use less (mem=).",
+        "Used-up memory counts while no step of SLURM's runs. The firmware counts the modules, and 4 % may be gone.",
+    ),
     "MEMLOCK_LIMIT": DrainingCode(
         "limits",
         "A node of Ethernet NICs, whose RDMA devices the driver makes by itself, trains over TCP.",
@@ -136,6 +146,17 @@ DRAINING_CODES: Final[Mapping[str, DrainingCode]] = {
         "A user's rclone or sshfs died; a pod's volume; the backup filer is in maintenance.",
         "The kernel writes down which user mounted a FUSE file system; parallel file systems, and the places in "
         "`mounts.jobs`, are what jobs need. All else is a warning.",
+    ),
+    "MODULE_MISSING": DrainingCode(
+        "gpu_driver",
+        "nvidia_uvm is loaded for the first program that uses CUDA (nvidia-modprobe); a host of vGPUs needs none.",
+        "Whether nvidia-modprobe is there; device files are looked for when NVML has had them made.",
+    ),
+    "MOUNT_MISSING": DrainingCode(
+        "expected",
+        "A line of fstab with noauto, an automounter's file system that nobody uses, a disk with nofail that is not "
+        "there, a place that no job needs.",
+        "fstab's options, the kernel's table of mounts, whether the device is there; ten minutes after boot.",
     ),
     "NCCL_ENV_HARMFUL": DrainingCode(
         "nccl_env",
@@ -199,6 +220,11 @@ DRAINING_CODES: Final[Mapping[str, DrainingCode]] = {
         "InfiniBand without IP, which RDMA does not need.",
         "The link layer, and what the port's peers have.",
     ),
+    "RDMA_PKEY_MISSING": DrainingCode(
+        "rdma_devices",
+        "A storage port of the same model has keys of its own; a port waits for the subnet manager.",
+        "For each GPU, what one of its nearest active ports has is there; most GPUs decide.",
+    ),
     "RDMA_PORT_DOWN": DrainingCode(
         "rdma_ports",
         "A port that was never cabled, or that somebody switched off; ports to which the subnet manager has not come "
@@ -211,6 +237,9 @@ DRAINING_CODES: Final[Mapping[str, DrainingCode]] = {
     ),
     "RDMA_RENAMED": DrainingCode(
         "rdma_devices", "Names that a site chose.", "The names that the site's own configuration uses."
+    ),
+    "SHM_SMALL": DrainingCode(
+        "expected", "A container has a /dev/shm of its own.", "The mounts that each runtime makes in a container."
     ),
     "RING_FAILED": DrainingCode("ring", "A ring of long ago.", "Its age."),
     "RING_SLOW": DrainingCode(

@@ -212,7 +212,8 @@ def _chosen_probes(arguments: argparse.Namespace) -> tuple[Profile, tuple[Probe,
     profile = find_profile(arguments.profile)
     profile = with_expectations(profile, arguments.expect) if arguments.expect else profile
     where, active = f"profile {arguments.profile}", arguments.active or profile.active
-    return profile, choose_probes(profile, arguments.only, arguments.skip, where, active)
+    node = open_host(arguments.host_root).node() if profile.nodes else ""
+    return profile, choose_probes(profile, arguments.only, arguments.skip, where, active, node)
 
 
 def _gpus(text: str | None) -> frozenset[int] | None:

@@ -24,9 +24,11 @@ from laggard.agent.reader import answers
 from laggard.agent.reader.answers import Refused, answer
 from laggard.agent.reader.server import MAX_CONNECTIONS, ReaderServer
 from laggard.cli import main
+from laggard.probes.errors import NotFound, Unknown
 from laggard.probes.host import reader as client
 from laggard.probes.host.host import Host
 from laggard.probes.host.reader import MAX_QUESTION_BYTES, NoReader, ask
+from laggard.probes.host.smbios import installed_memory
 
 
 @pytest.fixture
@@ -73,12 +75,13 @@ def test_it_knows_a_few_questions_and_none_with_a_path(serve: Callable[..., Path
         "exit_status -1",
         "exit_status 1",  # it lives
         "clock now",
+        "installed_memory 17-0",
         "sockets self",
         "job_variables 1/environ",
     ):
         with pytest.raises(NoReader, match="laggard's reader says: "):
             ask(question, environ(path))
-    with pytest.raises(NoReader, match="there are pci_config, kernel_log, rank_processes, exit_status, clock, sockets"):
+    with pytest.raises(NoReader, match="there are pci_config, kernel_log, rank_processes, exit_status, clock, "):
         ask("help", environ(path))
 
 
@@ -93,6 +96,25 @@ def test_it_reads_the_registers_of_a_device_by_its_address(serve: Callable[..., 
     path = serve(lambda question: answer(question, Machine()))
     assert ask("pci_config 0000:3b:00.0", environ(path)) == bytes(64)
     assert asked == ["/sys/bus/pci/devices/0000:3b:00.0/config"]
+
+
+def test_it_adds_up_the_memory_modules_and_tells_no_serial_number(
+    serve: Callable[..., Path], copy_of: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = Host(str(copy_of("plain")))
+    path = serve(lambda question: answer(question, machine))
+    assert ask("installed_memory", environ(path)) == b"%d" % (128 << 30)
+    monkeypatch.setenv("LAGGARD_READER", str(path))
+    live = Host()
+
+    def refused(*words: Any) -> None:
+        raise Unknown("cannot list: Permission denied")
+
+    monkeypatch.setattr(live, "entries", refused)
+    assert installed_memory(live) == 128 << 30
+    monkeypatch.setenv("LAGGARD_READER", "/nonexistent")
+    with pytest.raises(NotFound):
+        installed_memory(live)
 
 
 def test_what_is_longer_than_a_question_is_none(serve: Callable[..., Path]) -> None:

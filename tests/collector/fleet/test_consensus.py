@@ -212,3 +212,51 @@ def test_the_majority_is_never_accused(nodes: dict[str, Any]) -> None:
             assert 2 * known.count(mine) < len(known)
             differing = sum(", ".join(value) != finding.evidence["majority_value"] for value in known)
             assert differing <= max(1, MANY_RATIO * len(known))
+
+
+def having(memory: int = 2 << 40, mounts: tuple[str, ...] = ("/home", "/scratch"), processors: int = 224) -> Any:
+    expected = {
+        "memory": {"memory": memory},
+        "processors": {"processors": processors},
+        "mounts": dict.fromkeys(mounts, 2),
+    }
+    return facts() | {"expected": expected}
+
+
+def of_nodes(count: int, **changes: Any) -> dict[str, Any]:
+    return {f"n{number:03}": having() for number in range(count)} | changes
+
+
+def test_the_only_node_that_lacks_what_most_have_is_critical() -> None:
+    (memory,) = consensus(of_nodes(8, n003=having(memory=1 << 40))).findings["n003"]
+    assert (memory.device, memory.severity) == ("memory", Severity.CRITICAL)
+    (mount,) = consensus(of_nodes(8, n003=having(mounts=("/home",)))).findings["n003"]
+    assert (mount.device, mount.severity) == ("mounts: /scratch", Severity.CRITICAL)
+    (processors,) = consensus(of_nodes(8, n003=having(processors=112))).findings["n003"]
+    assert (processors.device, processors.severity) == ("processors", Severity.CRITICAL)
+
+
+def test_several_nodes_that_were_bought_with_less_are_warnings() -> None:
+    bought = of_nodes(12, n003=having(memory=1 << 40), n004=having(memory=1 << 40))
+    found = [it for findings in consensus(bought).findings.values() for it in findings]
+    assert [(it.device, it.severity) for it in found] == [("memory", Severity.WARNING)] * 2
+
+
+def test_more_than_others_have_is_nothing() -> None:
+    more = having(memory=4 << 40, mounts=("/home", "/scratch", "/mine"), processors=256)
+    assert consensus(of_nodes(8, n003=more)) == ({}, ())
+    nearly = having(memory=int((2 << 40) * 0.985))
+    assert consensus(of_nodes(8, n003=nearly)) == ({}, ()), "the kernel's own part differs"
+
+
+def test_nobody_is_accused_where_most_nodes_lost_a_mount() -> None:
+    lost = {f"n{number:03}": having(mounts=("/home",)) for number in range(6)}
+    assert consensus(of_nodes(9, **lost)).findings == {}
+    half = {f"n{number:03}": having(mounts=("/home",)) for number in range(4)}
+    result = consensus(of_nodes(9, **half))
+    assert result.findings == {} and "mounts: /scratch" in result.notes[0].text
+
+
+def test_one_node_has_no_majority() -> None:
+    assert consensus({"n0": having(mounts=())}).findings == {}
+    assert consensus({"n0": having(), "n1": having(mounts=())}).findings == {}

@@ -162,7 +162,7 @@ def test_what_clears_itself_is_not_read(healthy: Machine) -> None:
 
 def test_the_number_of_a_profile_counts(healthy: Machine) -> None:
     (probe,) = (probe for probe in PROBES if probe.name == "gpu_count")
-    for expected, findings in ((9, ["1 of 9 missing: amdgpu has 8"]), (8, []), (4, [])):
+    for expected, findings in ((9, ["1 of 9 missing: amdgpu has 8 (by its own tables)"]), (8, []), (4, [])):
         report = judge(healthy(), [probe._replace(thresholds=CountThresholds(expected=expected))])
         assert [it.summary for it in report.findings] == findings
 

@@ -304,9 +304,11 @@ def test_the_expected_number_of_gpus_can_come_from_the_profile(machine: Machine,
     profile = tmp_path / "profile.yaml"
     profile.write_text("thresholds: {gpu_count: {expected: 9}}\n")
     report = check(machine("hgx_h100_gpus"), "--only", "gpu_count", "--profile", str(profile))
-    assert [found["summary"] for found in report["findings"]] == ["1 of 9 missing: NVML lists 8"]
+    assert [found["summary"] for found in report["findings"]] == ["1 of 9 missing: NVML lists 8 (by a site's line)"]
     report = check(machine("plain"), "--only", "gpu_count", "--profile", str(profile))
-    assert [found["summary"] for found in report["findings"]] == ["9 of 9 missing: the PCI tree shows none"]
+    assert [found["summary"] for found in report["findings"]] == [
+        "9 of 9 missing: the PCI tree shows none (by a site's line)"
+    ]
 
 
 def test_a_node_that_is_known_to_have_gpus_has_at_least_one(machine: Machine, tmp_path: Path, check: Check) -> None:
@@ -315,7 +317,9 @@ def test_a_node_that_is_known_to_have_gpus_has_at_least_one(machine: Machine, tm
     profile.write_text("thresholds: {gpu_count: {least: 1}}\n")
     words = ("--only", "gpu_count", "--profile", str(profile))
     report = check(machine("plain"), *words)
-    assert [found["summary"] for found in report["findings"]] == ["1 of 1 missing: the PCI tree shows none"]
+    assert [found["summary"] for found in report["findings"]] == [
+        "1 of 1 missing: the PCI tree shows none (by its own tables)"
+    ]
     assert check(machine("plain"), "--only", "gpu_count")["verdict"] == "skipped"
     assert check(machine("hgx_h100_gpus"), *words)["verdict"] == "ok"
     lost = check(machine("gpu_missing"), *words)["findings"]

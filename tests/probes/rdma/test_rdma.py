@@ -346,7 +346,7 @@ def profile(root: Path, text: str) -> list[str]:
 @pytest.mark.parametrize(
     ("text", "code", "device"),
     [
-        ("rdma_devices: {expected: 11}", "RDMA_DEVICE_MISSING", "this machine"),
+        ("rdma_devices: {expected: 11}", "RDMA_DEVICE_MISSING", "RDMA devices"),
         ('rdma_devices: {names: {mlx5_0: "0000:3c:00.0"}}', "RDMA_RENAMED", "mlx5_0"),
         ("rdma_ports: {least_gigabits: 800}", "RDMA_RATE_LOW", "mlx5_0"),
         ("roce_pfc: {expect: 'off'}", "PFC_OFF", "mlx5_0"),

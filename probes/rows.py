@@ -1,0 +1,137 @@
+"""What must be there, and is not: the one way in which all rows are judged, each for one kind of thing.
+
+What must be there say a site's line, the machine's own tables, and the machine's own past, in this order. A line or a
+table makes it critical; the past alone is a warning, since parts are also taken out on purpose. What most nodes have
+the collector compares: see the facts. Amounts are numbers, so that all kinds of things compare alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple, TypeAlias
+
+from laggard.kit.words import listed
+from laggard.model import Finding, Severity
+from laggard.probes.errors import NotApplicable, NotFound, Unknown, Unreadable
+from laggard.probes.host.counter_history import LEARNT, SaveCounters
+from laggard.probes.host.host import Host
+from laggard.probes.host.virtualization import has_just_booted, loaded_modules
+from laggard.probes.probe import Fact, finding, matches_any
+
+STARTING_SECONDS: Final = 600.0
+"""The time after boot in which something may not be there yet; as long as RDMA ports have (ACTIVATING_SECONDS)."""
+
+_SITE, _OWN, _PAST = "by a site's line", "by its own tables", "as in earlier boots"
+_MAX_ITEMS: Final = 64
+
+
+Told: TypeAlias = Iterator[Finding | Fact | SaveCounters | Unreadable]
+"""What a probe yields."""
+
+
+class Item(NamedTuple):
+    """One thing: how much of it is there, and how much the machine's own tables ask for."""
+
+    name: str
+    there: int
+    wanted: int = 0
+    severity: Severity = Severity.CRITICAL
+    """How bad it is if there is less than is asked for."""
+    lasting: bool = False
+    """Whether a boot brings it: then it is a fact for the fleet, and wanted in the next boots."""
+
+
+class Row(NamedTuple):
+    """One kind of thing. `read`: what is there and what the tables ask for, with the items that a site's line names.
+    Raises NotFound without such a table, and NotApplicable where what is seen here is not the machine's. `missing`:
+    what is said of an item, with both amounts in `unit`; `less`: the same where a part of it is there."""
+
+    name: str
+    code: str
+    missing: str
+    fix: str
+    commands: tuple[str, ...]
+    read: Callable[[Host, Collection[str]], Iterable[Item]] = lambda host, asked: ()
+    less: str = ""
+    share: float = 1.0
+    """Of an amount, what is enough."""
+    unit: int = 1
+    starting_seconds: float = STARTING_SECONDS
+
+
+def judge(host: Host, row: Row, site: Mapping[str, int] | None = None, ignore: Sequence[str] = ()) -> Told:
+    """The findings of one row. `site`: the amounts that a site's line asks for; `ignore`: patterns of items."""
+    lines = site or {}
+    try:
+        items = {item.name: item for item in row.read(host, lines)}
+    except NotApplicable:
+        return
+    except Unknown as error:
+        if lines or not isinstance(error, NotFound):
+            yield Unreadable(str(error))
+        return
+    prefix, earlier = f"{LEARNT}{row.name} ", host.counter_history.earlier.items()
+    past = {name.removeprefix(prefix): amount for name, amount in earlier if name.startswith(prefix)}
+    booting = has_just_booted(host, row.starting_seconds)
+    short: dict[tuple[Severity, str], list[Item]] = {}
+    for name in {**past, **items, **lines}:
+        item = items.get(name, Item(name, 0))
+        source = _SITE if name in lines else _OWN if item.wanted else _PAST
+        wanted = lines.get(name) or item.wanted or past.get(name, 0)
+        severity = {_SITE: Severity.CRITICAL, _PAST: Severity.WARNING}.get(source, item.severity)
+        if item.there < wanted * row.share and not matches_any(name, ignore):
+            place = Severity.WARNING if booting else severity, source
+            short.setdefault(place, []).append(item._replace(wanted=wanted))
+    for (severity, source), missing in short.items():
+        yield _finding(row, severity, source, missing)
+    lasting = [(item.name, item.there) for item in items.values() if item.lasting and item.there and not booting]
+    if lasting:
+        yield SaveCounters({prefix + name: amount for name, amount in lasting[:_MAX_ITEMS]})
+        yield Fact(row.name, dict(lasting[:_MAX_ITEMS]))
+
+
+def judge_items(host: Host, row: Row, items: Iterable[Item], site: Mapping[str, int] | None = None) -> Told:
+    """The same of items that were read before."""
+    yield from judge(host, row._replace(read=lambda *_: items), site)
+
+
+def _finding(row: Row, severity: Severity, source: str, missing: Sequence[Item]) -> Finding:
+    there, wanted = missing[0].there / row.unit, missing[0].wanted / row.unit
+    text = row.less if there and row.less else row.missing
+    amounts = {item.name: {"is": item.there, "wanted": item.wanted} for item in missing[:_MAX_ITEMS]}
+    return finding(
+        row.code,
+        listed([item.name for item in missing], 3),
+        f"{text.format(there=there, wanted=wanted, missing=wanted - there)} ({source})",
+        severity=severity,
+        evidence={"wanted": source, "items": amounts},
+        fix=row.fix,
+        commands=row.commands,
+    )
+
+
+# Modules and device files, of which a site's line tells, and probes of what their devices need.
+
+
+def _modules(host: Host, asked: Collection[str]) -> Iterator[Item]:
+    """Those that are loaded or built in. In a name `-` is `_` to the kernel."""
+    loaded = {*loaded_modules(host), *host.names("/sys/module")} if asked else ()
+    return (Item(name, int(name.replace("-", "_") in loaded)) for name in asked)
+
+
+def _files(host: Host, asked: Collection[str]) -> Iterator[Item]:
+    if asked and "null" not in host.entries("/dev"):
+        raise NotFound("/dev is not shown here")
+    return (Item(name, int(name.rpartition("/")[2] in host.names(name.rpartition("/")[0]))) for name in asked)
+
+
+MODULES: Final = Row(
+    "modules", "MODULE_MISSING", "is not loaded",
+    "Load the module, and at boot by a line in /etc/modules-load.d; where that fails, the kernel's log says why.",
+    ("lsmod", "systemctl status systemd-modules-load", "dmesg -T | tail -n 50"), _modules,
+)  # fmt: skip
+FILES: Final = Row(
+    "device_files", "MODULE_MISSING", "is not there",
+    "Load the driver that makes the device file (NVIDIA's: `nvidia-modprobe -c 0 -u`); udev's log says why it did not.",
+    ("ls -l /dev", "journalctl -b -u systemd-udevd"), _files,
+)  # fmt: skip
