@@ -20,39 +20,67 @@ EDGES: Final = (MINUTE, 10 * MINUTE, 2 * HOUR, DAY)
 """Ages at which some tool's answer may change: the windows and limits that they document."""
 
 Apply = Callable[[Machine, float], None]
-"""Changes the machine to what it shows so many seconds after the event began."""
 
 
 class Variant(NamedTuple):
     """One way in which an event of a class looks. `says`: what happened, in a few words. `lasts`: for how many seconds
     the node shows it. `counters`: it raises counters, which tools compare with earlier looks. `not_judged`: for so many
     seconds from its begin nobody can do the node wrong, as nothing can run there. `steady`: it looks the same all the
-    time, and did so before the tools' first look, too, where it raises counters. `marks`: ages at which it changes."""
+    time, and did so before the tools' first look, too, where it raises counters. `marks`: ages at which it changes.
+    `apply` changes the machine to what it shows so many seconds after the event began."""
 
     says: str
     lasts: float
-    apply: Apply
     counters: bool = False
     not_judged: float = 0.0
     steady: bool = False
     marks: tuple[float, ...] = ()
+    apply: Apply = lambda machine, age: None
 
 
-Draw = Callable[[random.Random, Base], Variant]
+Look = Callable[[random.Random, Machine, float], Variant]
+"""Draws a variant and changes the machine to what it shows at this age. What it draws must not depend on the age, nor
+on what else has changed the machine."""
 
 
 class EventClass(NamedTuple):
     """A class of events. `rate`: events a node and year; `source`: what the hardware or software shows then, and who
-    says so; `prior`: where the rate comes from."""
+    says so; `prior`: where the rate comes from. `kinds`: of nodes that can have it; none named: all. `warns`: a fault
+    that leaves the node usable, so that a warning is enough."""
 
     name: str
     fault: bool
     rate: float
-    draw: Draw
+    look: Look
     source: str
     prior: str
     kinds: tuple[str, ...] = ()
-    """Kinds of nodes that can have it; none named: all."""
+    warns: bool = False
+
+    def draw(self, seed: str, base: Base) -> Variant:
+        def apply(machine: Machine, age: float) -> None:
+            self.look(random.Random(seed), machine, age)
+
+        return self.look(random.Random(seed), Machine(base), 0.0)._replace(apply=apply)
+
+
+def register(
+    classes: list[EventClass],
+    name: str,
+    fault: bool,
+    rate: float,
+    source: str,
+    prior: str,
+    kinds: tuple[str, ...] = (),
+    warns: bool = False,
+) -> Callable[[Look], Look]:
+    """Makes the function below it a class of events."""
+
+    def add(look: Look) -> Look:
+        classes.append(EventClass(name, fault, rate, look, source, prior, kinds, warns))
+        return look
+
+    return add
 
 
 HGX: Final = ("hgx_h100_roce", "hgx_h100_ib", "hgx_h100_r535")

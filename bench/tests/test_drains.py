@@ -100,7 +100,7 @@ def test_counters_count_from_the_event_on(judge: Judge) -> None:
 
 
 def test_a_year_of_a_node(judge: Judge) -> None:
-    kind, name, hang = "cloud_guest_l40s", "job killed (Xid 45)", "disk full"
+    kind, name, hang = "cloud_guest_l40s", "app: killed (Xid 45)", "disk full"
     node = Node(kind, (Instance(1000.0, NUMBERS[name], 0), Instance(50_000.0, NUMBERS[hang], 0)))
     year = spans(judge, node)
     assert year[0].begin == 0 and year[-1].end == 365 * 24 * HOUR
@@ -111,7 +111,7 @@ def test_a_year_of_a_node(judge: Judge) -> None:
 
 
 def test_drains_and_catches_are_counted(judge: Judge) -> None:
-    kind, churn, fault = "hgx_h100_roce", NUMBERS["job killed (Xid 45)"], NUMBERS["port slow"]
+    kind, churn, fault = "hgx_h100_roce", NUMBERS["app: killed (Xid 45)"], NUMBERS["port slow"]
     said = {churn: frozenset({"X a"}), fault: frozenset({"Z"})}
     shown = {at: [Shown(at, 0, span) for span in range(judge.spans_of(kind, at, 0))] for at in said}
     answers: dict[State, frozenset[str]] = {(kind, (one,)): said[at] for at, ones in shown.items() for one in ones}
