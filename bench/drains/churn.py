@@ -319,16 +319,17 @@ def _leaf_switch(rng: random.Random, machine: Machine, age: float) -> Variant:
     return Variant(f"leaf switch of {device} upgraded: {times} restarts", 14 * HOUR, counters=True, not_judged=end)
 
 
-@churn("subnet manager restarted", 3.0, "IBTA: INIT until the subnet manager activates", ("hgx_h100_ib",))
+@churn("subnet manager restarted or moved", 3.0, "IBTA: INIT until the subnet manager activates", ("hgx_h100_ib",))
 def _subnet_manager(rng: random.Random, machine: Machine, age: float) -> Variant:
-    """The subnet manager was restarted: all ports are in INIT until it has swept."""
-    lasts = rng.choice((20.0, 45.0, 90.0))
+    """The subnet manager was restarted, or another one took over: all ports are in INIT until it has swept."""
+    lasts, moved = rng.choice((20.0, 45.0, 90.0, 120.0)), rng.random() < 0.5
 
     for port in machine.ports():
         if not port.ethernet:
             machine.set_port(port.device, "2: INIT", "5: LinkUp")
+            machine.write(f"{RDMA}/{port.device}/ports/1/sm_lid", "0x7" if moved else "0x1")
 
-    return Variant(f"subnet manager restarted: INIT for {lasts:.0f} s", lasts, steady=True)
+    return Variant(f"subnet manager {'moved' if moved else 'restarted'}: INIT for {lasts:.0f} s", lasts, steady=True)
 
 
 @churn("one firmware command timed out", 0.8, "Linux, mlx5/core/cmd.c: completion arrived after timeout", HGX)
@@ -424,8 +425,7 @@ def _fuse(rng: random.Random, machine: Machine, age: float) -> Variant:
     if "kubelet" in point:
         options = "rw,nosuid,nodev,noatime,user_id=0,group_id=0,default_permissions,allow_other"
 
-    path = "proc/self/mounts"
-    machine.write(path, f"{machine.read(path)}\n{source} {point} {kind} {options} 0 0")
+    machine.mount(f"{source} {point} {kind} {options}")
     machine.replies[point] = {"error": "Transport endpoint is not connected"} if dead else {"silent_seconds": 3.0}
 
     return Variant(
@@ -511,19 +511,8 @@ def _full_partition(rng: random.Random, machine: Machine, age: float) -> Variant
         )
     )
 
-    path = "proc/self/mounts"
-    machine.write(path, f"{machine.read(path)}\n{source} {point} {kind} {options},relatime 0 0")
     free = int(size * left)
-    machine.facts["file_systems"][point] = {
-        "total_bytes": size, "free_bytes": free, "available_bytes": free,
-        "inodes": 0, "inodes_free": 0, "inodes_available": 0,
-    }  # fmt: skip
-    machine.facts.setdefault("usages", {})[point] = {
-        "bytes_by_user": {"0": size - free},
-        "complete": True,
-        "for_all": False,
-    }
-
+    machine.mount(f"{source} {point} {kind} {options},relatime", size, free)
     return Variant(f"{point} is full, and jobs never write there", 20 * DAY, steady=True)
 
 

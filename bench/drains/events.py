@@ -27,6 +27,7 @@ class Variant(NamedTuple):
     the node shows it. `counters`: it raises counters, which tools compare with earlier looks. `not_judged`: for so many
     seconds from its begin nobody can do the node wrong, as nothing can run there. `steady`: it looks the same all the
     time, and did so before the tools' first look, too, where it raises counters. `marks`: ages at which it changes.
+    `set_up`: the node is of another make, which it shows before the event, too, when `age` is below 0.
     `apply` changes the machine to what it shows so many seconds after the event began."""
 
     says: str
@@ -35,6 +36,7 @@ class Variant(NamedTuple):
     not_judged: float = 0.0
     steady: bool = False
     marks: tuple[float, ...] = ()
+    set_up: bool = False
     apply: Apply = lambda machine, age: None
 
 

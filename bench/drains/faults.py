@@ -9,7 +9,7 @@ from typing import Final
 
 from drains.churn import ERRORS
 from drains.events import BARE, HGX, HOUR, MINUTE, EventClass, Look, Variant, register, xid
-from drains.machine import NET, PCI, RDMA, Machine
+from drains.machine import MOUNTS, NET, PCI, RDMA, Machine
 
 _NOBODY: Final = "pid='<unknown>', name=<unknown>"
 _NODE_YEARS: Final = 400 * 348.98 / 365
@@ -341,27 +341,34 @@ def _mount(rng: random.Random, machine: Machine, age: float) -> Variant:
 def _disk_full(rng: random.Random, machine: Machine, age: float) -> Variant:
     point, free = rng.choice(("/", "/scratch")), rng.choice((0, 4 << 30))  # no room for a checkpoint
 
-    size = machine.facts["file_systems"][point]
-    size.update(free_bytes=free, available_bytes=free)
-    machine.facts.setdefault("usages", {})[point] = {
-        "bytes_by_user": {"0": size["total_bytes"]},
-        "complete": True,
-        "for_all": False,
-    }
+    machine.size(point, machine.facts["file_systems"][point]["total_bytes"], free)
 
     return Variant(f"{point} has {free >> 30} GiB left", 5 * HOUR, steady=True)
 
 
 @_fault("file system read-only", 3, "Linux ext4: errors=remount-ro", _of(3, "FS read-only, disk FS errors"), ())
 def _read_only(rng: random.Random, machine: Machine, age: float) -> Variant:
-    """The kernel made a file system read-only after errors."""
+    """The kernel made a file system read-only after errors. XFS shuts down instead and stays `rw` in the table of
+    mounts; the log's older lines may be gone (Linux, fs/ext4/super.c, fs/xfs/xfs_fsops.c)."""
+    point, kind, logged = rng.choice(
+        (("/", "ext4", True), ("/scratch", "xfs", True), ("/scratch", "ext4", rng.random() < 0.7))
+    )
+    disk = "dm-0" if point == "/" else "nvme1n1"
+    machine.sub("etc/fstab", r" /scratch xfs ", f" /scratch {kind if point != '/' else 'xfs'} ")
 
-    path = "proc/self/mounts"
-    machine.write(path, machine.read(path).replace("/ ext4 rw,", "/ ext4 ro,"))
-    machine.say(age, "EXT4-fs error (device dm-0): ext4_journal_check_start:83: Detected aborted journal")
-    machine.say(age, "EXT4-fs (dm-0): Remounting filesystem read-only")
+    if kind == "xfs":
+        machine.say(age + 1, f"XFS ({disk}): log I/O error -5")
+        shut = "Log I/O Error (0x2) detected at xlog_ioend_work+0x6b/0x90 [xfs] (fs/xfs/xfs_log.c:1378).  "
+        machine.say(age, f"XFS ({disk}): {shut}Shutting down filesystem.")
+        machine.say(age, f"XFS ({disk}): Please unmount the filesystem and rectify the problem(s)")
+    else:
+        machine.sub(MOUNTS, rf" {point} \w+ rw,", f" {point} ext4 ro,")
+        for text in ("EXT4-fs error (device {}): ext4_journal_check_start:83: Detected aborted journal",
+                     "EXT4-fs ({}): Remounting filesystem read-only") if logged else ():  # fmt: skip
+            machine.say(age, text.format(disk))
 
-    return Variant("/ is read-only after errors", 2 * HOUR, steady=True)
+    says = f"{point} ({kind}) is {'shut down' if kind == 'xfs' else 'read-only'} after errors"
+    return Variant(says + ("" if logged else ", of which the log has nothing any more"), 2 * HOUR, steady=True)
 
 
 @_fault("machine check", 2, "Linux x86 MCE", _of(2, "machine check exception"), BARE)

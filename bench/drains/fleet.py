@@ -17,6 +17,7 @@ from support.materialise import materialise
 from support.paths import MACHINES
 from support.pci_tree import PciTree
 
+from drains.healthy import dress
 from drains.machine import Base
 
 _CX7: Final = ("mlx5_0", "mlx5_2", "mlx5_3", "mlx5_4", "mlx5_5", "mlx5_7", "mlx5_8", "mlx5_9")
@@ -173,4 +174,4 @@ KINDS: Final[dict[str, Kind]] = {
 
 
 def lay_out(kind: str, folder: Path) -> Base:
-    return KINDS[kind].make(folder / kind)
+    return dress(KINDS[kind].make(folder / kind))
