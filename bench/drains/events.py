@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from drains.machine import Base, Machine
 
@@ -50,10 +50,10 @@ class EventClass(NamedTuple):
     says so; `prior`: where the rate comes from. `kinds`: of nodes that can have it; none named: all. `warns`: a fault
     that leaves the node usable, so that a warning is enough."""
 
+    look: Look
     name: str
     fault: bool
     rate: float
-    look: Look
     source: str
     prior: str
     kinds: tuple[str, ...] = ()
@@ -66,20 +66,11 @@ class EventClass(NamedTuple):
         return self.look(random.Random(seed), Machine(base), 0.0)._replace(apply=apply)
 
 
-def register(
-    classes: list[EventClass],
-    name: str,
-    fault: bool,
-    rate: float,
-    source: str,
-    prior: str,
-    kinds: tuple[str, ...] = (),
-    warns: bool = False,
-) -> Callable[[Look], Look]:
-    """Makes the function below it a class of events."""
+def register(classes: list[EventClass], *words: Any) -> Callable[[Look], Look]:
+    """Makes the function below it a class of events; `words`: the fields of EventClass after `look`."""
 
     def add(look: Look) -> Look:
-        classes.append(EventClass(name, fault, rate, look, source, prior, kinds, warns))
+        classes.append(EventClass(look, *words))
         return look
 
     return add
@@ -87,6 +78,9 @@ def register(
 
 HGX: Final = ("hgx_h100_roce", "hgx_h100_ib", "hgx_h100_r535")
 BARE: Final = (*HGX, "workstation_bridge", "workstation_boards")
+ROCE: Final = ("hgx_h100_roce", "hgx_h100_r535")
+SMALL: Final = ("workstation_bridge", "workstation_boards", "cloud_guest_l40s")
+ECC: Final = (*HGX, "workstation_bridge", "cloud_guest_l40s")
 NEWER: Final = tuple(kind for kind in (*BARE, "cloud_guest_l40s") if kind != "hgx_h100_r535")
 
 NAMES: Final = ("python", "python3", "pt_main_thread", "ray::RolloutWor", "torchrun", "node", "nsys")

@@ -6,7 +6,7 @@ import random
 from typing import Final
 
 from drains.churn import churn
-from drains.events import BARE, DAY, HGX, HOUR, LOG, MINUTE, Variant
+from drains.events import BARE, DAY, HGX, HOUR, LOG, MINUTE, Look, Variant
 from drains.everyday_faults import DRAM, alike, mismatch, without_uvm
 from drains.healthy import CPU, DIMMS, EDAC
 from drains.machine import MOUNTS, NET, PCI, RDMA, Machine
@@ -78,48 +78,53 @@ def _corrected(rng: random.Random, machine: Machine, age: float) -> Variant:
     return Variant(f"{count} corrected errors of memory module {slot}", DAY, counters=True)
 
 
-@churn("soft lockup of days ago", 0.3, "Linux, kernel/watchdog.c; the task went on")
-def _old_lockup(rng: random.Random, machine: Machine, age: float) -> Variant:
-    days, lines = rng.choice((2, 3, 6)), rng.choice((1, 2))
-    for number in range(lines):
-        text = f"watchdog: BUG: soft lockup - CPU#7 stuck for {26 + 26 * number}s! [python:8122]"
-        machine.say(age + days * DAY - 26 * number, text)
-    machine.write("proc/sys/kernel/tainted", str(12288 | 1 << 14))
-    return Variant(f"{lines} lines of a soft lockup, {days} days old", 3 * DAY, steady=True)
+_STEP: Final = "/system.slice/slurmstepd.scope/job_4711"
+_KILLED: Final = "total-vm:941292512kB, anon-rss:671088640kB, file-rss:8192kB, shmem-rss:0kB"
+_END: Final = "---[ end trace 0000000000000000 ]---"
+_LINES: Final[tuple[tuple[str, float, str, float, tuple[tuple[str, ...], ...]], ...]] = (
+    ("soft lockup of days ago", 0.3, "Linux, kernel/watchdog.c; the task went on", 3 * DAY, (
+        ("watchdog: BUG: soft lockup - CPU#7 stuck for 26s! [python:8122]",),
+        ("watchdog: BUG: soft lockup - CPU#3 stuck for 26s! [kworker/3:1:411]",
+         "watchdog: BUG: soft lockup - CPU#3 stuck for 52s! [kworker/3:1:411]"))),
+    ("warning of the kernel", 0.5, "Linux, kernel/panic.c: __warn", 0.0, (
+        ("WARNING: CPU: 12 PID: 0 at net/sched/sch_generic.c:467 dev_watchdog+0x277/0x280", "Call Trace:", _END),
+        ("WARNING: CPU: 1 PID: 81922 at mm/page_alloc.c:5532 __alloc_pages+0x1f6/0x230", "Call Trace:", _END))),
+    ("job out of memory in its cgroup", 8.0, "Linux, mm/oom_kill.c: CONSTRAINT_MEMCG", 0.0, (
+        ("python invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=0, oom_score_adj=0",
+         f"oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),oom_memcg={_STEP},"
+         f"task_memcg={_STEP}/step_0/user/task_0,task=python,pid=81922,uid=1001",
+         f"Memory cgroup out of memory: Killed process 81922 (python) {_KILLED}, UID:1001 oom_score_adj:0"),)),
+    ("hung task that ended", 2.0, "Linux, kernel/hung_task.c; a slow file server or a checkpoint", 0.0, (
+        ("INFO: task python:81922 blocked for more than 120 seconds.",),
+        tuple(f"INFO: task kworker/u448:3:911 blocked for more than {120 * n} seconds." for n in range(1, 11)),
+        tuple(f"INFO: task nvidia-smi:81922 blocked for more than {120 * n} seconds." for n in (1, 2, 3)))),
+    ("file server answers again", 4.0, "Linux, net/sunrpc/clnt.c: server OK", 0.0, (
+        ("nfs: server nfs.example not responding, still trying", "nfs: server nfs.example OK"),
+        ("nfs: server nfs.example not responding, still trying",) * 4 + ("nfs: server nfs.example OK",) * 4)),
+    ("disk's command timed out", 0.3, "Linux, drivers/nvme/host/pci.c: nvme_timeout", 0.0, (
+        ("nvme nvme1: I/O 12 QID 3 timeout, aborting", "nvme nvme1: Abort status: 0x0"),
+        ("nvme nvme1: I/O 12 QID 3 timeout, aborting", "nvme nvme1: Abort status: 0x0",
+         "nvme nvme1: I/O 12 QID 3 timeout, reset controller", "nvme nvme1: 64/0/0 default/read/poll queues"))),
+)  # fmt: skip
+"""What the kernel says of what is over: class, rate, source, how old it is at least, and the lines of each variant."""
 
 
-@churn("warning of the kernel", 0.5, "Linux, kernel/panic.c: __warn; taint flag W")
-def _warned(rng: random.Random, machine: Machine, age: float) -> Variant:
-    where = rng.choice(("net/sched/sch_generic.c:467 dev_watchdog+0x277/0x280", "mm/page_alloc.c:5532 __alloc_pages"))
-    for text in ("------------[ cut here ]------------", f"WARNING: CPU: 12 PID: 0 at {where}", "Call Trace:",
-                 "---[ end trace 0000000000000000 ]---"):  # fmt: skip
-        machine.say(age, text)
-    machine.write("proc/sys/kernel/tainted", str(12288 | 1 << 9))
-    return Variant(f"WARNING at {where.split()[0]}", LOG)
+def _over(older: float, variants: tuple[tuple[str, ...], ...]) -> Look:
+    """The kernel's lines, each a while before the next one."""
+
+    def look(rng: random.Random, machine: Machine, age: float) -> Variant:
+        lines, apart = rng.choice(variants), rng.choice((0.0, 9.0, 122.0))
+        for number, line in enumerate(reversed(lines)):
+            machine.say(age + older + number * apart, line)
+        if taint := {"watchdog": 1 << 14, "WARNING": 1 << 9}.get(lines[0].partition(":")[0]):
+            machine.write("proc/sys/kernel/tainted", str(12288 | taint))
+        return Variant(f"{lines[0][:60]}: {len(lines)} lines", LOG)
+
+    return look
 
 
-@churn("job out of memory in its cgroup", 8.0, "Linux, mm/oom_kill.c: CONSTRAINT_MEMCG")
-def _out_of_memory(rng: random.Random, machine: Machine, age: float) -> Variant:
-    job, uid = rng.randrange(100, 99999), rng.choice((1001, 1002))
-    group = f"/system.slice/slurmstepd.scope/job_{job}/step_0/user/task_0"
-    killed = "total-vm:941292512kB, anon-rss:671088640kB, file-rss:8192kB, shmem-rss:0kB"
-    for text in (
-        "python invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=0, oom_score_adj=0",
-        f"oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),oom_memcg=/system.slice/slurmstepd.scope/job_{job},"
-        f"task_memcg={group},task=python,pid=81922,uid={uid}",
-        f"Memory cgroup out of memory: Killed process 81922 (python) {killed}, UID:{uid} oom_score_adj:0",
-    ):
-        machine.say(age, text)
-    return Variant(f"job {job} had more memory than it asked for", LOG)
-
-
-@churn("hung task that ended", 2.0, "Linux, kernel/hung_task.c; a slow file server or a checkpoint")
-def _hung_once(rng: random.Random, machine: Machine, age: float) -> Variant:
-    name, times = rng.choice(("python", "kworker/u448:3", "cp", "nvidia-smi")), rng.choice((1, 3, 10))
-    for number in range(times):
-        text = f"INFO: task {name}:81922 blocked for more than {120 * (number + 1)} seconds."
-        machine.say(age + 122 * (times - 1 - number), text)
-    return Variant(f"{name} was blocked for {2 * times} minutes and went on", LOG)
+for _name, _rate, _source, _older, _variants in _LINES:
+    churn(_name, _rate, _source)(_over(_older, _variants))
 
 
 @churn("nvidia_uvm loaded late at boot", 2.0, "systemd-modules-load(8); nvidia-modprobe: at the first use")
@@ -257,26 +262,6 @@ def _idle(rng: random.Random, machine: Machine, age: float) -> Variant:
     for place in (machine.base.root / CPU).glob("cpufreq/policy*"):
         machine.write(f"{CPU}/cpufreq/{place.name}/scaling_cur_freq", "800000")
     return Variant("all processors idle at 800 MHz", 3 * HOUR, steady=True)
-
-
-@churn("file server answers again", 4.0, "Linux, net/sunrpc/clnt.c: server OK")
-def _answers_again(rng: random.Random, machine: Machine, age: float) -> Variant:
-    silent, lines = rng.choice((8.0, 200.0)), rng.choice((1, 4))
-    for _ in range(lines):
-        machine.say(age + silent, "nfs: server nfs.example not responding, still trying")
-        machine.say(age, "nfs: server nfs.example OK")
-    return Variant(f"/home was silent for {silent:.0f} s and answers", LOG)
-
-
-@churn("disk's command timed out", 0.3, "Linux, drivers/nvme/host/pci.c: nvme_timeout")
-def _disk_reset(rng: random.Random, machine: Machine, age: float) -> Variant:
-    reset = rng.random() < 0.5
-    machine.say(age, "nvme nvme1: I/O 12 QID 3 timeout, aborting")
-    machine.say(age, "nvme nvme1: Abort status: 0x0")
-    if reset:
-        machine.say(max(age - 2, 0), "nvme nvme1: I/O 12 QID 3 timeout, reset controller")
-        machine.say(max(age - 4, 0), "nvme nvme1: 64/0/0 default/read/poll queues")
-    return Variant(f"a command of nvme1 timed out{' and its controller was reset' if reset else ''}", LOG)
 
 
 @churn("memory full of cache, or of its job", 30.0, "Linux, Documentation/filesystems/proc.rst: MemFree, MemAvailable")

@@ -37,9 +37,7 @@ def _unmounted(rng: random.Random, machine: Machine, age: float) -> Variant:
     return Variant(f"{point} not mounted{', since the boot' if boot else ''}{', nofail' if nofail else ''}", 8 * HOUR)
 
 
-@_fault(
-    "NVMe controller dead", 3 / _LLAMA_YEARS, "Linux, drivers/nvme/host/pci.c: nvme_reset_work", (), _LLAMA.format(3)
-)
+@_fault("NVMe controller dead", 3 / _LLAMA_YEARS, "Linux, drivers/nvme/host/pci.c", (), _LLAMA.format(3))
 def _nvme_dead(rng: random.Random, machine: Machine, age: float) -> Variant:
     """The file system stays in the table of mounts, and statvfs answers from memory."""
     number, gone = rng.choice((0, 1)), rng.random() < 0.5
@@ -147,9 +145,8 @@ def _uncorrected(rng: random.Random, machine: Machine, age: float) -> Variant:
     machine.say(age, f"EDAC MC0: {count} UE memory read error on {where}")
     if killed:
         machine.say(age, "Memory failure: 0x1f8b13: Sending SIGBUS to python:81233 due to hardware memory corruption")
-    return Variant(
-        f"{count} uncorrected errors of module {slot}{', a process killed' if killed else ''}", 2 * DAY, counters=True
-    )
+    says = f"{count} uncorrected errors of module {slot}{', a process killed' if killed else ''}"
+    return Variant(says, 2 * DAY, counters=True)
 
 
 @_fault("soft lockup that goes on", 0.05, "Linux, kernel/watchdog.c: watchdog_timer_fn")

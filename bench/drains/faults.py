@@ -8,29 +8,16 @@ from collections.abc import Callable
 from typing import Final
 
 from drains.churn import ERRORS
-from drains.events import BARE, HGX, HOUR, MINUTE, EventClass, Look, Variant, register, xid
+from drains.events import BARE, ECC, HGX, HOUR, MINUTE, ROCE, EventClass, Look, Variant, register, xid
 from drains.machine import MOUNTS, NET, PCI, RDMA, Machine
 
 _NOBODY: Final = "pid='<unknown>', name=<unknown>"
 _NODE_YEARS: Final = 400 * 348.98 / 365
 _TRACE: Final = "InfiniteHBD-Trace@7aacdc8, {} of 584: {}"
 _LOST_FIELDS: Final = (
-    "ecc_volatile",
-    "ecc_aggregate",
-    "rows",
-    "recovery_action",
-    "throttled_nanoseconds",
-    "temperature_celsius",
-    "links",
-    "link_errors",
-    "fabric",
-    "clocks_event_reasons",
-    "persistence",
-    "processes",
-)
-MEMORY: Final = (*HGX, "workstation_bridge", "cloud_guest_l40s")
-
-
+    "ecc_volatile", "ecc_aggregate", "rows", "recovery_action", "throttled_nanoseconds", "temperature_celsius",
+    "links", "link_errors", "fabric", "clocks_event_reasons", "persistence", "processes",
+)  # fmt: skip
 FAULTS: Final[list[EventClass]] = []
 
 
@@ -82,13 +69,7 @@ def _gpu_lost(rng: random.Random, machine: Machine, age: float) -> Variant:
     return Variant(f"GPU {gpu} off the bus ({form})", 71 * HOUR)
 
 
-@_fault(
-    "uncontained ECC errors",
-    50,
-    "Xid catalogue: 48, 95",
-    _of(60, "DBE > threshold, of which 10 as row remapping failures, assumed"),
-    MEMORY,
-)
+@_fault("uncontained ECC errors", 50, "Xid catalogue: 48, 95", _of(60, "DBE; 10 as failed remapping, assumed"), ECC)
 def _uncontained(rng: random.Random, machine: Machine, age: float) -> Variant:
     """An error in memory that ECC cannot correct and that was not contained: Xid 48 and 95, the counter since the
     driver was loaded, and a reset is asked for."""
@@ -104,18 +85,11 @@ def _uncontained(rng: random.Random, machine: Machine, age: float) -> Variant:
     one["rows"] = {**one["rows"], "uncorrectable": one["rows"]["uncorrectable"] + 1, "pending": True}
     _asks(machine, gpu, 1, age, "GPU Reset Required")
 
-    return Variant(
-        f"{errors} uncontained errors on GPU {gpu}{', with Xid 48' if with_48 else ''}", 4 * HOUR, counters=True
-    )
+    says = f"{errors} uncontained errors on GPU {gpu}{', with Xid 48' if with_48 else ''}"
+    return Variant(says, 4 * HOUR, counters=True)
 
 
-@_fault(
-    "row remapping failed",
-    10,
-    "Xid catalogue: 64; GPU memory error management",
-    "assumed: 10 of the trace's 60 DBE",
-    MEMORY,
-)
+@_fault("row remapping failed", 10, "Xid catalogue: 64", "assumed: 10 of the trace's 60 DBE", ECC)
 def _remap_failed(rng: random.Random, machine: Machine, age: float) -> Variant:
     gpu, after_reset = rng.randrange(machine.base.expected_gpus), rng.random() < 0.5
 
@@ -131,13 +105,7 @@ def _remap_failed(rng: random.Random, machine: Machine, age: float) -> Variant:
     return Variant(f"no spare row left on GPU {gpu}{', seen after a reboot' if after_reset else ''}", 4 * HOUR)
 
 
-@_fault(
-    "GPU firmware halted",
-    44,
-    "Xid catalogue: 46, 62, 119, 120",
-    _of(44, "device unknown error 40, 4 of 11 Xid errors"),
-    BARE,
-)
+@_fault("GPU firmware halted", 44, "Xid catalogue: 46, 62, 119, 120", _of(44, "unknown error 40, Xid 4"), BARE)
 def _firmware(rng: random.Random, machine: Machine, age: float) -> Variant:
     """The GPU's firmware gives no answer or its controller halted (Xid 119, 120, 62, 46), and a reset is asked for."""
     gpu, code, handle = rng.randrange(machine.base.expected_gpus), rng.choice((119, 120, 62, 46)), rng.random() < 0.3
@@ -210,11 +178,8 @@ def _nic_narrow(rng: random.Random, machine: Machine, age: float) -> Variant:
 
 @_fault("port down", 40, "IBTA port states", _of(40, "Link Down"), HGX)
 def _port_down(rng: random.Random, machine: Machine, age: float) -> Variant:
-    device, phys, at_boot = (
-        rng.choice(machine.base.compute_ports),
-        rng.choice(("2: Polling", "3: Disabled")),
-        rng.random() < 0.2,
-    )
+    device, phys = rng.choice(machine.base.compute_ports), rng.choice(("2: Polling", "3: Disabled"))
+    at_boot = rng.random() < 0.2
 
     if at_boot:
         machine.restart(age + 100)
@@ -229,10 +194,8 @@ def _port_down(rng: random.Random, machine: Machine, age: float) -> Variant:
 
 @_fault("port slow", 10, "Linux sysfs: rate", _of(10, "NIC link speed low"), HGX)
 def _port_slow(rng: random.Random, machine: Machine, age: float) -> Variant:
-    device, rate = (
-        rng.choice(machine.base.compute_ports),
-        rng.choice(("200 Gb/sec (2X NDR)", "100 Gb/sec (1X NDR)", "200 Gb/sec (4X HDR)")),
-    )
+    device = rng.choice(machine.base.compute_ports)
+    rate = rng.choice(("200 Gb/sec (2X NDR)", "100 Gb/sec (1X NDR)", "200 Gb/sec (4X HDR)"))
 
     machine.set_port(device, "4: ACTIVE", "5: LinkUp", rate)
 
@@ -282,9 +245,7 @@ def _nic_lost(rng: random.Random, machine: Machine, age: float) -> Variant:
     return Variant(f"{device} {'gone from the bus' if gone else 'without an RDMA device'}", 3 * HOUR)
 
 
-@_fault(
-    "no RoCE address", 11, "Linux sysfs: ports/1/gids", _of(11, "Rnic Gid error"), ("hgx_h100_roce", "hgx_h100_r535")
-)
+@_fault("no RoCE address", 11, "Linux sysfs: ports/1/gids", _of(11, "Rnic Gid error"), ROCE)
 def _gid(rng: random.Random, machine: Machine, age: float) -> Variant:
     device = rng.choice(machine.base.compute_ports)
 

@@ -14,7 +14,7 @@ from drains.everyday_faults import EVERYDAY
 from drains.faults import FAULTS, NOT_SIMULATED
 from drains.fleet import KINDS
 from drains.score import Catch, Fleet, poisson_interval, reasons
-from drains.states import Answers, Judge, State
+from drains.states import CLASSES, Answers, Judge, State
 
 
 def document(fleets: Mapping[str, Fleet], caught: Mapping[str, Mapping[str, Catch]], made: str) -> str:
@@ -110,7 +110,7 @@ def wrongs(judge: Judge, answers: Answers) -> list[str]:
     for state, said in sorted(answers.items()):
         kind, events = state
         found = reasons(answers, state) if events else said
-        classes = [judge.event(shown) for shown in events]
+        classes = [CLASSES[shown.event] for shown in events]
         if any(one.fault for one in classes):
             if len(events) == 1:
                 missed[kind, events[0].event, events[0].variant].append(bool(found))
@@ -130,7 +130,7 @@ def wrongs(judge: Judge, answers: Answers) -> list[str]:
     ]
     for (kind, event, variant), seen in sorted(missed.items()):
         if not any(seen):
-            lines.append(f"MISSED  {kind}: {judge.event_name(event)}: {judge.variant(kind, event, variant).says}")
+            lines.append(f"MISSED  {kind}: {CLASSES[event].name}: {judge.variant(kind, event, variant).says}")
     return list(dict.fromkeys(lines))
 
 

@@ -75,12 +75,6 @@ class Judge:
         begin, end = edges(self.variant(kind, shown.event, shown.variant))[shown.span : shown.span + 2]
         return begin + min(0.25 * (end - begin), 20.0 if begin < 600 else 0.25 * (end - begin))
 
-    def event(self, shown: Shown) -> EventClass:
-        return CLASSES[shown.event]
-
-    def event_name(self, number: int) -> str:
-        return CLASSES[number].name
-
     def spans_of(self, kind: str, event: int, variant: int) -> int:
         return len(edges(self.variant(kind, event, variant))) - 1
 
@@ -117,7 +111,7 @@ class Judge:
 
     def _by_design(self, kind: str, shown: Shown) -> bool:
         variant = self.variant(kind, shown.event, shown.variant)
-        return variant.set_up or (variant.steady and variant.lasts >= _BY_DESIGN and not self.event(shown).fault)
+        return variant.set_up or (variant.steady and variant.lasts >= _BY_DESIGN and not CLASSES[shown.event].fault)
 
     def says(self, state: State) -> str:
         kind, events = state
