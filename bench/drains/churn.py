@@ -189,6 +189,7 @@ def _upgrade(rng: random.Random, machine: Machine, age: float) -> Variant:
     _reload(machine, age + 90, new)
     machine.nvml["driver_version"] = new
     machine.write("sys/module/nvidia/version", new)
+    machine.sub("proc/driver/nvidia/version", r"x86_64  \S+", f"x86_64  {new}")
     for one in machine.gpus:  # counters since the driver was loaded begin anew
         one["throttled_nanoseconds"] = {name: 0 for name in one["throttled_nanoseconds"]}
 

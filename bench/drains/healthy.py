@@ -3,6 +3,7 @@ files, processors, partitions of InfiniBand. Files that the machine has already 
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from drains.machine import NET, RDMA, Base
@@ -54,6 +55,8 @@ def dress(base: Base) -> Base:
         if not (root / path).exists():
             (root / path).parent.mkdir(parents=True, exist_ok=True)
             (root / path).write_text(text + "\n" if text else "")
+    loaded = root / "proc/driver/nvidia/version"
+    loaded.write_text(re.sub(r"x86_64  \S+", f"x86_64  {driver}", loaded.read_text()))
     memory = root / "proc/meminfo"
     if "HardwareCorrupted" not in (before := memory.read_text()):
         memory.write_text(

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import simulate as simulate_command
 from common.live_job import VICTIM, Job, Noise, Round, Series, rounds_of, steps_of
-from fluid_simulator.lasting import Drift, lasting_of
+from fluid_simulator.lasting import Drift
 from laggard_bench import make
 from laggard_bench.lasting import Walk, read
 from numpy.typing import NDArray
@@ -92,7 +92,7 @@ def test_cases_without_lasting_noise_are_those_that_they_were(tmp_path: Path) ->
     assert digest(tmp_path / "fluid") == "2fa7edc355e37894"
 
 
-@pytest.mark.parametrize("parse", [parse_lasting, read, lasting_of])
+@pytest.mark.parametrize("parse", [parse_lasting, read])
 def test_what_lasts_is_read_from_a_flag(parse: Callable[[str], Any]) -> None:
     found = parse("rho=0.95,sd=0.02")
     assert (found.rho, found.sd, found.lengths, found.data) == (0.95, 0.02, 0.0, 0.0)
