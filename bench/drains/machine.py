@@ -20,6 +20,13 @@ UPTIME: Final = 864000.0
 """The seconds since boot of a node that was not rebooted lately."""
 
 
+_LEVELS: Final = {
+    "watchdog: BUG": 0, "mce: [Hardware Error]": 0, "BUG: ": 1, "general protection": 1, "Oops: ": 1, "RIP: ": 1, "XFS ": 1,
+    "EXT4-fs": 2, "md/": 2, "INFO: task": 3, "I/O error": 3, "Buffer I/O": 3, "Memory failure": 3, "Memory cgroup": 3,
+}  # fmt: skip
+"""The level at which the kernel logs lines that begin so; of all others, a warning: 4."""
+
+
 class LogLine(NamedTuple):
     """A line of the kernel's log. `age`: seconds ago. `earlier_boot`: it is in the journal and not in the kernel's
     buffer."""
@@ -215,7 +222,8 @@ class Machine:
         """The kernel's buffer, in the form of /dev/kmsg."""
         kept = [line for line in self.log if line.age <= self.uptime and not line.earlier_boot]
         return "".join(
-            f"4,{number},{max(0, round((self.uptime - line.age) * 1e6))},-;{line.text}\n"
+            f"{next((level for words, level in _LEVELS.items() if line.text.startswith(words)), 4)},"
+            f"{number},{max(0, round((self.uptime - line.age) * 1e6))},-;{line.text}\n"
             for number, line in enumerate(sorted(kept, key=lambda line: -line.age))
         )
 
