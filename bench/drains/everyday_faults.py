@@ -119,14 +119,14 @@ def _memory_missing(rng: random.Random, machine: Machine, age: float) -> Variant
 
 @_fault("memory used up on an idle node", 0.2, "Linux, Documentation/filesystems/proc.rst: MemAvailable")
 def _memory_used(rng: random.Random, machine: Machine, age: float) -> Variant:
-    """What an ended job or the kernel left: no process is there that could give it back."""
-    form = rng.choice(("SUnreclaim", "HugePages_Total", "Shmem"))
+    """What an ended job or the kernel left; no job is there that uses it."""
+    form = rng.choice(("SUnreclaim", "HugePages_Total", "AnonPages"))
     total = int(machine.read("proc/meminfo").split()[1])
     for field in ("MemFree", "MemAvailable"):
         machine.sub("proc/meminfo", rf"^{field}: .*", f"{field}: {total // 50} kB")
-    if form == "Shmem":
-        size = machine.facts["file_systems"]["/dev/shm"]["total_bytes"]
-        machine.size("/dev/shm", size, max(size - total * 970, 0))
+    if form == "AnonPages":
+        machine.start(70031, "python", "S", 5 * HOUR, "/system.slice/slurmstepd.scope/job_66/step_0/user/task_0")
+        machine.write("proc/70031/statm", f"{total // 4} {total * 19 // 80} 9000 1 0 {total * 19 // 80} 0")
     machine.sub("proc/meminfo", rf"^{form}: .*\n", "")
     pages = f"{form}: {total * 19 // 20 // 2048}" if form.startswith("Huge") else f"{form}: {total * 19 // 20} kB"
     machine.append("proc/meminfo", pages)

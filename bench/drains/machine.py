@@ -21,8 +21,9 @@ UPTIME: Final = 864000.0
 
 
 _LEVELS: Final = {
-    "watchdog: BUG": 0, "mce: [Hardware Error]": 0, "BUG: ": 1, "general protection": 1, "Oops: ": 1, "RIP: ": 1, "XFS ": 1,
-    "EXT4-fs": 2, "md/": 2, "INFO: task": 3, "I/O error": 3, "Buffer I/O": 3, "Memory failure": 3, "Memory cgroup": 3,
+    "watchdog: BUG": 0, "mce: [Hardware Error]": 0, "BUG: ": 1, "general protection": 1, "Oops: ": 1, "RIP: ": 1,
+    "XFS ": 1, "EXT4-fs": 2, "md/": 2, "INFO: task": 3, "I/O error": 3, "Buffer I/O": 3, "Memory failure": 3,
+    "Memory cgroup": 3,
 }  # fmt: skip
 """The level at which the kernel logs lines that begin so; of all others, a warning: 4."""
 
