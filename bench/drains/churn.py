@@ -475,25 +475,6 @@ def _cool_margin(rng: random.Random, machine: Machine, age: float) -> Variant:
     return Variant(f"cool GPU {gpu} reports a margin of {margin} C", DAY, steady=True)
 
 
-@churn("full partition of no use to jobs", 0.3, "auditd.conf, cachefilesd.conf (bstop), and others")
-def _full_partition(rng: random.Random, machine: Machine, age: float) -> Variant:
-    """A file system that is full by design, or full and of no use to jobs."""
-    point, kind, source, size, left, options = rng.choice(
-        (
-            ("/var/log/audit", "xfs", "/dev/mapper/system-audit", 8 << 30, 0.02, "rw"),  # auditd keeps it full
-            ("/var/cache/fscache", "ext4", "/dev/nvme2n1", 1 << 40, 0.029, "rw"),  # bstop 3 %
-            ("/recovery", "vfat", "/dev/nvme0n1p9", 2 << 30, 0.0, "rw"),
-            ("/run/media/ops/STICK", "exfat", "/dev/sdb1", 32 << 30, 0.0, "rw"),
-            ("/datasets", "ext4", "/dev/md3", 7 << 40, 0.008, "rw"),  # filled once, read since
-            ("/srv/tftp", "tmpfs", "tmpfs", 64 << 20, 0.0, "rw"),
-        )
-    )
-
-    free = int(size * left)
-    machine.mount(f"{source} {point} {kind} {options},relatime", size, free)
-    return Variant(f"{point} is full, and jobs never write there", 20 * DAY, steady=True)
-
-
 @churn("unsupported PCIe request", 0.3, "PCIe base specification 6.2.3: Unsupported Request is advisory", BARE)
 def _unsupported_request(rng: random.Random, machine: Machine, age: float) -> Variant:
     """One request that a device does not support, reported by AER while a driver probed it."""
@@ -544,21 +525,6 @@ def _diagnostics(rng: random.Random, machine: Machine, age: float) -> Variant:
         )
 
     return Variant(f"dcgmproftester on {len(which)} GPUs", 10 * MINUTE, steady=True)
-
-
-@churn("host: segfault", 6.0, "Linux kernel's own lines about processes")
-def _host_lines(rng: random.Random, machine: Machine, age: float) -> Variant:
-    """A job's process crashed in a library of NVIDIA."""
-    text = rng.choice(
-        (
-            "python[81922]: segfault at 7f3c ip 00007f3c8d2a sp 00007ffe0f28 error 4 in libnccl.so.2.27.5[7f3c8c+d0d]",
-            "traps: pt_main_thread[81922] general protection fault ip:7f9a sp:7ffd error:0 in libcudart.so.12",
-        )
-    )
-
-    machine.say(age, text)
-
-    return Variant(text[:44], LOG)
 
 
 @churn("fabric manager restarted", 0.5, "NVIDIA fabric manager user guide: running jobs go on", HGX)

@@ -14,45 +14,56 @@ from drains.machine import MOUNTS, NET, PCI, RDMA, Machine
 _GIB: Final = 1 << 30
 
 
-@churn("lines of fstab that are not mounted", 0.2, "fstab(5): noauto; systemd.mount(5): x-systemd.automount, nofail")
-def _not_mounted(rng: random.Random, machine: Machine, age: float) -> Variant:
-    form, line = rng.choice(
-        (
-            ("noauto", "/dev/sdb1 /mnt/rescue ext4 noauto,ro 0 0"),
-            ("automount", "nfs.example:/archive /archive nfs4 noauto,x-systemd.automount,_netdev 0 0"),
-            ("automount of a disk", "/dev/nvme7n1 /local xfs x-systemd.automount,nofail 0 0"),
-            ("a user's", "/dev/cdrom /media/cdrom iso9660 ro,user,noauto 0 0"),
-            ("swap file", "/swapfile none swap sw,noauto 0 0"),
-        )
-    )
-    machine.append("etc/fstab", line)
-    if form == "automount":
-        machine.mount("systemd-1 /archive autofs rw,relatime,fd=48,pgrp=1,timeout=0")
-    elif form == "automount of a disk":
-        machine.mount("systemd-1 /local autofs rw,relatime,fd=49,pgrp=1,timeout=0")
-    return Variant(f"fstab has {form} lines", 60 * DAY, steady=True)
+_RW: Final = "rw,relatime"
+_PLACES: Final[tuple[tuple[str, float, str, tuple[tuple[str, float, float, str], ...]], ...]] = (
+    ("lines of fstab that are not mounted", 0.2, "fstab(5): noauto; systemd.mount(5): x-systemd.automount", (
+        ("", 0, 0, "/dev/sdb1 /mnt/rescue ext4 noauto,ro 0 0"),
+        ("", 0, 0, "/dev/cdrom /media/cdrom iso9660 ro,user,noauto 0 0"),
+        ("", 0, 0, "/swapfile none swap sw,noauto 0 0"),
+        ("systemd-1 /archive autofs rw,relatime,fd=48,pgrp=1,timeout=0", 0, 0,
+         "nfs.example:/archive /archive nfs4 noauto,x-systemd.automount,_netdev 0 0"),
+        ("systemd-1 /local autofs rw,relatime,fd=49,pgrp=1,timeout=0", 0, 0,
+         "/dev/nvme7n1 /local xfs x-systemd.automount,nofail 0 0"))),
+    ("read-only by design", 0.3, "mount(8): squashfs, iso9660, ro exports of software and data sets", (
+        ("/dev/loop4 /opt/images/ngc squashfs ro,nodev,relatime", 40, 0, ""),
+        ("/dev/loop9 /snap/lxd/29619 squashfs ro,nodev,relatime,errors=continue", 1, 0, ""),
+        ("/dev/sr1 /media/tools iso9660 ro,relatime", 4, 0, ""),
+        ("nfs.example:/apps /apps nfs4 ro,relatime,vers=4.2,hard", 0, 0, "nfs.example:/apps /apps nfs4 ro,hard 0 0"),
+        ("/dev/mapper/system-usr /usr ext4 ro,relatime", 400, 90, "/dev/mapper/system-usr /usr ext4 ro 0 0"),
+        ("/dev/mapper/sets /datasets xfs ro,norecovery,relatime", 900, 9, "/dev/mapper/sets /datasets xfs ro 0 0"))),
+    ("full partition of no use to jobs", 0.3, "auditd.conf, cachefilesd.conf (bstop), and others", (
+        (f"/dev/mapper/system-audit /var/log/audit xfs {_RW}", 8, 0.16, ""),
+        (f"/dev/nvme2n1 /var/cache/fscache ext4 {_RW}", 1024, 29.7, ""),
+        (f"/dev/nvme0n1p9 /recovery vfat {_RW}", 2, 0, ""),
+        (f"/dev/sdb1 /run/media/ops/STICK exfat {_RW}", 32, 0, ""),
+        (f"/dev/md3 /datasets ext4 {_RW}", 7168, 57, ""),
+        (f"tmpfs /srv/tftp tmpfs {_RW}", 0.0625, 0, ""))),
+    ("cache disk full by design", 0.2, "BeeOND, DAOS, CVMFS, alluxio: they take the whole disk", (
+        (f"/dev/md125 /mnt/beeond_store xfs {_RW}", 12000, 20, "/dev/md125 /mnt/beeond_store xfs defaults 0 0"),
+        (f"/dev/nvme5n1 /srv/cvmfs-cache xfs {_RW}", 7000, 3, "/dev/nvme5n1 /srv/cvmfs-cache xfs defaults 0 0"),
+        (f"/dev/nvme6n1 /cache0 xfs {_RW}", 12000, 0, "/dev/nvme6n1 /cache0 xfs defaults 0 0"))),
+)  # fmt: skip
+"""How places are set up: class, rate, source, and each variant's mount, its size and what is left in GiB, and line of
+fstab."""
 
 
-@churn("read-only by design", 0.3, "mount(8): squashfs, iso9660, ro exports of software and data sets")
-def _read_only(rng: random.Random, machine: Machine, age: float) -> Variant:
-    line, listed = rng.choice(
-        (
-            ("/dev/loop4 /opt/images/ngc squashfs ro,nodev,relatime", False),
-            ("/dev/loop9 /snap/lxd/29619 squashfs ro,nodev,relatime,errors=continue", False),
-            ("/dev/sr1 /media/tools iso9660 ro,relatime", False),
-            ("nfs.example:/apps /apps nfs4 ro,relatime,vers=4.2,hard", True),
-            ("/dev/mapper/system-usr /usr ext4 ro,relatime", True),
-            ("/dev/mapper/data-sets /datasets xfs ro,norecovery,relatime", True),
-        )
-    )
-    if "nfs4" in line:
-        machine.mount(line)
-        machine.replies["/apps"] = {}
-    else:
-        machine.mount(line, 400 * _GIB, 0 if "squashfs" in line or "iso" in line else 90 * _GIB)
-    if listed:
-        machine.append("etc/fstab", f"{line} 0 0")
-    return Variant(f"{line.split()[1]} is read-only, as it should be", 60 * DAY, steady=True)
+def _place(name: str, variants: tuple[tuple[str, float, float, str], ...]) -> Look:
+    def look(rng: random.Random, machine: Machine, age: float) -> Variant:
+        mount, size, left, line = rng.choice(variants)
+        point = (mount or line).split()[1]
+        if mount:
+            machine.mount(mount, int(size * _GIB), int(left * _GIB))
+        if " nfs4 " in mount:
+            machine.replies[point] = {}
+        if line:
+            machine.append("etc/fstab", line)
+        return Variant(f"{point}: {name}", 60 * DAY, steady=True)
+
+    return look
+
+
+for _name, _rate, _source, _places in _PLACES:
+    churn(_name, _rate, _source)(_place(_name, _places))
 
 
 @churn("md check or resync", 12.0, "Linux, Documentation/admin-guide/md.rst: sync_action; mdcheck: monthly", BARE)
@@ -89,6 +100,9 @@ _LINES: Final[tuple[tuple[str, float, str, float, tuple[tuple[str, ...], ...]], 
     ("warning of the kernel", 0.5, "Linux, kernel/panic.c: __warn", 0.0, (
         ("WARNING: CPU: 12 PID: 0 at net/sched/sch_generic.c:467 dev_watchdog+0x277/0x280", "Call Trace:", _END),
         ("WARNING: CPU: 1 PID: 81922 at mm/page_alloc.c:5532 __alloc_pages+0x1f6/0x230", "Call Trace:", _END))),
+    ("segfault of a job", 6.0, "Linux, arch/x86/mm/fault.c: show_signal_msg", 0.0, (
+        ("python[81922]: segfault at 7f3c ip 00007f3c8d2a sp 00007ffe0f28 error 4 in libnccl.so.2.27.5[7f3c8c+d0d]",),
+        ("traps: pt_main_thread[81922] general protection fault ip:7f9a sp:7ffd error:0 in libcudart.so.12",))),
     ("job out of memory in its cgroup", 8.0, "Linux, mm/oom_kill.c: CONSTRAINT_MEMCG", 0.0, (
         ("python invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=0, oom_score_adj=0",
          f"oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),oom_memcg={_STEP},"
@@ -209,20 +223,6 @@ def _diskless(rng: random.Random, machine: Machine, age: float) -> Variant:
         machine.mount("/dev/loop0 /run/rootfsbase squashfs ro,relatime", 3 * _GIB)
     machine.mount("/dev/nvme0n1p2 /tmp xfs rw,relatime", 800 * _GIB, 700 * _GIB)
     return Variant(f"root is an {form} in memory with {left / _GIB:.1f} GiB left", 90 * DAY, steady=True)
-
-
-@churn("cache disk full by design", 0.2, "BeeOND, DAOS, CVMFS, alluxio: they take the whole disk")
-def _cache(rng: random.Random, machine: Machine, age: float) -> Variant:
-    source, point, left = rng.choice(
-        (
-            ("/dev/md125", "/mnt/beeond_store", 20),
-            ("/dev/nvme5n1", "/srv/cvmfs-cache", 3),
-            ("/dev/nvme6n1", "/cache0", 0),
-        )
-    )
-    machine.mount(f"{source} {point} xfs rw,relatime,attr2,inode64", 12000 * _GIB, left * _GIB)
-    machine.append("etc/fstab", f"{source} {point} xfs defaults 0 0")
-    return Variant(f"{point} has {left} GiB left, as always", 60 * DAY, steady=True)
 
 
 @churn("fifth or second port not cabled", 0.2, "IBTA: Polling; BlueField-3 user manual", HGX)

@@ -6,6 +6,7 @@ import math
 import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
 from typing import NamedTuple
 
 from drains.events import HOUR, edges
@@ -61,7 +62,7 @@ class Fleet:
         def critical(span: Span) -> bool:
             return not span.fault and not span.free and bool(reasons(self.answers, span.state))
 
-        for run in _runs(year, critical):
+        for run in (list(run) for is_critical, run in groupby(year, critical) if is_critical):
             begin, end = run[0].begin, run[-1].end
             if self._rng.random() < min((end - begin) / self._every, 1.0):
                 first = run[0].state
@@ -72,18 +73,6 @@ class Fleet:
         kind, events = state
         alone = [shown for shown in events if reasons(self.answers, (kind, (shown,)))]
         return " and ".join(CLASSES[shown.event].name for shown in alone[:1] or events)
-
-
-def _runs(year: Sequence[Span], critical: Callable[[Span], bool]) -> Iterable[list[Span]]:
-    run: list[Span] = []
-    for span in year:
-        if critical(span):
-            run.append(span)
-        elif run:
-            yield run
-            run = []
-    if run:
-        yield run
 
 
 class Catch(NamedTuple):
