@@ -127,10 +127,12 @@ def _over(older: float, variants: tuple[tuple[str, ...], ...]) -> Look:
     """The kernel's lines, each a while before the next one."""
 
     def look(rng: random.Random, machine: Machine, age: float) -> Variant:
-        lines, apart = rng.choice(variants), rng.choice((0.0, 9.0, 122.0))
+        lines = rng.choice(variants)
+        who = lines[0].partition(":")[0]
+        apart = {"INFO": 122.0, "watchdog": 26.0, "nfs": 20.0}.get(who, 0.0)
         for number, line in enumerate(reversed(lines)):
             machine.say(age + older + number * apart, line)
-        if taint := {"watchdog": 1 << 14, "WARNING": 1 << 9}.get(lines[0].partition(":")[0]):
+        if taint := {"watchdog": 1 << 14, "WARNING": 1 << 9}.get(who):
             machine.write("proc/sys/kernel/tainted", str(12288 | taint))
         return Variant(f"{lines[0][:60]}: {len(lines)} lines", LOG)
 
