@@ -73,7 +73,7 @@ def test_diagnose_quality(bench: Bench) -> None:
 
 
 def test_false_drains(bench: Bench, tmp_path: Path) -> None:
-    ended = bench("false_drains", "--size", "2,1,2", "--out", tmp_path, status=(0,), seconds=500)
+    ended = bench("false_drains", "--size", "2,1,2", "--out", tmp_path, status=(0,), seconds=400)
     assert "node-hours of 2 nodes" in ended.out and ended.row("laggard") and ended.row("NHC, by nhc-genconf")
     assert (tmp_path / "report.md").read_text().strip() in ended.out
 
