@@ -46,12 +46,6 @@ def test_false_alarms(bench: Bench, tmp_path: Path) -> None:
     assert len((tmp_path / "results-1.jsonl").read_text().splitlines()) == 12
 
 
-def test_noise_memory(bench: Bench, tmp_path: Path) -> None:
-    bench("simulate", tmp_path / "case", "--steps", 60, "--lasting", "rho=0.9,sd=0.05", status=(0,))
-    ended = bench("noise_memory", tmp_path, status=(0,))
-    assert ended.row("not known")[:2] == ["1", "8"] and ended.out.count("| not known | ") == 3
-
-
 def test_ablate(bench: Bench, tmp_path: Path) -> None:
     """It goes on where it was: the second time nothing is asked."""
     words = ("--family", "fluid/hang_input/2", "--rule", "never finished", "--rule", "moments", "--out", tmp_path)
