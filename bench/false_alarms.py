@@ -32,7 +32,6 @@ import numpy as np
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
 import fluid_simulator.cases as fluid
-import fluid_simulator.lasting
 import laggard_bench.cases as bench
 import laggard_bench.lasting
 import simulator.noise
@@ -178,7 +177,7 @@ def simulated(seed: int, unit: Unit, folder: Path) -> tuple[Path, int, int]:
         truth = bench.make_case(seed, name, folder, laggard_bench.lasting.Lasting(*unit.noise))
     else:
         number = nth(unit.number, itertools.count(), lambda it: fluid_ranks(seed, it))
-        truth = fluid.make_case(seed, number, folder, "plain", fluid_simulator.lasting.Lasting(*unit.noise))
+        truth = fluid.make_case(seed, number, folder, "plain", laggard_bench.lasting.Lasting(*unit.noise))
     return folder / truth["case"] / "recording", truth["ranks"], truth["steps"]
 
 

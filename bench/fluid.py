@@ -18,7 +18,7 @@ from pathlib import Path
 
 from fluid_simulator.cases import NoCase, family_of, make_case
 from fluid_simulator.families import FAMILIES
-from fluid_simulator.lasting import Lasting, lasting_of
+from laggard_bench.lasting import Lasting, read
 
 
 def parser() -> argparse.ArgumentParser:
@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("\n".join(f"{number:04d} {flags.family or family_of(flags.seed, number)}" for number in numbers))
         return 0
     try:
-        lasting = lasting_of(flags.lasting) if flags.lasting else None
+        lasting = read(flags.lasting)
     except ValueError as reason:
         print(f"fluid: {reason}", file=sys.stderr)
         return 64

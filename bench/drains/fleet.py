@@ -17,6 +17,7 @@ from support.materialise import materialise
 from support.paths import MACHINES
 from support.pci_tree import PciTree
 
+from drains.healthy import dress
 from drains.machine import Base
 
 _CX7: Final = ("mlx5_0", "mlx5_2", "mlx5_3", "mlx5_4", "mlx5_5", "mlx5_7", "mlx5_8", "mlx5_9")
@@ -78,21 +79,12 @@ def _cloud_guest(root: Path) -> Base:
 def _bridged(root: Path) -> Base:
     """Four A100 PCIe boards, two of which have an NVLink bridge (a bridge joins two boards: NVIDIA A100 PCIe product
     brief, "NVLink Bridge Support")."""
-    pci = PciTree(_NODES)
-    pci.files.update(host_files("BOOT_IMAGE=/vmlinuz ro quiet", _NODES, 512, ("nvidia", "nvidia_uvm", "igb", "nvme")))
-    boards = []
-    for number, bus in enumerate((0x17, 0x31, 0xB1, 0xCA)):
-        port = f"0000:{bus - 1:02x}:01.0"
-        root_port = Device(0x8086, 0x347A, 0x060400, 4, Link("16.0", 16), payload=256, acs=(0x0F, 0))
-        pci.add(port, root_port, driver="pcieport", secondary=(bus, bus))
-        address = f"0000:{bus:02x}:00.0"
-        pci.add(
-            address,
-            Device(0x10DE, 0x20B5, 0x030200, link=Link("16.0", 16), revision=0xA1),
-            parent=port,
-            driver="nvidia",
-        )
-        boards.append(_pcie_board(number, address, "NVIDIA A100 80GB PCIe", watts=300.0, links=12 if number < 2 else 0))
+    buses = (0x17, 0x31, 0xB1, 0xCA)
+    boards = [
+        _pcie_board(number, f"0000:{bus:02x}:00.0", "NVIDIA A100 80GB PCIe", 300.0, links=12 if number < 2 else 0)
+        for number, bus in enumerate(buses)
+    ]
+    pci = _slots(512, buses, 0x20B5, Device(0x8086, 0x347A, 0x060400, 4, Link("16.0", 16), payload=256, acs=(0x0F, 0)))
     _lay(root, pci, boards, "570.124.06", bridged=(0, 1))
     return Base("workstation_bridge", root)
 
@@ -100,26 +92,29 @@ def _bridged(root: Path) -> Base:
 def _mixed_boards(root: Path) -> Base:
     """Four RTX 4090 of two makers: equal names, 450 and 480 W by default (nvml.h,
     nvmlDeviceGetPowerManagementDefaultLimit: the default is the board's)."""
-    pci = PciTree(_NODES)
-    pci.files.update(host_files("BOOT_IMAGE=/vmlinuz ro quiet", _NODES, 256, ("nvidia", "nvidia_uvm", "igb", "nvme")))
     boards = []
-    for number, bus in enumerate((0x01, 0x21, 0x41, 0x61)):
-        port = f"0000:{bus - 1:02x}:01.1"
-        pci.add(port, Device(0x1022, 0x14AB, 0x060400, 4, Link("16.0", 16)), driver="pcieport", secondary=(bus, bus))
-        address = f"0000:{bus:02x}:00.0"
-        pci.add(
-            address,
-            Device(0x10DE, 0x2684, 0x030000, link=Link("16.0", 16), revision=0xA1),
-            parent=port,
-            driver="nvidia",
-        )
+    for number, bus in enumerate(buses := (0x01, 0x21, 0x41, 0x61)):
         watts = 480.0 if number < 3 else 450.0
-        board = _pcie_board(number, address, "NVIDIA GeForce RTX 4090", watts=watts, links=0)
+        board = _pcie_board(number, f"0000:{bus:02x}:00.0", "NVIDIA GeForce RTX 4090", watts, links=0)
         board.update(ecc_volatile=None, ecc_aggregate=None, rows=None, mig=None)
         board["errors"].update(dict.fromkeys(("ecc_volatile", "ecc_aggregate", "rows", "mig"), "NOT_SUPPORTED"))
         boards.append(board)
+    pci = _slots(256, buses, 0x2684, Device(0x1022, 0x14AB, 0x060400, 4, Link("16.0", 16)), display=0x030000)
     _lay(root, pci, boards, "570.124.06")
     return Base("workstation_boards", root)
+
+
+def _slots(gigabytes: int, buses: tuple[int, ...], model: int, root_port: Device, display: int = 0x030200) -> PciTree:
+    """A workstation's boards of one model, each below a root port of its own."""
+    pci = PciTree(_NODES)
+    modules = ("nvidia", "nvidia_uvm", "igb", "nvme")
+    pci.files.update(host_files("BOOT_IMAGE=/vmlinuz ro quiet", _NODES, gigabytes, modules))
+    for bus in buses:
+        port = f"0000:{bus - 1:02x}:01.0"
+        pci.add(port, root_port, driver="pcieport", secondary=(bus, bus))
+        board = Device(0x10DE, model, display, link=Link("16.0", 16), revision=0xA1)
+        pci.add(f"0000:{bus:02x}:00.0", board, parent=port, driver="nvidia")
+    return pci
 
 
 def _pcie_board(number: int, address: str, name: str, watts: float, links: int) -> dict[str, Any]:
@@ -173,4 +168,4 @@ KINDS: Final[dict[str, Kind]] = {
 
 
 def lay_out(kind: str, folder: Path) -> Base:
-    return KINDS[kind].make(folder / kind)
+    return dress(KINDS[kind].make(folder / kind))

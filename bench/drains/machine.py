@@ -6,16 +6,26 @@ from __future__ import annotations
 import copy
 import json
 import os
+import re
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 RDMA: Final = "sys/class/infiniband"
 NET: Final = "sys/class/net"
 PCI: Final = "sys/bus/pci/devices"
+MOUNTS: Final = "proc/self/mounts"
 UPTIME: Final = 864000.0
 """The seconds since boot of a node that was not rebooted lately."""
+
+
+_LEVELS: Final = {
+    "watchdog: BUG": 0, "mce: [Hardware Error]": 0, "BUG: ": 1, "general protection": 1, "Oops: ": 1, "RIP: ": 1,
+    "XFS ": 1, "EXT4-fs": 2, "md/": 2, "INFO: task": 3, "I/O error": 3, "Buffer I/O": 3, "Memory failure": 3,
+    "Memory cgroup": 3,
+}  # fmt: skip
+"""The level at which the kernel logs lines that begin so; of all others, a warning: 4."""
 
 
 class LogLine(NamedTuple):
@@ -130,6 +140,61 @@ class Machine:
         """Raises a counter in a file."""
         self.write(path, str(int(self.read(path) or 0) + count))
 
+    def append(self, path: str, *lines: str) -> None:
+        self.write(path, "\n".join([*self.read(path).splitlines(), *lines]))
+
+    def sub(self, path: str, pattern: str, new: str) -> None:
+        """Replaces what matches in a file's lines."""
+        self.write(path, re.sub(pattern, new, self.read(path) + "\n", flags=re.MULTILINE).strip())
+
+    def mount(self, line: str, total: int = 0, free: int = 0) -> None:
+        """Mounts a file system of `total` bytes; 0: of one that is not asked for its size."""
+        self.append(MOUNTS, f"{line} 0 0")
+        if total:
+            self.size(line.split()[1], total, free)
+
+    def unmount(self, point: str) -> None:
+        self.sub(MOUNTS, rf"^\S+ {point} .*\n", "")
+        self.facts["file_systems"].pop(point, None)
+        self.replies.pop(point, None)
+
+    def size(self, point: str, total: int, free: int) -> None:
+        """Sets a file system's size in bytes; if it is nearly full, it is of root's files."""
+        one = self.facts["file_systems"].setdefault(
+            point, dict.fromkeys(("inodes", "inodes_free", "inodes_available"), 0)
+        )
+        one.update(total_bytes=total, free_bytes=free, available_bytes=free)
+        if free < total / 10:
+            used = {"bytes_by_user": {"0": total - free}, "complete": True, "for_all": False}
+            self.facts.setdefault("usages", {})[point] = used
+
+    def start(self, pid: int, name: str, state: str, age: float, cgroup: str, uid: int = 1001) -> None:
+        """A process that runs since `age` seconds."""
+        self.write(f"proc/{pid}/comm", name)
+        job = cgroup.partition("/job_")[2].partition("/")[0]
+        self.write(f"proc/{pid}/cmdline", f"slurmstepd: [{job}.0]" if name == "slurmstepd" else name)
+        word = {"D": "disk sleep", "R": "running", "S": "sleeping", "T": "stopped"}[state]
+        ids = "\t".join([str(uid)] * 4)
+        self.write(f"proc/{pid}/status", f"Name:\t{name}\nState:\t{state} ({word})\nPid:\t{pid}\nPPid:\t1\nUid:\t{ids}")
+        ticks = int(max(self.uptime - age, 0) * 100)
+        self.write(
+            f"proc/{pid}/stat", f"{pid} ({name}) {state} 1 {pid} {pid} 0 -1 4194560{' 0' * 12} {ticks}{' 0' * 30}"
+        )
+        self.write(f"proc/{pid}/cgroup", f"0::{cgroup}")
+        self.append(f"sys/fs/cgroup{cgroup}/cgroup.procs", str(pid))
+
+    def without_driver(self) -> None:
+        """No driver of NVIDIA is loaded, and this boot has not seen one."""
+        self.nvml.update(gpus=[], p2p_read=[], p2p_write=[], error="DRIVER_NOT_LOADED")
+        self.sub("proc/modules", r"^nvidia.*\n", "")
+        names = ("nvidia", "nvidia_uvm", "nvidia_modeset", "nvidia_peermem")
+        gone = ["sys/bus/pci/drivers/nvidia", "proc/driver/nvidia", *(f"sys/module/{name}" for name in names)]
+        gone += [f"dev/{name}" for name in os.listdir(self.base.root / "dev") if name.startswith("nvidia")]
+        gone += [f"{PCI}/{gpu['bus_id']}/driver" for gpu in self.base.nvml["gpus"]]
+        for path in (*gone, "proc/3120", "run/nvidia-fabricmanager/nv-fabricmanager.pid"):
+            self.remove(path)
+        self.log = [line for line in self.log if line.earlier_boot or "NVRM" not in line.text]
+
     def set_port(self, device: str, state: str, phys: str, rate: str = "") -> None:
         folder = f"{RDMA}/{device}/ports/1"
         self.write(f"{folder}/state", state)
@@ -158,7 +223,8 @@ class Machine:
         """The kernel's buffer, in the form of /dev/kmsg."""
         kept = [line for line in self.log if line.age <= self.uptime and not line.earlier_boot]
         return "".join(
-            f"4,{number},{max(0, round((self.uptime - line.age) * 1e6))},-;{line.text}\n"
+            f"{next((level for words, level in _LEVELS.items() if line.text.startswith(words)), 4)},"
+            f"{number},{max(0, round((self.uptime - line.age) * 1e6))},-;{line.text}\n"
             for number, line in enumerate(sorted(kept, key=lambda line: -line.age))
         )
 
@@ -215,10 +281,3 @@ class Laid:
     def __exit__(self, *_: object) -> None:
         for undo in reversed(self._undo):
             undo()
-
-    def changed(self) -> Iterable[str]:
-        return (*self._documents, *self._removed)
-
-    @property
-    def removed(self) -> tuple[str, ...]:
-        return tuple(self._removed)

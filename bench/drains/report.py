@@ -6,18 +6,21 @@ import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
+from laggard_bench.figures import wilson
+
 from drains.churn import CHURN
-from drains.events import HOUR
+from drains.events import HOUR, EventClass
+from drains.everyday_faults import EVERYDAY
 from drains.faults import FAULTS, NOT_SIMULATED
 from drains.fleet import KINDS
-from drains.laggard import OUTSIDE
-from drains.score import Catch, Fleet, poisson_interval, reasons, share_interval
-from drains.states import Answers, Judge, State
+from drains.score import Catch, Fleet, poisson_interval, reasons
+from drains.states import CLASSES, Answers, Judge, State
 
 
-def document(fleet: Fleet, caught: Mapping[str, Catch], answers: Answers, made: str) -> str:
-    parts = [[made], _totals(fleet, caught, answers), _by_event(fleet)]
-    parts += [["**Faults caught, of those there are**"], _by_fault(caught), [_notes()]]
+def document(fleets: Mapping[str, Fleet], caught: Mapping[str, Mapping[str, Catch]], made: str) -> str:
+    """The tables; `fleets` and `caught` by tool."""
+    parts = [[made], _totals(fleets, caught), _by_event(fleets)]
+    parts += [["**Faults caught, of those there are**"], _by_fault(caught, (*FAULTS, *EVERYDAY)), [_notes()]]
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
 
 
@@ -26,52 +29,61 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     return lines + ["| " + " | ".join(row) + " |" for row in rows]
 
 
-def _totals(fleet: Fleet, caught: Mapping[str, Catch], answers: Answers) -> list[str]:
-    always = [kind for kind in KINDS if fleet.nodes[kind] and answers[kind, ()]]
-    judged = sum(hours for kind, hours in fleet.healthy_hours.items() if kind not in always)
-    drains = [one for one in fleet.drains if one.state[0] not in always]
-    years = judged / 8760
-    low, high = poisson_interval(len(drains))
-    within = [catch for name, catch in caught.items() if name not in OUTSIDE]
-    found, there = sum(one.caught for one in within), sum(one.all for one in within)
-    seconds = sorted(value for one in within for value in one.seconds)
+def _totals(fleets: Mapping[str, Fleet], caught: Mapping[str, Mapping[str, Catch]]) -> list[str]:
+    rows = []
+    for tool, fleet in fleets.items():
+        always = [kind for kind in KINDS if fleet.nodes[kind] and fleet.answers[kind, ()]]
+        judged = sum(hours for kind, hours in fleet.healthy_hours.items() if kind not in always)
+        drains = [one for one in fleet.drains if one.state[0] not in always]
+        years = judged / 8760
+        low, high = poisson_interval(len(drains))
+        seconds = sorted(value for one in caught[tool].values() for value in one.seconds)
+        rows.append((
+            tool,
+            f"{100 * sum(one.hours for one in drains) / judged:.4f} %" if judged else "-",
+            f"{len(drains) / years:.3f} ({low / years:.3f} to {high / years:.3f})" if judged else "-",
+            f"{sum(fleet.nodes[kind] for kind in always)} of {sum(fleet.nodes.values())}",
+            *(_share([caught[tool].get(one.name) for one in which if not one.warns]) for which in (FAULTS, EVERYDAY)),
+            _time(statistics.median(seconds)) if seconds else "-",
+        ))  # fmt: skip
     head = (
-        "healthy node-hours taken", "false drains a node and year (95 %)", "nodes taken as they are",
-        "faults caught, in its scope (95 %)", "of all faults", "to the drain, median", "nine of ten within",
+        "tool", "healthy node-hours taken", "false drains a node and year (95 %)", "nodes taken as they are",
+        "faults of the trace caught (95 %)", "faults of every day caught (95 %)", "to the drain, median",
     )  # fmt: skip
-    row = (
-        f"{100 * sum(one.hours for one in drains) / judged:.4f} %" if judged else "-",
-        f"{len(drains) / years:.3f} ({low / years:.3f} to {high / years:.3f})" if judged else "-",
-        f"{sum(fleet.nodes[kind] for kind in always)} of {sum(fleet.nodes.values())}",
-        _share(found, there),
-        f"{sum(one.caught for one in caught.values())} of {sum(one.all for one in caught.values())}",
-        _time(statistics.median(seconds)) if seconds else "-",
-        _time(seconds[min(len(seconds) - 1, int(0.9 * len(seconds)))]) if seconds else "-",
-    )
-    return _table(head, [row])
+    return _table(head, rows)
 
 
-def _share(found: int, there: int) -> str:
-    low, high = share_interval(found, there)
+def _share(catches: Sequence[Catch | None]) -> str:
+    found, there = sum(one.caught for one in catches if one), sum(one.all for one in catches if one)
+    low, high = wilson(found, there)
     return f"{found} of {there} ({100 * low:.1f} to {100 * high:.1f} %)" if there else "-"
 
 
-def _by_event(fleet: Fleet) -> list[str]:
-    counts = Counter(one.event for one in fleet.drains)
-    rows = [(f"{name} ({fleet.events[name]})", str(count)) for name, count in counts.items()]
-    table = [*_table(("healthy nodes taken out by", "drains"), rows), ""] if rows else []
-    quiet = [one.name for one in CHURN if fleet.events[one.name] and not counts[one.name]]
-    return [*table, f"It drains for none of: {'; '.join(quiet)}."]
+def _by_event(fleets: Mapping[str, Fleet]) -> list[str]:
+    counts = {tool: Counter(one.event for one in fleet.drains) for tool, fleet in fleets.items()}
+    events = next(iter(fleets.values())).events
+    names = list(
+        dict.fromkeys(
+            [one.name for one in CHURN if events[one.name]] + [name for one in counts.values() for name in one]
+        )
+    )
+    loud = [name for name in names if any(one[name] for one in counts.values())]
+    rows = [(f"{name} ({events[name]})", *(str(one[name] or "") for one in counts.values())) for name in loud]
+    table = [*_table(("healthy nodes taken out by", *fleets), rows), ""] if rows else []
+    return [*table, f"None drains or warns for: {'; '.join(name for name in names if name not in loud)}."]
 
 
-def _by_fault(caught: Mapping[str, Catch]) -> list[str]:
+def _by_fault(caught: Mapping[str, Mapping[str, Catch]], classes: Sequence[EventClass]) -> list[str]:
     rows = []
-    for one in FAULTS:
-        if catch := caught.get(one.name):
-            text = f"{catch.caught} of {catch.all}"
-            text += f", {_time(statistics.median(catch.seconds))}" if catch.seconds else ""
-            rows.append((one.name, text if one.name not in OUTSIDE else "no business of a probe"))
-    return _table(("fault", "caught, after"), rows)
+    for one in classes:
+        found = [catches[one.name] for catches in caught.values() if one.name in catches]
+        cells = [
+            f"{it.caught} of {it.all}" + (f", {_time(statistics.median(it.seconds))}" if it.seconds else "")
+            for it in found
+        ]
+        if cells:
+            rows.append((one.name + (" (a warning is enough)" if one.warns else ""), *cells))
+    return _table(("fault", *caught), rows)
 
 
 def _notes() -> str:
@@ -98,7 +110,7 @@ def wrongs(judge: Judge, answers: Answers) -> list[str]:
     for state, said in sorted(answers.items()):
         kind, events = state
         found = reasons(answers, state) if events else said
-        classes = [judge.event(shown) for shown in events]
+        classes = [CLASSES[shown.event] for shown in events]
         if any(one.fault for one in classes):
             if len(events) == 1:
                 missed[kind, events[0].event, events[0].variant].append(bool(found))
@@ -117,15 +129,14 @@ def wrongs(judge: Judge, answers: Answers) -> list[str]:
         for (kind, event, _), states in sorted(false.items())
     ]
     for (kind, event, variant), seen in sorted(missed.items()):
-        name = judge.event_name(event)
         if not any(seen):
-            scope = "no business of it" if name in OUTSIDE else "missed"
-            lines.append(f"MISSED  {kind}: {name}: {judge.variant(kind, event, variant).says} ({scope})")
+            lines.append(f"MISSED  {kind}: {CLASSES[event].name}: {judge.variant(kind, event, variant).says}")
     return list(dict.fromkeys(lines))
 
 
 def sources() -> list[str]:
     """Where each event's look and rate come from: one line each."""
     return [
-        f"- {one.name}: {one.source}; rate {one.rate:.2f} a node and year, {one.prior}" for one in (*CHURN, *FAULTS)
+        f"- {one.name}: {one.source}; rate {one.rate:.2f} a node and year, {one.prior}"
+        for one in (*CHURN, *FAULTS, *EVERYDAY)
     ]

@@ -6,12 +6,13 @@ import math
 import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
 from typing import NamedTuple
 
 from drains.events import HOUR, edges
 from drains.laggard import LOOK_SECONDS
 from drains.states import CLASSES, Answers, Judge, Shown, State
-from drains.stream import Node, Span, spans
+from drains.stream import Node, Span
 
 
 class Drain(NamedTuple):
@@ -33,11 +34,12 @@ def reasons(answers: Answers, state: State) -> frozenset[str]:
 
 
 class Fleet:
-    """Adds up the years of nodes."""
+    """Adds up the years of nodes, as one tool that looks each `every` seconds has them."""
 
-    def __init__(self, judge: Judge, answers: Answers) -> None:
+    def __init__(self, judge: Judge, answers: Answers, every: float = LOOK_SECONDS) -> None:
         self.judge = judge
-        self._answers = answers
+        self.answers = answers
+        self._every = every
         self._rng = random.Random(f"{judge.seed} polls")
         self.nodes: Counter[str] = Counter()
         self.healthy_hours: defaultdict[str, float] = defaultdict(float)
@@ -45,10 +47,9 @@ class Fleet:
         self.drains: list[Drain] = []
         self.events: Counter[str] = Counter()
 
-    def add(self, node: Node) -> None:
+    def add(self, node: Node, year: Sequence[Span]) -> None:
         self.nodes[node.kind] += 1
         self.events.update(CLASSES[one.event].name for one in node.instances)
-        year = spans(self.judge, node)
         for span in year:
             hours = (span.end - span.begin) / HOUR
             if span.fault:
@@ -59,31 +60,19 @@ class Fleet:
 
     def _false_drains(self, year: Sequence[Span]) -> None:
         def critical(span: Span) -> bool:
-            return not span.fault and not span.free and bool(reasons(self._answers, span.state))
+            return not span.fault and not span.free and bool(reasons(self.answers, span.state))
 
-        for run in _runs(year, critical):
+        for run in (list(run) for is_critical, run in groupby(year, critical) if is_critical):
             begin, end = run[0].begin, run[-1].end
-            if self._rng.random() < min((end - begin) / LOOK_SECONDS, 1.0):
+            if self._rng.random() < min((end - begin) / self._every, 1.0):
                 first = run[0].state
-                why = min(reasons(self._answers, first))
+                why = min(reasons(self.answers, first))
                 self.drains.append(Drain(self._blame(first), why, first, (end - begin) / HOUR))
 
     def _blame(self, state: State) -> str:
         kind, events = state
-        alone = [shown for shown in events if reasons(self._answers, (kind, (shown,)))]
+        alone = [shown for shown in events if reasons(self.answers, (kind, (shown,)))]
         return " and ".join(CLASSES[shown.event].name for shown in alone[:1] or events)
-
-
-def _runs(year: Sequence[Span], critical: Callable[[Span], bool]) -> Iterable[list[Span]]:
-    run: list[Span] = []
-    for span in year:
-        if critical(span):
-            run.append(span)
-        elif run:
-            yield run
-            run = []
-    if run:
-        yield run
 
 
 class Catch(NamedTuple):
@@ -94,7 +83,7 @@ class Catch(NamedTuple):
     seconds: tuple[float, ...]
 
 
-def catches(judge: Judge, answers: Answers, nodes: Iterable[Node]) -> dict[str, Catch]:
+def catches(judge: Judge, answers: Answers, nodes: Iterable[Node], every: float = LOOK_SECONDS) -> dict[str, Catch]:
     """By class of fault, over all faults of the fleet."""
     count: Counter[tuple[str, int, int]] = Counter(
         (node.kind, one.event, one.variant) for node in nodes for one in node.instances if CLASSES[one.event].fault
@@ -108,7 +97,7 @@ def catches(judge: Judge, answers: Answers, nodes: Iterable[Node]) -> dict[str, 
             if reasons(answers, (kind, (Shown(event, variant, number),)))
         ]
         before = found.get(CLASSES[event].name, Catch(0, 0, ()))
-        seconds = (begins[0] + LOOK_SECONDS / 2,) * times if begins else ()
+        seconds = (begins[0] + every / 2,) * times if begins else ()
         found[CLASSES[event].name] = Catch(
             before.caught + (times if begins else 0), before.all + times, before.seconds + seconds
         )
@@ -121,28 +110,6 @@ def poisson_interval(count: int, confidence: float = 0.95) -> tuple[float, float
     most = count + 10 * math.sqrt(count + 1) + 10
     low = 0.0 if count == 0 else _solve(lambda mean: 1 - _poisson_below(count - 1, mean), alpha, most)
     return low, _solve(lambda mean: 1 - _poisson_below(count, mean), 1 - alpha, most)
-
-
-def share_interval(found: int, there: int, confidence: float = 0.95) -> tuple[float, float]:
-    """The exact interval of a share (Clopper and Pearson), by bisection."""
-    alpha = (1 - confidence) / 2
-    low = 0.0 if found == 0 else _solve(lambda share: 1 - _binomial_below(found - 1, there, share), alpha, 1.0)
-    high = 1.0 if found == there else _solve(lambda share: 1 - _binomial_below(found, there, share), 1 - alpha, 1.0)
-    return low, high
-
-
-def _binomial_below(most: int, there: int, share: float) -> float:
-    """P(X <= most) of `there` trials."""
-    if not 0 < share < 1:
-        return 1.0 if share <= 0 or most >= there else 0.0
-    whole = math.lgamma(there + 1)
-    terms = [
-        whole - math.lgamma(number + 1) - math.lgamma(there - number + 1)
-        + number * math.log(share) + (there - number) * math.log1p(-share)
-        for number in range(most + 1)
-    ]  # fmt: skip
-    top = max(terms)
-    return min(1.0, math.exp(top) * sum(math.exp(term - top) for term in terms))
 
 
 def _solve(rising: Callable[[float], float], value: float, most: float) -> float:

@@ -3,7 +3,7 @@ each at one of its ages; it is judged once, however many hours some node is in i
 
 from __future__ import annotations
 
-import random
+import math
 import shutil
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,14 +14,23 @@ from typing import Final, NamedTuple
 
 from common.scratch import scratch
 
+from drains import everyday_churn  # noqa: F401  its classes are those of CHURN
 from drains.churn import CHURN
-from drains.events import EventClass, Variant, edges
+from drains.events import DAY, EventClass, Variant, edges
+from drains.everyday_faults import EVERYDAY
 from drains.faults import FAULTS
 from drains.fleet import lay_out
-from drains.laggard import Laggard, Said
+from drains.laggard import LOOK_SECONDS, Laggard, Said
 from drains.machine import Base, Machine
+from drains.peers import PEERS
 
-CLASSES: Final[tuple[EventClass, ...]] = (*CHURN, *FAULTS)
+CLASSES: Final[tuple[EventClass, ...]] = (*CHURN, *FAULTS, *EVERYDAY)
+
+LAGGARD, TOLD = "laggard", "laggard, warnings too"
+TOOLS: Final = {LAGGARD: LOOK_SECONDS, TOLD: LOOK_SECONDS, **{name: seconds for name, (_, seconds) in PEERS.items()}}
+"""The seconds between two looks of each tool. A warning drains nobody: its row says how much there is to read."""
+_BY_DESIGN: Final = 10 * DAY
+"""What a fit node shows for as long is how it is set up, and known to who configures a tool for it."""
 
 
 class Shown(NamedTuple):
@@ -42,10 +51,9 @@ Answers = Mapping[State, frozenset[str]]
 class Judge:
     """Judges states of one seed in one process. Its nodes lie in `folder`."""
 
-    def __init__(self, seed: int, folder: Path, whole: bool = False) -> None:
+    def __init__(self, seed: int, folder: Path) -> None:
         self.seed = seed
         self._folder = folder
-        self._whole = whole
         self._bases: dict[str, Base] = {}
         self._laggards: dict[str, Laggard] = {}
         self._variants: dict[tuple[str, int, int], Variant] = {}
@@ -58,20 +66,14 @@ class Judge:
     def variant(self, kind: str, event: int, number: int) -> Variant:
         key = (kind, event, number)
         if key not in self._variants:
-            rng = random.Random(f"{self.seed} {kind} {CLASSES[event].name} {number}")
-            self._variants[key] = CLASSES[event].draw(rng, self.base(kind))
+            seed = f"{self.seed} {kind} {CLASSES[event].name} {number}"
+            self._variants[key] = CLASSES[event].draw(seed, self.base(kind))
         return self._variants[key]
 
     def age(self, kind: str, shown: Shown) -> float:
         """An age within the span, nearer to its begin."""
         begin, end = edges(self.variant(kind, shown.event, shown.variant))[shown.span : shown.span + 2]
         return begin + min(0.25 * (end - begin), 20.0 if begin < 600 else 0.25 * (end - begin))
-
-    def event(self, shown: Shown) -> EventClass:
-        return CLASSES[shown.event]
-
-    def event_name(self, number: int) -> str:
-        return CLASSES[number].name
 
     def spans_of(self, kind: str, event: int, variant: int) -> int:
         return len(edges(self.variant(kind, event, variant))) - 1
@@ -87,17 +89,29 @@ class Judge:
         made = Machine(self.base(kind))
         ages = [(self.age(kind, shown) - ago, self.variant(kind, shown.event, shown.variant)) for shown in events]
         for age, variant in sorted(ages, key=lambda pair: -pair[0]):
-            if age >= 0 or variant.steady:
-                variant.apply(made, max(age, 0.0))
+            if age >= 0 or variant.steady or variant.set_up:
+                variant.apply(made, age if variant.set_up else max(age, 0.0))
         return made
 
     def laggard(self, state: State) -> Said:
         kind = state[0]
         if kind not in self._laggards:
-            self._laggards[kind] = Laggard(self.base(kind), self._whole)
+            self._laggards[kind] = Laggard(self.base(kind))
         counters = any(self.variant(kind, shown.event, shown.variant).counters for shown in state[1])
         machine = self.machine(state)
         return self._laggards[kind].judge(machine, (lambda ago: self.machine(state, ago)) if counters else None)
+
+    def answers(self, state: State) -> dict[str, frozenset[str]]:
+        """The reasons of each tool."""
+        kind, events = state
+        machine, said = self.machine(state), self.laggard(state)
+        written_for = self.machine((kind, tuple(one for one in events if self._by_design(kind, one))), math.inf)
+        others = {name: frozenset(rules(machine, written_for)) for name, (rules, _) in PEERS.items()}
+        return {LAGGARD: said.critical, TOLD: said.told, **others}
+
+    def _by_design(self, kind: str, shown: Shown) -> bool:
+        variant = self.variant(kind, shown.event, shown.variant)
+        return variant.set_up or (variant.steady and variant.lasts >= _BY_DESIGN and not CLASSES[shown.event].fault)
 
     def says(self, state: State) -> str:
         kind, events = state
@@ -127,20 +141,21 @@ def _judge_of_process(seed: int, folder: str) -> Judge:
     return Judge(seed, Path(tempfile.mkdtemp(dir=folder)))
 
 
-def _answer(seed: int, folder: str, states: Sequence[State]) -> list[tuple[State, frozenset[str]]]:
+def _answer(seed: int, folder: str, states: Sequence[State]) -> list[tuple[State, dict[str, frozenset[str]]]]:
     judge = _judge_of_process(seed, folder)
-    return [(state, judge.laggard(state).critical) for state in states]
+    return [(state, judge.answers(state)) for state in states]
 
 
-def answer_all(seed: int, states: Iterable[State], processes: int) -> Answers:
-    """The answers to all states."""
+def answer_all(seed: int, states: Iterable[State], processes: int) -> dict[str, Answers]:
+    """Each tool's answers to all states."""
     ordered = sorted(set(states))
     folder = memory_folder()
     parts = [ordered[at : at + 64] for at in range(0, len(ordered), 64)]
     try:
         with ProcessPoolExecutor(processes) as pool:
             done = pool.map(_answer, [seed] * len(parts), [str(folder)] * len(parts), parts)
-            return {state: reasons for part in done for state, reasons in part}
+            answered = {state: reasons for part in done for state, reasons in part}
+        return {tool: {state: reasons[tool] for state, reasons in answered.items()} for tool in TOOLS}
     finally:
         shutil.rmtree(folder)
 

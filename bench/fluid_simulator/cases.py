@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from laggard_bench.lasting import Lasting
 
 from fluid_simulator.families import families
 from fluid_simulator.happened import Happened
 from fluid_simulator.happenings import happen
 from fluid_simulator.innocence import draw_plan
-from fluid_simulator.lasting import Lasting, add_lasting
+from fluid_simulator.lasting import add_lasting
 from fluid_simulator.losses import Losses, draw_losses, excuse
 from fluid_simulator.plan import Plan
 from fluid_simulator.recording import draw_recording

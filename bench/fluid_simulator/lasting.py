@@ -2,38 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from typing import NamedTuple
 
 import numpy as np
+from laggard_bench.lasting import Lasting
 
 from fluid_simulator.plan import Plan
 
 RANKS_STREAM, LENGTHS_STREAM, DATA_STREAM = 31, 32, 33
 """The words of seeds that say which numbers are drawn."""
-
-
-class Lasting(NamedTuple):
-    """The noise, in standard deviations of logarithms. `sd`: of a rank's kernels; `lengths`: of the work in a replica's
-    micro-batches, which the tokens do not tell; `rho`: how much of either is left in the next step; `data`: of the work
-    that a replica's data are more, in all steps."""
-
-    rho: float = 0.0
-    sd: float = 0.0
-    lengths: float = 0.0
-    data: float = 0.0
-
-
-def lasting_of(text: str) -> Lasting:
-    """Reads `rho=0.9,sd=0.02,lengths=0.08,data=0.08`, or a part of it. Raises ValueError with what is wrong."""
-    pairs = [word.partition("=") for word in text.split(",")]
-    for name, _, _ in pairs:
-        if name not in Lasting._fields:
-            raise ValueError(f"{name!r} is no part of lasting noise: rho, sd, lengths, data")
-    found = Lasting(**{name: float(value) for name, _, value in pairs})
-    if min(found) < 0 or found.rho >= 1 or not math.isfinite(sum(found)):
-        raise ValueError(f"{text!r} cannot be: rho is 0 or more and less than 1, the others are 0 or more")
-    return found
 
 
 class Drift:
@@ -68,5 +46,5 @@ def add_lasting(plan: Plan, noise: Lasting) -> None:
 
     plan.work = work
     plan.drift = lambda rank, step: math.exp(own.at(step, rank))
-    told = ", ".join(f"{name} {value:g}" for name, value in noise._asdict().items())
+    told = ", ".join(f"{name} {value:g}" for name, value in dataclasses.asdict(noise).items())
     plan.note += f"{'; ' if plan.note else ''}noise that lasts: {told}"

@@ -6,7 +6,7 @@ import pytest
 from common.figures import put_into
 from support.paths import REPOSITORY
 
-MARKS = ("ablation", "drains", "false alarms", "noise", "real runs", "results")
+MARKS = ("ablation", "drains", "false alarms", "real runs", "results")
 """Those of docs/benchmark.md."""
 
 

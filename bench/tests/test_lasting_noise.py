@@ -13,12 +13,11 @@ import false_alarms
 import fluid
 import fluid_simulator.cases
 import laggard_bench.cases
-import noise_memory
 import numpy as np
 import pytest
 import simulate as simulate_command
 from common.live_job import VICTIM, Job, Noise, Round, Series, rounds_of, steps_of
-from fluid_simulator.lasting import Drift, lasting_of
+from fluid_simulator.lasting import Drift
 from laggard_bench import make
 from laggard_bench.lasting import Walk, read
 from numpy.typing import NDArray
@@ -92,7 +91,7 @@ def test_cases_without_lasting_noise_are_those_that_they_were(tmp_path: Path) ->
     assert digest(tmp_path / "fluid") == "2fa7edc355e37894"
 
 
-@pytest.mark.parametrize("parse", [parse_lasting, read, lasting_of])
+@pytest.mark.parametrize("parse", [parse_lasting, read])
 def test_what_lasts_is_read_from_a_flag(parse: Callable[[str], Any]) -> None:
     found = parse("rho=0.95,sd=0.02")
     assert (found.rho, found.sd, found.lengths, found.data) == (0.95, 0.02, 0.0, 0.0)
@@ -108,20 +107,6 @@ def test_a_flag_that_cannot_be_is_told_in_one_line(tmp_path: Path, capsys: pytes
     assert make.main(["--seed", "1", "--case", "0000-gpu", "--out", out, "--lasting", "rho=2"]) == 64
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 3 and all("rho" in line for line in lines) and not (tmp_path / "out").exists()
-
-
-def test_the_noise_of_a_recording_is_found_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = "--layout dp=16,gpus_per_node=4 --steps 260 --innocent calm --seed 3 --lasting rho=0.9,sd=0.05"
-    assert simulate_command.main([str(tmp_path / "case"), *words.split()]) == 0
-    cause, found = noise_memory.measured(tmp_path / "case" / "trace")
-    assert cause == "not known" and len(found) == 16 and {it.steps for it in found} == {258}
-    typical = {lag: np.mean([it.correlations[place] for it in found]) for place, lag in enumerate(noise_memory.LAGS)}
-    assert np.mean([it.sd for it in found]) == pytest.approx(0.05, rel=0.2)
-    assert typical[1] == pytest.approx(0.9, abs=0.08) and typical[5] == pytest.approx(0.9**5, abs=0.15)
-    assert np.mean([it.blocks[2] for it in found]) == pytest.approx(6.0, rel=0.3)  # of 8 steps; of white noise 1
-    capsys.readouterr()
-    assert noise_memory.main([str(tmp_path), "--each"]) == 0
-    assert capsys.readouterr().out.count("| not known | 0.8") == 2
 
 
 def test_a_live_jobs_ranks_wait_for_the_slowest_and_one_becomes_slower() -> None:
