@@ -54,14 +54,6 @@ SICK: dict[str, tuple[Mapping[str, str], str]] = {
         {"proc/self/mounts": MOUNTS.replace("/ ext4 rw,", "/ ext4 rw,emergency_ro,")},
         "DISK_FAILED /",
     ),
-    "read-only, as its superblock": (
-        {
-            **READ_ONLY,
-            "etc/fstab": FSTAB,
-            "proc/self/mountinfo": "1 1 259:1 / /scratch ro - xfs /dev/nvme1n1 ro,attr2\n",
-        },
-        "DISK_FAILED /scratch",
-    ),
     "the disk of a mount is gone": (
         {**{name: text for name, text in BLOCKS.items() if "nvme1n1" not in name}},
         "DISK_FAILED /scratch",
@@ -99,13 +91,6 @@ SOUND: dict[str, tuple[Mapping[str, str], str]] = {
     "the same, by the log": (kmsg(*ABORTED, "EXT4-fs (dm-0): re-mounted. Opts: (null). Quota mode: none."), ""),
     "read-only as /etc/fstab wants it": ({**READ_ONLY, "etc/fstab": FSTAB.replace("defaults", "ro")}, ""),
     "read-only, and mounted by hand": ({**READ_ONLY, "etc/fstab": FSTAB.replace("defaults", "noauto")}, ""),
-    "/boot is read-only": (
-        {
-            "proc/self/mounts": MOUNTS.replace("/boot ext4 rw", "/boot ext4 ro"),
-            "etc/fstab": "UUID=1 /boot ext4 defaults 0 2\n",
-        },
-        "DISK_FAILED /boot",
-    ),
     "one mount of it is read-only": (
         {
             "proc/self/mounts": READ_ONLY["proc/self/mounts"] + "/dev/nvme1n1 /var/spool xfs rw 0 0\n",
