@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 from laggard.probes.errors import Unknown, if_present
 from laggard.probes.host.host import Host
+from laggard.probes.host.jobs import FIRST_USER
 
 _MOUNTS = "/proc/self/mounts"
 _MOUNTINFO = "/proc/self/mountinfo"
@@ -35,6 +36,7 @@ class Mount(NamedTuple):
     """The server and its export, as /proc/self/mounts names them."""
     of_user: bool = False
     """True where a user other than root has mounted it, as FUSE lets everybody do."""
+    options: tuple[str, ...] = ()
 
     @property
     def servers(self) -> tuple[str, ...]:
@@ -50,7 +52,10 @@ class Mount(NamedTuple):
 
     @property
     def remote(self) -> bool:
-        return self.fstype in REMOTE_TYPES or (self.fstype.startswith("fuse.") and not self.local)
+        """A source with a server's name shows network file systems of types that are not listed here."""
+        return not self.local and (
+            self.fstype in REMOTE_TYPES or self.fstype.startswith("fuse.") or bool(self.servers)
+        )
 
 
 def read_mounts(host: Host) -> tuple[Mount, ...]:
@@ -78,6 +83,13 @@ def read_kubelet_volumes(host: Host) -> frozenset[str]:
     return frozenset(_unescape(words[4]) for words in fields if len(words) > 4 and _EMPTY_DIR in words[3])
 
 
+def read_homes(host: Host) -> frozenset[str]:
+    """Returns the homes of people in /etc/passwd, and the folders that they are in."""
+    fields = (line.split(":") for line in host.text("/etc/passwd").splitlines())
+    homes = {words[5] for words in fields if len(words) > 5 and words[2].isdecimal() and int(words[2]) >= FIRST_USER}
+    return frozenset(home for home in (*homes, *(path.rpartition("/")[0] for path in homes)) if len(home) > 1)
+
+
 def printable_path(text: str) -> str:
     """Returns a mount's path or source with bytes that are not UTF-8 escaped, so that it can be encoded."""
     return text.encode(errors="surrogateescape").decode(errors="backslashreplace")
@@ -89,7 +101,7 @@ def _parse(line: str) -> Mount:
         raise Unknown(f"{_MOUNTS} holds a line that is no mount")
     options = words[3].split(",")
     of_user = any(option.startswith("user_id=") and option != "user_id=0" for option in options)
-    return Mount(_unescape(words[1]), words[2], "rw" in options, _unescape(words[0]), of_user)
+    return Mount(_unescape(words[1]), words[2], "rw" in options, _unescape(words[0]), of_user, tuple(options))
 
 
 def _unescape(text: str) -> str:
