@@ -30,6 +30,7 @@ _FIX: Final = (
     "job), or was started outside of SLURM. End it before the next job begins."
 )
 
+
 class BusyThresholds(Thresholds, frozen=True):
     idle_expected: bool = False
     """No process should be on the GPUs now. The profile `prolog` sets it."""
@@ -55,7 +56,9 @@ def check(host: Host, thresholds: BusyThresholds) -> Iterator[Finding | Fact]:
             unexpected = [each for each in unexpected if each[0].pid not in of_jobs]
         if unexpected:
             # Where it is not known which GPUs the job was given, the process may belong to another job.
-            pids = {pid for pid, lives in living.items() if lives is False and read_process(host, pid).user >= FIRST_USER}
+            pids = {
+                pid for pid, lives in living.items() if lives is False and read_process(host, pid).user >= FIRST_USER
+            }
             of_users = [each for each in unexpected if each[0].pid in pids]
             severity = Severity.CRITICAL if of_users and job is not None else Severity.WARNING
             yield _finding(gpu, of_users or unexpected, severity, len(of_users))

@@ -53,9 +53,7 @@ class Mount(NamedTuple):
     @property
     def remote(self) -> bool:
         """A source with a server's name shows network file systems of types that are not listed here."""
-        return not self.local and (
-            self.fstype in REMOTE_TYPES or self.fstype.startswith("fuse.") or bool(self.servers)
-        )
+        return not self.local and (self.fstype in REMOTE_TYPES or self.fstype.startswith("fuse.") or bool(self.servers))
 
 
 def read_mounts(host: Host) -> tuple[Mount, ...]:

@@ -16,16 +16,8 @@ from laggard.probes.host.host import Host
 from laggard.probes.probe import RDMA, Count, Fact, Probe, finding
 from laggard.probes.rdma.model.gid_table import V2, Gid, PortNetwork, preferred_gid, read_port_network
 from laggard.probes.rdma.model.nccl_settings import read_gid_index
-from laggard.probes.rdma.model.sysfs import (
-    Netdev,
-    NodePorts,
-    Port,
-    RdmaThresholds,
-    gpu_paths,
-    node_ports,
-    read_ports,
-    roce_path_mtu,
-)
+from laggard.probes.rdma.model.node import NodePorts, node_ports
+from laggard.probes.rdma.model.sysfs import Netdev, Port, RdmaThresholds, gpu_paths, read_ports, roce_path_mtu
 
 _UP = ("up", "unknown")  # drivers that do not report an operstate have "unknown" (sysfs-class-net)
 
@@ -61,7 +53,7 @@ def _judge_netdevs(peers: list[PortNetwork], node: NodePorts) -> Iterator[Findin
             continue
         if not (most_are_up and (port.active or not netdev.admin_up)) and not (port.ethernet and port.active):
             continue
-        critical = port.ethernet and port.kind == node.compute_kind
+        critical = port.ethernet and node.may_serve(port)
         state = netdev.operstate if netdev.admin_up else "set down"
         yield finding(
             "RDMA_NETDEV_DOWN",
@@ -119,12 +111,11 @@ def judge_gids(roce: Sequence[PortNetwork], node: NodePorts, pinned: int | None)
     tables = {network.port.name: network.gids for network in roce if network.gids is not None}
     chosen = {name: preferred_gid(gids) for name, gids in tables.items()}
     usual = majority((gid is not None for gid in chosen.values()), fewest=2)
-    compute = bool(roce) and roce[0].port.kind == node.compute_kind
     usual_index = majority((gid.number for gid in chosen.values() if gid), fewest=2)
     for port, netdev, gids, _ in roce:
         if gids is None:
             continue
-        gid = chosen[port.name]
+        gid, compute = chosen[port.name], node.may_serve(port)
         if gid is None and (usual is True or compute):
             critical = compute and usual is True
             summary = "has no RoCE v2 address " + _reason(gids)

@@ -1,7 +1,7 @@
 """RDMA_PORT_DOWN and RDMA_RATE_LOW: ports that jobs use and that carry no data, or less than their peers.
 
 A port that was never cabled is no fault: storage and management cards have spare ones. Which ports should be active is
-decided by the profile, else by their peers, else by the number of GPUs.
+decided by the profile, else by which are beside the GPUs, else by their peers and the number of GPUs.
 """
 
 from __future__ import annotations
@@ -16,18 +16,8 @@ from laggard.probes.host.counter_history import SaveCounters
 from laggard.probes.host.host import Host
 from laggard.probes.host.virtualization import has_just_booted, read_uptime
 from laggard.probes.probe import RDMA, Fact, NotNegative, Probe, finding, matches_any
-from laggard.probes.rdma.model.sysfs import (
-    DISABLED,
-    LINK_UP,
-    NodePorts,
-    Port,
-    PortKind,
-    RdmaThresholds,
-    gpu_paths,
-    has_been_up,
-    node_ports,
-    read_ports,
-)
+from laggard.probes.rdma.model.node import NodePorts, node_ports
+from laggard.probes.rdma.model.sysfs import DISABLED, LINK_UP, Port, RdmaThresholds, gpu_paths, has_been_up, read_ports
 
 _WAITS: Final = "waiting since"
 
@@ -70,7 +60,9 @@ def check(host: Host, thresholds: RdmaPortThresholds) -> Iterator[Finding | Fact
             if severity is not None:
                 yield _down(port, node, severity)
     for kind in node.kinds():
-        yield from _judge_rates(node, kind, thresholds.least_gigabits)
+        for serving in (True, False):
+            alike = [port for port in node.of_kind(kind) if port.active and node.may_serve(port) is serving]
+            yield from _judge_rates(node, alike, serving, thresholds.least_gigabits)
     yield from unreadable
 
 
@@ -101,24 +93,25 @@ def severity_if_down(
 
 def _by_peers(port: Port, node: NodePorts, been_up: bool, unread: int) -> Severity | None:
     trained = port.phys_state == LINK_UP  # INIT and ARMED: it has a cable, and no subnet manager activated it
-    if port.kind != node.compute_kind:
+    if not node.may_serve(port):
         return Severity.WARNING if trained or been_up else None
-    peers = node.of_kind(port.kind)
+    needed = node.needed is not None and port.name in node.needed
+    peers = [peer for peer in node.of_kind(port.kind) if node.may_serve(peer)]
     active = sum(peer.active for peer in peers)
     if trained:
         return Severity.CRITICAL
     # On InfiniBand somebody switched it off: a cable that is out does not do that. For RoCE mlx5 says so of any port
     # without a carrier (drivers/infiniband/hw/mlx5/main.c, mlx5_query_port_roce).
-    if port.phys_state == DISABLED and not port.ethernet:
+    if port.phys_state == DISABLED and not port.ethernet and not (needed and been_up):
         return Severity.WARNING
     if active == 0:
         many = node.gpus and len(peers) >= max(2, node.gpus // 2)
         if been_up or not port.ethernet or many:
             return Severity.CRITICAL
         return Severity.WARNING if node.gpus else None
-    if node.gpus and active >= node.gpus:  # each GPU has its port: this one is spare
+    if not needed and node.gpus and active >= node.gpus:  # each GPU has its port: this one is spare
         return Severity.WARNING if been_up else None
-    wanted = been_up or _is_regular(len(peers) + unread, node.gpus)
+    wanted = needed or been_up or _is_regular(len(peers) + unread, node.gpus)
     return Severity.CRITICAL if wanted and 2 * active > len(peers) else Severity.WARNING
 
 
@@ -156,16 +149,15 @@ def _fix(port: Port) -> str:
     return "Check the cable, the transceiver and the switch's port; to find which it is, swap the cable."
 
 
-def _judge_rates(node: NodePorts, kind: PortKind, least: float) -> Iterator[Finding]:
-    active = [port for port in node.of_kind(kind) if port.active]
-    compute = kind == node.compute_kind
+def _judge_rates(node: NodePorts, active: list[Port], compute: bool, least: float) -> Iterator[Finding]:
+    """`active`: the ports of one kind that are; `compute`: whether GPUs use them, or may."""
     expected = _expected_rate(active, least if compute else 0.0)
     good = sum(port.rate_gigabits >= expected for port in active)
     for port in active:
-        one_lane = port.lanes == 1 and not port.ethernet and kind.link_layer == "InfiniBand"
+        one_lane = port.lanes == 1 and not port.ethernet and port.kind.link_layer == "InfiniBand"
         if port.rate_gigabits >= expected and not one_lane:
             continue
-        enough = good >= node.gpus if node.gpus else 2 * good <= len(active)
+        enough = node.needed is None and good >= node.gpus if node.gpus else 2 * good <= len(active)
         critical = compute and (least > 0 or one_lane or not enough)
         yield finding(
             "RDMA_RATE_LOW",

@@ -16,7 +16,8 @@ from laggard.model import Finding
 from laggard.probes.errors import NotApplicable, NotFound, Unknown, Unreadable
 from laggard.probes.host.host import Host
 from laggard.probes.probe import RDMA, Fact, Probe, finding
-from laggard.probes.rdma.model.sysfs import NET, Port, RdmaThresholds, gpu_paths, netdev_name, node_ports, read_ports
+from laggard.probes.rdma.model.node import node_ports
+from laggard.probes.rdma.model.sysfs import NET, Port, RdmaThresholds, gpu_paths, netdev_name, read_ports
 
 Priorities = tuple[int, ...]
 

@@ -23,7 +23,16 @@ from laggard.probes.probe import Count, Fact, Probe, Ratio, Thresholds, finding,
 _ROOT: Final = "0"
 _NAMED_USERS: Final = 5
 
-_NEEDED: Final = ("/tmp", "/var/tmp", "/dev/shm", "/home", "/run", "/var/spool", "/var/lib/docker", "/var/lib/containerd")
+_NEEDED: Final = (
+    "/tmp",
+    "/var/tmp",
+    "/dev/shm",
+    "/home",
+    "/run",
+    "/var/spool",
+    "/var/lib/docker",
+    "/var/lib/containerd",
+)
 """Places at which all jobs write, or their daemons, by the Filesystem Hierarchy Standard and the daemons' defaults."""
 
 _IMAGES: Final = ("overlay", "ramfs", "rootfs", "tmpfs")

@@ -14,14 +14,8 @@ from laggard.probes.host.kernel_log import parse_messages
 from laggard.probes.pci.rules.kernel_messages import device_errors_of
 from laggard.probes.probe import finding
 from laggard.probes.rdma.model.nics import PCI, Nic
-from laggard.probes.rdma.model.sysfs import (
-    RDMA,
-    gpu_paths,
-    nearest_ports,
-    pci_path,
-    read_ports,
-    shared_bridges,
-)
+from laggard.probes.rdma.model.node import nearest_ports, shared_bridges
+from laggard.probes.rdma.model.sysfs import RDMA, gpu_paths, pci_path, read_ports
 
 
 def judge_firmware(host: Host, names: Iterable[str]) -> Iterator[Finding | Unreadable]:

@@ -20,16 +20,8 @@ from laggard.probes.host.live import parse_answer, read_pfc, request
 from laggard.probes.rdma.error_counters import parse_count
 from laggard.probes.rdma.model.gid_table import Gid, parse_gid, preferred_gid
 from laggard.probes.rdma.model.nccl_settings import parse_hca_selection
-from laggard.probes.rdma.model.sysfs import (
-    ACTIVE,
-    Port,
-    PortKind,
-    nearest_ports,
-    node_ports,
-    parse_rate,
-    parse_state,
-    roce_path_mtu,
-)
+from laggard.probes.rdma.model.node import nearest_ports, node_ports
+from laggard.probes.rdma.model.sysfs import ACTIVE, Port, PortKind, parse_rate, parse_state, roce_path_mtu
 from laggard.probes.rdma.ports import severity_if_down
 
 pytestmark = pytest.mark.usefixtures("without_processes")
