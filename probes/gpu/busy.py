@@ -1,8 +1,8 @@
 """GPU_BUSY: processes on the GPUs of a job that has not begun. Judged only where GPUs should be idle: in a prolog.
 
 Critical is a process of a user, left over or started beside the scheduler. One of root or of another account of the
-system is a service or a test that the site runs, and a warning: the kernel says whose it is, and a name does not. One of
-another job that lives here is in its place: gres/shard and gres/mps share a GPU, and a suspended job stays on it.
+system is a service or a test that the site runs, and a warning: the kernel says whose it is, and a name does not. A
+process of another job that lives here is in its place: gres/shard and gres/mps share a GPU, and a suspended job stays.
 """
 
 from __future__ import annotations
@@ -47,37 +47,38 @@ def check(host: Host, thresholds: BusyThresholds) -> Iterator[Finding | Fact]:
     job = gpus_of_job(host.variables(), query_nvml(host))
     judged = gpus if job is None else job.gpus
     reading = read_field([gpu for gpu in judged if not gpu.mig], "processes", "a list of processes")
-    neighbours: dict[str, list[int]] = {}
     for gpu, processes in reading.values:
         unexpected = _unexpected(host, processes, thresholds.ignore)
-        living = {process.pid: living_jobs(host).has(host, process.pid) for process, _ in unexpected}
-        if of_jobs := [pid for pid, lives in living.items() if lives]:
-            neighbours[gpu.device] = of_jobs
-            unexpected = [each for each in unexpected if each[0].pid not in of_jobs]
         if unexpected:
             # Where it is not known which GPUs the job was given, the process may belong to another job.
-            pids = {
-                pid for pid, lives in living.items() if lives is False and read_process(host, pid).user >= FIRST_USER
-            }
-            of_users = [each for each in unexpected if each[0].pid in pids]
+            of_users = [each for each in unexpected if _is_a_users_of_no_job(host, each[0].pid)]
             severity = Severity.CRITICAL if of_users and job is not None else Severity.WARNING
             yield _finding(gpu, of_users or unexpected, severity, len(of_users))
-    if neighbours:
-        yield Fact("processes_of_other_jobs", neighbours)
     if job is not None and job.missing:
         raise Unknown(f"the job was given device numbers {list(job.missing)}, which NVML does not list")
     reading.raise_if_incomplete()
 
 
 def _unexpected(host: Host, processes: Sequence[GpuProcess], ignore: tuple[str, ...]) -> list[tuple[GpuProcess, str]]:
-    """Returns the processes, with their names, that are no ignored service. Our own ring ends when a job comes."""
+    """Returns the processes, with their names, that are no ignored service and of no job that lives here. Our own ring
+    ends when a job comes."""
     ring = own_ring(host)
     named = [
         (process, host.text(f"/proc/{process.pid}/comm"))
         for process in processes
         if not is_of_session(host, process.pid, ring)
     ]
-    return [(process, name) for process, name in named if not is_service(host, process.pid, ignore)]
+    return [
+        (process, name)
+        for process, name in named
+        if not is_service(host, process.pid, ignore) and not living_jobs(host).has(host, process.pid)
+    ]
+
+
+def _is_a_users_of_no_job(host: Host, pid: int) -> bool:
+    """Returns whether the kernel shows that a person's account runs the process, in no job that lives. What cannot be
+    read, as from another PID namespace, shows nothing."""
+    return living_jobs(host).has(host, pid) is False and read_process(host, pid).user >= FIRST_USER
 
 
 def _finding(gpu: Gpu, unexpected: list[tuple[GpuProcess, str]], severity: Severity, of_users: int) -> Finding:

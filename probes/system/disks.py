@@ -1,8 +1,8 @@
 """DISK_FULL: local file systems that a job writes to and that run out of space or inodes.
 
 Critical is one that jobs need room on: it holds a place where every user or slurmd writes, or every user may write to
-it, or users' files lie there. Where a daemon alone writes, the disk is often as full as it is meant to be: a warning. So
-is a disk that is full of what a living job's user has written, until the job has ended.
+it, or users' files lie there. Where a daemon alone writes, the disk is often as full as it is meant to be: a warning.
+So is a disk that is full of what a living job's user has written, until the job has ended.
 """
 
 from __future__ import annotations
@@ -228,8 +228,8 @@ def _judge(
     places: Sequence[str],
     of_kubelet: bool,
 ) -> Iterator[Finding]:
-    """`places`: those of _NEEDED that lie there. `of_kubelet`: the mount is this pod's folder of the kubelet's disk, and
-    has another name on the node."""
+    """`places`: those of _NEEDED that lie there. `of_kubelet`: the mount is this pod's folder of the kubelet's disk,
+    and has another name on the node."""
     short = _shortages(size, thresholds)
     if not short:
         return

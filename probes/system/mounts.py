@@ -92,7 +92,7 @@ def _server(mount: Mount) -> str:
 
 def _why_no_jobs(mount: Mount, needed: Iterable[str], automounts: Iterable[str]) -> str:
     """Returns why no job of others suffers; empty for a mount that jobs need. Only root can mount other file systems
-    than FUSE's. Of those the kernel writes down which user has mounted one, and whether others may use it (fuse.rst)."""
+    than FUSE's. Of these the kernel writes down which user mounted one, and whether others may use it (fuse.rst)."""
     if mount.of_user:
         return "a user's own"
     if matches_any(mount.point, _OF_PODS):

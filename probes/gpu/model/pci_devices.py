@@ -6,6 +6,7 @@ import functools
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple, TypeVar
 
+from laggard.kit.majority import with_peers
 from laggard.kit.words import lazy_pattern
 from laggard.probes.errors import NotFound, Unknown
 from laggard.probes.host.host import Host
@@ -148,14 +149,15 @@ class PciGpu(NamedTuple):
 
 
 def read_pci_gpus(host: Host) -> tuple[PciGpu, ...]:
-    """Returns NVIDIA's GPUs without those passed through to virtual machines. Raises Unknown where no GPU was found but
-    some device could not be read, and where the machine shows no PCI tree."""
+    """Returns NVIDIA's GPUs without those passed through to virtual machines, and without a display card. Raises
+    Unknown where no GPU was found but some device could not be read, and where the machine shows no PCI tree."""
     pci = find_nvidia_devices(host)
     if not pci.shown:
         raise Unknown(NO_TREE)
     if not pci.gpus and pci.unreadable:
         raise Unknown(f"PCI device {pci.unreadable[0]} does not say what it is")
-    return tuple(PciGpu(address, _numa_node(host, f"{_DEVICES}/{address}")) for address in pci.gpus)
+    peers = with_peers(pci.gpus, lambda address: _device(host, address))
+    return tuple(PciGpu(address, _numa_node(host, f"{_DEVICES}/{address}")) for address in peers)
 
 
 def _numa_node(host: Host, folder: str) -> int:
