@@ -22,8 +22,8 @@ from laggard.probes.probe import GPU, Fact, Probe, Ratio, Thresholds, finding
 _MIN_PEERS: Final = 3
 _IDLE, _POWER_CAP = 0x01, 0x04  # nvmlClocksEventReasonGpuIdle and ...SwPowerCap
 _SLOWER: Final = 0.75
-"""The share of the peers' clock below which a cap costs speed. GPUs of one model under one load differ by 8 % on
-average, and by 22 % at most (Sinha et al., Not All GPUs Are Created Equal, SC22)."""
+# The share of the peers' clock below which a cap costs speed. GPUs of one model under one load differ by 8 % on
+# average, and by 22 % at most (Sinha et al., Not All GPUs Are Created Equal, SC22).
 _FIX: Final = "Give the setting back to the driver, or set the same for all GPUs of the fleet, in the boot scripts too."
 _FIX_ENFORCED: Final = (
     "Something beside the driver limits the power: look for a limit of the BMC or the rack's power manager, then for a "

@@ -74,7 +74,7 @@ def _judge_netdevs(peers: list[PortNetwork], node: NodePorts) -> Iterator[Findin
 
 
 def _judge_mtus(roce: list[PortNetwork], node: NodePorts, least: int) -> Iterator[Finding]:
-    """Finds ports below their peers. Where all ports that jobs use are alike and below `least`, it names the first."""
+    """Finds ports below their peers, and all ports that jobs use where they are alike and below `least`."""
     sizes = {network.port.name: roce_path_mtu(network.netdev.mtu) for network in roce if network.netdev}
     if not sizes:
         return
@@ -82,21 +82,18 @@ def _judge_mtus(roce: list[PortNetwork], node: NodePorts, least: int) -> Iterato
     expected = max(sizes.values()) if usual is None else usual
     low = [network for network in roce if network.netdev and sizes[network.port.name] < expected]
     if not low and expected < least and roce[0].port.kind == node.compute_kind:
-        low, expected = [network for network in roce if network.netdev][:1], least
+        low, expected = [network for network in roce if network.netdev], least
     for port, netdev, *_ in low:
         assert netdev is not None
-        same_size = [name for name, size in sizes.items() if size == sizes[port.name]]
         yield finding(
             "RDMA_MTU_LOW",
             port.name,
-            f"sends packets of {sizes[port.name]} bytes, not {expected}"
-            + (f", as {len(same_size) - 1} more" if len(same_size) > 1 else ""),
+            f"sends packets of {sizes[port.name]} bytes, not {expected}",
             evidence={
                 "netdev": netdev.name,
                 "netdev_mtu_bytes": netdev.mtu,
                 "rdma_mtu_bytes": sizes[port.name],
                 "expected_rdma_mtu_bytes": expected,
-                "ports_alike": same_size,
             },
             fix=f"Raise the MTU of {netdev.name} to that of its peers (9000, or 4200 where switches want it).",
             commands=(f"ip link set {netdev.name} mtu 9000", f"ibv_devinfo -d {port.device} | grep mtu"),

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Final, Literal
 
-from msgspec import structs
-
 from laggard.model import Finding, Severity
 from laggard.probes.errors import NotApplicable, NotFound, Unknown, or_none
 from laggard.probes.host.host import Host
@@ -23,50 +21,20 @@ from laggard.probes.probe import Count, Fact, Probe, Ratio, Thresholds, finding,
 _ROOT: Final = "0"
 _NAMED_USERS: Final = 5
 
-_NEEDED: Final = (
-    "/tmp",
-    "/var/tmp",
-    "/dev/shm",
-    "/home",
-    "/run",
-    "/var/spool",
-    "/var/lib/docker",
-    "/var/lib/containerd",
-)
-"""Places at which all jobs write, or their daemons, by the Filesystem Hierarchy Standard and the daemons' defaults."""
-
+_NEEDED = ("/tmp", "/var/tmp", "/dev/shm", "/home", "/run", "/var/spool", "/var/lib/docker", "/var/lib/containerd")
+# Places at which all jobs write, or their daemons: Filesystem Hierarchy Standard, and the daemons' defaults.
 _IMAGES: Final = ("overlay", "ramfs", "rootfs", "tmpfs")
-"""The types of the root of a node without a disk: as full as its image, in memory."""
-
+# The types of the root of a node without a disk: as full as its image, in memory.
 _DAEMONS_BYTES: Final = 64 << 20
-"""The room that the daemons of a node need on such a root: slurmd keeps a job's script and credential, a few MiB."""
+# The room that the daemons of a node need on such a root: slurmd keeps a job's script and credential, a few MiB.
+_RUN_HERE: Final = ("/var/lib/docker/containers/*", "*/overlay2/*/merged", "*/containers/storage/*")
+# Mount points of the containers that run on this machine: the root and the shared memory of each. Root alone may look
+# into most of them. What they write lies on file systems that are judged, or in a memory limit of their own.
 
-_RUN_HERE: Final = (
-    "/run/containerd/*",
-    "/run/containers/*",
-    "/run/docker/*",
-    "/run/k3s/containerd/*",
-    "/var/lib/docker/containers/*",
-    "*/overlay2/*/merged",
-    "*/containers/storage/*",
-)
-"""Mount points of the containers that run on this machine: the root and the shared memory of each. Root alone may look
-into most of them. What they write lies on file systems that are judged, or in a memory limit of their own."""
+_OF_THIS_CONTAINER: Final = ("/dev", "/dev/termination-log", "/etc/*", "/proc/*", "/sys/*")
+# The mount points that a runtime makes in each container: small tmpfs, and files whose file system is judged elsewhere.
 
-_OF_THIS_CONTAINER: Final = (
-    "/dev",
-    "/dev/termination-log",
-    "/etc/hostname",
-    "/etc/hosts",
-    "/etc/resolv.conf",
-    "/proc/*",
-    "/sys/*",
-)
-"""The mount points that a runtime makes in each container: small tmpfs, and files whose file system is judged
-elsewhere."""
-
-_OWN_SHM: Final = "shm"
-"""The source of the /dev/shm that a runtime makes for a container."""
+_OWN_SHM: Final = "shm"  # the source of the /dev/shm that a runtime makes for a container
 
 
 class DiskThresholds(Thresholds, frozen=True):
@@ -85,15 +53,8 @@ class DiskThresholds(Thresholds, frozen=True):
 
     enough_inodes: Count = 1_000_000
 
-    never: tuple[str, ...] = (
-        "/boot",
-        "/boot/*",
-        "/efi",
-        "/run/user/*",
-        "/run/credentials/*",
-        "/var/lib/kubelet/pods/*",
-    )
-    """Mount points that are not judged: filled once and left alone, or the sized volume of one pod or login."""
+    never: tuple[str, ...] = ("/boot", "/boot/*", "/efi", "/run/*", "/var/lib/kubelet/pods/*")
+    """Mount points that are not judged: filled once and left alone, or the sized volume of a pod, login or service."""
 
     critical_bytes: Count = 32 << 30
     """The free space with which nothing is critical: on a large disk a small share is enough for logs, caches and the
@@ -206,27 +167,16 @@ def _jobs_need_room(
 def _without(users: Collection[str], size: FileSystem, whose: Usage) -> FileSystem:
     """The file system when these users' files are gone. What was not seen is theirs where all files were looked at,
     since it is deleted and open, else as much of it as of what was seen."""
-    seen, theirs = (sum(whose.bytes_by_user.get(user, 0) for user in those) for those in (whose.bytes_by_user, users))
-    share = theirs / seen if seen else 0.0
-    used = size.total_bytes - size.free_bytes
-    freed = int(theirs + max(0, used - seen)) if theirs and whose.complete else int(used * share)
-    inodes = int((size.inodes - size.inodes_free) * share)
-    return structs.replace(
-        size,
-        free_bytes=size.free_bytes + freed,
-        available_bytes=size.available_bytes + freed,
-        inodes_free=size.inodes_free + inodes,
-        inodes_available=size.inodes_available + inodes,
-    )
+    seen, theirs = sum(whose.bytes_by_user.values()), sum(whose.bytes_by_user.get(user, 0) for user in users)
+    used, share = size.total_bytes - size.free_bytes, theirs / max(seen, 1)
+    freed = theirs + max(0, used - seen) if whose.complete else int(used * share)
+    files, free, rest = int((size.inodes - size.inodes_free) * share), size.free_bytes, size.available_bytes
+    inodes = size.inodes, size.inodes_free + files, size.inodes_available + files
+    return FileSystem(size.total_bytes, free + freed, rest + freed, *inodes)
 
 
 def _judge(
-    host: Host,
-    mount: Mount,
-    size: FileSystem,
-    thresholds: DiskThresholds,
-    places: Sequence[str],
-    of_kubelet: bool,
+    host: Host, mount: Mount, size: FileSystem, thresholds: DiskThresholds, places: Sequence[str], of_kubelet: bool
 ) -> Iterator[Finding]:
     """`places`: those of _NEEDED that lie there. `of_kubelet`: the mount is this pod's folder of the kubelet's disk,
     and has another name on the node."""

@@ -20,16 +20,8 @@ from laggard.probes.host.mount_table import Mount, printable_path, read_homes, r
 from laggard.probes.probe import Fact, NotNegative, Probe, Thresholds, finding, matches_any
 
 _DEAD = frozenset(
-    os.strerror(number)
-    for number in (
-        errno.EIO,
-        errno.ENODEV,
-        errno.ENOTCONN,  # a FUSE file system whose process died
-        errno.ESHUTDOWN,
-        errno.EHOSTDOWN,
-        errno.ETIMEDOUT,
-        errno.ESTALE,
-    )
+    os.strerror(getattr(errno, name))  # ENOTCONN: a FUSE file system whose process died
+    for name in ("EIO", "ENODEV", "ENOTCONN", "ESHUTDOWN", "EHOSTDOWN", "ETIMEDOUT", "ESTALE")
 )
 _DENIED = frozenset(os.strerror(number) for number in (errno.EACCES, errno.EPERM))  # a user's own FUSE mount
 _OF_PODS: Final = ("/run/*", "/var/lib/containers/*", "/var/lib/docker/*", "*/kubelet/*")

@@ -16,8 +16,7 @@ class NodePorts(NamedTuple):
     ports: tuple[Port, ...]
     compute_kind: PortKind | None
     gpus: int  # 0: none, or not known
-    needed: frozenset[str] | None = None
-    """The names of the ports that GPUs need, by their places in the PCI tree; None: these do not tell."""
+    needed: frozenset[str] | None = None  # names of the ports that GPUs need by their places; None: these do not tell
 
     def of_kind(self, kind: PortKind) -> tuple[Port, ...]:
         return tuple(port for port in self.ports if port.kind == kind)
