@@ -15,18 +15,11 @@ _FIX: Final = "Run nvidia-persistenced at boot; without it, `nvidia-smi -pm 1` l
 
 
 def check(host: Host, thresholds: Thresholds) -> Iterator[Finding | Fact]:
-    """Makes one finding for the node, whatever the number of GPUs: the mode is one setting of the node's boot."""
     reading = read_field(with_peers(query_gpus(host), peer_key), "persistence", "persistence mode")
-    off = [gpu.index for gpu, on in reading.values if not on]
-    if off:
-        yield finding(
-            "GPU_PERSISTENCE_OFF",
-            "GPUs",
-            f"persistence mode is off for {len(off)} of {len(reading.values)}",
-            evidence={"off": off},
-            fix=_FIX,
-            commands=("systemctl enable --now nvidia-persistenced",),
-        )
+    for gpu in (gpu for gpu, on in reading.values if not on):
+        command = "systemctl enable --now nvidia-persistenced"
+        summary = "is without persistence mode"
+        yield finding("GPU_PERSISTENCE_OFF", gpu.device, summary, evidence={}, fix=_FIX, commands=(command,))
     reading.raise_if_incomplete()
 
 

@@ -19,7 +19,7 @@ from laggard.probes.errors import or_none
 from laggard.probes.host.host import Host
 
 FIRST_USER: Final = 1000
-"""The lowest number that login.defs gives to people (UID_MIN); the system's accounts are below."""
+# The lowest number that login.defs gives to people (UID_MIN); the system's accounts are below.
 
 _JOB: Final = lazy_pattern(r"^\d+:[^:]*:(?:/system\.slice)?/[^/\n]*slurm[^/\n]*/(?:uid_\d+/)?job_(\d+)(?:/|$)", re.M)
 _POD: Final = lazy_pattern(r"^\d+:[^:]*:(?:/[^/\n]+)*?/kubepods[./]", re.M)
@@ -42,10 +42,12 @@ class Process(NamedTuple):
 
 
 class LivingJobs(NamedTuple):
-    """The jobs that live here, and root's slurmstepd processes. `all_seen`: no process is hidden from here."""
+    """The jobs that live here, and root's slurmstepd processes. `scheduled`: slurmd runs here; `all_seen`: no process
+    is hidden from here."""
 
     jobs: frozenset[str]
     steps: frozenset[int]
+    scheduled: bool
     all_seen: bool
 
     def has(self, host: Host, pid: int) -> bool | None:
@@ -79,9 +81,10 @@ def status_words(read: Callable[[str], str], pid: int, field: str) -> list[str]:
 
 @functools.lru_cache(maxsize=1)
 def living_jobs(host: Host) -> LivingJobs:
-    jobs, steps = set[str](), set[int]()
+    jobs, steps, names = set[str](), set[int](), set[str]()
     for pid in _pids(host):
-        if host.text(f"/proc/{pid}/comm") == "slurmstepd" and (process := read_process(host, pid)).user == 0:
+        names.add(name := host.text(f"/proc/{pid}/comm"))
+        if name == "slurmstepd" and (process := read_process(host, pid)).user == 0:
             command = or_none(host.read_bytes, f"/proc/{pid}/cmdline") or b""
             step = _STEP.match(command.decode(errors="replace"))
             steps.add(pid)
@@ -89,7 +92,7 @@ def living_jobs(host: Host) -> LivingJobs:
     named = _SPOOL.search(next(filter(None, map(host.text, _CONFIGURATIONS)), ""))
     spool = named[1].replace("%n", host.node()).replace("%h", host.node()) if named else "/var/spool/slurmd"
     jobs |= {found[1] for name in host.names(spool) if (found := _SOCKET.fullmatch(name))}
-    return LivingJobs(frozenset(jobs - {""}), frozenset(steps), sees_all_processes(host))
+    return LivingJobs(frozenset(jobs - {""}), frozenset(steps), "slurmd" in names, sees_all_processes(host))
 
 
 def users_at_work(host: Host) -> frozenset[str]:

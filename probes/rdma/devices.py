@@ -9,6 +9,7 @@ from typing import Final
 from laggard.model import Finding, Severity
 from laggard.probes.errors import NotApplicable, Unknown, Unreadable, or_none
 from laggard.probes.host.host import Host
+from laggard.probes.host.mount_table import in_container, read_mounts
 from laggard.probes.probe import RDMA, Count, Fact, Probe, Thresholds, finding, matches_any
 from laggard.probes.rdma.model.nccl_settings import HcaSelection, read_hca_selection
 from laggard.probes.rdma.model.nics import Nic, gpu_addresses, read_nics
@@ -109,24 +110,19 @@ def _judge_device_nodes(host: Host, names: list[str]) -> Iterator[Finding]:
         return
     if any(name.startswith("uverbs") for name in entries):
         return
-    in_container = _in_container(host)
+    confined = in_container(or_none(read_mounts, host) or ())
     text = "lacks uverbs devices: " + (
         "programs in this container cannot use RDMA, whatever those outside can"
-        if in_container
+        if confined
         else "ib_uverbs is not loaded"
     )
-    concerns_jobs = not in_container or "SLURM_JOB_ID" in (or_none(host.environ) or {})
+    concerns_jobs = not confined or "SLURM_JOB_ID" in (or_none(host.environ) or {})
     yield _missing(
         "/dev/infiniband",
         text,
         Severity.CRITICAL if concerns_jobs else Severity.WARNING,
-        {"entries": entries, "devices": names, "container": in_container},
+        {"entries": entries, "devices": names, "container": confined},
     )
-
-
-def _in_container(host: Host) -> bool:
-    mounts = [line.split() for line in host.text("/proc/self/mounts").splitlines()]
-    return any(len(words) > 2 and words[1] == "/" and words[2] == "overlay" for words in mounts)
 
 
 def _judge_names(

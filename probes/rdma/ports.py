@@ -54,9 +54,7 @@ def check(host: Host, thresholds: RdmaPortThresholds) -> Iterator[Finding | Fact
     for port in node.ports:
         if not port.active:
             been_up = has_been_up(host, port)
-            severity = severity_if_down(
-                port, node, been_up, bool(thresholds.expected), just_booted, unread=len(unreadable)
-            )
+            severity = severity_if_down(port, node, been_up, bool(thresholds.expected), just_booted)
             if severity is not None:
                 yield _down(port, node, severity)
     for kind in node.kinds():
@@ -82,16 +80,16 @@ def _waiting_since(host: Host, ports: Iterable[Port]) -> int | None:
 
 
 def severity_if_down(
-    port: Port, node: NodePorts, been_up: bool, named: bool, just_booted: bool = False, unread: int = 0
+    port: Port, node: NodePorts, been_up: bool, named: bool, just_booted: bool = False
 ) -> Severity | None:
     """Returns how severe it is that `port` is not active; None where nothing shows that it should be. `been_up`: it has
     had a link since its driver started; `named`: the profile names it; `just_booted`: the subnet manager may not have
-    come to it yet; `unread`: how many ports could not be read."""
-    severity = Severity.CRITICAL if named else _by_peers(port, node, been_up, unread)
+    come to it yet."""
+    severity = Severity.CRITICAL if named else _by_peers(port, node, been_up)
     return Severity.WARNING if severity and just_booted else severity
 
 
-def _by_peers(port: Port, node: NodePorts, been_up: bool, unread: int) -> Severity | None:
+def _by_peers(port: Port, node: NodePorts, been_up: bool) -> Severity | None:
     trained = port.phys_state == LINK_UP  # INIT and ARMED: it has a cable, and no subnet manager activated it
     if not node.may_serve(port):
         return Severity.WARNING if trained or been_up else None
@@ -111,14 +109,9 @@ def _by_peers(port: Port, node: NodePorts, been_up: bool, unread: int) -> Severi
         return Severity.WARNING if node.gpus else None
     if not needed and node.gpus and active >= node.gpus:  # each GPU has its port: this one is spare
         return Severity.WARNING if been_up else None
-    wanted = needed or been_up or _is_regular(len(peers) + unread, node.gpus)
+    # Where places tell nothing, as in a virtual machine, the past does: a port that had no link may be a spare one.
+    wanted = needed or been_up or not node.gpus
     return Severity.CRITICAL if wanted and 2 * active > len(peers) else Severity.WARNING
-
-
-def _is_regular(ports: int, gpus: int) -> bool:
-    """Returns whether the ports are shared among the GPUs without a rest, as on a board that needs them all: eight for
-    eight, or four. A fifth port for eight GPUs may be a spare one. Without GPUs the peers are all there is."""
-    return not gpus or ports % gpus == 0 or gpus % ports == 0
 
 
 def _down(port: Port, node: NodePorts, severity: Severity) -> Finding:

@@ -107,18 +107,11 @@ def _lent(host: Host) -> frozenset[str]:
 
 
 def _displays(host: Host, gpus: list[str]) -> tuple[str, ...]:
-    """Returns the VGA controllers without NVIDIA's driver that are of another model than those with it: mostly a card
-    for the console, of an age that today's driver does not know. A GPU of the same model as its neighbours is none."""
-    models = {name: (driver_of(host, name), _device(host, name)) for name in gpus}
-    working = {model for driver, model in models.values() if driver == "nvidia"}
-    return tuple(
-        name
-        for name, (driver, model) in models.items()
-        if driver != "nvidia"
-        and working
-        and model not in working
-        and host.read(f"{_DEVICES}/{name}/class").strip()[:6] == _VGA
-    )
+    """Returns the VGA controllers that are of another model than the GPUs with NVIDIA's driver: mostly a card for the
+    console, of an age that today's driver does not know. A GPU of the same model as its neighbours is none."""
+    working = {_device(host, name) for name in gpus if driver_of(host, name) == "nvidia"}
+    others = [name for name in gpus if working and _device(host, name) not in working]
+    return tuple(name for name in others if host.read(f"{_DEVICES}/{name}/class").strip()[:6] == _VGA)
 
 
 def driver_of(host: Host, name: str) -> str:

@@ -35,16 +35,15 @@ def judge_firmware(host: Host, names: Iterable[str]) -> Iterator[Finding | Unrea
     for (board, _), versions in boards.items():
         if len(set(versions.values())) > 1:
             usual = Counter(versions.values()).most_common(1)[0][0]
-            outliers = sorted(name for name, version in versions.items() if version != usual)
-            yield finding(
-                "RDMA_FIRMWARE_MIXED",
-                outliers[0],
-                f"runs firmware {versions[outliers[0]]}, others of its board {usual}"
-                + (f" ({len(outliers)} differ)" if len(outliers) > 1 else ""),
-                evidence={"board": board, "versions": versions},
-                fix=f"Bring all NICs of the board to one version, best {max(versions.values(), key=_version)}.",
-                commands=(f"mlxfwmanager --query -d {outliers[0]}", "mlxfwmanager --online -u"),
-            )
+            for name in (name for name, version in versions.items() if version != usual):
+                yield finding(
+                    "RDMA_FIRMWARE_MIXED",
+                    name,
+                    f"runs firmware {versions[name]}, others of its board {usual}",
+                    evidence={"board": board, "versions": versions},
+                    fix=f"Bring all NICs of the board to one version, best {max(versions.values(), key=_version)}.",
+                    commands=(f"mlxfwmanager --query -d {name}", "mlxfwmanager --online -u"),
+                )
 
 
 def _version(text: str) -> tuple[int, ...]:
