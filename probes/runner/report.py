@@ -6,12 +6,12 @@ Pure. `ProbeResult.reason` is rendered here for people; nothing reads it back.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from laggard.kit.majority import grouped
 from laggard.kit.words import clipped, lazy_pattern, printable_line
 from laggard.model import (
     MAX_DEVICE,
@@ -152,31 +152,31 @@ def _result(answer: ProbeAnswer, findings: Iterable[Finding], warnings_fail: boo
 
 _ADDRESS: Final = r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]"
 _FIGURE: Final = lazy_pattern(rf"{_ADDRESS}|\d+(?:\.\d+)?")
-_OF_GPU: Final = lazy_pattern(rf"GPU \d+ \(({_ADDRESS})\)")
+_OF_GPU: Final = lazy_pattern(rf"GPU (?:\d+ \()?({_ADDRESS})\)?")
 
 
 def one_of_a_kind(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """A probe's findings, in which warnings that say the same of several devices, but for figures, are one finding. Its
     device has the names of all, and `evidence.devices` what is said of each. A warning of the kernel's log stays alone:
     it is an event of one device."""
-    return tuple(found for alike in grouped(findings, _kind).values() for found in _joint(alike))
+    seen: Counter[Hashable] = Counter()
+    kinds: dict[Hashable, list[Finding]] = {}
+    for place, finding in enumerate(findings):
+        kind: Hashable = place
+        if finding.severity is Severity.WARNING and "last_at" not in finding.evidence:
+            said = finding.code, _FIGURE.sub("#", finding.device), _FIGURE.sub("#", finding.summary)
+            kind = *said, finding.evidence.get("of_users")  # by which an agent tells what no prolog has to look at
+        seen[kind, finding.device] += 1
+        kinds.setdefault((kind, seen[kind, finding.device]), []).append(finding)
+    return tuple(alike[0] if len(alike) == 1 else _joint(alike) for alike in kinds.values())
 
 
-def _kind(finding: Finding) -> Hashable:
-    if finding.severity is not Severity.WARNING or "last_at" in finding.evidence:
-        return id(finding)
-    said = finding.code, _FIGURE.sub("#", finding.device), _FIGURE.sub("#", finding.summary)
-    return *said, finding.evidence.get("of_users")  # by which an agent tells what no prolog has to look at
-
-
-def _joint(alike: Sequence[Finding]) -> Sequence[Finding]:
-    first, devices = alike[0], {it.device: it.summary for it in alike}
-    if len(alike) == 1 or len(devices) < len(alike):
-        return alike
+def _joint(alike: Sequence[Finding]) -> Finding:
+    devices = {it.device: it.summary for it in alike}
     gpus = [found[1] for device in devices if (found := _OF_GPU.fullmatch(device))]
     names = "GPU " + ", ".join(gpus) if len(gpus) == len(devices) else ", ".join(devices)
-    evidence = {**first.evidence, "devices": devices}
-    return (msgspec.structs.replace(first, device=clipped(names, MAX_DEVICE), evidence=evidence),)
+    evidence = {**alike[0].evidence, "devices": devices}
+    return msgspec.structs.replace(alike[0], device=clipped(names, MAX_DEVICE), evidence=evidence)
 
 
 def _reason(failing: Iterable[Finding], rest: str) -> str:

@@ -41,9 +41,9 @@ def _needed(ports: Sequence[Port], gpu_paths: Sequence[Sequence[str]]) -> frozen
     """The names of the ports of one kind that the GPUs need. A board has the same number of ports beside each GPU, or
     beside each few: where a place has more, the others are for something else. Those are needed that are in the slots
     which the ports have elsewhere (the switches of a board are wired alike), else as many as are usual, whichever. None
-    where a GPU has no port beside it, or all have the same ones, as in a virtual machine."""
+    where more than a third of the GPUs have none beside them, or all have the same, as in a virtual machine."""
     places = Counter(nearest_ports(path, ports) for path in gpu_paths)
-    if len(places) < 2 or () in places:
+    if 3 * places.pop((), 0) > len(gpu_paths) or len(places) < 2:
         return None
     numbers = {gpus: Counter(len(near) for near, count in places.items() if count == gpus) for gpus in places.values()}
     usual = {gpus: min(found, key=lambda number: (-found[number], number)) for gpus, found in numbers.items()}
