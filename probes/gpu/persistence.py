@@ -17,9 +17,9 @@ _FIX: Final = "Run nvidia-persistenced at boot; without it, `nvidia-smi -pm 1` l
 def check(host: Host, thresholds: Thresholds) -> Iterator[Finding | Fact]:
     reading = read_field(with_peers(query_gpus(host), peer_key), "persistence", "persistence mode")
     for gpu in (gpu for gpu, on in reading.values if not on):
-        command = "systemctl enable --now nvidia-persistenced"
+        commands = ("systemctl enable --now nvidia-persistenced",)
         summary = "is without persistence mode"
-        yield finding("GPU_PERSISTENCE_OFF", gpu.device, summary, evidence={}, fix=_FIX, commands=(command,))
+        yield finding("GPU_PERSISTENCE_OFF", gpu.device, summary, evidence={}, fix=_FIX, commands=commands)
     reading.raise_if_incomplete()
 
 

@@ -52,14 +52,11 @@ class LivingJobs(NamedTuple):
 
     def has(self, host: Host, pid: int) -> bool | None:
         """Whether the process is of one of them; None where that is not known, or where it is a pod's."""
-        process = above = read_process(host, pid)
-        for _ in range(_MAX_DEPTH):
-            if above.parent in self.steps:
-                return True
-            if above.parent <= 1:
-                break
-            above = read_process(host, above.parent)
-        if process.job in self.jobs:
+        process = read_process(host, pid)
+        above, depth = process.parent, 0
+        while above > 1 and above not in self.steps and depth < _MAX_DEPTH:
+            above, depth = read_process(host, above).parent, depth + 1
+        if above in self.steps or process.job in self.jobs:
             return True
         return None if process.of_pod or not process.cgroup_seen or (process.job and not self.all_seen) else False
 

@@ -37,7 +37,8 @@ def check(host: Host, thresholds: Thresholds) -> Iterator[Finding | Fact | SaveC
     load, running = (float(found[1]), int(found[2])) if found else (0.0, 0)
     busy = min(load, running) >= _BUSY * cpus
     if fastest := _fastest(host):
-        events = sum(_throttled(host, name) for name in host.names(_CPU))
+        counts = (host.text(f"{_CPU}/{name}/thermal_throttle/package_throttle_count") for name in host.names(_CPU))
+        events = sum(int(count) for count in counts if count.isdecimal())
         yield SaveCounters({"throttled": events})
         since = host.counter_history.increase("throttled", events)
         asked = host.text(f"{_CPU}/cpufreq/policy0/scaling_governor") == "performance"
@@ -65,11 +66,6 @@ def _fastest(host: Host) -> int:
         if fastest >= _SLOW * (int(base) if base.isdecimal() else _BASE_KHZ):
             return 0
     return fastest
-
-
-def _throttled(host: Host, cpu: str) -> int:
-    text = host.text(f"{_CPU}/{cpu}/thermal_throttle/package_throttle_count")
-    return int(text) if text.isdecimal() else 0
 
 
 PROBE: Final = Probe("cpu_speed", check, Thresholds(), group=KERNEL)
