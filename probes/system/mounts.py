@@ -89,13 +89,13 @@ def _why_no_jobs(mount: Mount, needed: Iterable[str], automounts: Iterable[str])
         return "a user's own"
     if matches_any(mount.point, _OF_PODS):
         return "a pod's"
-    if mount.fstype.startswith("fuse"):
-        if mount.point.startswith("/home/"):
-            return "in a user's home"
-        if "allow_other" not in mount.options:
-            return "for root alone"
+    of_fuse = mount.fstype.startswith("fuse")
+    if of_fuse and mount.point.startswith("/home/"):
+        return "in a user's home"
     if matches_any(mount.point, needed):
         return ""
+    if of_fuse and "allow_other" not in mount.options:
+        return "for root alone"
     if matches_any(mount.point, automounts):
         return "mounted for whoever asked"
     return "mounted soft" if {"soft", "softerr"} & {*mount.options} else ""  # nfs(5)
