@@ -1,7 +1,8 @@
 """GPU_BUSY: processes on the GPUs of a job that has not begun. Judged only where GPUs should be idle: in a prolog.
 
 Critical is a process of a user, left over or started beside the scheduler. One of root or of another account of the
-system is a service or a test that the site runs, and a warning: the kernel says whose it is, and a name does not.
+system is a service or a test that the site runs, and a warning: the kernel says whose it is, and a name does not. A
+process of another job that lives here is in its place: gres/shard and gres/mps share a GPU, and a suspended job stays.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from laggard.probes.gpu.model.services import (
     is_of_session,
     is_service,
     own_ring,
-    status_words,
 )
 from laggard.probes.host.host import Host
+from laggard.probes.host.jobs import FIRST_USER, living_jobs, read_process
 from laggard.probes.nvml.model import Gpu, GpuProcess
 from laggard.probes.probe import GPU, Fact, Probe, Thresholds, finding
 
@@ -28,9 +29,6 @@ _FIX: Final = (
     "Find its owner: it is left over from an earlier job (ProctrackType=proctrack/cgroup ends all processes of a "
     "job), or was started outside of SLURM. End it before the next job begins."
 )
-
-FIRST_USER: Final = 1000
-"""The lowest number that login.defs gives to people (UID_MIN); the system's accounts are below."""
 
 
 class BusyThresholds(Thresholds, frozen=True):
@@ -53,7 +51,7 @@ def check(host: Host, thresholds: BusyThresholds) -> Iterator[Finding | Fact]:
         unexpected = _unexpected(host, processes, thresholds.ignore)
         if unexpected:
             # Where it is not known which GPUs the job was given, the process may belong to another job.
-            of_users = [each for each in unexpected if _is_of_a_user(host, each[0].pid)]
+            of_users = [each for each in unexpected if _is_a_users_of_no_job(host, each[0].pid)]
             severity = Severity.CRITICAL if of_users and job is not None else Severity.WARNING
             yield _finding(gpu, of_users or unexpected, severity, len(of_users))
     if job is not None and job.missing:
@@ -62,21 +60,25 @@ def check(host: Host, thresholds: BusyThresholds) -> Iterator[Finding | Fact]:
 
 
 def _unexpected(host: Host, processes: Sequence[GpuProcess], ignore: tuple[str, ...]) -> list[tuple[GpuProcess, str]]:
-    """Returns the processes, with their names, that are no ignored service. Our own ring ends when a job comes."""
+    """Returns the processes, with their names, that are no ignored service and of no job that lives here. Our own ring
+    ends when a job comes."""
     ring = own_ring(host)
     named = [
         (process, host.text(f"/proc/{process.pid}/comm"))
         for process in processes
         if not is_of_session(host, process.pid, ring)
     ]
-    return [(process, name) for process, name in named if not is_service(host, process.pid, ignore)]
+    return [
+        (process, name)
+        for process, name in named
+        if not is_service(host, process.pid, ignore) and not living_jobs(host).has(host, process.pid)
+    ]
 
 
-def _is_of_a_user(host: Host, pid: int) -> bool:
-    """Returns whether the kernel shows that a person's account runs the process. What cannot be read, as from another
-    PID namespace, shows nothing."""
-    uids = status_words(host.text, pid, "Uid")
-    return bool(uids) and uids[0].isdecimal() and int(uids[0]) >= FIRST_USER
+def _is_a_users_of_no_job(host: Host, pid: int) -> bool:
+    """Returns whether the kernel shows that a person's account runs the process, in no job that lives. What cannot be
+    read, as from another PID namespace, shows nothing."""
+    return living_jobs(host).has(host, pid) is False and read_process(host, pid).user >= FIRST_USER
 
 
 def _finding(gpu: Gpu, unexpected: list[tuple[GpuProcess, str]], severity: Severity, of_users: int) -> Finding:
@@ -92,6 +94,7 @@ def _finding(gpu: Gpu, unexpected: list[tuple[GpuProcess, str]], severity: Sever
                 for process, name in unexpected[:20]
             ],
             "of_users": of_users,
+            **({"cause": "user"} if of_users else {}),
         },
         fix=_FIX,
         commands=(f"ps -o pid,user,lstart,cmd -p {first.pid}", f"scontrol pidinfo {first.pid}"),

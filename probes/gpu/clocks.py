@@ -1,8 +1,9 @@
 """GPU_CLOCKS_LOW: a GPU that is held, or set, to be slower than it could be.
 
 A setting below the board's own default is somebody's: of who locked application clocks or lowered the power limit, for
-a benchmark or on purpose. It is a warning, for one GPU or for all. A limit that something beside the driver enforces
-(the BMC, the rack, the board itself), on this GPU and not on its peers, is no setting of this node's: it is critical.
+a benchmark or on purpose. It is a warning, for one GPU or for all. So is a limit that something beside the driver
+enforces (the BMC, the rack, the board itself): the site may cap the GPUs of one job. It is critical where it costs
+speed: the cap lowers the clocks of a GPU at work now, and most of its peers, at work as well, run faster.
 (NVML does not report clocks locked with `nvidia-smi -lgc`; those show as lower speed under load.)
 """
 
@@ -11,14 +12,18 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from laggard.kit.majority import majority
+from laggard.kit.majority import grouped, majority
 from laggard.model import Finding, Severity
-from laggard.probes.gpu.model.readings import query_gpus, read_field
+from laggard.probes.gpu.model.readings import gpu_peers, query_gpus, read_field
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import Gpu
 from laggard.probes.probe import GPU, Fact, Probe, Ratio, Thresholds, finding
 
 _MIN_PEERS: Final = 3
+_IDLE, _POWER_CAP = 0x01, 0x04  # nvmlClocksEventReasonGpuIdle and ...SwPowerCap
+_SLOWER: Final = 0.75
+# The share of the peers' clock below which a cap costs speed. GPUs of one model under one load differ by 8 % on
+# average, and by 22 % at most (Sinha et al., Not All GPUs Are Created Equal, SC22).
 _FIX: Final = "Give the setting back to the driver, or set the same for all GPUs of the fleet, in the boot scripts too."
 _FIX_ENFORCED: Final = (
     "Something beside the driver limits the power: look for a limit of the BMC or the rack's power manager, then for a "
@@ -60,13 +65,13 @@ def check(host: Host, thresholds: ClocksThresholds) -> Iterator[Finding | Fact]:
     gpus = query_gpus(host)
     reading = read_field(gpus, "max_sm_mhz", "clocks")
     least = 1 - thresholds.tolerance_ratio
-    for setting in _HIGHEST:
-        for board in sorted({_board(gpu) for gpu in gpus}, key=str):
-            yield from _judge_highest([gpu for gpu in gpus if _board(gpu) == board], setting, least)
     for setting in _REQUESTED:
         yield from _judge_requested(gpus, setting, least)
-    for name in sorted({gpu.name or "" for gpu in gpus}):
-        yield from _judge_enforced([gpu for gpu in gpus if (gpu.name or "") == name], least)
+    for peers in gpu_peers(gpus):
+        for board in grouped(peers, _board).values():
+            for setting in _HIGHEST:
+                yield from _judge_highest(board, setting, least)
+        yield from _judge_enforced(peers, least)
     reading.raise_if_incomplete()
 
 
@@ -95,13 +100,16 @@ def _judge_requested(gpus: Sequence[Gpu], setting: _Setting, least: float) -> It
 
 
 def _judge_enforced(gpus: Sequence[Gpu], least: float) -> Iterator[Finding]:
-    """Compares what is enforced with what the driver was asked for. Most of at least three peers at their own limits
-    are the second witness; where all are held back it is the site's power budget."""
+    """Compares what is enforced with what the driver was asked for. The clocks of at least three peers at work that
+    are not held are the second witness of what it costs; where all are held back it is the site's power budget."""
     known = [(gpu, enforced, gpu.power_limit_watts) for gpu in gpus if (enforced := gpu.enforced_power_limit_watts)]
     held = [(gpu, enforced, asked) for gpu, enforced, asked in known if asked and enforced < asked * least]
-    alone = len(known) >= _MIN_PEERS and 2 * len(held) < len(known)
+    keys, reasons = {gpu.key for gpu, _, _ in held}, {gpu.key: gpu.clocks_event_reasons or 0 for gpu in gpus}
+    free = sorted(gpu.sm_mhz for gpu in gpus if gpu.sm_mhz and gpu.key not in keys and not reasons[gpu.key] & _IDLE)
+    usual = free[len(free) // 2] if len(free) >= _MIN_PEERS else 0
     for gpu, enforced, asked in held:
-        severity = Severity.CRITICAL if alone else Severity.WARNING
+        costs = reasons[gpu.key] & _POWER_CAP and gpu.sm_mhz and gpu.sm_mhz < usual * _SLOWER
+        severity = Severity.CRITICAL if costs else Severity.WARNING
         yield _finding(gpu, _ENFORCED, enforced, asked, "the driver was asked for", _FIX_ENFORCED, severity)
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from laggard.kit.majority import with_peers
 from laggard.model import Finding
-from laggard.probes.gpu.model.readings import query_gpus, read_field
+from laggard.probes.gpu.model.readings import peer_key, query_gpus, read_field
 from laggard.probes.host.host import Host
 from laggard.probes.probe import GPU, Fact, Probe, Thresholds, finding
 
@@ -14,18 +15,11 @@ _FIX: Final = "Run nvidia-persistenced at boot; without it, `nvidia-smi -pm 1` l
 
 
 def check(host: Host, thresholds: Thresholds) -> Iterator[Finding | Fact]:
-    """Makes one finding for the node, whatever the number of GPUs: the mode is one setting of the node's boot."""
-    reading = read_field(query_gpus(host), "persistence", "persistence mode")
-    off = [gpu.index for gpu, on in reading.values if not on]
-    if off:
-        yield finding(
-            "GPU_PERSISTENCE_OFF",
-            "GPUs",
-            f"persistence mode is off for {len(off)} of {len(reading.values)}",
-            evidence={"off": off},
-            fix=_FIX,
-            commands=("systemctl enable --now nvidia-persistenced",),
-        )
+    reading = read_field(with_peers(query_gpus(host), peer_key), "persistence", "persistence mode")
+    for gpu in (gpu for gpu, on in reading.values if not on):
+        commands = ("systemctl enable --now nvidia-persistenced",)
+        summary = "is without persistence mode"
+        yield finding("GPU_PERSISTENCE_OFF", gpu.device, summary, evidence={}, fix=_FIX, commands=commands)
     reading.raise_if_incomplete()
 
 

@@ -17,7 +17,7 @@ from laggard.model import Finding, Severity
 from laggard.probes.errors import NotApplicable
 from laggard.probes.gpu.model.amd_gpus import AmdGpu, raise_if_unread, started_amd_gpus
 from laggard.probes.gpu.model.pci_devices import of_each_maker
-from laggard.probes.gpu.model.readings import query_gpus, read_field
+from laggard.probes.gpu.model.readings import gpu_peers, query_gpus, read_field
 from laggard.probes.gpu.temperature import COOLING
 from laggard.probes.host.counter_history import CounterHistory, Increase, SaveCounters
 from laggard.probes.host.host import Host
@@ -131,7 +131,8 @@ def _check_nvidia(host: Host, thresholds: ThrottleThresholds) -> Iterator[Findin
     now = read_field(gpus, "clocks_event_reasons", "reasons for lowered clocks")
     yield SaveCounters({f"{gpu.key} {name}": value for gpu, values in counted.values for name, value in values.items()})
     shares_of = {gpu.key: _shares(host.counter_history, gpu) for gpu in gpus}
-    braked = all(shares_of[gpu.key].get("hw_power_brake", (0.0,))[0] >= thresholds.warning_ratio for gpu in gpus)
+    peers = [gpu for group in gpu_peers(gpus) for gpu in group] or gpus
+    braked = all(shares_of[gpu.key].get("hw_power_brake", (0.0,))[0] >= thresholds.warning_ratio for gpu in peers)
     of_all = frozenset({"hw_power_brake"} if braked else ())
     for gpu in gpus:
         active = _active(gpu.clocks_event_reasons or 0)

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 from laggard.probes.errors import Unknown, if_present, or_none
 from laggard.probes.host.host import Host
+from laggard.probes.host.jobs import FIRST_USER
 
 _MOUNTS = "/proc/self/mounts"
 _OF_INIT = "/proc/1/mounts"
@@ -36,8 +37,12 @@ class Mount(NamedTuple):
     """The server and its export, as /proc/self/mounts names them."""
     of_user: bool = False
     """True where a user other than root has mounted it, as FUSE lets everybody do."""
-    shut_down: bool = False
-    """True where the file system failed, and refuses all writing (fs/ext4/super.c, _ext4_show_options)."""
+    options: tuple[str, ...] = ()
+
+    @property
+    def shut_down(self) -> bool:
+        """Whether the file system failed, and refuses all writing (fs/ext4/super.c, _ext4_show_options)."""
+        return "shutdown" in self.options or "emergency_ro" in self.options
 
     @property
     def servers(self) -> tuple[str, ...]:
@@ -53,7 +58,8 @@ class Mount(NamedTuple):
 
     @property
     def remote(self) -> bool:
-        return self.fstype in REMOTE_TYPES or (self.fstype.startswith("fuse.") and not self.local)
+        """A source with a server's name shows network file systems of types that are not listed here."""
+        return not self.local and (self.fstype in REMOTE_TYPES or self.fstype.startswith("fuse.") or bool(self.servers))
 
 
 def read_mounts(host: Host, all_of_a_point: bool = False) -> tuple[Mount, ...]:
@@ -102,6 +108,13 @@ def _mountinfo(host: Host) -> list[list[str]]:
     return [words for line in lines if len(words := line.split(" ")) > 4]
 
 
+def read_homes(host: Host) -> frozenset[str]:
+    """Returns the homes of people in /etc/passwd, and the folders that they are in."""
+    fields = (line.split(":") for line in host.text("/etc/passwd").splitlines())
+    homes = {words[5] for words in fields if len(words) > 5 and words[2].isdecimal() and int(words[2]) >= FIRST_USER}
+    return frozenset(home for home in (*homes, *(path.rpartition("/")[0] for path in homes)) if len(home) > 1)
+
+
 def printable_path(text: str) -> str:
     """Returns a mount's path or source with bytes that are not UTF-8 escaped, so that it can be encoded."""
     return text.encode(errors="surrogateescape").decode(errors="backslashreplace")
@@ -113,8 +126,7 @@ def _parse(line: str) -> Mount:
         raise Unknown(f"{_MOUNTS} holds a line that is no mount")
     options = words[3].split(",")
     of_user = any(option.startswith("user_id=") and option != "user_id=0" for option in options)
-    shut_down = "shutdown" in options or "emergency_ro" in options
-    return Mount(unescape(words[1]), words[2], "rw" in options, unescape(words[0]), of_user, shut_down)
+    return Mount(unescape(words[1]), words[2], "rw" in options, unescape(words[0]), of_user, tuple(options))
 
 
 def unescape(text: str) -> str:

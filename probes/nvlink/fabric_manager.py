@@ -12,6 +12,7 @@ from laggard.probes.gpu.model.pci_devices import NO_TREE, find_nvidia_devices
 from laggard.probes.gpu.model.readings import query_gpus, query_nvml
 from laggard.probes.gpu.model.services import is_service
 from laggard.probes.host.host import Host
+from laggard.probes.host.jobs import sees_all_processes
 from laggard.probes.host.virtualization import has_just_booted, is_virtual_machine
 from laggard.probes.probe import GPU, Fact, Probe, Thresholds, finding
 
@@ -48,7 +49,7 @@ def check(host: Host, thresholds: ManagerThresholds) -> Iterator[Finding | Fact]
         yield Fact("process", pid)
         return
     registered, starting = _registered(host), has_just_booted(host, STARTING_SECONDS)
-    if not _sees_all_processes(host):
+    if not sees_all_processes(host):
         raise Unknown(
             "the node's processes are not visible from here (another PID namespace), nor is its fabric manager"
         )
@@ -101,11 +102,6 @@ def _is_manager(host: Host, pid: str) -> bool:
         return host.read_link(f"/proc/{pid}/exe").rpartition("/")[2].startswith(_COMM)
     except Unknown:
         return True
-
-
-def _sees_all_processes(host: Host) -> bool:
-    """Returns whether this is the first PID namespace, where kthreadd, a thread of the kernel, has number 2."""
-    return host.text("/proc/2/comm") == "kthreadd"
 
 
 def _registered(host: Host) -> bool:

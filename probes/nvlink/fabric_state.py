@@ -10,10 +10,10 @@ from typing import Final
 from laggard.kit.words import lazy_pattern
 from laggard.model import Finding, Severity
 from laggard.probes.errors import NotApplicable
-from laggard.probes.gpu.model.readings import explain_nvml_error, query_non_mig_gpus, read_field
+from laggard.probes.gpu.model.readings import explain_nvml_error, has_nvlinks, query_non_mig_gpus, read_field
 from laggard.probes.host.host import Host
 from laggard.probes.host.virtualization import has_just_booted
-from laggard.probes.nvml.model import UNSUPPORTED, Gpu, GpuFabricInfo, error_name
+from laggard.probes.nvml.model import Gpu, GpuFabricInfo, error_name
 from laggard.probes.probe import GPU, Fact, Probe, Thresholds, finding
 
 _STATES: Final = {1: "has not been connected", 2: "is still being connected"}
@@ -61,7 +61,8 @@ class FabricThresholds(Thresholds, frozen=True):
 
 
 def check(host: Host, thresholds: FabricThresholds) -> Iterator[Finding | Fact]:
-    gpus = [gpu for gpu in query_non_mig_gpus(host) if gpu.fabric is not None or _has_nvlinks(gpu)]
+    # A board without NVLinks is in no fabric, whether or not the library knows the call (driver 525 and newer).
+    gpus = [gpu for gpu in query_non_mig_gpus(host) if gpu.fabric is not None or has_nvlinks(gpu)]
     reading = read_field(gpus, "fabric", "registration with a fabric")
     registered = [(gpu, fabric) for gpu, fabric in reading.values if fabric.state]
     domains = sorted({fabric.cluster_uuid for _, fabric in registered if fabric.cluster_uuid})
@@ -76,12 +77,6 @@ def check(host: Host, thresholds: FabricThresholds) -> Iterator[Finding | Fact]:
     reading.raise_if_incomplete()
     if not registered:
         raise NotApplicable("the GPUs know no NVLink fabric")
-
-
-def _has_nvlinks(gpu: Gpu) -> bool:
-    """Returns False for a board that has none (A10G, L40S, T4): it is in no fabric, whether or not the library knows
-    the call that asks for it (driver 525 and newer)."""
-    return gpu.errors.get("links") != UNSUPPORTED
 
 
 def _why_waiting(host: Host, thresholds: FabricThresholds) -> str:

@@ -13,6 +13,8 @@ from laggard.model import Finding, Severity
 from laggard.probes.errors import NotApplicable, Unknown
 from laggard.probes.gpu.model.readings import (
     explain_nvml_error,
+    gpu_peers,
+    has_nvlinks,
     has_nvswitches,
     query_non_mig_gpus,
     query_nvml,
@@ -51,17 +53,20 @@ def check(host: Host, thresholds: P2pThresholds) -> Iterator[Finding | Fact]:
     matrices = {"read": nvml.p2p_read, "write": nvml.p2p_write}
     if any(len(matrix) != len(nvml.gpus) for matrix in matrices.values()):
         raise Unknown("NVML gave no peer-to-peer status")
-    refused, unreadable = _refused(gpus, matrices)
-    switched = has_nvswitches(host, gpus)
-    judged = {status: pairs for status, pairs in refused.items() if switched or status == _BY_KEY}
-    count = sum(len(pairs) for pairs in refused.values())
-    everywhere = count == 2 * len(gpus) * (len(gpus) - 1)
-    yield Fact("pairs_without_peer_to_peer", count)
-    for status, pairs in sorted(judged.items()):
-        yield _finding(status, pairs, switched, everywhere or status == _BY_KEY)
-    if unreadable:
+    without = not_read = 0
+    for peers in gpu_peers(gpus):
+        refused, unreadable = _refused(peers, matrices)
+        switched = has_nvlinks(peers[0]) and has_nvswitches(host, gpus)
+        judged = {status: pairs for status, pairs in refused.items() if switched or status == _BY_KEY}
+        count = sum(len(pairs) for pairs in refused.values())
+        everywhere = count == 2 * len(peers) * (len(peers) - 1)
+        for status, pairs in sorted(judged.items()):
+            yield _finding(status, pairs, switched, everywhere or status == _BY_KEY)
+        without, not_read = without + count, not_read + unreadable
+    yield Fact("pairs_without_peer_to_peer", without)
+    if not_read:
         raise Unknown(
-            f"peer-to-peer status of {unreadable} pairs: {explain_nvml_error(nvml.p2p_error or 'was not read')}"
+            f"peer-to-peer status of {not_read} pairs: {explain_nvml_error(nvml.p2p_error or 'was not read')}"
         )
 
 

@@ -13,7 +13,8 @@ from laggard.probes.errors import NotApplicable, NotFound, Unknown, Unreadable, 
 from laggard.probes.host.counter_history import CounterHistory, Increase, SaveCounters
 from laggard.probes.host.host import Host
 from laggard.probes.probe import RDMA, Count, Fact, NotNegative, Probe, finding
-from laggard.probes.rdma.model.sysfs import NET, Port, RdmaThresholds, gpu_paths, netdev_name, node_ports, read_ports
+from laggard.probes.rdma.model.node import node_ports
+from laggard.probes.rdma.model.sysfs import NET, Port, RdmaThresholds, gpu_paths, netdev_name, read_ports
 
 # The increase that the error counters of an RDMA port may have in a period.
 #
@@ -138,10 +139,10 @@ def check(host: Host, thresholds: RdmaErrorThresholds) -> Iterator[Finding | Fac
     read = [_read(host, port) for port in node.ports]
     yield SaveCounters({name: value for each in read for name, value in each.to_save.items()})
     yield from _facts(read)
-    of_jobs = [each for each in read if each.port.kind == node.compute_kind]
+    of_jobs = [each for each in read if node.may_serve(each.port)]
     together = _have_lost_links_together(of_jobs, thresholds)
     for each in read:
-        compute = each.port.kind == node.compute_kind
+        compute = node.may_serve(each.port)
         yield from _judge_flaps(each, thresholds, compute, together)
         yield from _judge_errors(each, compute)
     without = [each for each in read if not each.errors]

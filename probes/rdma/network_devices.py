@@ -16,16 +16,8 @@ from laggard.probes.host.host import Host
 from laggard.probes.probe import RDMA, Count, Fact, Probe, finding
 from laggard.probes.rdma.model.gid_table import V2, Gid, PortNetwork, preferred_gid, read_port_network
 from laggard.probes.rdma.model.nccl_settings import read_gid_index
-from laggard.probes.rdma.model.sysfs import (
-    Netdev,
-    NodePorts,
-    Port,
-    RdmaThresholds,
-    gpu_paths,
-    node_ports,
-    read_ports,
-    roce_path_mtu,
-)
+from laggard.probes.rdma.model.node import NodePorts, node_ports
+from laggard.probes.rdma.model.sysfs import Netdev, Port, RdmaThresholds, gpu_paths, read_ports, roce_path_mtu
 
 _UP = ("up", "unknown")  # drivers that do not report an operstate have "unknown" (sysfs-class-net)
 
@@ -61,7 +53,7 @@ def _judge_netdevs(peers: list[PortNetwork], node: NodePorts) -> Iterator[Findin
             continue
         if not (most_are_up and (port.active or not netdev.admin_up)) and not (port.ethernet and port.active):
             continue
-        critical = port.ethernet and port.kind == node.compute_kind
+        critical = port.ethernet and node.may_serve(port)
         state = netdev.operstate if netdev.admin_up else "set down"
         yield finding(
             "RDMA_NETDEV_DOWN",
@@ -82,7 +74,7 @@ def _judge_netdevs(peers: list[PortNetwork], node: NodePorts) -> Iterator[Findin
 
 
 def _judge_mtus(roce: list[PortNetwork], node: NodePorts, least: int) -> Iterator[Finding]:
-    """Finds ports below their peers. Where all ports that jobs use are alike and below `least`, it names the first."""
+    """Finds ports below their peers, and all ports that jobs use where they are alike and below `least`."""
     sizes = {network.port.name: roce_path_mtu(network.netdev.mtu) for network in roce if network.netdev}
     if not sizes:
         return
@@ -90,21 +82,18 @@ def _judge_mtus(roce: list[PortNetwork], node: NodePorts, least: int) -> Iterato
     expected = max(sizes.values()) if usual is None else usual
     low = [network for network in roce if network.netdev and sizes[network.port.name] < expected]
     if not low and expected < least and roce[0].port.kind == node.compute_kind:
-        low, expected = [network for network in roce if network.netdev][:1], least
+        low, expected = [network for network in roce if network.netdev], least
     for port, netdev, *_ in low:
         assert netdev is not None
-        same_size = [name for name, size in sizes.items() if size == sizes[port.name]]
         yield finding(
             "RDMA_MTU_LOW",
             port.name,
-            f"sends packets of {sizes[port.name]} bytes, not {expected}"
-            + (f", as {len(same_size) - 1} more" if len(same_size) > 1 else ""),
+            f"sends packets of {sizes[port.name]} bytes, not {expected}",
             evidence={
                 "netdev": netdev.name,
                 "netdev_mtu_bytes": netdev.mtu,
                 "rdma_mtu_bytes": sizes[port.name],
                 "expected_rdma_mtu_bytes": expected,
-                "ports_alike": same_size,
             },
             fix=f"Raise the MTU of {netdev.name} to that of its peers (9000, or 4200 where switches want it).",
             commands=(f"ip link set {netdev.name} mtu 9000", f"ibv_devinfo -d {port.device} | grep mtu"),
@@ -119,12 +108,11 @@ def judge_gids(roce: Sequence[PortNetwork], node: NodePorts, pinned: int | None)
     tables = {network.port.name: network.gids for network in roce if network.gids is not None}
     chosen = {name: preferred_gid(gids) for name, gids in tables.items()}
     usual = majority((gid is not None for gid in chosen.values()), fewest=2)
-    compute = bool(roce) and roce[0].port.kind == node.compute_kind
     usual_index = majority((gid.number for gid in chosen.values() if gid), fewest=2)
     for port, netdev, gids, _ in roce:
         if gids is None:
             continue
-        gid = chosen[port.name]
+        gid, compute = chosen[port.name], node.may_serve(port)
         if gid is None and (usual is True or compute):
             critical = compute and usual is True
             summary = "has no RoCE v2 address " + _reason(gids)

@@ -1,7 +1,7 @@
 """RDMA_PORT_DOWN and RDMA_RATE_LOW: ports that jobs use and that carry no data, or less than their peers.
 
 A port that was never cabled is no fault: storage and management cards have spare ones. Which ports should be active is
-decided by the profile, else by their peers, else by the number of GPUs.
+decided by the profile, else by which are beside the GPUs, else by their peers and the number of GPUs.
 """
 
 from __future__ import annotations
@@ -16,18 +16,8 @@ from laggard.probes.host.counter_history import SaveCounters
 from laggard.probes.host.host import Host
 from laggard.probes.host.virtualization import has_just_booted, read_uptime
 from laggard.probes.probe import RDMA, Fact, NotNegative, Probe, finding, matches_any
-from laggard.probes.rdma.model.sysfs import (
-    DISABLED,
-    LINK_UP,
-    NodePorts,
-    Port,
-    PortKind,
-    RdmaThresholds,
-    gpu_paths,
-    has_been_up,
-    node_ports,
-    read_ports,
-)
+from laggard.probes.rdma.model.node import NodePorts, node_ports
+from laggard.probes.rdma.model.sysfs import DISABLED, LINK_UP, Port, RdmaThresholds, gpu_paths, has_been_up, read_ports
 
 _WAITS: Final = "waiting since"
 
@@ -64,13 +54,13 @@ def check(host: Host, thresholds: RdmaPortThresholds) -> Iterator[Finding | Fact
     for port in node.ports:
         if not port.active:
             been_up = has_been_up(host, port)
-            severity = severity_if_down(
-                port, node, been_up, bool(thresholds.expected), just_booted, unread=len(unreadable)
-            )
+            severity = severity_if_down(port, node, been_up, bool(thresholds.expected), just_booted)
             if severity is not None:
                 yield _down(port, node, severity)
     for kind in node.kinds():
-        yield from _judge_rates(node, kind, thresholds.least_gigabits)
+        for serving in (True, False):
+            alike = [port for port in node.of_kind(kind) if port.active and node.may_serve(port) is serving]
+            yield from _judge_rates(node, alike, serving, thresholds.least_gigabits)
     yield from unreadable
 
 
@@ -90,42 +80,38 @@ def _waiting_since(host: Host, ports: Iterable[Port]) -> int | None:
 
 
 def severity_if_down(
-    port: Port, node: NodePorts, been_up: bool, named: bool, just_booted: bool = False, unread: int = 0
+    port: Port, node: NodePorts, been_up: bool, named: bool, just_booted: bool = False
 ) -> Severity | None:
     """Returns how severe it is that `port` is not active; None where nothing shows that it should be. `been_up`: it has
     had a link since its driver started; `named`: the profile names it; `just_booted`: the subnet manager may not have
-    come to it yet; `unread`: how many ports could not be read."""
-    severity = Severity.CRITICAL if named else _by_peers(port, node, been_up, unread)
+    come to it yet."""
+    severity = Severity.CRITICAL if named else _by_peers(port, node, been_up)
     return Severity.WARNING if severity and just_booted else severity
 
 
-def _by_peers(port: Port, node: NodePorts, been_up: bool, unread: int) -> Severity | None:
+def _by_peers(port: Port, node: NodePorts, been_up: bool) -> Severity | None:
     trained = port.phys_state == LINK_UP  # INIT and ARMED: it has a cable, and no subnet manager activated it
-    if port.kind != node.compute_kind:
+    if not node.may_serve(port):
         return Severity.WARNING if trained or been_up else None
-    peers = node.of_kind(port.kind)
+    needed = node.needed is not None and port.name in node.needed
+    peers = [peer for peer in node.of_kind(port.kind) if node.may_serve(peer)]
     active = sum(peer.active for peer in peers)
     if trained:
         return Severity.CRITICAL
     # On InfiniBand somebody switched it off: a cable that is out does not do that. For RoCE mlx5 says so of any port
     # without a carrier (drivers/infiniband/hw/mlx5/main.c, mlx5_query_port_roce).
-    if port.phys_state == DISABLED and not port.ethernet:
+    if port.phys_state == DISABLED and not port.ethernet and not (needed and been_up):
         return Severity.WARNING
     if active == 0:
         many = node.gpus and len(peers) >= max(2, node.gpus // 2)
         if been_up or not port.ethernet or many:
             return Severity.CRITICAL
         return Severity.WARNING if node.gpus else None
-    if node.gpus and active >= node.gpus:  # each GPU has its port: this one is spare
+    if not needed and node.gpus and active >= node.gpus:  # each GPU has its port: this one is spare
         return Severity.WARNING if been_up else None
-    wanted = been_up or _is_regular(len(peers) + unread, node.gpus)
+    # Where places tell nothing, as in a virtual machine, the past does: a port that had no link may be a spare one.
+    wanted = needed or been_up or not node.gpus
     return Severity.CRITICAL if wanted and 2 * active > len(peers) else Severity.WARNING
-
-
-def _is_regular(ports: int, gpus: int) -> bool:
-    """Returns whether the ports are shared among the GPUs without a rest, as on a board that needs them all: eight for
-    eight, or four. A fifth port for eight GPUs may be a spare one. Without GPUs the peers are all there is."""
-    return not gpus or ports % gpus == 0 or gpus % ports == 0
 
 
 def _down(port: Port, node: NodePorts, severity: Severity) -> Finding:
@@ -156,16 +142,15 @@ def _fix(port: Port) -> str:
     return "Check the cable, the transceiver and the switch's port; to find which it is, swap the cable."
 
 
-def _judge_rates(node: NodePorts, kind: PortKind, least: float) -> Iterator[Finding]:
-    active = [port for port in node.of_kind(kind) if port.active]
-    compute = kind == node.compute_kind
+def _judge_rates(node: NodePorts, active: list[Port], compute: bool, least: float) -> Iterator[Finding]:
+    """`active`: the ports of one kind that are; `compute`: whether GPUs use them, or may."""
     expected = _expected_rate(active, least if compute else 0.0)
     good = sum(port.rate_gigabits >= expected for port in active)
     for port in active:
-        one_lane = port.lanes == 1 and not port.ethernet and kind.link_layer == "InfiniBand"
+        one_lane = port.lanes == 1 and not port.ethernet and port.kind.link_layer == "InfiniBand"
         if port.rate_gigabits >= expected and not one_lane:
             continue
-        enough = good >= node.gpus if node.gpus else 2 * good <= len(active)
+        enough = node.needed is None and good >= node.gpus if node.gpus else 2 * good <= len(active)
         critical = compute and (least > 0 or one_lane or not enough)
         yield finding(
             "RDMA_RATE_LOW",

@@ -16,7 +16,8 @@ from laggard.model import Finding
 from laggard.probes.errors import NotApplicable, NotFound, Unknown, Unreadable
 from laggard.probes.host.host import Host
 from laggard.probes.probe import RDMA, Fact, Probe, finding
-from laggard.probes.rdma.model.sysfs import NET, Port, RdmaThresholds, gpu_paths, netdev_name, node_ports, read_ports
+from laggard.probes.rdma.model.node import node_ports
+from laggard.probes.rdma.model.sysfs import NET, Port, RdmaThresholds, gpu_paths, netdev_name, read_ports
 
 Priorities = tuple[int, ...]
 
@@ -100,22 +101,21 @@ def _judge(
     wrong = [name for name, priorities in enabled.items() if priorities != wanted and (wanted or expect == "off")]
     if expect == "on" and not wanted:  # most ports have it off, or no majority has: those that have it off are wrong
         wrong = [name for name, priorities in enabled.items() if not priorities]
-    for name in wrong[:1] if len(wrong) == len(enabled) else wrong:
+    for name in wrong:
         yield finding(
             setting.code,
             ports[name].name,
-            _summary(setting.name, enabled[name], wanted, len(wrong), len(enabled)),
+            _summary(setting.name, enabled[name], None if len(wrong) == len(enabled) else wanted),
             evidence={"netdev": name, "priorities": {netdev: list(on) for netdev, on in enabled.items()}},
             fix=setting.fix,
             commands=[command.format(netdev=name) for command in setting.commands],
         )
 
 
-def _summary(name: str, own: Priorities, wanted: Priorities, wrong: int, all_ports: int) -> str:
+def _summary(name: str, own: Priorities, peers: Priorities | None) -> str:
+    """`peers`: what these have; None: the same."""
     state = f"has {name} on for priority {_listed(own)}" if own else f"has {name} off"
-    if wrong == all_ports:
-        return state + (f", as all {all_ports} RoCE ports" if all_ports > 1 else "")
-    return f"{state}, its peers {'on for priority ' + _listed(wanted) if wanted else 'not'}"
+    return state if peers is None else f"{state}, its peers {'on for priority ' + _listed(peers) if peers else 'not'}"
 
 
 def _listed(priorities: Priorities) -> str:

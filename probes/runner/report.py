@@ -5,13 +5,16 @@ Pure. `ProbeResult.reason` is rendered here for people; nothing reads it back.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import re
+from collections import Counter
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from laggard.kit.words import lazy_pattern, printable_line
+from laggard.kit.words import clipped, lazy_pattern, printable_line
 from laggard.model import (
+    MAX_DEVICE,
     MAX_FINDINGS,
     Finding,
     ProbeResult,
@@ -40,7 +43,8 @@ def build_report(
     """The report of `node`: results and findings in the order of `answers`. A critical finding fails its probe, and so
     the report; a warning does where `warnings_fail`. Of more findings than MAX_FINDINGS the worst are kept."""
     empty = Report(Verdict.SKIPPED, node, round(elapsed_seconds, 4), (), (), facts)
-    report = _joined(empty, [(_result(answer, warnings_fail), answer.observation.findings) for answer in answers])
+    told = [(answer, one_of_a_kind(answer.observation.findings)) for answer in answers]
+    report = _joined(empty, [(_result(answer, found, warnings_fail), found) for answer, found in told])
     severities = list(Severity)
     worst_first = sorted(
         range(len(report.findings)), key=lambda place: severities.index(report.findings[place].severity)
@@ -131,9 +135,9 @@ def finding_name(finding: Finding) -> str:
     return f"{finding.code} {finding.device}"
 
 
-def _result(answer: ProbeAnswer, warnings_fail: bool) -> ProbeResult:
+def _result(answer: ProbeAnswer, findings: Iterable[Finding], warnings_fail: bool) -> ProbeResult:
     observation = answer.observation
-    failing = [finding for finding in observation.findings if fails(finding, warnings_fail)]
+    failing = [finding for finding in findings if fails(finding, warnings_fail)]
     unknown = ""
     if observation.verdict is Verdict.UNKNOWN:
         unknown = printable_line(observation.reason, _REASON_LENGTH) or _NO_REASON
@@ -146,12 +150,40 @@ def _result(answer: ProbeAnswer, warnings_fail: bool) -> ProbeResult:
     )
 
 
+_ADDRESS: Final = r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]"
+_FIGURE: Final = lazy_pattern(rf"{_ADDRESS}|\d+(?:\.\d+)?")
+_OF_GPU: Final = lazy_pattern(rf"GPU (?:\d+ \()?({_ADDRESS})\)?")
+
+
+def one_of_a_kind(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """A probe's findings, in which warnings that say the same of several devices, but for figures, are one finding. Its
+    device has the names of all, and `evidence.devices` what is said of each. A warning of the kernel's log stays alone:
+    it is an event of one device."""
+    seen: Counter[Hashable] = Counter()
+    kinds: dict[Hashable, list[Finding]] = {}
+    for place, finding in enumerate(findings):
+        kind: Hashable = place
+        if finding.severity is Severity.WARNING and "last_at" not in finding.evidence:
+            said = finding.code, _FIGURE.sub("#", finding.device), _FIGURE.sub("#", finding.summary)
+            kind = *said, finding.evidence.get("of_users")  # by which an agent tells what no prolog has to look at
+        seen[kind, finding.device] += 1
+        kinds.setdefault((kind, seen[kind, finding.device]), []).append(finding)
+    return tuple(alike[0] if len(alike) == 1 else _joint(alike) for alike in kinds.values())
+
+
+def _joint(alike: Sequence[Finding]) -> Finding:
+    devices = {it.device: it.summary for it in alike}
+    gpus = [found[1] for device in devices if (found := _OF_GPU.fullmatch(device))]
+    names = "GPU " + ", ".join(gpus) if len(gpus) == len(devices) else ", ".join(devices)
+    evidence = {**alike[0].evidence, "devices": devices}
+    return msgspec.structs.replace(alike[0], device=clipped(names, MAX_DEVICE), evidence=evidence)
+
+
 def _reason(failing: Iterable[Finding], rest: str) -> str:
     return printable_line("; ".join(filter(None, [*map(finding_name, failing), rest])), _REASON_LENGTH)
 
 
 _MAX_GPUS: Final = 4096
-_ADDRESS = lazy_pattern(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
 
 def parse_gpus(text: str) -> frozenset[int] | None:
@@ -189,7 +221,7 @@ def other_gpus(report: Report, wanted: frozenset[int] | None) -> frozenset[str]:
 
 def is_only_on(addresses: Collection[str], finding: Finding) -> bool:
     """Whether the finding's device names GPUs, and only GPUs at `addresses`."""
-    named = _ADDRESS.findall(finding.device)
+    named = re.findall(_ADDRESS, finding.device)
     return bool(named) and all(address in addresses for address in named)
 
 

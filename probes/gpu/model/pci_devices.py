@@ -6,6 +6,7 @@ import functools
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple, TypeVar
 
+from laggard.kit.majority import with_peers
 from laggard.kit.words import lazy_pattern
 from laggard.probes.errors import NotFound, Unknown
 from laggard.probes.host.host import Host
@@ -106,18 +107,11 @@ def _lent(host: Host) -> frozenset[str]:
 
 
 def _displays(host: Host, gpus: list[str]) -> tuple[str, ...]:
-    """Returns the VGA controllers without NVIDIA's driver that are of another model than those with it: mostly a card
-    for the console, of an age that today's driver does not know. A GPU of the same model as its neighbours is none."""
-    models = {name: (driver_of(host, name), _device(host, name)) for name in gpus}
-    working = {model for driver, model in models.values() if driver == "nvidia"}
-    return tuple(
-        name
-        for name, (driver, model) in models.items()
-        if driver != "nvidia"
-        and working
-        and model not in working
-        and host.read(f"{_DEVICES}/{name}/class").strip()[:6] == _VGA
-    )
+    """Returns the VGA controllers that are of another model than the GPUs with NVIDIA's driver: mostly a card for the
+    console, of an age that today's driver does not know. A GPU of the same model as its neighbours is none."""
+    working = {_device(host, name) for name in gpus if driver_of(host, name) == "nvidia"}
+    others = [name for name in gpus if working and _device(host, name) not in working]
+    return tuple(name for name in others if host.read(f"{_DEVICES}/{name}/class").strip()[:6] == _VGA)
 
 
 def driver_of(host: Host, name: str) -> str:
@@ -148,14 +142,15 @@ class PciGpu(NamedTuple):
 
 
 def read_pci_gpus(host: Host) -> tuple[PciGpu, ...]:
-    """Returns NVIDIA's GPUs without those passed through to virtual machines. Raises Unknown where no GPU was found but
-    some device could not be read, and where the machine shows no PCI tree."""
+    """Returns NVIDIA's GPUs without those passed through to virtual machines, and without a display card. Raises
+    Unknown where no GPU was found but some device could not be read, and where the machine shows no PCI tree."""
     pci = find_nvidia_devices(host)
     if not pci.shown:
         raise Unknown(NO_TREE)
     if not pci.gpus and pci.unreadable:
         raise Unknown(f"PCI device {pci.unreadable[0]} does not say what it is")
-    return tuple(PciGpu(address, _numa_node(host, f"{_DEVICES}/{address}")) for address in pci.gpus)
+    peers = with_peers(pci.gpus, lambda address: _device(host, address))
+    return tuple(PciGpu(address, _numa_node(host, f"{_DEVICES}/{address}")) for address in peers)
 
 
 def _numa_node(host: Host, folder: str) -> int:

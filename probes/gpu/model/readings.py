@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from typing import Any, Final, NamedTuple
 
+from laggard.kit.majority import peer_groups
 from laggard.probes.errors import NotApplicable, Unknown
 from laggard.probes.gpu.model.pci_devices import find_nvidia_devices
 from laggard.probes.host.host import Host
@@ -64,6 +65,21 @@ def query_non_mig_gpus(host: Host) -> tuple[Gpu, ...]:
     if not undivided:
         raise NotApplicable(f"all {len(gpus)} GPUs are in MIG mode: their parts are not judged")
     return undivided
+
+
+def has_nvlinks(gpu: Gpu) -> bool:
+    """Returns False for a board that has none (A10G, L40S, T4, a display card)."""
+    return gpu.errors.get("links") != UNSUPPORTED
+
+
+def peer_key(gpu: Gpu) -> Hashable:
+    """The same for GPUs that are peers: of one model, all with NVLinks or all without."""
+    return gpu.name, has_nvlinks(gpu)
+
+
+def gpu_peers(gpus: Iterable[Gpu]) -> list[list[Gpu]]:
+    """Returns the GPUs in the groups that are compared with each other, of which none is divided by MIG."""
+    return peer_groups((gpu for gpu in gpus if not gpu.mig), peer_key)
 
 
 def has_nvswitches(host: Host, gpus: Iterable[Gpu]) -> bool:

@@ -16,6 +16,7 @@ from laggard.kit.processes import parse_stat
 from laggard.kit.words import lazy_pattern
 from laggard.probes.errors import Unknown
 from laggard.probes.host.host import Host
+from laggard.probes.host.jobs import status_words
 from laggard.probes.nvml.model import Gpu, Nvml
 
 GPU_SERVICES: Final = ("nvidia-cuda-mps", "nv-hostengine", "dcgm-exporter", "nvidia-persiste")
@@ -63,12 +64,6 @@ def _is_child_of_service(read: Callable[[str], str], pid: int, names: Collection
 
 def _name(read: Callable[[str], str], pid: int) -> str:
     return read(f"/proc/{pid}/comm").strip()
-
-
-def status_words(read: Callable[[str], str], pid: int, field: str) -> list[str]:
-    """The words of a line of the process's status. The name, which stands above, has its newlines escaped there."""
-    lines = read(f"/proc/{pid}/status").split("\n")
-    return next((words.split() for key, _, words in (line.partition(":") for line in lines) if key == field), [])
 
 
 RUNNING_PATH: Final = "/run/laggard/rings/running.json"

@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from laggard.kit.majority import with_peers
 from laggard.probes.pci.model.config_space import NOT_READ, ConfigSpace
 
 NVIDIA, MELLANOX, AMD = 0x10DE, 0x15B3, 0x1002
@@ -101,8 +102,9 @@ class PciTree(msgspec.Struct, frozen=True):
         return tuple(found.values())
 
     def endpoints(self) -> tuple[PciDevice, ...]:
-        """Returns the GPUs and RDMA NICs."""
-        return tuple(device for device in self if device.is_gpu or device.is_rdma_nic)
+        """Returns the GPUs, but no display card, and the RDMA NICs."""
+        gpus = with_peers((device for device in self if device.is_gpu), lambda device: device.hardware)
+        return tuple(device for device in self if device.is_rdma_nic or (device.is_gpu and device in gpus))
 
     def updated(self, devices: Iterable[PciDevice]) -> PciTree:
         """Returns the tree with these devices in the place of those at their addresses."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from laggard.kit.majority import with_peers
 from laggard.kit.words import lazy_pattern
 from laggard.probes.errors import NotFound, Unknown, if_present
 from laggard.probes.host.host import Host
@@ -45,12 +46,12 @@ def read_nics(host: Host) -> tuple[Nic, ...]:
 
 
 def gpu_addresses(host: Host) -> tuple[str, ...]:
-    """Returns the addresses of the GPUs whose driver is loaded. That is one directory to list; to search the whole bus
-    would be hundreds of files to read."""
+    """Returns the addresses of the GPUs whose driver is loaded, without a display card. That is one directory to list;
+    to search the whole bus would be hundreds of files to read."""
     found: list[str] = []
     for driver in _GPU_DRIVERS:
         found += [name for name in host.names(f"/sys/bus/pci/drivers/{driver}") if _ADDRESS.fullmatch(name)]
-    return tuple(found)
+    return with_peers(found, lambda name: host.text(f"{PCI}/{name}/device"))
 
 
 def _nic(host: Host, address: str) -> Nic | None:

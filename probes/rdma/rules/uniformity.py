@@ -15,15 +15,8 @@ from laggard.probes.host.host import Host
 from laggard.probes.host.kernel_log import judge_log, messages_of
 from laggard.probes.probe import Fact, finding
 from laggard.probes.rdma.model.nics import PCI, Nic
-from laggard.probes.rdma.model.sysfs import (
-    RDMA,
-    Port,
-    gpu_paths,
-    nearest_ports,
-    pci_path,
-    read_ports,
-    shared_bridges,
-)
+from laggard.probes.rdma.model.node import nearest_ports, shared_bridges
+from laggard.probes.rdma.model.sysfs import RDMA, Port, gpu_paths, pci_path, read_ports
 from laggard.probes.rows import Item, Row, Told, judge_items
 
 

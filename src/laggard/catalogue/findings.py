@@ -67,6 +67,8 @@ FINDINGS: tuple[FindingType, ...] = (
     FindingType("NIC_MIXED", Severity.WARNING, "The GPUs of a machine have NICs of different kinds."),
     FindingType("RDMA_DRIVER_ERROR", Severity.CRITICAL, "A NIC's driver logged that its firmware or hardware failed."),
     FindingType("PEERMEM_MISSING", Severity.CRITICAL, "Neither nvidia_peermem nor DMA-BUF: no GPUDirect RDMA."),
+    FindingType("CPU_BUSY", Severity.WARNING, "Processes of no job keep the processors busy."),
+    FindingType("CPU_SLOW", Severity.WARNING, "The board holds all processors far below their base frequency."),
     FindingType("CPU_GOVERNOR", Severity.WARNING, "The CPUs' frequency governor saves power."),
     FindingType("PCIE_LINK_DEGRADED", Severity.CRITICAL, "A PCIe link is slower or narrower than it should be."),
     FindingType("PCIE_MAX_READ_REQUEST_LOW", Severity.WARNING, "A device reads memory in too small pieces."),

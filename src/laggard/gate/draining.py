@@ -30,10 +30,10 @@ DRAINING_CODES: Final[Mapping[str, DrainingCode]] = {
     ),
     "DISK_FULL": DrainingCode(
         "disks",
-        "auditd fills its disk by design, cachefilesd what there is; a stick, the recovery partition, a service's "
-        "tmpfs, a disk of datasets that nobody writes to.",
-        "Places at which no job writes are warnings, file systems mounted read-only are not judged, and with 16 GiB "
-        "left nothing is critical.",
+        "auditd fills its disk by design, a burst buffer's daemon its store, cachefilesd what there is; a root in "
+        "memory is as full as its image; a stick; a disk that a running job has filled, and takes away again.",
+        "Who may write there, and whose files fill it: where daemons alone do, it is a warning, and so it is until the "
+        "user's jobs have ended. With 32 GiB left nothing is critical.",
     ),
     "FABRIC_MANAGER_DOWN": DrainingCode(
         "fabric_manager",
@@ -48,14 +48,16 @@ DRAINING_CODES: Final[Mapping[str, DrainingCode]] = {
     ),
     "GPU_BUSY": DrainingCode(
         "gpu_busy",
-        "A health tool of the site (dcgmproftester, nvbandwidth) or a service of the system is on the GPU.",
-        "The account that runs the process, as the kernel has it: below 1000 is a warning. A name is nobody's proof.",
+        "A health tool of the site (dcgmproftester, nvbandwidth) or a service of the system is on the GPU; another job "
+        "shares it (gres/shard, gres/mps), or is suspended on it.",
+        "The job of the process' cgroup, and whether its slurmstepd lives; then the account that runs the process, as "
+        "the kernel has it: below 1000 is a warning. A name is nobody's proof.",
     ),
     "GPU_CLOCKS_LOW": DrainingCode(
         "gpu_clocks",
         "Somebody set a power limit or a clock on purpose, for one GPU or all; boards of two makers; a rack's budget.",
-        "What was asked of the driver is a setting: a warning. Critical is a limit that something else enforces on one "
-        "GPU, and a highest clock below those of the same board and firmware.",
+        "A limit is a warning, whoever set it, until it costs speed. Critical is one that keeps the clocks of a GPU "
+        "at work far below its peers', and a highest clock below those of the same board and firmware.",
     ),
     "GPU_DRIVER_FAILED": DrainingCode(
         "gpu_driver",
@@ -144,8 +146,8 @@ DRAINING_CODES: Final[Mapping[str, DrainingCode]] = {
     "MOUNT_HUNG": DrainingCode(
         "mounts",
         "A user's rclone or sshfs died; a pod's volume; the backup filer is in maintenance.",
-        "The kernel writes down which user mounted a FUSE file system; parallel file systems, and the places in "
-        "`mounts.jobs`, are what jobs need. All else is a warning.",
+        "The kernel writes down which user mounted a FUSE file system, and whether others may use it. What root mounts "
+        "for all is for jobs, unless it is mounted soft, or by an automounter for whoever asked.",
     ),
     "MODULE_MISSING": DrainingCode(
         "gpu_driver",
@@ -171,8 +173,10 @@ DRAINING_CODES: Final[Mapping[str, DrainingCode]] = {
     ),
     "P2P_DISABLED": DrainingCode(
         "gpu_p2p",
-        "Peer-to-peer that a key, confidential computing or the firmware switches off for all; boards without it.",
-        "Refused for all pairs, or by a key, is a setting: a warning. Critical is one GPU that its peers cannot reach.",
+        "Peer-to-peer that a key, confidential computing or the firmware switches off for all; boards without it; a "
+        "display card.",
+        "Peers are of one model, all with NVLinks or all without. Refused for all pairs, or by a key, is a setting: a "
+        "warning. Critical is one GPU that its peers cannot reach.",
     ),
     "PCIE_AER_ERRORS": DrainingCode(
         "pcie_errors",
@@ -227,13 +231,13 @@ DRAINING_CODES: Final[Mapping[str, DrainingCode]] = {
     ),
     "RDMA_PORT_DOWN": DrainingCode(
         "rdma_ports",
-        "A port that was never cabled, or that somebody switched off; ports to which the subnet manager has not come "
-        "yet, after boot or since it was restarted.",
-        "Whether it had a link in this boot, its physical state, how many the GPUs need, ten minutes after boot, and "
-        "five minutes while all InfiniBand ports wait.",
+        "A port that was never cabled, or that somebody switched off; one for storage, of the model that GPUs have; "
+        "ports to which the subnet manager has not come yet, after boot or since it was restarted.",
+        "Whether it is beside a GPU, as others of its model are; where places do not tell, whether it had a link in "
+        "this boot, and how many the GPUs need. Ten minutes after boot, and five while all InfiniBand ports wait.",
     ),
     "RDMA_RATE_LOW": DrainingCode(
-        "rdma_ports", "A slower NIC for storage.", "Peers of the same model that the GPUs use, and one lane of four."
+        "rdma_ports", "A slower NIC for storage.", "Peers of the same model beside GPUs, and one lane of four."
     ),
     "RDMA_RENAMED": DrainingCode(
         "rdma_devices", "Names that a site chose.", "The names that the site's own configuration uses."

@@ -71,7 +71,8 @@ def _finding_lines(found: Finding) -> Iterator[Line]:
 
 
 def headline(report: Report, age_seconds: float | None = None, longest: int = HEADLINE_LENGTH) -> str:
-    """The answer in `longest` characters of ASCII at most, as `laggard: DISK_FULL / 99 % used, 1.2 GiB left`."""
+    """The answer in `longest` characters of ASCII at most, as `laggard: GPU_LOST GPU 3 does not answer`, or, where a
+    user has caused it, `laggard: user: DISK_FULL / 99 % used, 1.2 GiB left`."""
     serious = by_severity(finding for finding in report.findings if finding.severity is not Severity.INFO)
     if report.verdict is Verdict.OK:
         return fit_headline(
@@ -79,7 +80,9 @@ def headline(report: Report, age_seconds: float | None = None, longest: int = HE
         )
     if serious and report.verdict is Verdict.FAIL:
         first = serious[0]
-        return fit_headline(f"{first.code} {first.device} {first.summary}", more_suffix(len(serious) - 1), longest)
+        whose = "user: " if is_of_user(first) else ""  # else the node's own
+        answer = f"{whose}{first.code} {first.device} {first.summary}"
+        return fit_headline(answer, more_suffix(len(serious) - 1), longest)
     unknown = [probe for probe in report.probes if probe.verdict is Verdict.UNKNOWN]
     if unknown:
         return fit_headline(f"unknown, {_reason_with_name(unknown[0])}", more_suffix(len(unknown) - 1), longest)
@@ -87,8 +90,13 @@ def headline(report: Report, age_seconds: float | None = None, longest: int = HE
 
 
 def by_severity(findings: Iterable[Finding]) -> list[Finding]:
-    """Sorts findings, the critical ones first."""
-    return sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity))
+    """Sorts findings, the critical ones first, and of one severity those last that a user has caused."""
+    return sorted(findings, key=lambda finding: (SEVERITIES.index(finding.severity), is_of_user(finding)))
+
+
+def is_of_user(finding: Finding) -> bool:
+    """Whether what a user has left on the node causes the finding, and no fault of the node."""
+    return finding.evidence.get("cause") == "user"
 
 
 def fit_headline(answer: str, tail: str, longest: int = HEADLINE_LENGTH) -> str:

@@ -118,6 +118,7 @@ def test_gpu_busy(
     root = _copy(machine("hgx_h100_gpus"), tmp_path / "node", environ=environ, gpu_3=gpu_3)
     (root / "proc/811").mkdir(exist_ok=True)
     (root / "proc/811/status").write_text("Name:\tpython\nUid:\t1007\t1007\t1007\t1007\n")
+    (root / "proc/811/cgroup").write_text("0::/user.slice/user-1007.slice/session-4.scope\n")
     report = check(root, "--only", "gpu_busy", *words)
     assert [[it["code"], it["severity"]] for it in report["findings"]] == [["GPU_BUSY", it] for it in found]
     assert report["probes"][0]["verdict"] == verdict, report["probes"]

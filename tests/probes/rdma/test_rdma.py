@@ -20,16 +20,8 @@ from laggard.probes.host.live import parse_answer, read_pfc, request
 from laggard.probes.rdma.error_counters import parse_count
 from laggard.probes.rdma.model.gid_table import Gid, parse_gid, preferred_gid
 from laggard.probes.rdma.model.nccl_settings import parse_hca_selection
-from laggard.probes.rdma.model.sysfs import (
-    ACTIVE,
-    Port,
-    PortKind,
-    nearest_ports,
-    node_ports,
-    parse_rate,
-    parse_state,
-    roce_path_mtu,
-)
+from laggard.probes.rdma.model.node import nearest_ports, node_ports
+from laggard.probes.rdma.model.sysfs import ACTIVE, Port, PortKind, parse_rate, parse_state, roce_path_mtu
 from laggard.probes.rdma.ports import severity_if_down
 
 pytestmark = pytest.mark.usefixtures("without_processes")
@@ -181,10 +173,26 @@ def severity(ports: list[Port], gpus: int = 8, been_up: bool = False, which: int
 
 
 POLLING = {"state": 1, "phys": 2}
+DOWN = {"state": 1, "phys_state": 2}
 
 
 def test_one_of_eight_is_down() -> None:
-    assert severity([port(0, **POLLING), *map(port, range(1, 8))]) is Severity.CRITICAL
+    beside = [port(number, path=(f"r{number}", f"n{number}")) for number in range(8)]
+    assert severity([beside[0]._replace(**DOWN), *beside[1:]]) is Severity.CRITICAL
+
+
+def test_where_places_tell_nothing_the_past_does() -> None:
+    ports = [port(0, **POLLING), *map(port, range(1, 8))]
+    assert severity(ports) is Severity.WARNING
+    assert severity(ports, been_up=True) is Severity.CRITICAL
+
+
+def test_of_two_ports_beside_a_gpu_the_one_in_the_usual_slot_is_needed() -> None:
+    rails = [port(number, path=(f"r{number}", f"s{number}:02.0", f"n{number}")) for number in range(8)]
+    storage = port(8, path=("r0", "s0:03.0", "n8"))
+    assert severity([rails[0]._replace(**DOWN), *rails[1:], storage]) is Severity.CRITICAL
+    assert severity([storage._replace(**DOWN), *rails], been_up=True) is Severity.WARNING
+    assert severity([storage._replace(**DOWN), *rails]) is None
 
 
 def test_a_ninth_port_is_spare() -> None:
@@ -246,6 +254,7 @@ def report(root: Path, probe: str, capsys: pytest.CaptureFixture[str]) -> tuple[
 
 
 PORT = "sys/class/infiniband/mlx5_3/ports/1"
+ROCE = ", ".join(f"mlx5_{number}" for number in (0, 2, 3, 4, 5, 7, 8, 9))
 DAMAGE = {"empty": b"", "binary": b"\x7fELF\0\xff", "words": b"no such thing\n", "huge": b"9" * 5_000_000}
 
 
@@ -349,7 +358,7 @@ def profile(root: Path, text: str) -> list[str]:
         ("rdma_devices: {expected: 11}", "RDMA_DEVICE_MISSING", "RDMA devices"),
         ('rdma_devices: {names: {mlx5_0: "0000:3c:00.0"}}', "RDMA_RENAMED", "mlx5_0"),
         ("rdma_ports: {least_gigabits: 800}", "RDMA_RATE_LOW", "mlx5_0"),
-        ("roce_pfc: {expect: 'off'}", "PFC_OFF", "mlx5_0"),
+        ("roce_pfc: {expect: 'off'}", "PFC_OFF", ROCE),
     ],
 )
 def test_an_expectation_of_the_profile_that_fails_is_a_finding(

@@ -20,6 +20,7 @@ from laggard.probes.runner.report import (
 )
 from laggard.probes.runner.worker import Observation
 from laggard.wire import decode, encode
+from laggard.wire.words import headline
 
 TEXTS = st.text(alphabet="ab; \n", max_size=6)  # what a reason is put together with, and taken apart by
 
@@ -49,6 +50,38 @@ def made_of(observations: Sequence[Observation], warnings_fail: bool, name: str 
 
 def findings_of(result: ProbeResult, report: Report) -> list[Finding]:
     return [report.findings[place] for place in result.findings]
+
+
+def found(device: str, watts: int, severity: Severity = Severity.WARNING, **evidence: object) -> Finding:
+    return Finding("GPU_CLOCKS_LOW", severity, device, f"power limit {watts} W", dict(evidence), Fix(""), "docs")
+
+
+def test_what_is_said_of_several_devices_is_one_warning() -> None:
+    first, second = found("GPU 0 (0000:19:00.0)", 450), found("GPU 1 (0000:3b:00.0)", 448)
+    critical, event = (
+        found("GPU 2 (0000:4c:00.0)", 100, Severity.CRITICAL),
+        found("GPU 3 (0000:5d:00.0)", 9, last_at=1.0),
+    )
+    again = found("GPU 0 (0000:19:00.0)", 449)
+    seen = Observation(Verdict.OK, "", findings=(first, critical, second, event, again))
+    joint, *others = made_of([seen], warnings_fail=False).findings
+    assert joint.device == "GPU 0000:19:00.0, 0000:3b:00.0" and joint.summary == first.summary
+    assert joint.evidence["devices"] == {first.device: first.summary, second.device: second.summary}
+    assert others == [critical, event, again]
+
+
+def test_names_that_are_no_gpus_are_listed() -> None:
+    seen = Observation(Verdict.OK, "", findings=tuple(found(f"mlx5_{number}", 1) for number in (0, 10)))
+    (joint,) = made_of([seen], warnings_fail=False).findings
+    assert joint.device == "mlx5_0, mlx5_10"
+
+
+def test_what_a_user_has_caused_is_told_so_and_after_the_nodes_own_faults() -> None:
+    users, nodes = found("/scratch", 1, Severity.CRITICAL, cause="user"), found("GPU 0", 2, Severity.CRITICAL)
+    alone = made_of([Observation(Verdict.OK, "", findings=(users,))], warnings_fail=False)
+    both = made_of([Observation(Verdict.OK, "", findings=(users, nodes))], warnings_fail=False)
+    assert headline(alone).startswith("laggard: user: GPU_CLOCKS_LOW /scratch")
+    assert headline(both).startswith("laggard: GPU_CLOCKS_LOW GPU 0")
 
 
 @given(ANSWERS, st.booleans())

@@ -1,0 +1,114 @@
+"""Whose a process or a file is: a job's of SLURM that lives on this node, a pod's, or nobody's.
+
+The kernel and slurmd say it, and no name that a user can choose. The cgroup of a step is named after its job (v1:
+`/slurm/uid_1001/job_41/step_0`, v2: `/system.slice/slurmstepd.scope/job_41/step_0/user`: SLURM's cgroups.html and
+cgroup_v2.html). A job lives here while root's slurmstepd of one of its steps does: it writes the step into its own
+command line and has a socket `NODE_JOB.STEP` in SlurmdSpoolDir (stepd_api.c). A process that is left over in the cgroup
+of an ended job has none.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from laggard.kit.words import lazy_pattern
+from laggard.probes.errors import or_none
+from laggard.probes.host.host import Host
+
+FIRST_USER: Final = 1000
+# The lowest number that login.defs gives to people (UID_MIN); the system's accounts are below.
+
+_JOB: Final = lazy_pattern(r"^\d+:[^:]*:(?:/system\.slice)?/[^/\n]*slurm[^/\n]*/(?:uid_\d+/)?job_(\d+)(?:/|$)", re.M)
+_POD: Final = lazy_pattern(r"^\d+:[^:]*:(?:/[^/\n]+)*?/kubepods[./]", re.M)
+_STEP: Final = lazy_pattern(r"slurmstepd: \[(\d+)")
+_SOCKET: Final = lazy_pattern(r".+_(\d+)\.\d+(?:\+\d+)?")
+_SPOOL: Final = lazy_pattern(r"^\s*SlurmdSpoolDir\s*=\s*(\S+)", re.M | re.I)
+_CONFIGURATIONS: Final = ("/run/slurm/conf/slurm.conf", "/etc/slurm/slurm.conf")  # first that of slurmd --conf-server
+_MAX_DEPTH: Final = 64
+
+
+class Process(NamedTuple):
+    """What the kernel shows of a process. `user`: its real uid, -1 where that is not seen, as of `parent`; `job`: of
+    its cgroup."""
+
+    user: int
+    parent: int
+    job: str
+    of_pod: bool
+    cgroup_seen: bool
+
+
+class LivingJobs(NamedTuple):
+    """The jobs that live here, and root's slurmstepd processes. `scheduled`: slurmd runs here; `all_seen`: no process
+    is hidden from here."""
+
+    jobs: frozenset[str]
+    steps: frozenset[int]
+    scheduled: bool
+    all_seen: bool
+
+    def has(self, host: Host, pid: int) -> bool | None:
+        """Whether the process is of one of them; None where that is not known, or where it is a pod's."""
+        process = read_process(host, pid)
+        above, depth = process.parent, 0
+        while above > 1 and above not in self.steps and depth < _MAX_DEPTH:
+            above, depth = read_process(host, above).parent, depth + 1
+        if above in self.steps or process.job in self.jobs:
+            return True
+        return None if process.of_pod or not process.cgroup_seen or (process.job and not self.all_seen) else False
+
+
+def read_process(host: Host, pid: int) -> Process:
+    """What the kernel shows of it; nothing of one that has ended, or is hidden."""
+    words = (status_words(host.text, pid, name)[:1] for name in ("Uid", "PPid"))
+    user, parent = (int(word[0]) if word and word[0].isdecimal() else -1 for word in words)
+    cgroup = or_none(host.read, f"/proc/{pid}/cgroup")
+    job = _JOB.search(cgroup or "")
+    return Process(user, parent, job[1] if job else "", bool(_POD.search(cgroup or "")), cgroup is not None)
+
+
+def status_words(read: Callable[[str], str], pid: int, field: str) -> list[str]:
+    """The words of a line of the process's status. The name, which stands above, has its newlines escaped there."""
+    lines = read(f"/proc/{pid}/status").split("\n")
+    return next((words.split() for key, _, words in (line.partition(":") for line in lines) if key == field), [])
+
+
+@functools.lru_cache(maxsize=1)
+def living_jobs(host: Host) -> LivingJobs:
+    jobs, steps, names = set[str](), set[int](), set[str]()
+    for pid in _pids(host):
+        names.add(name := host.text(f"/proc/{pid}/comm"))
+        if name == "slurmstepd" and (process := read_process(host, pid)).user == 0:
+            command = or_none(host.read_bytes, f"/proc/{pid}/cmdline") or b""
+            step = _STEP.match(command.decode(errors="replace"))
+            steps.add(pid)
+            jobs.add(step[1] if step else process.job)
+    named = _SPOOL.search(next(filter(None, map(host.text, _CONFIGURATIONS)), ""))
+    spool = named[1].replace("%n", host.node()).replace("%h", host.node()) if named else "/var/spool/slurmd"
+    jobs |= {found[1] for name in host.names(spool) if (found := _SOCKET.fullmatch(name))}
+    return LivingJobs(frozenset(jobs - {""}), frozenset(steps), "slurmd" in names, sees_all_processes(host))
+
+
+def users_at_work(host: Host) -> frozenset[str]:
+    """The users, by number, of the jobs and pods that live here. An epilog's own job is one: the site's clean-up of
+    what it has left may come after laggard."""
+    living, environ = living_jobs(host), host.variables()
+    of_epilog = environ.get("SLURM_SCRIPT_CONTEXT", "").startswith("epilog")
+    users = {environ.get("SLURM_JOB_UID", "")} if of_epilog else set[str]()
+    for pid in _pids(host):
+        process = read_process(host, pid)
+        if process.of_pod or process.job in living.jobs or process.parent in living.steps:
+            users.add(str(process.user))
+    return frozenset(users - {"", "0", "-1"})
+
+
+def sees_all_processes(host: Host) -> bool:
+    """Whether this is the first PID namespace, where kthreadd, a thread of the kernel, has number 2."""
+    return host.text("/proc/2/comm") == "kthreadd"
+
+
+def _pids(host: Host) -> list[int]:
+    return [int(name) for name in host.names("/proc") if name.isdecimal()]
