@@ -40,6 +40,10 @@ class Mount(NamedTuple):
     options: tuple[str, ...] = ()
 
     @property
+    def key(self) -> tuple[str, str, str]:
+        return self.point, self.fstype, self.source
+
+    @property
     def shut_down(self) -> bool:
         """Whether the file system failed, and refuses all writing (fs/ext4/super.c, _ext4_show_options)."""
         return "shutdown" in self.options or "emergency_ro" in self.options
@@ -72,8 +76,8 @@ def read_mounts(host: Host, all_of_a_point: bool = False) -> tuple[Mount, ...]:
     if not listed:
         raise Unknown(f"{_MOUNTS} is empty")
     if not all(mount.writable for mount in listed):
-        outside = frozenset(mount for mount in or_none(_table, host, _OF_INIT) or () if mount.writable)
-        listed = [it if (it := mount._replace(writable=True)) in outside else mount for mount in listed]
+        outside = {mount.key: mount for mount in or_none(_table, host, _OF_INIT) or () if mount.writable}
+        listed = [outside.get(mount.key, mount) for mount in listed]
     mounts = listed if all_of_a_point else {mount.point: mount for mount in listed}.values()
     return tuple(sorted(mounts, key=lambda mount: (len(mount.point), mount.point)))
 
