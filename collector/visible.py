@@ -110,6 +110,7 @@ def _in_catalogue_words(finding: Finding, device: str) -> Finding:
         evidence={},
         fix=Fix("Tell an operator of the cluster, who sees the evidence."),
         doc=finding.doc,
+        action=finding_type(finding.code).action,
     )
 
 

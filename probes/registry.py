@@ -26,7 +26,7 @@ from laggard.probes.pci import link as pcie_link
 from laggard.probes.probe import Probe
 from laggard.probes.rdma import devices, driver_log, network_devices, peermem, ports, roce
 from laggard.probes.rdma import error_counters as rdma_error_counters
-from laggard.probes.system import clock, cpu_affinity, cpu_governor, disks, identity, limits, mounts, swap
+from laggard.probes.system import clock, cpu_affinity, cpu_governor, disks, identity, jobs, limits, mounts, swap
 
 PROBES: Final[tuple[Probe, ...]] = (
     limits.PROBE,
@@ -34,6 +34,7 @@ PROBES: Final[tuple[Probe, ...]] = (
     disks.PROBE,
     mounts.PROBE,
     swap.PROBE,
+    jobs.PROBE,
     cpu_governor.PROBE,
     cpu_affinity.PROBE,
     peermem.PROBE,
