@@ -5,8 +5,8 @@ A defect of the checks themselves, or of something that all nodes share, makes e
 all would be the outage. So beyond a small share of the fleet failing, no gate drains: people look first. The count
 follows the agents' reports, which are up to a minute old: a gate therefore waits until the collector knows that its own
 node fails (`asker_fails`), so that of several nodes each counts those that failed before it, or are drained: of three
-that came at once one drains, where one may. A node whose agent fell silent after it failed still counts: else who keeps the agent busy, as any user of the
-node can, would have the node pass.
+that came at once one drains, where one may. A node whose agent fell silent after it failed still counts: else who keeps
+the agent busy, as any user of the node can, would have the node pass.
 """
 
 from __future__ import annotations
@@ -45,18 +45,25 @@ class FailingSince(NamedTuple):
     first: Mapping[str, float | None] = {}
     ended: tuple[tuple[str, float], ...] = ()
     started_at: float | None = None
+    well: frozenset[str] = frozenset()
+    """The nodes that this collector has seen well: when they begin to fail it knows."""
 
 
-def failing_since(before: FailingSince, findings: Iterable[NodeFinding], now: float) -> FailingSince:
-    """`before` after a round at `now`. `findings`: those of all nodes."""
+def failing_since(
+    before: FailingSince, findings: Iterable[NodeFinding], now: float, reporting: Iterable[str] = ()
+) -> FailingSince:
+    """`before` after a round at `now`. `findings`: those of all nodes; `reporting`: the nodes of which there is a
+    report."""
     started_at = now if before.started_at is None else before.started_at
-    begin = now if now - started_at > _FIRST_ROUNDS_SECONDS else None
+    knows = now - started_at > _FIRST_ROUNDS_SECONDS
     failing = {(it.node, it.finding.code) for it in findings if it.finding.severity is Severity.CRITICAL}
-    began = {each: before.began.get(each, begin) for each in sorted(failing)}
-    first = {node: before.first.get(node, begin) for node, _ in began}
+    begins = {node: now if knows or node in before.well else None for node, _ in failing}
+    began = {each: before.began.get(each, begins[each[0]]) for each in sorted(failing)}
+    first = {node: before.first.get(node, begin) for node, begin in begins.items()}
     over = ((node, at) for node, at in before.first.items() if at is not None and node not in first)
     ended = tuple((node, at) for node, at in {*before.ended, *over} if now - at < WINDOW_SECONDS)
-    return FailingSince(began, first, ended, started_at)
+    well = before.well.union(reporting) - first.keys()
+    return FailingSince(began, first, ended, started_at, well)
 
 
 def fleet_wide_codes(since: FailingSince, answering: int, ratio: float, drain_ratio: float) -> Mapping[str, int]:
@@ -208,7 +215,7 @@ def _why_no_black_hole(snapshot: ClusterSnapshot, node: str, answering: int) -> 
 
     Of the users of other nodes a share has a program that fails at once. That all users of a row have one is that share
     to the power of their number, if they have nothing but the node in common. Whose jobs fail elsewhere as well says
-    nothing about it. What is like it elsewhere is another such node, as long as these are no more than one in twenty."""
+    nothing about it. A node like it is another such one, as long as these are no more than one in twenty."""
     critical = [it for it in snapshot.findings if it.finding.severity is Severity.CRITICAL]
     mine = [it.finding for it in critical if it.node == node]
     if not mine or any(it.code != _HOLE for it in mine):

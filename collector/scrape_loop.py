@@ -309,7 +309,10 @@ class ScrapeLoop:
         wall = time.time()
         findings = with_returns((*_findings(self._agents), *comparison.findings), self.incidents.faults)
         codes = codes_by(comparison.findings, lambda it: it.url)
-        self._failing = failing_since(self._failing, _node_findings(self._agents), now)  # jobs' drain no node
+        reporting = [agent.name for agent in self._agents if agent.report]
+        self._failing = failing_since(
+            self._failing, _node_findings(self._agents), now, reporting
+        )  # jobs' drain no node
         answering = sum(agent.state == "up" for agent in self._agents)
         settings = self._settings
         reports = self._reports.of(self._agents)
@@ -333,8 +336,11 @@ class ScrapeLoop:
             skipped={url: it.skipped for url, it in reports.items()},
             unseen=tuple(_unseen(self._agents)),
             gpus={url: it.gpus for url, it in reports.items()},
-            out={agent.name: self._discovery.found.out[agent.target] for agent in self._agents
-                 if agent.target in self._discovery.found.out},  # fmt: skip
+            out={
+                agent.name: self._discovery.found.out[agent.target]
+                for agent in self._agents
+                if agent.target in self._discovery.found.out
+            },  # fmt: skip
             job_users={agent.name: job_users(agent.report.facts) for agent in self._agents if agent.report},
             rounds=self.snapshot.rounds + 1,
             scraped_at=now,

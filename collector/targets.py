@@ -66,8 +66,8 @@ ADMINISTRATOR: Final = "administrator"
 
 
 class NodeOut(NamedTuple):
-    """A node to which its scheduler gives no job: by whom (LAGGARD, SLURM or ADMINISTRATOR), since when in Unix time (0:
-    it does not say), and why in its own words."""
+    """A node to which its scheduler gives no job: by whom (LAGGARD, SLURM or ADMINISTRATOR), since when in Unix time
+    (0: it does not say), and why in its own words."""
 
     by: str
     since: float

@@ -83,8 +83,8 @@ def finding(
     action: str = "",
 ) -> Finding:
     """Makes a finding of the type `code` of the catalogue. `summary` continues a sentence that begins with the device.
-    Without `severity` or `action` it has the catalogue's. Device and summary may hold what a user has named: they are cut to the
-    length that a collector takes, and have no control characters."""
+    Without `severity` or `action` it has the catalogue's. Device and summary may hold what a user has named:
+    they are cut to the length that a collector takes, and have no control characters."""
     found_type = finding_type(code)
     return Finding(
         code=code,

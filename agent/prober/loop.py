@@ -56,9 +56,9 @@ class ProbeRound(NamedTuple):
 
 class ProbeLoop:
     """Runs the probes again and again, on a thread of its own. `run_probes` raises ProberError where there is no
-    report, and so does `run_variants`, which runs the gate's variants alone. `changed_file`: after a change of it a round
-    is due, since a job failed or the gate did something; empty: there is none. Readers take `latest` as a whole: it is
-    replaced, never changed."""
+    report, and so does `run_variants`, which runs the gate's variants alone. `changed_file`: a round is due after
+    each change of it, since a job failed or the gate did something; empty: there is none. Readers take `latest` as a
+    whole: it is replaced, never changed."""
 
     def __init__(
         self,

@@ -76,9 +76,9 @@ class ClusterSnapshot:
     `failing_together` the nodes that fail for nothing else. `waiting_seconds`: how long a failing node is to wait until
     it may be drained. `last_failed`: the nodes whose last report has something critical, whether or not their agents
     answer now. `failing_since`: when each of them began to fail, Unix time, where this collector saw it. `labels`: by
-    agent's URL, its node's place in the site. `out`: the nodes to which the scheduler gives no jobs. `job_users`: by node, whose jobs failed at once
-    there within an hour, and whose ran. `evaluators`: how many collectors share the jobs of a Prometheus; None
-    where none do."""
+    agent's URL, its node's place in the site. `out`: the nodes to which the scheduler gives no jobs. `job_users`:
+    by node, whose jobs failed at once there within an hour, and whose ran. `evaluators`: how many collectors share the
+    jobs of a Prometheus; None where none do."""
 
     nodes: tuple[NodeRow, ...]
     ignored: str = ""

@@ -24,10 +24,12 @@ from laggard.probes.probe import KERNEL, Count, Fact, NotNegative, Probe, Thresh
 RECORD: Final = "/run/laggard/gate-jobs"
 WINDOW_SECONDS: Final = 3600.0
 """How far failures of one row may lie apart, and how far back the facts go."""
+CLEANED_SECONDS: Final = 60.0
+"""The time in which the site's epilog cleans up after a job: PrologEpilogTimeout of deploy/slurm/slurm.conf.snippet."""
 _MAX_USERS: Final = 64
 _FAULTS: Final = frozenset((4, 6, 7, 8, 11))
-"""SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGSEGV: by the program's own doing. Others end a job from outside: scancel, the time
-limit, preemption."""
+"""SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGSEGV: by the program's own doing. Others end a job from outside: scancel, the
+time limit, preemption."""
 _FIX: Final = (
     "Run a job on this node by hand, as a user does, and look at its first error: a library, a mount or a device that "
     "jobs need. laggard does not see the cause, nor whether it is gone: resume the node yourself."
@@ -75,6 +77,7 @@ def check(host: Host, thresholds: JobsThresholds) -> Iterator[Finding | Fact]:
         "failed": {it.user for it in recent if it.failed and not it.ran(now, quick)},
         "ran": {it.user for it in recent if it.ran(now, quick)},
         "living": {it.user for it in jobs if it.ended is None},
+        "ended": {it.user for it in jobs if it.ended is not None and now - it.ended < CLEANED_SECONDS},
     }
     yield Fact("jobs", {name: sorted(them)[:_MAX_USERS] for name, them in users.items()})
     row = failing_row(jobs, now, quick)

@@ -9,7 +9,6 @@ import laggard
 from laggard.kit.errors import UsageError
 from laggard.model import Severity
 
-
 ACTIONS = ("REBOOT", "RESET", "REPLACE", "OPERATOR", "USER")
 """Restart the node, reset the device, put in another part, let a person look, or let the user change the job."""
 
@@ -82,7 +81,9 @@ FINDINGS: tuple[FindingType, ...] = (
         action="RESET",
     ),
     FindingType("P2P_DISABLED", Severity.CRITICAL, "GPUs that should reach each other's memory may not."),
-    FindingType("JOBS_FAIL_AT_ONCE", Severity.CRITICAL, "Each job, of several users, fails within seconds of its start."),
+    FindingType(
+        "JOBS_FAIL_AT_ONCE", Severity.CRITICAL, "Each job, of several users, fails within seconds of its start."
+    ),
     FindingType("FLEET_OUTLIER", Severity.WARNING, "The node differs from the majority of nodes with its hardware."),
     FindingType(
         "RDMA_DEVICE_MISSING",

@@ -116,7 +116,9 @@ def _on_critical(settings: GateSettings, report: Report) -> Decision:
         if not is_critical(report):
             return _on_pass(settings, report, old)
     is_hole = any(it.code == "JOBS_FAIL_AT_ONCE" and it.severity is Severity.CRITICAL for it in report.findings)
-    if refusal := drain_refusal(policy.collector, report.node, settings.limit, is_hole and settings.slurm.mode == ENFORCE):
+    if refusal := drain_refusal(
+        policy.collector, report.node, settings.limit, is_hole and settings.slurm.mode == ENFORCE
+    ):
         status = 0 if policy.mode else EXIT_CODES[report.verdict]
         stays = _stays_drained(slurm) if policy.is_health_check else ""
         return Decision(status, (f"{PASS}, {stays or f'not drained: {refusal}'}",), report)
@@ -155,16 +157,20 @@ def _with_accepted(settings: GateSettings, report: Report) -> tuple[Report, tupl
 
 
 def _without_jobs_files(settings: GateSettings, report: Report) -> tuple[Report, tuple[str, ...]]:
-    """The report in which a file system is a warning that a job of SLURM fills: its own is cleaned up after its end, by
-    epilogs that may come after this one."""
-    users = {str(uid) for uid in report.facts.get("jobs", {}).get("living", ()) if _has_process(uid)}
-    if os.environ.get("SLURM_SCRIPT_CONTEXT", "").startswith("epilog"):
-        users.add(os.environ.get("SLURM_JOB_UID", ""))
-    why = "filled by a job, whose end is waited for"
+    """The report in which a file system is a warning that is full of the files of a job of SLURM, which runs, or has
+    just ended: the site cleans up after it, in epilogs that may come after this one."""
+    told = report.facts.get("jobs", {})
+    users = {str(uid) for uid in told.get("living", ()) if _has_process(uid)} | set(map(str, told.get("ended", ())))
+    why = "filled by a job, whose end and clean-up are waited for"
     filled = {}
     for place, it in enumerate(report.findings):
         sizes = it.evidence.get("bytes_by_user")
-        if it.severity is Severity.CRITICAL and isinstance(sizes, dict) and sizes and max(sizes, key=sizes.get) in users:
+        if (
+            it.severity is Severity.CRITICAL
+            and isinstance(sizes, dict)
+            and sizes
+            and max(sizes, key=sizes.get) in users
+        ):
             filled[place] = _lowered(it, why)
     lines = tuple(f"gate: {finding_name(it)} is {why}: a warning" for it in filled.values())
     return with_lowered(report, filled, settings.subject.profile.warnings_fail), lines
@@ -221,7 +227,7 @@ def _drain(settings: GateSettings, report: Report, seen: Seen) -> tuple[str, ...
     problem = seen.problem
     if done.endswith(DRAINED):
         evidence, unknown = critical_evidence(report.findings).values(), unknowns(report)
-        _, problem = remember(settings, report.node, lambda memory: drained(memory, evidence, unknown, time.time()))
+        _, problem = remember(settings, report.node, lambda memory: drained(memory, evidence, time.time(), unknown))
     return (f"slurm: {done}", *_memory_lines(problem))
 
 

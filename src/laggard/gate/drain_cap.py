@@ -37,8 +37,8 @@ failed, and the collector asks it at once, where a gate asked for its node."""
 
 
 def drain_refusal(collector: str | None, node: str, limit: TimeLimit, waits: bool = False) -> str:
-    """The reason why `node` may not be drained; empty if it may be. `collector`: its URL, or `none` for no cap. `waits`:
-    for the collector to learn that the node fails, since each job that comes meanwhile is lost."""
+    """The reason why `node` may not be drained; empty if it may be. `collector`: its URL, or `none` for no cap.
+    `waits`: for the collector to learn that the node fails, since each job that comes meanwhile is lost."""
     if not collector:
         return "no collector is named"
     until = time.monotonic() + _KNOWN_SECONDS
@@ -82,8 +82,8 @@ def _refusal(answer: DrainsDocument, node: str, collector: str) -> str:
 # The collector's answer about drains, also while it gives none: then its last that let this node be drained holds for a
 # while. Else who keeps the collector busy, or its answers away, would have a node pass that was rejected before.
 #
-# That makes no outage: what holds was within the cap when the collector said it, and is void as soon as the gate, or the
-# collector, has seen this node well.
+# That makes no outage: what holds was within the cap when the collector said it, and is void as soon as the gate, or
+# the collector, has seen this node well.
 
 HOLDS_SECONDS: Final = 6 * 3600.0
 _PAUSE_SECONDS: Final = 0.1

@@ -111,6 +111,13 @@ DRAINING_CODES: Final[Mapping[str, DrainingCode]] = {
         "A line alone is a warning. Critical needs a witness: the driver's request, a GPU that does not answer, links "
         "down, memory that failed, or the same error over hours, by other processes, on one GPU alone.",
     ),
+    "JOBS_FAIL_AT_ONCE": DrainingCode(
+        "jobs",
+        "One user's broken program or array; short jobs that do well; scancel and time limits; a file server that is "
+        "away, so that jobs fail everywhere.",
+        "Three users in a row, none of whose jobs ran; the signal that ended a job; the collector compares with the "
+        "other nodes.",
+    ),
     "MEMLOCK_LIMIT": DrainingCode(
         "limits",
         "A node of Ethernet NICs, whose RDMA devices the driver makes by itself, trains over TCP.",

@@ -168,16 +168,14 @@ def observed(memory: NodeMemory, node: SlurmNode, asked_at: float, now: float) -
     )
 
 
-def drained(
-    memory: NodeMemory, evidence: Iterable[Evidence], unknown: Iterable[str], now: float
-) -> NodeMemory:
+def drained(memory: NodeMemory, evidence: Iterable[Evidence], now: float, unknown: Iterable[str] = ()) -> NodeMemory:
     """The memory of a node that is drained now, on which `evidence` is seen, and `unknown` cannot be judged."""
     known = _merged(memory.evidence, evidence)
     return msgspec.structs.replace(memory, seen_drained_at=now, evidence=known, unknown=tuple(sorted(unknown)))
 
 
 def unknowns(report: Report) -> frozenset[str]:
-    """What the probes could not judge, a line for each. Numbers in it may change from look to look, and are left out."""
+    """What the probes could not judge, a line for each, without numbers, which may change from look to look."""
     told = ((it.name, it.unknown or it.reason) for it in report.probes if it.unknown or it.verdict is Verdict.UNKNOWN)
     return frozenset(re.sub(r"\d+", "#", f"{name}: {text}") for name, text in told)
 
