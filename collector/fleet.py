@@ -158,8 +158,9 @@ def _drained(snapshot: ClusterSnapshot) -> frozenset[str]:
 def _is_ahead(snapshot: ClusterSnapshot, other: str, node: str | None, fails: Collection[str]) -> bool:
     """Whether `other` takes its place under the cap before `node`, which asks: it is drained, or began to fail earlier,
     by its name of two that began at once. Of those that failed before this collector knew each counts the others."""
-    if node not in fails or other in _drained(snapshot):
-        return True
+    out = _drained(snapshot)
+    if node not in fails or (other in out) != (node in out):
+        return node not in fails or other in out
     mine, theirs = snapshot.failing_since.get(node or ""), snapshot.failing_since.get(other)
     return theirs is None or (mine is not None and (theirs, other) < (mine, node or ""))
 
@@ -201,9 +202,9 @@ _MOST_LIKE_IT: Final = 0.01
 
 def job_users(facts: Mapping[str, Any]) -> JobUsers:
     """What a report's facts tell of its node's jobs; an agent may say anything."""
-    told = facts.get("jobs")
-    failed, ran = (told.get(name) if isinstance(told, dict) else None for name in ("failed", "ran"))
-    return JobUsers(_uids(failed), _uids(ran))
+    of_probe = facts.get("jobs")
+    told = of_probe.get("users") if isinstance(of_probe, dict) else None
+    return JobUsers(*(_uids(told.get(name)) for name in JobUsers._fields)) if isinstance(told, dict) else JobUsers()
 
 
 def _uids(told: object) -> frozenset[int]:

@@ -79,7 +79,7 @@ def check(host: Host, thresholds: JobsThresholds) -> Iterator[Finding | Fact]:
         "living": {it.user for it in jobs if it.ended is None},
         "ended": {it.user for it in jobs if it.ended is not None and now - it.ended < CLEANED_SECONDS},
     }
-    yield Fact("jobs", {name: sorted(them)[:_MAX_USERS] for name, them in users.items()})
+    yield Fact("users", {name: sorted(them)[:_MAX_USERS] for name, them in users.items()})
     row = failing_row(jobs, now, quick)
     if len({it.user for it in row}) >= thresholds.least_users:
         yield _finding(row, host.boot_time(now))

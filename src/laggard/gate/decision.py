@@ -159,7 +159,7 @@ def _with_accepted(settings: GateSettings, report: Report) -> tuple[Report, tupl
 def _without_jobs_files(settings: GateSettings, report: Report) -> tuple[Report, tuple[str, ...]]:
     """The report in which a file system is a warning that is full of the files of a job of SLURM, which runs, or has
     just ended: the site cleans up after it, in epilogs that may come after this one."""
-    told = report.facts.get("jobs", {})
+    told = report.facts.get("jobs", {}).get("users", {})
     users = {str(uid) for uid in told.get("living", ()) if _has_process(uid)} | set(map(str, told.get("ended", ())))
     why = "filled by a job, whose end and clean-up are waited for"
     filled = {}

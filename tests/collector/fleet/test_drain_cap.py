@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from laggard.collector.fleet import drains_document
+from laggard.collector.fleet import drains_document, job_users
 from laggard.collector.jobs.snapshot import ClusterSnapshot
 from laggard.collector.targets import JobUsers, NodeOut
 from laggard.model import Finding, Fix, Severity
@@ -116,3 +116,10 @@ def test_a_black_hole_is_drained_and_a_fault_that_all_share_drains_nobody() -> N
     assert not may_drain({**here, **{f"n{i}": JobUsers(frozenset({1, 2, 3})) for i in (1, 2)}}, 0, 1, 2)
     two = {**here, "n1": JobUsers(frozenset({1, 2, 3})), "n2": ran}
     assert not may_drain(two, 0, 1), "two of four are no small share"
+
+
+def test_what_an_agent_tells_of_jobs_may_be_anything() -> None:
+    told = {"jobs": {"users": {"failed": [1, "x"], "ran": [2], "living": [3]}}}
+    assert job_users(told) == JobUsers(frozenset({1}), frozenset({2}))
+    for facts in ({}, {"jobs": 1}, {"jobs": {"users": []}}, {"jobs": {"users": {"failed": 7}}}):
+        assert job_users(facts) == JobUsers()
