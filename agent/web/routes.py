@@ -222,9 +222,9 @@ class Router:
         return Response(HTTPStatus.OK, "text/html; charset=utf-8", html.encode(), page.HEADERS)
 
     def _metrics(self, request: Request) -> Response:
-        daemon = Daemon(self._probe_loop.round_seconds, self._turned_away())
-        ranks = self._with_findings(self._cached_ranks.get())
-        body, content_type = agent_metrics(ranks, self._latest(), request.accept, daemon)
+        latest, ranks = self._latest(), self._with_findings(self._cached_ranks.get())
+        daemon = Daemon(self._probe_loop.round_seconds, self._turned_away(), self._tell(latest.report))
+        body, content_type = agent_metrics(ranks, latest, request.accept, daemon)
         return _response(HTTPStatus.OK, content_type, body)
 
     def _healthy(self, _: Request) -> Response:
