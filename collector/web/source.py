@@ -40,6 +40,7 @@ class ClusterSource(Protocol):
 
     def look_at(self, node: str) -> None:
         """The node's agent is to be asked for its report soon; to be called on the event loop."""
+        return
 
     def looked_at(self, key: JobKey, ranks: Sequence[int]) -> Mapping[int, LookedRank]:
         """A reader looks at these ranks: returns what is known of their single collectives. Their agents are asked for

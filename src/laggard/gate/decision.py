@@ -162,16 +162,9 @@ def _without_jobs_files(settings: GateSettings, report: Report) -> tuple[Report,
     told = report.facts.get("jobs", {}).get("users", {})
     users = {str(uid) for uid in told.get("living", ()) if _has_process(uid)} | set(map(str, told.get("ended", ())))
     why = "filled by a job, whose end and clean-up are waited for"
-    filled = {}
-    for place, it in enumerate(report.findings):
-        sizes = it.evidence.get("bytes_by_user")
-        if (
-            it.severity is Severity.CRITICAL
-            and isinstance(sizes, dict)
-            and sizes
-            and max(sizes, key=sizes.get) in users
-        ):
-            filled[place] = _lowered(it, why)
+    critical = ((place, it) for place, it in enumerate(report.findings) if it.severity is Severity.CRITICAL)
+    largest = ((place, it, next(iter(it.evidence.get("bytes_by_user") or ()), "")) for place, it in critical)
+    filled = {place: _lowered(it, why) for place, it, user in largest if user in users}
     lines = tuple(f"gate: {finding_name(it)} is {why}: a warning" for it in filled.values())
     return with_lowered(report, filled, settings.subject.profile.warnings_fail), lines
 
