@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.agents import let_others_enter
 from support.waiting import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -43,8 +44,7 @@ def folder(nodes: Any) -> Iterator[Path]:
     """Where users' jobs tell on which node they began; job.sh fails at once on n1, until n1 is mended."""
     if os.geteuid():
         pytest.skip("needs root, to submit as several users")
-    for each in (nodes.folder, *nodes.folder.parents[:-2]):  # pytest's folders, in which slurmd keeps the scripts
-        each.chmod(each.stat().st_mode | 0o011)
+    let_others_enter(nodes.folder)  # there slurmd keeps their scripts
     made = Path(tempfile.mkdtemp(prefix="laggard-jobs-"))
     made.chmod(0o777)
     for name, text in (("started", ""), ("job.sh", JOB.format(folder=made))):
@@ -77,6 +77,29 @@ def test_a_node_on_which_each_job_dies_takes_three_jobs_of_the_queue(nodes: Any,
     wait_for(lambda: started(folder).total() >= 15, lambda: f"{started(folder)}\n{nodes.log('n2')}", 120.0)
     assert started(folder)["n1"] <= 3 and len(started(folder)) == 4, started(folder)
     assert [nodes.state(node).split()[0] for node in NODES[1:] if nodes.state(node).startswith("dr")] == []
+
+
+def test_the_collector_learns_of_it_in_time_and_drains_it_under_its_cap(
+    nodes: Any, folder: Path, start_agent: Any, start_collector: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Agents that look once a minute, and a collector that asks them each half a minute: as shipped."""
+    addresses = []
+    for node in NODES:
+        run = nodes.folder / f"run-{node}"
+        (run / "agent").mkdir()
+        monkeypatch.setenv("LAGGARD_GATE_JOBS", str(run / "gate-jobs"))
+        config = tmp_path / f"{node}.json"
+        config.write_text(json.dumps({"gate_socket": str(run / "agent/gate.sock")}))
+        addresses.append(start_agent("--config", str(config), node=node).url)
+    monkeypatch.delenv("LAGGARD_GATE_JOBS")
+    collector = start_collector(watches=addresses)
+    collector.wait_until(lambda: collector.get("/api/v1/drains", node="n1").json()["asker_is_well"])
+    nodes.configure(collector=collector.url, seconds="15")
+    for number in range(28):
+        submit(nodes, folder, USERS[number % len(USERS)])
+    assert nodes.wait_for_state("n1", "drained").startswith("drained laggard: JOBS_FAIL_AT_ONCE jobs of 3 users failed")
+    wait_for(lambda: started(folder).total() >= 15, lambda: f"{started(folder)}\n{nodes.log('n2')}", 120.0)
+    assert started(folder)["n1"] <= 3, started(folder)
 
 
 def test_one_users_broken_program_drains_nobody_and_a_resume_is_not_undone(nodes: Any, folder: Path) -> None:
