@@ -75,7 +75,10 @@ def main(arguments: argparse.Namespace) -> int:
         deadline_seconds = profile.deadline_seconds + PROBER_START_SECONDS
         prober = Prober(prober_command(settings.profile), settings.node, deadline_seconds)
         interval = settings.probe_interval_seconds
-        probe_loop = ProbeLoop(prober.run_probes, settings.node, interval, prober.run_variants)
+        changed = (
+            f"{os.path.dirname(os.path.dirname(settings.gate_socket))}/gate-changed" if settings.gate_socket else ""
+        )
+        probe_loop = ProbeLoop(prober.run_probes, settings.node, interval, prober.run_variants, changed)
         ranks = RankFiles(settings.rank_dir, settings.node, exits=ExitWatch())
         cached_ranks = RankCache(ranks.read, settings.rank_interval_seconds)
         ras = _ras_asker(settings, cached_ranks)

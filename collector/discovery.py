@@ -3,10 +3,12 @@ again and again."""
 
 from __future__ import annotations
 
+import calendar
 import glob
 import itertools
 import logging
 import os
+import re
 import socket
 import threading
 import time
@@ -18,7 +20,17 @@ from urllib.parse import urlsplit
 import msgspec
 
 from laggard.collector.label_file import MAX_FILE_BYTES, LabelFile, LabelRules, Unusable, tree_of
-from laggard.collector.targets import NodeLabels, Target, labels_in, parse_target, partitions_label
+from laggard.collector.targets import (
+    ADMINISTRATOR,
+    LAGGARD,
+    SLURM,
+    NodeLabels,
+    NodeOut,
+    Target,
+    labels_in,
+    parse_target,
+    partitions_label,
+)
 from laggard.kit.bounded_program import ProgramFailed, output_of
 from laggard.kit.errors import UsageError
 from laggard.kit.words import counted, printable_line
@@ -33,11 +45,12 @@ class Unanswered(Exception):
 
 class Answer(NamedTuple):
     """The agents that a place names now. `note` says what in it could not be used; empty: nothing.
-    `labels`: of the agents whose nodes it gives some."""
+    `labels`: of the agents whose nodes it gives some. `out`: those whose nodes get no jobs."""
 
     targets: tuple[Target, ...] = ()
     note: str = ""
     labels: Mapping[Target, NodeLabels] = _NONE
+    out: Mapping[Target, NodeOut] = {}
 
 
 class Place(Protocol):
@@ -78,12 +91,13 @@ _KIND: Final = "discovery"
 
 class Found(NamedTuple):
     """The agents to scrape, each once, and notes on the places that could not tell, or told too much. `labels`: those
-    that places give, and `rules` those of the file, which come first."""
+    that places give, and `rules` those of the file, which come first. `out`: as in Answer."""
 
     targets: tuple[Target, ...]
     notes: tuple[Note, ...] = ()
     labels: Mapping[Target, NodeLabels] = {}
     rules: LabelRules = LabelRules()
+    out: Mapping[Target, NodeOut] = {}
 
     def labels_of(self, target: Target, node: str) -> NodeLabels:
         """The labels of the node, which has this name, and that of its agent's address."""
@@ -171,7 +185,8 @@ class Discovery:
         for target, given in itertools.chain.from_iterable(answer.labels.items() for answer in answers):
             labels[target] = labels.get(target, NodeLabels()).over(given)
         rules = self._label_file.rules if self._label_file else LabelRules()
-        return Found(kept, tuple(Note(_KIND, text) for text in told), labels, rules)
+        out = {target: it for answer in answers for target, it in answer.out.items()}
+        return Found(kept, tuple(Note(_KIND, text) for text in told), labels, rules, out)
 
 
 def _log_changes(before: Found, after: Found) -> None:
@@ -215,12 +230,19 @@ EVERY_PARTITION: Final = "*"
 ANSWER_SECONDS: Final = 10.0
 """SLURM's own limit on a message. slurmctld may be away for minutes."""
 
-_FIELDS: Final = "node=%o|%T|%R"
+_FIELDS: Final = "node=%o|%T|%R|%u|%H|%E"
 _BEGINS: Final = "node="
 _NO_MACHINE: Final = frozenset("~%")
 """The marks behind a state: powered down, or powering down."""
 _NOT_MADE: Final = frozenset(("future", "powered_down", "powering_down"))
 _SINFO_CHARACTERS: Final = 200
+_OUT: Final = frozenset(("drained", "draining", "down", "fail", "failing", "error", "unknown", "inval", "maint"))
+"""The states in which a node gets no new job (sinfo(1), NODE STATE CODES), apart from its use by others."""
+_OF_SLURM: Final = (
+    r"Not responding|Prolog error|Epilog error|Kill task failed|batch job complete failure|Duplicate jobid|Low |gres/|"
+    r"Node unexpectedly rebooted|Bad core count|reboot|ResumeTimeout"
+)
+"""The reasons that SLURM's own daemons give (src/slurmctld/node_mgr.c, ping_nodes.c, src/slurmd/slurmd/req.c)."""
 
 
 class SlurmPartition:
@@ -250,27 +272,51 @@ class SlurmPartition:
         lines = [line[len(_BEGINS) :].strip() for line in output.splitlines() if line.startswith(_BEGINS)]
         targets: dict[Target, list[str]] = {}
         refused: list[str] = []
-        for address, state, partition in map(_parts, lines):
+        out: dict[Target, NodeOut] = {}
+        for address, state, partition, *why in map(_parts, lines):
             if not set(state) & _NO_MACHINE and state not in _NOT_MADE:
-                self._add(address, partition, targets, refused)
+                target = self._add(address, partition, targets, refused)
+                if target and (taken := _out(state, *why)):
+                    out[target] = taken
         note = f"{counted(len(refused), 'node')} of SLURM left out: {refused[0]}" if refused else ""
         if not lines:
             note = f"SLURM has no node in partition {self.partition}"
         labels = {target: NodeLabels(partitions_label(names)) for target, names in targets.items()}
-        return Answer(tuple(sorted(targets)), printable_line(note, _SINFO_CHARACTERS), labels)
+        return Answer(tuple(sorted(targets)), printable_line(note, _SINFO_CHARACTERS), labels, out)
 
-    def _add(self, address: str, partition: str, targets: dict[Target, list[str]], refused: list[str]) -> None:
+    def _add(self, address: str, partition: str, targets: dict[Target, list[str]], refused: list[str]) -> Target | None:
         host = f"[{address}]" if ":" in address else address
         try:
-            targets.setdefault(parse_target(f"{self._scheme}://{host}:{self._port}"), []).append(partition)
+            target = parse_target(f"{self._scheme}://{host}:{self._port}")
         except UsageError as error:
             refused.append(str(error))
+            return None
+        targets.setdefault(target, []).append(partition)
+        return target
 
 
-def _parts(line: str) -> tuple[str, str, str]:
-    """The address, the state and the partition of a line; without one where there is none."""
-    address, state, partition = (*line.split("|", 2), "", "")[:3]
-    return address, state, partition
+def _parts(line: str) -> list[str]:
+    """The parts of a line as _FIELDS has them; empty where there is none."""
+    return [*line.split("|", 5), *[""] * 5][:6]
+
+
+def _out(state: str, user: str, since: str, reason: str) -> NodeOut | None:
+    """None: the node gets jobs. `user`: who gave the reason; `since` in UTC."""
+    base = re.sub(r"[^a-z_]+$", "", state)
+    if base not in _OUT:
+        return None
+    try:
+        at = float(calendar.timegm(time.strptime(since, "%Y-%m-%dT%H:%M:%S")))
+    except ValueError:
+        at = 0.0
+    drained = base.startswith("drain")
+    if drained and reason.startswith("laggard:"):
+        by = LAGGARD
+    elif (base != "maint" and not drained and user != "root") or user == "slurm" or re.match(_OF_SLURM, reason):
+        by = SLURM
+    else:
+        by = ADMINISTRATOR
+    return NodeOut(by, at, "" if reason == "none" else printable_line(reason, _SINFO_CHARACTERS))
 
 
 def _run(command: tuple[str, ...], seconds: float) -> str:
@@ -287,8 +333,9 @@ def _run(command: tuple[str, ...], seconds: float) -> str:
 
 
 def _without_defaults(environ: Mapping[str, str]) -> dict[str, str]:
-    """Less the variables that change what sinfo lists."""
-    return {name: value for name, value in environ.items() if not name.startswith("SINFO_")}
+    """Less the variables that change what sinfo lists. Times are in UTC."""
+    kept = {name: value for name, value in environ.items() if not name.startswith("SINFO_")}
+    return {**kept, "TZ": "UTC0", "SLURM_TIME_FORMAT": "standard"}
 
 
 MAX_FILES: Final = 256

@@ -4,17 +4,18 @@ has one cause, and drains none.
 A defect of the checks themselves, or of something that all nodes share, makes every node fail at once; draining them
 all would be the outage. So beyond a small share of the fleet failing, no gate drains: people look first. The count
 follows the agents' reports, which are up to a minute old: a gate therefore waits until the collector knows that its own
-node fails (`asker_fails`), so that of several nodes each counts those before it, and of two that came at once neither
-drains. A node whose agent fell silent after it failed still counts: else who keeps the agent busy, as any user of the
-node can, would have the node pass.
+node fails (`asker_fails`), so that of several nodes each counts those that failed before it, or are drained: of three
+that came at once one drains, where one may. A node whose agent fell silent after it failed still counts: else who keeps
+the agent busy, as any user of the node can, would have the node pass.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from laggard.collector.jobs.snapshot import ClusterSnapshot
+from laggard.collector.targets import LAGGARD, JobUsers
 from laggard.kit.words import counted, printable_line
 from laggard.model import Culprit, Note, Severity, Verdict
 from laggard.wire.exclusion import Confirmation, Exclusion, ExclusionsDocument, LeftIn
@@ -37,24 +38,32 @@ Failing = tuple[str, str]
 
 
 class FailingSince(NamedTuple):
-    """When each node began to fail for each code, in seconds of the collector's clock; None: before it knew. `ended`:
-    the begins of those that do not fail any more, for an hour."""
+    """When each node began to fail for each code, and for any without a break (`first`), in seconds of the collector's
+    clock; None: before it knew. `ended`: the begins that are over, of nodes that failed no more, for an hour."""
 
     began: Mapping[Failing, float | None] = {}
+    first: Mapping[str, float | None] = {}
     ended: tuple[tuple[str, float], ...] = ()
     started_at: float | None = None
+    well: frozenset[str] = frozenset()
+    """The nodes that this collector has seen well: when they begin to fail it knows."""
 
 
-def failing_since(before: FailingSince, findings: Iterable[NodeFinding], now: float) -> FailingSince:
-    """`before` after a round at `now`. `findings`: those of all nodes."""
+def failing_since(
+    before: FailingSince, findings: Iterable[NodeFinding], now: float, reporting: Iterable[str] = ()
+) -> FailingSince:
+    """`before` after a round at `now`. `findings`: those of all nodes; `reporting`: the nodes of which there is a
+    report."""
     started_at = now if before.started_at is None else before.started_at
-    begin = now if now - started_at > _FIRST_ROUNDS_SECONDS else None
+    knows = now - started_at > _FIRST_ROUNDS_SECONDS
     failing = {(it.node, it.finding.code) for it in findings if it.finding.severity is Severity.CRITICAL}
-    began = {each: before.began.get(each, begin) for each in sorted(failing)}
-    nodes = {node for node, _ in failing}
-    over = ((node, at) for (node, _), at in before.began.items() if at is not None and node not in nodes)
-    ended = tuple((node, at) for node, at in {*before.ended, *over} if now - at < WINDOW_SECONDS and node not in nodes)
-    return FailingSince(began, ended, started_at)
+    begins = {node: now if knows or node in before.well else None for node, _ in failing}
+    began = {each: before.began.get(each, begins[each[0]]) for each in sorted(failing)}
+    first = {node: before.first.get(node, begin) for node, begin in begins.items()}
+    over = ((node, at) for node, at in before.first.items() if at is not None and node not in first)
+    ended = tuple((node, at) for node, at in {*before.ended, *over} if now - at < WINDOW_SECONDS)
+    well = before.well.union(reporting) - first.keys()
+    return FailingSince(began, first, ended, started_at, well)
 
 
 def fleet_wide_codes(since: FailingSince, answering: int, ratio: float, drain_ratio: float) -> Mapping[str, int]:
@@ -83,29 +92,20 @@ def for_that_alone(since: FailingSince, codes: Collection[str]) -> frozenset[str
     return frozenset(node for node, code in since.began if code in codes and node not in others)
 
 
-def first_failed(since: FailingSince) -> Mapping[str, float]:
-    """When each node that fails began to, for the code that it has had the longest; without those that failed before
-    this collector knew."""
-    begins: dict[str, list[float | None]] = {}
-    for (node, _), at in since.began.items():
-        begins.setdefault(node, []).append(at)
-    return {node: min(at for at in all_of if at is not None) for node, all_of in begins.items() if None not in all_of}
-
-
 def waiting_seconds(since: FailingSince, codes: Collection[str], per_hour: int, now: float) -> Mapping[str, float]:
     """For how long each node is still to wait before it may be drained: of the nodes that began to fail, for more than
     `codes`, only so many are drained within an hour, the first ones first. Nodes that need not wait are left out."""
-    alone = for_that_alone(since, codes)
-    begins: dict[str, float] = dict(since.ended)
+    begins: dict[str, float] = {}
     for (node, code), at in since.began.items():
-        if node not in alone and code not in codes:
+        if code not in codes:
             begins[node] = min(begins.get(node, now), now - WINDOW_SECONDS if at is None else at)
     allowed: list[float] = []
     waiting: dict[str, float] = {}
-    failing = {node for node, _ in since.began}
-    for node, at in sorted(begins.items(), key=lambda item: (item[1], item[0])):
+    over = {node: at for node, at in sorted(since.ended, key=lambda item: item[1])}  # a node that flaps: once
+    turns = [*((at, node, False) for node, at in over.items()), *((at, node, True) for node, at in begins.items())]
+    for at, node, fails in sorted(turns):
         allowed.append(max(at, allowed[-per_hour] + WINDOW_SECONDS) if len(allowed) >= per_hour else at)
-        if node in failing and allowed[-1] > now:
+        if fails and allowed[-1] > now:
             waiting[node] = allowed[-1] - now
     return waiting
 
@@ -128,24 +128,41 @@ def drains_document(snapshot: ClusterSnapshot, max_ratio: float, node: str | Non
     answering nodes that may fail at once; at least one may, unless it is 0. Where no agent answers, the answer is no:
     the collector then knows nothing of the fleet."""
     answering = [row for row in snapshot.nodes if row.state == "up"]
-    fails = [*failing_nodes(snapshot), *_silent_since_they_failed(snapshot)]
-    failing = [row for row in fails if row.node not in snapshot.failing_together and (node is None or row.node != node)]
+    fails = [row.node for row in (*failing_nodes(snapshot), *_silent_since_they_failed(snapshot)) if row.node]
+    failing = {it for it in fails if it not in snapshot.failing_together and it != node}
+    ahead = {it for it in failing | _drained(snapshot) if it != node and _is_ahead(snapshot, it, node, fails)}
     cap = cap_of(len(answering), max_ratio)
-    others = "besides the one that asks " if node else ""
-    counts = f"of {counted(len(answering), 'node')} {len(failing)} {others}fail now, at most {cap} may be out at once"
+    how = "are drained, or failed before the one that asks" if node else "fail now"
+    counts = f"of {counted(len(answering), 'node')} {len(ahead)} {how}, at most {cap} may be out at once"
     reason = _why_unknown(snapshot, len(answering)) or counts
     held_back = _why_held_back(snapshot, node, len(answering))
     return DrainsDocument(
-        may_drain=len(failing) < cap and not held_back,
+        may_drain=len(ahead) < cap and not held_back,
         reason=held_back or reason,
         nodes=len(snapshot.nodes),
         answering=len(answering),
         failing=len(failing),
         cap=cap,
         max_drain_ratio=max_ratio,
-        asker_fails=node is not None and any(row.node == node for row in fails),
+        asker_fails=node in fails,
         asker_known=node is None or any(row.node == node for row in snapshot.nodes),
+        asker_is_well=node not in fails and any(row.node == node and not row.reason for row in answering),
     )
+
+
+def _drained(snapshot: ClusterSnapshot) -> frozenset[str]:
+    """The nodes that laggard has drained, and that are not resumed yet, as SLURM says."""
+    return frozenset(node for node, out in snapshot.out.items() if out.by == LAGGARD)
+
+
+def _is_ahead(snapshot: ClusterSnapshot, other: str, node: str | None, fails: Collection[str]) -> bool:
+    """Whether `other` takes its place under the cap before `node`, which asks: it is drained, or began to fail earlier,
+    by its name of two that began at once. Of those that failed before this collector knew each counts the others."""
+    out = _drained(snapshot)
+    if node not in fails or (other in out) != (node in out):
+        return node not in fails or other in out
+    mine, theirs = snapshot.failing_since.get(node or ""), snapshot.failing_since.get(other)
+    return theirs is None or (mine is not None and (theirs, other) < (mine, node or ""))
 
 
 def cap_of(answering: int, max_ratio: float) -> int:
@@ -170,8 +187,53 @@ def _why_held_back(snapshot: ClusterSnapshot, node: str | None, answering: int) 
         return "; ".join(fleet_wide_words(code, snapshot.fleet_wide[code], answering) for code in mine)
     seconds = snapshot.waiting_seconds.get(node or "")
     if seconds is None:
-        return ""
+        return _why_no_black_hole(snapshot, node or "", answering)
     return f"as many nodes as may be drained within an hour were first; this one may be in {seconds / 60:.0f} min"
+
+
+# A node on which each job fails at once, beside the other nodes.
+
+_HOLE: Final = "JOBS_FAIL_AT_ONCE"
+_PRIOR_USERS: Final = 10.0
+"""Before anything is known of the fleet, one of ten users has a program that fails at once. laggard's choice."""
+_MOST_LIKE_IT: Final = 0.01
+"""The healthy nodes of the fleet that may look like it by chance."""
+
+
+def job_users(facts: Mapping[str, Any]) -> JobUsers:
+    """What a report's facts tell of its node's jobs; an agent may say anything."""
+    of_probe = facts.get("jobs")
+    told = of_probe.get("users") if isinstance(of_probe, dict) else None
+    return JobUsers(*(_uids(told.get(name)) for name in JobUsers._fields)) if isinstance(told, dict) else JobUsers()
+
+
+def _uids(told: object) -> frozenset[int]:
+    return frozenset(it for it in told if isinstance(it, int)) if isinstance(told, list) else frozenset()
+
+
+def _why_no_black_hole(snapshot: ClusterSnapshot, node: str, answering: int) -> str:
+    """Why jobs that fail at once on `node` are no fault of it alone; empty: they are, or something else is critical.
+
+    Of the users of other nodes a share has a program that fails at once. That all users of a row have one is that share
+    to the power of their number, if they have nothing but the node in common. Whose jobs fail elsewhere as well says
+    nothing about it. A node like it is another such one, as long as these are no more than one in twenty."""
+    critical = [it for it in snapshot.findings if it.finding.severity is Severity.CRITICAL]
+    mine = [it.finding for it in critical if it.node == node]
+    if not mine or any(it.code != _HOLE for it in mine):
+        return ""
+    holes = {it.node for it in critical if it.finding.code == _HOLE}
+    few = len(holes) <= max(1, answering // 20)
+    others = [it for name, it in snapshot.job_users.items() if name != node and not (few and name in holes)]
+    failed = frozenset[int]().union(*(it.failed for it in others))
+    known = failed.union(*(it.ran for it in others))
+    row = _uids(mine[0].evidence.get("users")) - failed
+    share = (1 + len(failed)) / (_PRIOR_USERS + len(known))
+    if answering * share ** len(row) <= _MOST_LIKE_IT:
+        return ""
+    return (
+        f"jobs of {len(failed)} of {counted(len(known), 'user')} fail at once on other nodes, too: that those of "
+        f"{counted(len(row), 'more user')} do here may be chance"
+    )
 
 
 # The nodes that the next job is to leave out: those that a measurement confirmed as slow, those with a critical

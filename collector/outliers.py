@@ -331,6 +331,7 @@ def _finding(hardware: str, fact: ComparedFact, value: Values, usual: Values, ho
         },
         fix=Fix(fact.fix, (fact.command,)),
         doc=described.doc,
+        action=described.action,
     )
 
 

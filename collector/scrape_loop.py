@@ -18,10 +18,10 @@ from laggard.collector.evaluators import Evaluator
 from laggard.collector.fleet import (
     FailingSince,
     failing_since,
-    first_failed,
     fleet_wide_codes,
     fleet_wide_notes,
     for_that_alone,
+    job_users,
     waiting_seconds,
 )
 from laggard.collector.incidents.fault_tracker import ReadReport, ReadReports
@@ -71,6 +71,9 @@ FRESH_SECONDS = 0.9
 """The time that a client waits for fresh data where rounds take longer than that: it is told how old its answer is.
 With the time that the answer itself takes it has one within a second (`bench/fleet.py`)."""
 
+MAX_LOOKED_AT = 64
+"""The most nodes of one round whose reports are asked for before their time."""
+
 _SHORT_BYTES = 64 << 10
 
 _SEVERITIES = tuple(Severity)
@@ -111,6 +114,8 @@ class ScrapeLoop:
         self._stacks = StackRounds(self._windows, stacks_token, settings.timeout_seconds, settings.target_server_name)
         self._changes = StateChanges()
         self._failing = FailingSince()
+        self._look_at: set[str] = set()  # the nodes whose next reports gates wait for
+        self._hurried = False  # whether the next round is early for these alone: no job's verdict is waited for
         self._refresh_wanted = asyncio.Event()
         self._round_ended = asyncio.Condition()
         # One thread: several would take turns with the event loop, which then reads no answer in time.
@@ -121,10 +126,19 @@ class ScrapeLoop:
         takes too long; then False. However many clients ask, rounds begin no more often."""
         now = time.monotonic()
         if not self._is_fresh(now):
+            self._hurried = False
             self._refresh_wanted.set()
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._wait_for_round(now), self._patience_seconds())
         return self._is_fresh(now)
+
+    def look_at(self, node: str) -> None:
+        """Asks the node's agent for its report in the next round, which begins soon: a gate says that the node fails,
+        and only an agent is believed."""
+        if len(self._look_at) < MAX_LOOKED_AT and any(row.node == node for row in self.snapshot.nodes):
+            self._look_at.add(node)
+            self._hurried = self._hurried or not self._refresh_wanted.is_set()
+            self._refresh_wanted.set()
 
     @property
     def why_not_ready(self) -> str:
@@ -198,7 +212,8 @@ class ScrapeLoop:
         await asyncio.sleep(max(0.05, began + min(MIN_INTERVAL_SECONDS, interval) - time.monotonic()))
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._refresh_wanted.wait(), max(0.0, began + interval - time.monotonic()))
-        self._asked_for = self._refresh_wanted.is_set()
+        self._asked_for = self._refresh_wanted.is_set() and not self._hurried
+        self._hurried = False
         self._refresh_wanted.clear()
 
     def _patience_seconds(self) -> float:
@@ -224,6 +239,7 @@ class ScrapeLoop:
         failed = [agent for agent in self._agents if agent.state not in ("up", "waiting")]
         others = [agent for agent in self._agents if agent.state in ("up", "waiting")]
         await asyncio.gather(*(self._ask(slots, agent) for agent in in_turn(failed, others)))
+        self._look_at.clear()
         await self._collectives.ask(self._wanted, time.monotonic())
         await self._ask_for_readers()
         now = time.monotonic()
@@ -293,7 +309,10 @@ class ScrapeLoop:
         wall = time.time()
         findings = with_returns((*_findings(self._agents), *comparison.findings), self.incidents.faults)
         codes = codes_by(comparison.findings, lambda it: it.url)
-        self._failing = failing_since(self._failing, _node_findings(self._agents), now)  # jobs' drain no node
+        reporting = [agent.name for agent in self._agents if agent.report]
+        self._failing = failing_since(
+            self._failing, _node_findings(self._agents), now, reporting
+        )  # jobs' drain no node
         answering = sum(agent.state == "up" for agent in self._agents)
         settings = self._settings
         reports = self._reports.of(self._agents)
@@ -306,7 +325,7 @@ class ScrapeLoop:
             failing_together=for_that_alone(self._failing, together),
             waiting_seconds=waiting_seconds(self._failing, together, settings.max_drains_per_hour, now),
             last_failed=frozenset(node for node, _ in self._failing.began),
-            failing_since={node: wall - now + at for node, at in first_failed(self._failing).items()},
+            failing_since={node: wall - now + at for node, at in self._failing.first.items() if at is not None},
             fleet_findings=comparison.findings,
             fleet_notes=(
                 *fleet_wide_notes(together, answering),
@@ -317,6 +336,12 @@ class ScrapeLoop:
             skipped={url: it.skipped for url, it in reports.items()},
             unseen=tuple(_unseen(self._agents)),
             gpus={url: it.gpus for url, it in reports.items()},
+            out={
+                agent.name: self._discovery.found.out[agent.target]
+                for agent in self._agents
+                if agent.target in self._discovery.found.out
+            },  # fmt: skip
+            job_users={agent.name: job_users(agent.report.facts) for agent in self._agents if agent.report},
             rounds=self.snapshot.rounds + 1,
             scraped_at=now,
             round_began_at=began,
@@ -345,6 +370,7 @@ class ScrapeLoop:
             asked_at = time.monotonic()
             ranks = await self._ask_for_ranks(agent, slot)
             due = agent.report_due(time.monotonic(), self._settings.report_interval_seconds)
+            due = due or agent.node in self._look_at
             report: Report | FetchFailure | None = None
             if due and not isinstance(ranks, FetchFailure):
                 report = await self._get(f"{agent.url}/api/v1/report", validate_report, slot)

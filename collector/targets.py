@@ -60,6 +60,27 @@ def _invalid(text: str) -> UsageError:
     )
 
 
+LAGGARD: Final = "laggard"
+SLURM: Final = "slurm"
+ADMINISTRATOR: Final = "administrator"
+
+
+class NodeOut(NamedTuple):
+    """A node to which its scheduler gives no job: by whom (LAGGARD, SLURM or ADMINISTRATOR), since when in Unix time
+    (0: it does not say), and why in its own words."""
+
+    by: str
+    since: float
+    reason: str
+
+
+class JobUsers(NamedTuple):
+    """The uids of users whose jobs failed at once on a node lately, and of those whose jobs ran there."""
+
+    failed: frozenset[int] = frozenset()
+    ran: frozenset[int] = frozenset()
+
+
 MAX_LABEL_CHARACTERS: Final = 128
 
 

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from msgspec import structs
 
-from laggard.catalogue.findings import FINDINGS
+from laggard.catalogue.findings import FINDINGS, finding_type
 from laggard.collector.incidents.incident import Incident
 from laggard.collector.jobs.holdings import NotHeld
 from laggard.collector.jobs.snapshot import ClusterSnapshot, JobSnapshot
@@ -59,6 +59,7 @@ CODE_ALONE: Final = frozenset(
     (
         *("DISK_FULL", "DISK_FAILED", "KERNEL_FAULT", "MOUNT_HUNG", "FLEET_OUTLIER", "RING_SLOW", "RING_FAILED"),
         "MOUNT_MISSING",
+        "JOBS_FAIL_AT_ONCE",  # of other users
         *("GPU_SLOW", "GPU_MEMORY_SLOW", "GPU_WRONG_RESULT"),  # a ring finds them, too
         *("NODE_DRAINED", "HOST_MEMORY_LOW", "NETWORK_DROPS"),  # an admin's reason; the processes that take it
     )
@@ -113,6 +114,7 @@ def _in_catalogue_words(finding: Finding, device: str) -> Finding:
         evidence={},
         fix=Fix("Tell an operator of the cluster, who sees the evidence."),
         doc=finding.doc,
+        action=finding_type(finding.code).action,
     )
 
 

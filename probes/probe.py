@@ -80,10 +80,11 @@ def finding(
     fix: str,
     commands: Sequence[str] = (),
     severity: Severity | None = None,
+    action: str = "",
 ) -> Finding:
     """Makes a finding of the type `code` of the catalogue. `summary` continues a sentence that begins with the device.
-    Without `severity` it has the catalogue's. Device and summary may hold what a user has named: they are cut to the
-    length that a collector takes, and have no control characters."""
+    Without `severity` or `action` it has the catalogue's. Device and summary may hold what a user has named:
+    they are cut to the length that a collector takes, and have no control characters."""
     found_type = finding_type(code)
     return Finding(
         code=code,
@@ -93,6 +94,7 @@ def finding(
         evidence=dict(evidence),
         fix=Fix(fix, tuple(commands)),
         doc=found_type.doc,
+        action=action or found_type.action,
     )
 
 

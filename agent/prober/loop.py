@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import subprocess
 import threading
 import time
@@ -17,6 +18,11 @@ from laggard.kit.processes import own_process
 from laggard.model import ProbeResult, Report, Verdict
 
 log = logging.getLogger("laggard.agent")
+
+CHANGE_SECONDS: Final = 5.0
+"""The least time from the start of a round to the start of one that a change of `changed_file` asks for."""
+
+_TICK_SECONDS: Final = 1.0
 
 RETRY_SECONDS: Final = 10.0
 """The time until the next round after one that failed, where the interval is longer."""
@@ -50,8 +56,9 @@ class ProbeRound(NamedTuple):
 
 class ProbeLoop:
     """Runs the probes again and again, on a thread of its own. `run_probes` raises ProberError where there is no
-    report, and so does `run_variants`, which runs the gate's variants alone. Readers take `latest` as a whole: it is
-    replaced, never changed."""
+    report, and so does `run_variants`, which runs the gate's variants alone. `changed_file`: a round is due after
+    each change of it, since a job failed or the gate did something; empty: there is none. Readers take `latest` as a
+    whole: it is replaced, never changed."""
 
     def __init__(
         self,
@@ -59,7 +66,9 @@ class ProbeLoop:
         node: str,
         interval_seconds: float,
         run_variants: Callable[[], Report] | None = None,
+        changed_file: str = "",
     ) -> None:
+        self._changed_file = changed_file
         self._run_probes = run_probes
         self._run_variants = run_variants
         self._node = node
@@ -125,14 +134,25 @@ class ProbeLoop:
 
     def _run(self) -> None:
         while not self._stopped.is_set():
-            started = time.monotonic()
+            started, seen = time.monotonic(), self._changed_at()
             self._do(self.run_round)
             pause = self._interval_seconds if self.latest.complete else min(self._interval_seconds, RETRY_SECONDS)
-            self._rest(started + pause)
+            self._rest(started + pause, started + CHANGE_SECONDS, seen)
 
-    def _rest(self, until: float) -> None:
-        """Waits until the next round is due (monotonic seconds), or wanted. Runs variants that are wanted meanwhile."""
-        while not self._stopped.is_set() and self._wake.wait(max(0.0, until - time.monotonic())):
+    def _changed_at(self) -> int:
+        try:
+            return os.stat(self._changed_file).st_mtime_ns
+        except OSError:
+            return 0
+
+    def _rest(self, until: float, sooner: float, seen: int) -> None:
+        """Waits until the next round is due (monotonic seconds), or wanted. Runs variants that are wanted meanwhile.
+        `sooner`: from then on a change is looked for, since `seen`."""
+        while not self._stopped.is_set() and (left := until - time.monotonic()) > 0:
+            if not self._wake.wait(min(left, _TICK_SECONDS) if self._changed_file else left):
+                if self._changed_file and time.monotonic() >= sooner and self._changed_at() != seen:
+                    return
+                continue
             self._wake.clear()
             with self._lock:
                 wanted, self._wanted = self._wanted, ""

@@ -30,7 +30,8 @@ from laggard.catalogue import rank_metrics
 from laggard.catalogue.exposition import daemon_families, exposition, metric_family
 from laggard.kit.http_message import NO_PAGE, HttpError, Request, Response
 from laggard.kit.http_server import Handler
-from laggard.model import MAX_FINDINGS, Finding, Report
+from laggard.kit.words import printable_line
+from laggard.model import MAX_FINDINGS, Finding, Report, Severity
 from laggard.wire import encode
 from laggard.wire.query import WrongQuestion, read_question
 from laggard.wire.ranks import RankRow, RanksDocument, RasSource
@@ -40,12 +41,17 @@ ENDED_SECONDS: Final = 3600.0
 perhaps for weeks: of every user who ever came, each rank would be some thirty series in all that time."""
 
 
+Told = Mapping[tuple[str, str], tuple[str, str]]
+
+
 class Daemon(NamedTuple):
     """The facts that the agent knows of itself: how long its last complete round of probes took, in seconds (None:
-    there was none), and how many connections it has turned away."""
+    there was none), and how many connections it has turned away. `told`: by code and device of the critical findings,
+    action and summary as each was found first: its figures change, and would begin a series each time."""
 
     round_seconds: float | None = None
     turned_away: int = 0
+    told: Told = {}
 
 
 _NEW: Final = Daemon()
@@ -71,6 +77,7 @@ def _families(ranks: RanksDocument, latest: ProbeRound) -> Iterator[Metric]:
 def _daemon_families(daemon: Daemon) -> Iterator[Metric]:
     took = [] if daemon.round_seconds is None else [((), daemon.round_seconds)]
     yield metric_family("laggard_agent_probe_round_seconds", took)
+    yield metric_family("laggard_finding_info", [((*key, *words), 1.0) for key, words in daemon.told.items()])
     yield from daemon_families(daemon.turned_away)
 
 
@@ -129,6 +136,8 @@ def _rank_stats(row: RankRow) -> rank_metrics.RankStats:
 
 log = logging.getLogger("laggard.agent")
 
+_SUMMARY_CHARACTERS: Final = 200
+
 _RAS_OFF: Final = RasSource("off", "switched off: ras_interval_seconds is 0")
 
 
@@ -164,6 +173,7 @@ class Router:
         self._traffic = traffic
         self._turned_away = turned_away
         self._transports = JobTransports()
+        self._told: Told = {}
         self._one_document = threading.Lock()  # of all steps at a time: one of 64 full rings takes 30 MB
         self._handlers: Mapping[str, Handler] = {
             "/": self._page,
@@ -212,9 +222,9 @@ class Router:
         return Response(HTTPStatus.OK, "text/html; charset=utf-8", html.encode(), page.HEADERS)
 
     def _metrics(self, request: Request) -> Response:
-        daemon = Daemon(self._probe_loop.round_seconds, self._turned_away())
-        ranks = self._with_findings(self._cached_ranks.get())
-        body, content_type = agent_metrics(ranks, self._latest(), request.accept, daemon)
+        latest, ranks = self._latest(), self._with_findings(self._cached_ranks.get())
+        daemon = Daemon(self._probe_loop.round_seconds, self._turned_away(), self._tell(latest.report))
+        body, content_type = agent_metrics(ranks, latest, request.accept, daemon)
         return _response(HTTPStatus.OK, content_type, body)
 
     def _healthy(self, _: Request) -> Response:
@@ -247,6 +257,13 @@ class Router:
     def _collectives(self, request: Request) -> Response:
         asked = read_question(Collectives, request.query)
         return _json(HTTPStatus.OK, self._ranks.collectives(asked.owner, asked.job, frozenset(asked.rank)))
+
+    def _tell(self, report: Report) -> Told:
+        """Keeps what is said of the critical findings while they last."""
+        critical = [it for it in report.findings if it.severity is Severity.CRITICAL]
+        words = {(it.code, it.device): (it.action, printable_line(it.summary, _SUMMARY_CHARACTERS)) for it in critical}
+        self._told = {key: self._told.get(key, new) for key, new in words.items()}
+        return self._told
 
     def _latest(self) -> ProbeRound:
         latest = self._probe_loop.latest

@@ -17,7 +17,7 @@ from laggard.collector.jobs.job import Job, RankWindow, Run
 from laggard.collector.jobs.unseen import UnseenJob, UnseenOn, starting, starting_text, unseen_jobs
 from laggard.collector.jobs.window import JobWindows
 from laggard.collector.node_findings import NodeGpus, failing_note, findings_by_node
-from laggard.collector.targets import NodeLabels
+from laggard.collector.targets import JobUsers, NodeLabels, NodeOut
 from laggard.kit.words import counted, joined, listed, natural, printable_line, ranks_text
 from laggard.locate.hang.launches import LaunchedJob, locate_launches, no_timings
 from laggard.locate.job_timings import JobTimings, NodeFindings, live_timings
@@ -76,8 +76,9 @@ class ClusterSnapshot:
     `failing_together` the nodes that fail for nothing else. `waiting_seconds`: how long a failing node is to wait until
     it may be drained. `last_failed`: the nodes whose last report has something critical, whether or not their agents
     answer now. `failing_since`: when each of them began to fail, Unix time, where this collector saw it. `labels`: by
-    agent's URL, its node's place in the site. `evaluators`: how many collectors share the jobs of a Prometheus; None
-    where none do."""
+    agent's URL, its node's place in the site. `out`: the nodes to which the scheduler gives no jobs. `job_users`:
+    by node, whose jobs failed at once there within an hour, and whose ran. `evaluators`: how many collectors share the
+    jobs of a Prometheus; None where none do."""
 
     nodes: tuple[NodeRow, ...]
     ignored: str = ""
@@ -100,6 +101,8 @@ class ClusterSnapshot:
     last_failed: frozenset[str] = frozenset()
     failing_since: Mapping[str, float] = dataclasses.field(default_factory=dict)
     labels: Mapping[str, NodeLabels] = dataclasses.field(default_factory=dict)
+    out: Mapping[str, NodeOut] = dataclasses.field(default_factory=dict)
+    job_users: Mapping[str, JobUsers] = dataclasses.field(default_factory=dict)
     evaluators: int | None = None
 
     def job(self, name: str | None) -> JobSnapshot | None:

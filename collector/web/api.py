@@ -151,7 +151,10 @@ class Api:
     async def drains(self, request: Request) -> Response:
         """Waits for no thread: those may all be busy with answers to others."""
         node = questions.OfNode.of(request).node
-        return _json(drains_document(self.source.snapshot, self.settings.max_drain_ratio, node))
+        document = drains_document(self.source.snapshot, self.settings.max_drain_ratio, node)
+        if node and document.asker_known and not document.asker_fails:
+            self.source.look_at(node)
+        return _json(document)
 
     def exclusions(self, request: Request) -> Response:
         seconds, settings = questions.Exclusions.of(request).seconds, self.settings

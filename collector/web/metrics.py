@@ -223,6 +223,8 @@ def _of_the_fleet(snapshot: ClusterSnapshot, max_drain_ratio: float) -> Iterator
     if snapshot.round_seconds is not None:
         yield _family("laggard_collector_round_seconds", {(): snapshot.round_seconds})
     yield _family("laggard_node_labels", dict(_node_labels(snapshot)))
+    out: Samples = {(node, it.by, printable_line(it.reason, 128)): it.since for node, it in snapshot.out.items()}
+    yield _family("laggard_node_out", out)
     found = ((it.finding, it.node) for it in snapshot.fleet_findings)
     differing: Samples = {(it.code, it.severity.value, it.device, node): 1.0 for it, node in found}
     yield _family("laggard_fleet_finding", differing)

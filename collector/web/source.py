@@ -38,6 +38,10 @@ class ClusterSource(Protocol):
     async def refresh(self) -> bool:
         """Returns when the snapshot is at most about a second old, or, with False, when that takes too long."""
 
+    def look_at(self, node: str) -> None:
+        """The node's agent is to be asked for its report soon; to be called on the event loop."""
+        return
+
     def looked_at(self, key: JobKey, ranks: Sequence[int]) -> Mapping[int, LookedRank]:
         """A reader looks at these ranks: returns what is known of their single collectives. Their agents are asked for
         these from the next round on, while somebody looks. To be called from any thread."""

@@ -31,9 +31,16 @@ ASK_SECONDS=2      # for the agent's first line; ASK_MOST_SECONDS: for its answe
 ASK_MOST_SECONDS=5 # and never more than a third of GATE_SECONDS
 ANSWER_BYTES=512
 TICKET_TICKS=360000 # an hour, in hundredths of a second: how long a ticket counts
+JOB_LINES=1024
 SHARED_TICKS=500   # how long before a prolog a check may have begun that passed another one
 
 gate() { # profile, flags of `laggard healthcheck`... Returns 1 where the node is to be rejected, else 0.
+    [ "$1" = epilog ] && note_job end
+    judge "$@" || return 1
+    [ "$1" != prolog ] || note_job start
+}
+
+judge() { # as gate
     [ -e "$DISABLED" ] && [ "$1" != periodic ] && return 0 # the health check goes on, and only logs that it is off
     local arrived checks=0 lock='' most now=0 reject=0 said='' shared='' ticket='' ticks=0 until words
     if ! [[ $GATE_SECONDS =~ ^[1-9][0-9]{0,4}$ ]]; then # bash's own error would be status 1, which drains the node
@@ -50,6 +57,7 @@ gate() { # profile, flags of `laggard healthcheck`... Returns 1 where the node i
     words=(healthcheck --profile "$1" --gate "$MODE" --scontrol "$SCONTROL" --kill-switch "$DISABLED")
     [ -n "$COLLECTOR" ] && words+=(--collector "$COLLECTOR")
     [ -n "$SLURM_CONF" ] && export SLURM_CONF
+    [ -s "$RUN/gate-jobs" ] && is_ours "$RUN/gate-jobs" && export LAGGARD_GATE_JOBS=$RUN/gate-jobs
     ((checks)) && words+=(--check-gate)
     words+=("${@:2}" "${FLAGS[@]}")
     if take_turn "$1" && take_over "$1"; then
@@ -81,6 +89,8 @@ run_laggard() { # Runs it within the time that is left, and sets `reject` and `s
     while read_uptime && ((now < until)) && IFS= read -r -t $((until - now)) -u "$answer" line; do
         case ${FLAGS[*]} in *--verbose*) echo "$line" >&2 ;; *) said+=${said:+; }$line ;; esac
         case $line in "gate: reject") reject=1 ;; "gate: setup not checked"* | "gate: WRONG SETUP"*) checks=0 ;; esac
+        # Whoever resumed the node knows of the jobs that failed before.
+        case $line in *" was resumed"* | *" was seen before the resume of "*) is_ours "$RUN/gate-jobs" && : >"$RUN/gate-jobs" ;; esac
         case $line in "gate: reject" | "gate: unfit" | "slurm: "*" was drained" | "slurm: "*" is drained already"* | "slurm: "*" was resumed"*) changed=1 ;; esac
     done
     # None of it outlives this script: it would drain the node of a job that was let in.
@@ -103,6 +113,23 @@ note_change() { # An older report stands for nothing, and the next prolog runs a
     echo "$ticks" >"$RUN/gate-changed"
     is_ours "$RUN/gate-ticket" && : >"$RUN/gate-ticket"
     ticket=''
+}
+
+# --- The jobs of this node: when each began and how it ended, for the probe `jobs`, which sees a node on which all fail.
+
+note_job() { # start or end: one line with the uptime in hundredths of a second, the job, its user, and exit status:signal.
+    local jobs=$RUN/gate-jobs lines ticks now
+    [[ $SLURM_JOB_ID =~ ^[0-9]{1,19}$ && $SLURM_JOB_UID =~ ^[0-9]{1,10}$ ]] && is_ours "$RUN" || return 0
+    read_uptime
+    [ -e "$jobs" ] || (umask 022 && : >>"$jobs") 2>/dev/null
+    is_ours "$jobs" || return 0
+    { echo "$1 $ticks $SLURM_JOB_ID $SLURM_JOB_UID ${SLURM_JOB_EXIT_CODE2:-}" >>"$jobs"; } 2>/dev/null
+    [ "$1" = end ] || return 0
+    mapfile -t lines <"$jobs"
+    ((${#lines[@]} > JOB_LINES)) && printf '%s\n' "${lines[@]: -JOB_LINES / 2}" >"$jobs"
+    # After a failure the next prolog looks itself, and so does the agent.
+    [[ $SLURM_JOB_EXIT_CODE2 =~ ^[0-9]+:[0-9]+$ && $SLURM_JOB_EXIT_CODE2 != 0:0 ]] && note_change
+    return 0
 }
 
 # --- A prolog that costs nothing: the agent's last report stands for a check.

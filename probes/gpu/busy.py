@@ -94,11 +94,11 @@ def _finding(gpu: Gpu, unexpected: list[tuple[GpuProcess, str]], severity: Sever
                 for process, name in unexpected[:20]
             ],
             "of_users": of_users,
-            **({"cause": "user"} if of_users else {}),
         },
         fix=_FIX,
         commands=(f"ps -o pid,user,lstart,cmd -p {first.pid}", f"scontrol pidinfo {first.pid}"),
         severity=severity,
+        action="USER" if of_users else "",
     )
 
 

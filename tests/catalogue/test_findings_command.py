@@ -22,6 +22,7 @@ def test_the_list_is_the_catalogue(capsys: pytest.CaptureFixture[str]) -> None:
         "severity": "critical",
         "summary": "A file system that jobs write to is full or nearly so.",
         "doc": "docs/findings/DISK_FULL.md",
+        "action": "OPERATOR",
     }
 
 

@@ -29,7 +29,7 @@ from laggard.collector.targets import parse_targets
 from laggard.collector.web.app import make_app
 from laggard.collector.web.documents import HeatDocument, NodeFindingsDocument, SummaryDocument
 from laggard.locate.verdict import locate
-from laggard.model import Location, Verdict
+from laggard.model import Finding, Fix, Location, Severity, Verdict
 from laggard.recommend.advice.values import Recommendation, change_text, gain_text
 from laggard.wire import decode, encode
 from laggard.wire.exclusion import ConfirmAsk, Confirmation
@@ -405,3 +405,21 @@ async def test_the_nodes_that_are_due_for_a_ring(fake_agent: Start, make: Any) -
     async with watched([agent.url for agent in agents]) as (_, client):
         plan = decode((await client.get("/api/v1/rings?hours=24&nodes=3")).content, RingsDocument)
         assert (plan.rings, plan.due, plan.measured, plan.busy) == ((("n2", "n1", "n3"),), 3, 1, 0)
+
+
+async def test_a_gates_question_has_the_agent_asked_before_its_time(fake_agent: Start, make: Any) -> None:
+    """What a gate says of its node is believed once the agent says so, and that is soon."""
+    agent = fake_agent(make.ranks_document("n0", []), make.report("n0"))
+    async with watched([agent.url], interval_seconds=1000.0, report_interval_seconds=1000.0) as (loop, client):
+
+        async def asked() -> DrainsDocument:
+            return decode((await client.get("/api/v1/drains?node=n0")).content, DrainsDocument)
+
+        assert (first := await asked()).asker_is_well and not first.asker_fails
+        finding = Finding("GPU_LOST", Severity.CRITICAL, "GPU 0", "", {}, Fix(""), "")
+        agent.report = encode(structs.replace(make.report("n0"), verdict=Verdict.FAIL, findings=(finding,)))
+        until = time.monotonic() + 60.0
+        while not (await asked()).asker_fails:
+            assert time.monotonic() < until, "the agent is not asked again"
+            await asyncio.sleep(0.05)
+        assert loop.snapshot.rounds < 20

@@ -23,7 +23,7 @@ RECORDED = {
 }
 """Alerts join what rules.yml records: both files are loaded."""
 SERVED = {metric.name: set(metric.labels) for metric in METRICS}
-TARGET_LABELS = {"job", "instance", "hostname", "cluster", "partition", "rack", "team"}
+TARGET_LABELS = {"job", "instance", "hostname", "cluster", "partition", "rack", "team", "by"}  # by: of rules.yml
 
 needs_promtool = pytest.mark.skipif(not shutil.which("promtool"), reason="no promtool here")
 

@@ -10,6 +10,7 @@ import pytest
 
 from laggard.gate import drain_cap as module
 from laggard.gate.drain_cap import HOLDS_SECONDS, drains_answer
+from laggard.gate.memory import forget_grant
 from laggard.kit.http_client import Busy, ClientResponse, NoResponse, NotReached
 from laggard.wire import WireError
 
@@ -36,7 +37,9 @@ def collector(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Collector:
     return made
 
 
-def answer(may_drain: bool = True, asker_fails: bool = True, answering: int = 100) -> bytes:
+def answer(
+    may_drain: bool = True, asker_fails: bool = True, answering: int = 100, asker_is_well: bool = False
+) -> bytes:
     return json.dumps(
         {
             "may_drain": may_drain,
@@ -47,6 +50,7 @@ def answer(may_drain: bool = True, asker_fails: bool = True, answering: int = 10
             "cap": 5,
             "max_drain_ratio": 0.05,
             "asker_fails": asker_fails,
+            "asker_is_well": asker_is_well,
             "schema": "laggard.drains/1",
         }
     ).encode()
@@ -145,3 +149,17 @@ def test_a_collector_that_refuses_connections_is_not_waited_for(collector: Colle
     with pytest.raises(NoResponse):
         drains_answer(URL, 0.1, patience=60.0)
     assert time.monotonic() - began < 50
+
+
+def test_a_node_that_is_seen_well_has_to_ask_anew(collector: Collector) -> None:
+    """By the collector, or by the gate: what was granted before the repair says nothing about the next fault."""
+    collector.said = answer()
+    drains_answer(URL, 0.3)
+    collector.said = answer(asker_fails=False, asker_is_well=True)
+    assert not drains_answer(URL, 0.3).asker_fails
+    collector.said = answer()
+    drains_answer(URL, 0.3)
+    forget_grant()
+    collector.said = NoResponse("Connection refused")
+    with pytest.raises(NoResponse):
+        drains_answer(URL, 0.3)

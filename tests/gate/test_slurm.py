@@ -16,12 +16,15 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from support.materialise import materialise
 
 from laggard.cli import main
 from laggard.gate.slurm import Slurm, SlurmError, is_own_reason, own_reason, parse_node
+from laggard.model import Finding, Fix, ProbeResult, Report, Severity, Verdict
 from laggard.wire import encode
 from laggard.wire.nodes import DrainsDocument
+from laggard.wire.words import headline
 
 pytestmark = pytest.mark.usefixtures("without_processes")
 
@@ -215,6 +218,46 @@ def test_a_failed_or_unknown_node_is_not_resumed(gate: Gate, scontrol: Scontrol,
     (tmp_path / "machine/plain/proc/self/mounts").unlink()
     gate("plain", "--resume")
     assert scontrol.updates == []
+
+
+def test_what_was_unknown_before_the_drain_does_not_hold_the_resume(
+    gate: Gate, scontrol: Scontrol, tmp_path: Path
+) -> None:
+    """As a mount point that is hidden below a later mount; what becomes unknown after the drain does."""
+    for machine in ("plain", "disk_full"):
+        root = materialise(machine, tmp_path / "machine" / machine)
+        mounts = root / "proc/self/mounts"
+        text = mounts.read_text()
+        mounts.unlink()
+        mounts.write_text(f"{text}x /mnt/a/b tmpfs rw 0 0\n")
+    scontrol.set("IDLE")
+    assert gate("disk_full", "--gate", "enforce", *DRAIN)[0] == 1 and len(scontrol.updates) == 4
+    scontrol.set("IDLE+DRAIN", OURS)
+    plain = tmp_path / "machine/plain/proc/self/mounts"
+    kept = plain.read_text()
+    plain.write_text(f"{kept}x /mnt/c tmpfs rw 0 0\n")
+    gate("plain", "--resume")
+    assert scontrol.updates[-1] != "State=RESUME", "another mount cannot be read, either"
+    plain.write_text(kept)
+    gate("plain", "--resume")
+    assert scontrol.updates[-1] == "State=RESUME"
+
+
+def test_a_slurmctld_that_is_away_is_no_wrong_setup(gate: Gate, scontrol: Scontrol) -> None:
+    scontrol.set("IDLE", answer="echo 'Unable to contact slurm controller (connect failure)' >&2; exit 1")
+    out = gate("plain", "--gate", "enforce", *DRAIN, "--check-gate")[1]
+    assert "gate: setup not checked: slurmctld does not answer" in out and "WRONG SETUP" not in out
+
+
+def test_a_reason_counts_critical_findings_alone(gate: Gate) -> None:
+    """Nor is a warning what the node is drained for."""
+    finding = Finding("GPU_LOST", Severity.CRITICAL, "GPU 3", "is lost", {}, Fix(""), "")
+    warning = replace(finding, code="CLOCK_SKEW", severity=Severity.WARNING)
+    probe = ProbeResult("x", Verdict.FAIL, "", 0.0, (0, 1))
+    report = Report(Verdict.FAIL, "n1", 0.0, (probe,), (warning, finding), {})
+    assert headline(report) == "laggard: GPU_LOST GPU 3 is lost"
+    users = replace(report, findings=(replace(finding, code="DISK_FULL", action="USER"), finding))
+    assert headline(users) == "laggard: user: DISK_FULL GPU 3 is lost (+1 more)"
 
 
 @pytest.mark.slow

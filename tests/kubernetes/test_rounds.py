@@ -21,7 +21,7 @@ from laggard.kit.http_message import Request
 from laggard.kubernetes.api_server import Answer, ApiServer, Exchange
 from laggard.kubernetes.command import Web
 from laggard.kubernetes.controller import Controller, Round
-from laggard.kubernetes.node import CONDITION, OPT_OUT, TAINT_KEY
+from laggard.kubernetes.node import CONDITION, OPT_OUT, TAINT_KEY, Node, Taint, out_of
 from laggard.kubernetes.settings import ControllerSettings
 from laggard.model import Finding, Fix, Severity
 from laggard.wire import encode
@@ -248,8 +248,28 @@ def test_it_is_healthy_while_rounds_are_completed_and_its_metrics_tell_of_the_la
     assert asked(web, "/-/healthy") == asked(web, "/-/ready") == (200, "healthy\n")
     metrics = asked(web, "/metrics")[1].splitlines()
     assert "laggard_controller_unhealthy_nodes 1.0" in metrics and "laggard_controller_held_back 0.0" in metrics
+    out = Web(lambda: Round(out={("n2", "laggard", TAINT_KEY): 12.0}), 60.0)
+    assert f'laggard_node_out{{by="laggard",hostname="n2",reason="{TAINT_KEY}"}} 12.0' in asked(out, "/metrics")[1]
     status, said = asked(web, "/nope")
     assert status == 404 and sorted(re.findall(r"/[-\w/]+", said)) == sorted(described_paths("controller"))
     assert asked(web, "/metrics", "POST")[0] == 405
     stalled = Web(lambda: Round(completed_at=time.time() - 120, failure="no route to host"), 0.0)
     assert asked(stalled, "/-/healthy") == (503, "no round is completed: no route to host\n")
+
+
+def test_who_keeps_pods_from_a_node() -> None:
+    def node(name: str, *keys: str) -> Node:
+        taints = tuple(Taint(key, "", "NoSchedule", "2026-11-20T10:00:00Z") for key in keys)
+        return Node(name, "1", frozenset(), False, None, taints)
+
+    nodes = [
+        node("n1", "dedicated"),
+        node("n2", "node.kubernetes.io/unschedulable", "laggard/unhealthy"),
+        node("n3", "node.kubernetes.io/unschedulable"),
+        node("n4", "node.kubernetes.io/unreachable"),
+    ]
+    assert {key[:2]: at for key, at in out_of(nodes).items()} == {
+        ("n2", "laggard"): 1795168800.0,
+        ("n3", "administrator"): 1795168800.0,
+        ("n4", "kubernetes"): 1795168800.0,
+    }

@@ -76,7 +76,7 @@ PartitionName=laggard-idle Nodes=ALL MaxTime=15 PriorityTier=1 State=UP
 
 GATE_CONF = """
 export SLURM_CONF={folder}/slurm.conf
-export LAGGARD_STATE_DIR={folder}/memory
+export LAGGARD_STATE_DIR={folder}/memory/$SLURMD_NODENAME
 LAGGARD={folder}/laggard
 MODE=$(<{folder}/settings/mode)
 COLLECTOR=$(<{folder}/settings/collector)
@@ -159,8 +159,11 @@ class Cluster:
         return state
 
     def _resume_where_late(self, node: str, state: str) -> None:
-        if state == LATE:
+        if state in (LATE, LATE.replace("Prolog", "Epilog")):
             self.update(node, "State=RESUME")
+
+    def resume_where_late(self, node: str) -> None:
+        self._resume_where_late(node, self.state(node))
 
     def wait_for_health_check(self, node: str) -> None:
         """Waits until a health check of `node` that begins from now on has ended."""

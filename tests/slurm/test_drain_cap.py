@@ -87,3 +87,23 @@ def test_one_bad_node_is_drained_and_a_second_waits(
     fleet.wait_for_failing("n1", "n2")
     assert cluster.srun("n2").returncode == 0
     assert cluster.wait_settled("n2") == "idle"
+
+
+def test_of_three_that_fail_at_once_one_is_drained_though_two_were_drained_before(
+    cluster: Any, fleet: Fleet, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What the collector granted before ends with the repair."""
+    fleet.wait_for_failing()
+    for node in ("n2", "n3"):
+        fleet.set_machine("disk_full", capsys, node)
+        fleet.wait_for_failing(node)
+        assert cluster.refuses(node)
+        assert cluster.wait_settled(node).startswith("drained laggard: DISK_FULL")
+        fleet.set_machine("plain", capsys, node)
+        fleet.wait_for_failing()
+        cluster.update(node, "State=RESUME")
+    fleet.set_machine("disk_full", capsys, "n1", "n2", "n3")
+    fleet.wait_for_failing("n1", "n2", "n3")
+    passed = [node for node in ("n3", "n2", "n1", "n2", "n3") if cluster.srun(node).stdout]
+    drained = [node for node in NODES if cluster.wait_settled(node).startswith("drained")]
+    assert len(drained) == 1 and len(passed) >= 3, (drained, passed)

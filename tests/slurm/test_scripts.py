@@ -151,3 +151,24 @@ def test_a_health_check_that_is_switched_off_says_so(tmp_path: Path) -> None:
     done = called(tmp_path, "healthcheck.sh")
     assert (done.returncode, done.stderr) == (0, "gate: switched off\n")
     assert f" --kill-switch {tmp_path}/disabled " in words_of(tmp_path)[0]
+
+
+def test_prolog_and_epilog_write_down_the_jobs_in_a_bounded_file(tmp_path: Path) -> None:
+    """And a resume forgets those that failed before it."""
+    gate(tmp_path, '[ ! -e "${0%/*}/resumed" ] || echo "slurm: n1 was resumed by somebody: reports"', "JOB_LINES=8\n")
+    (tmp_path / "run").mkdir()
+    record = tmp_path / "run/gate-jobs"
+    job = {"SLURM_JOB_ID": "17", "SLURM_JOB_UID": "1000"}
+    called(tmp_path, "prolog.sh", **job)
+    called(tmp_path, "epilog.sh", **job, SLURM_JOB_EXIT_CODE2="1:0")
+    lines = [line.split() for line in record.read_text().splitlines()]
+    assert [(it[0], *it[2:]) for it in lines] == [("start", "17", "1000"), ("end", "17", "1000", "1:0")]
+    assert (tmp_path / "run/gate-changed").exists(), "the next prolog and the agent look themselves"
+    called(tmp_path, "prolog.sh", SLURM_JOB_ID="1; x", SLURM_JOB_UID="1000")
+    assert len(record.read_text().splitlines()) == 2
+    for _ in range(9):
+        called(tmp_path, "epilog.sh", **job, SLURM_JOB_EXIT_CODE2="0:0")
+    assert len(record.read_text().splitlines()) <= 8
+    (tmp_path / "resumed").touch()
+    called(tmp_path, "healthcheck.sh")
+    assert not record.read_text()

@@ -21,10 +21,12 @@ _HEAD = """# Findings
 All finding codes. `python -m support.findings_table` in `tests/` generates this table from the catalogue, from what the
 probes find on the recorded machines in `tests/data/machines`, and from the logs in `tests/data/nccl_logs` and
 `tests/data/job_logs`. *Fires on* names one machine with the fault, *quiet on* its nearest healthy look-alikes. The
-severity is the usual one; a code's page has the exceptions. `laggard findings explain CODE` shows a page.
+severity is the usual one; a code's page has the exceptions. *Action* is what ends it, in a finding's `action` for
+programs: restart the node, reset the device, replace the part, have an operator look, or tell the job's user.
+`laggard findings explain CODE` shows a page.
 
-| code | severity | what it means | raised by | fires on | quiet on |
-|---|---|---|---|---|---|
+| code | severity | action | what it means | raised by | fires on | quiet on |
+|---|---|---|---|---|---|---|
 """
 
 
@@ -44,6 +46,7 @@ def _row(finding_type: FindingType, raised_by: Callable[[str], Sequence[str]]) -
     cells = (
         f"[{finding_type.code}]({finding_type.code}.md)",
         finding_type.severity.value,
+        finding_type.action,
         finding_type.summary,
         raised,
         fires[0] if fires else "",

@@ -27,6 +27,7 @@ function articleOf(group) {
   const others = group.length > MOST_PLACES ? ` and ${group.length - MOST_PLACES} more` : "";
   const where = element("p", {}, element("b", { text: places.join(", ") + others }));
   const boxes = first.fix.commands.length ? [copyBox(first.fix.commands.join("\n"), `the commands for ${first.code}`)] : [];
-  const text = [first.summary, first.fix.text].filter(Boolean).map((line) => element("p", { text: line }));
+  const todo = first.action ? `${first.fix.text} [${first.action}]` : first.fix.text;
+  const text = [first.summary, todo].filter(Boolean).map((line) => element("p", { text: line }));
   return element("article", { className: "finding" }, element("h3", {}, link, severity), where, ...text, ...boxes);
 }

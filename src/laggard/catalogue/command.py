@@ -23,6 +23,8 @@ class FindingRow(msgspec.Struct, frozen=True, omit_defaults=True):
     severity: str
     summary: str
     doc: str
+    action: str = ""
+    """What ends it: REBOOT, RESET, REPLACE, OPERATOR or USER."""
     later: str = ""
     """The part that will raise the code, while nothing raises it yet."""
     page: str = ""
@@ -74,6 +76,7 @@ def _row(finding_type: FindingType, explain: bool) -> FindingRow:
         severity=finding_type.severity.value,
         summary=finding_type.summary,
         doc=finding_type.doc,
+        action=finding_type.action,
         later=finding_type.later,
         page=read_page(finding_type.code) if explain else "",
     )

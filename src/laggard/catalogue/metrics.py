@@ -29,6 +29,12 @@ METRICS: tuple[Metric, ...] = (
         ("code", "severity", "device"),
     ),
     Metric(
+        "laggard_finding_info",
+        "gauge",
+        "What a critical finding says, as it was found first, and what ends it; always 1.",
+        ("code", "device", "action", "summary"),
+    ),
+    Metric(
         "laggard_idle_rings_total",
         "counter",
         "Rings on the idle node since it started, by outcome: ok, fail, unknown, job_came (ended for it), stopped.",
@@ -53,6 +59,13 @@ METRICS: tuple[Metric, ...] = (
         "gauge",
         "A node's place in its site, to be joined; `agent` is its agent's HOST:PORT; 0: no label is known, else 1.",
         ("hostname", "agent", "partition", "rack", "team"),
+    ),
+    Metric(
+        "laggard_node_out",
+        "gauge",
+        "Since when the scheduler gives the node no job, Unix time, 0: not known; `by`: laggard, slurm, kubernetes, "
+        "administrator. Absent while it gets jobs.",
+        ("hostname", "by", "reason"),
     ),
     Metric(
         "laggard_culprit",

@@ -6,24 +6,36 @@ And no drain that an operator took back is made again for the same evidence (`me
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from msgspec import structs
 
 from laggard.gate.measure import Measured
-from laggard.gate.memory import Evidence, critical_evidence
+from laggard.gate.memory import (
+    Evidence,
+    NodeMemory,
+    Seen,
+    critical_evidence,
+    drained,
+    forget_grant,
+    is_from_before_resume,
+    is_well,
+    look,
+    remember,
+    remembered,
+    resumed_by_laggard,
+    unknowns,
+)
 from laggard.gate.settings import ENFORCE, REPORT_ONLY, GateSettings
 from laggard.gate.slurm import DRAINED, REASON_LENGTH, RESUMED, RESUMED_BY_HAND, Slurm, SlurmError
 from laggard.kit.words import utc_text
 from laggard.model import EXIT_CODES, Finding, Report, Severity, Verdict
 from laggard.probes.runner.report import finding_name, with_lowered
 from laggard.wire.words import headline
-
-if TYPE_CHECKING:
-    from laggard.gate.memory import NodeMemory, Seen
 
 REJECT: Final = "gate: reject"
 PASS: Final = "gate: pass"
@@ -35,6 +47,8 @@ LATE: Final = f"{PASS}, no answer was there in time"
 does."""
 WRONG_SETUP: Final = "WRONG SETUP"
 """Stands in each line about a mistake in the gate's own setup, for whoever reads the log."""
+_NOT_CHECKED: Final = "gate: setup not checked"
+"""Begins the line after which the scripts check the setup again next time."""
 
 
 class Decision(NamedTuple):
@@ -50,12 +64,13 @@ def decide(settings: GateSettings, measured: Measured) -> Decision:
     before what the gang says of other nodes, what was over when the probes ran anew, and what is wrong with the gate's
     setup."""
     report, accepted = _with_accepted(settings, measured.report)
+    report, waited = _without_jobs_files(settings, report)
     decision = _act(settings, report)
     is_of_job = settings.slurm.mode and not settings.slurm.is_health_check
     if is_of_job and settings.limit.is_over and not decision.status:
         return Decision(0, (LATE,), report)
     over = (f"gate: {line}" for line in measured.over)
-    before = (*_gang_lines(settings, report), *over, *accepted, *_setup_lines(settings, report.node))
+    before = (*_gang_lines(settings, report), *over, *accepted, *waited, *_setup_lines(settings, report.node))
     return decision._replace(messages=(*before, *decision.messages))
 
 
@@ -79,7 +94,10 @@ def _on_pass(settings: GateSettings, report: Report, lines: tuple[str, ...] = ()
     SLURM was asked for it."""
     policy = settings.slurm
     resumed: tuple[str, ...] = ()
-    if policy.mode != REPORT_ONLY and report.verdict is Verdict.OK and policy.resume:
+    well = policy.may_act and is_well(report, remembered(settings, report.node))
+    if well:
+        forget_grant()
+    if policy.mode != REPORT_ONLY and well and policy.resume:
         resumed = _resume(settings, report.node, seen)
     elif policy.mode != REPORT_ONLY and policy.drain and seen is None:
         resumed = _notice_resume(settings, report.node)
@@ -89,8 +107,7 @@ def _on_pass(settings: GateSettings, report: Report, lines: tuple[str, ...] = ()
 
 
 def _on_critical(settings: GateSettings, report: Report) -> Decision:
-    from laggard.gate.drain_cap import drain_refusal  # few runs need them
-    from laggard.gate.memory import look, remembered
+    from laggard.gate.drain_cap import drain_refusal  # few runs need it
 
     policy, slurm = settings.slurm, settings.slurm_node(report.node)
     memory = remembered(settings, report.node)
@@ -98,7 +115,10 @@ def _on_critical(settings: GateSettings, report: Report) -> Decision:
         report, old = _without_old_evidence(report, critical_evidence(report.findings), memory, settings)
         if not is_critical(report):
             return _on_pass(settings, report, old)
-    if refusal := drain_refusal(policy.collector, report.node, settings.limit):
+    is_hole = any(it.code == "JOBS_FAIL_AT_ONCE" and it.severity is Severity.CRITICAL for it in report.findings)
+    if refusal := drain_refusal(
+        policy.collector, report.node, settings.limit, is_hole and settings.slurm.mode == ENFORCE
+    ):
         status = 0 if policy.mode else EXIT_CODES[report.verdict]
         stays = _stays_drained(slurm) if policy.is_health_check else ""
         return Decision(status, (f"{PASS}, {stays or f'not drained: {refusal}'}",), report)
@@ -136,13 +156,33 @@ def _with_accepted(settings: GateSettings, report: Report) -> tuple[Report, tupl
     )
 
 
+def _without_jobs_files(settings: GateSettings, report: Report) -> tuple[Report, tuple[str, ...]]:
+    """The report in which a file system is a warning that is full of the files of a job of SLURM, which runs, or has
+    just ended: the site cleans up after it, in epilogs that may come after this one."""
+    told = report.facts.get("jobs", {}).get("users", {})
+    users = {str(uid) for uid in told.get("living", ()) if _has_process(uid)} | set(map(str, told.get("ended", ())))
+    why = "filled by a job, whose end and clean-up are waited for"
+    critical = ((place, it) for place, it in enumerate(report.findings) if it.severity is Severity.CRITICAL)
+    largest = ((place, it, next(iter(it.evidence.get("bytes_by_user") or ()), "")) for place, it in critical)
+    filled = {place: _lowered(it, why) for place, it, user in largest if user in users}
+    lines = tuple(f"gate: {finding_name(it)} is {why}: a warning" for it in filled.values())
+    return with_lowered(report, filled, settings.subject.profile.warnings_fail), lines
+
+
+def _has_process(uid: int) -> bool:
+    """Whether the user has a process here: the epilog of a job may have been killed before it told of its end."""
+    for name in os.listdir("/proc"):
+        with contextlib.suppress(OSError):
+            if name.isdecimal() and os.stat(f"/proc/{name}").st_uid == uid:
+                return True
+    return False
+
+
 def _without_old_evidence(
     report: Report, evidence: Mapping[int, Evidence], memory: NodeMemory, settings: GateSettings
 ) -> tuple[Report, tuple[str, ...]]:
     """The report in which findings are warnings whose evidence is no newer than an operator's resume, and a line for
     each of them."""
-    from laggard.gate.memory import is_from_before_resume
-
     if memory.resumed_at is None:
         return report, ()
     why = f"seen before the resume of {utc_text(memory.resumed_at)}"
@@ -170,8 +210,6 @@ def _stays_drained(slurm: Slurm) -> str:
 def _drain(settings: GateSettings, report: Report, seen: Seen) -> tuple[str, ...]:
     """Drains the node, and remembers for which evidence: after the drain, so that a gate which reads that the node is
     drained finds it so."""
-    from laggard.gate.memory import drained, remember
-
     if seen.node is None:
         return (f"slurm: not drained: {seen.error}",)
     reason = headline(report, longest=REASON_LENGTH)
@@ -181,15 +219,13 @@ def _drain(settings: GateSettings, report: Report, seen: Seen) -> tuple[str, ...
         return (f"slurm: not drained: {error}",)
     problem = seen.problem
     if done.endswith(DRAINED):
-        evidence = critical_evidence(report.findings).values()
-        _, problem = remember(settings, report.node, lambda memory: drained(memory, evidence, time.time()))
+        evidence, unknown = critical_evidence(report.findings).values(), unknowns(report)
+        _, problem = remember(settings, report.node, lambda memory: drained(memory, evidence, time.time(), unknown))
     return (f"slurm: {done}", *_memory_lines(problem))
 
 
 def _resume(settings: GateSettings, node: str, seen: Seen | None) -> tuple[str, ...]:
     """Resumes the node where laggard drained it. `seen`: the node, where SLURM was asked for it."""
-    from laggard.gate.memory import look, remember, resumed_by_laggard
-
     seen = look(settings, node) if seen is None else seen
     if seen.node is None:
         return (f"slurm: not resumed: {seen.error}",)
@@ -206,8 +242,6 @@ def _resume(settings: GateSettings, node: str, seen: Seen | None) -> tuple[str, 
 def _notice_resume(settings: GateSettings, node: str) -> tuple[str, ...]:
     """Asks SLURM for a node that was drained when it was last looked at. So the next gates know that it was resumed,
     and take the agent's report again; no other gate that lets a job pass asks SLURM."""
-    from laggard.gate.memory import look, remembered
-
     if remembered(settings, node).seen_drained_at is None:
         return ()
     seen = look(settings, node)
@@ -242,12 +276,13 @@ def _setup_lines(settings: GateSettings, node: str) -> tuple[str, ...]:
     names_none = policy.mode == ENFORCE and not policy.collector
     if not settings.checks_setup and not names_none:
         return ()
-    from laggard.gate.self_check import CHECK_SECONDS, NO_COLLECTOR, gate_problems  # most runs need none of it
+    from laggard.gate.self_check import CHECK_SECONDS, NO_COLLECTOR, SLURM_AWAY, gate_problems  # most runs need none
 
     problems = [NO_COLLECTOR]
     if settings.checks_setup:
         if settings.limit.to_decide(CHECK_SECONDS) < CHECK_SECONDS:
-            return ("gate: setup not checked: no time was left",)
+            return (f"{_NOT_CHECKED}: no time was left",)
         slurm = settings.slurm_node(node) if policy.drain or policy.resume else None
         problems = gate_problems(policy.collector, node, slurm, settings.limit)
-    return tuple(f"gate: {WRONG_SETUP}: {problem}" for problem in problems)
+    wrong = f"gate: {WRONG_SETUP}"
+    return tuple(f"{_NOT_CHECKED if it.startswith(SLURM_AWAY) else wrong}: {it}" for it in problems)

@@ -16,7 +16,9 @@ import msgspec
 from msgspec import structs
 
 from laggard import wire
+from laggard.gate.memory import GRANT_FILE, forget_grant
 from laggard.gate.settings import COLLECTOR_SECONDS, NO_CAP, PATIENCE_SECONDS
+from laggard.gate.slurm import SECONDS
 from laggard.gate.time_limit import TimeLimit
 from laggard.kit.address import as_url, without_login
 from laggard.kit.constants import COLLECTOR_PORT
@@ -29,17 +31,29 @@ from laggard.wire.nodes import DrainsDocument
 
 _KEPT_FOR_SLURM_SECONDS: Final = 3.0
 """The part of the gate's time that patience with a busy collector leaves for the drain."""
+_KNOWN_SECONDS: Final = 10.0
+"""Agent and collector need this long to tell of what has just begun: the agent looks within five seconds after a job
+failed, and the collector asks it at once, where a gate asked for its node."""
 
 
-def drain_refusal(collector: str | None, node: str, limit: TimeLimit) -> str:
-    """The reason why `node` may not be drained; empty if it may be. `collector`: its URL, or `none` for no cap."""
+def drain_refusal(collector: str | None, node: str, limit: TimeLimit, waits: bool = False) -> str:
+    """The reason why `node` may not be drained; empty if it may be. `collector`: its URL, or `none` for no cap.
+    `waits`: for the collector to learn that the node fails, since each job that comes meanwhile is lost."""
     if not collector:
         return "no collector is named"
-    seconds = limit.to_decide(COLLECTOR_SECONDS)
-    if not seconds:
-        return "the gate's time was over before"
-    if collector == NO_CAP:
-        return ""
+    until = time.monotonic() + _KNOWN_SECONDS
+    while seconds := limit.to_decide(COLLECTOR_SECONDS):
+        if collector == NO_CAP:
+            return ""
+        refusal, is_known = _asked(collector, node, limit, seconds)
+        if is_known or not waits or time.monotonic() > until or not limit.to_decide(COLLECTOR_SECONDS, 2 * SECONDS):
+            return refusal
+        time.sleep(4 * _PAUSE_SECONDS)
+    return "the gate's time was over before"
+
+
+def _asked(collector: str, node: str, limit: TimeLimit, seconds: float) -> tuple[str, bool]:
+    """The refusal, and whether no later answer can be another one: the collector knows that the node fails."""
     from urllib.parse import quote  # sockets are slow to import, and few runs need them
 
     from laggard.kit.http_client import NoResponse
@@ -48,8 +62,8 @@ def drain_refusal(collector: str | None, node: str, limit: TimeLimit) -> str:
     try:
         answer = drains_answer(url, seconds, max(seconds, limit.to_decide(PATIENCE_SECONDS, _KEPT_FOR_SLURM_SECONDS)))
     except (NoResponse, WireError) as error:
-        return f"no answer from the collector {without_login(collector)}: {error}"
-    return _refusal(answer, node, without_login(collector))
+        return f"no answer from the collector {without_login(collector)}: {error}", True
+    return _refusal(answer, node, without_login(collector)), answer.asker_fails or not answer.asker_known
 
 
 def _refusal(answer: DrainsDocument, node: str, collector: str) -> str:
@@ -68,10 +82,10 @@ def _refusal(answer: DrainsDocument, node: str, collector: str) -> str:
 # The collector's answer about drains, also while it gives none: then its last that let this node be drained holds for a
 # while. Else who keeps the collector busy, or its answers away, would have a node pass that was rejected before.
 #
-# That makes no outage: what holds was within the cap when the collector said it.
+# That makes no outage: what holds was within the cap when the collector said it, and is void as soon as the gate, or
+# the collector, has seen this node well.
 
 HOLDS_SECONDS: Final = 6 * 3600.0
-FILE_NAME: Final = "drains.json"
 _PAUSE_SECONDS: Final = 0.1
 
 
@@ -102,7 +116,7 @@ def drains_answer(url: str, seconds: float, patience: float = 0.0) -> DrainsDocu
     if not answer.answering and (kept := _kept(url)) is not None:  # it sees nobody: it has just started, or is overrun
         _say_that_it_holds(f"says: {printable_line(answer.reason, 200)}", kept)
         return kept.answer
-    if answer.may_drain and not answer.asker_fails and _kept(url) is not None:
+    if answer.may_drain and not answer.asker_fails and not answer.asker_is_well and _kept(url) is not None:
         return structs.replace(answer, asker_fails=True)  # its agent's report is late: the gate's own is here
     _keep(url, answer)
     return answer
@@ -131,7 +145,7 @@ def _ask(url: str, seconds: float, patience: float) -> ClientResponse:
 
 def _kept(url: str) -> KeptAnswer | None:
     try:
-        kept = wire.decode(read_state(FILE_NAME), KeptAnswer)
+        kept = wire.decode(read_state(GRANT_FILE), KeptAnswer)
     except (Unknown, wire.WireError):
         return None
     return kept if kept.url == url and 0 <= time.time() - kept.at < HOLDS_SECONDS else None
@@ -142,8 +156,8 @@ def _keep(url: str, answer: DrainsDocument) -> None:
     let_go = answer.may_drain and answer.asker_fails
     try:
         if let_go:
-            replace_state(FILE_NAME, wire.encode(KeptAnswer(url, time.time(), answer)))
-        elif _kept(url) is not None:
-            replace_state(FILE_NAME, b"")
+            replace_state(GRANT_FILE, wire.encode(KeptAnswer(url, time.time(), answer)))
+        else:
+            forget_grant()
     except Unknown:
         return

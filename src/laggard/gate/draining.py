@@ -138,6 +138,13 @@ DRAINING_CODES: Final[Mapping[str, DrainingCode]] = {
         "A job has the memory; it is set aside in huge pages; the kernel was told to use less (mem=).",
         "Used-up memory counts while no step of SLURM's runs. The firmware counts the modules, and 4 % may be gone.",
     ),
+    "JOBS_FAIL_AT_ONCE": DrainingCode(
+        "jobs",
+        "One user's broken program or array; short jobs that do well; scancel and time limits; a file server that is "
+        "away, so that jobs fail everywhere.",
+        "Three users in a row, none of whose jobs ran; the signal that ended a job; the collector compares with the "
+        "other nodes.",
+    ),
     "MEMLOCK_LIMIT": DrainingCode(
         "limits",
         "A node of Ethernet NICs, whose RDMA devices the driver makes by itself, trains over TCP.",

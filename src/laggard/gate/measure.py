@@ -7,12 +7,14 @@ that are critical in it run here once more, and only what they find now counts.
 
 from __future__ import annotations
 
+import os
 import time
 from typing import Final, NamedTuple
 
 import msgspec
 
 from laggard.gate.settings import GateSettings
+from laggard.kit.environment import ENV_GATE_JOBS
 from laggard.model import Report, Severity, Verdict
 from laggard.probes.errors import Unknown
 from laggard.probes.host.host import Host
@@ -59,6 +61,7 @@ def measure(settings: GateSettings) -> Measured:
     else:
         cached = _confirmed(settings, cached)
     report, age, over = cached
+    report = _with_last_jobs(settings, report)
     if settings.gang is not None:
         from laggard.gate.gang import run_gang  # few gates have one
 
@@ -68,6 +71,20 @@ def measure(settings: GateSettings) -> Measured:
         report = merge_reports(report, active)
     report = for_job(report, job_gpus(subject.gpus, subject.host), subject.profile.warnings_fail)
     return Measured(_judge_unknown(report, subject.profile), age, over)
+
+
+def _with_last_jobs(settings: GateSettings, report: Report) -> Report:
+    """The report with the probe `jobs` as it is now, of this machine: the last job may have ended a second ago."""
+    probes = tuple(probe for probe in settings.subject.probes if probe.name == "jobs")
+    if not probes or ENV_GATE_JOBS not in os.environ:
+        return report
+    fresh = run(
+        Host(),
+        probes,
+        deadline_seconds=settings.limit.to_measure(probes[0].deadline_seconds),
+        warnings_fail=settings.subject.profile.warnings_fail,
+    )
+    return replace_probes(report, fresh)
 
 
 def _confirmed(settings: GateSettings, cached: Measured) -> Measured:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -22,7 +23,7 @@ from laggard.gate.settings import GateSettings
 from laggard.gate.slurm import SlurmError, SlurmNode
 from laggard.kit.constants import ACCEPTED_FILE, AGENT_PORT
 from laggard.kit.environment import ENV_GATE_TICKET
-from laggard.model import MAX_FINDINGS, Finding, Severity
+from laggard.model import MAX_FINDINGS, Finding, Report, Severity, Verdict
 from laggard.probes.errors import Unknown
 from laggard.probes.host.host import Host
 from laggard.probes.runner.state_file import locked_state, read_state, replace_state
@@ -90,6 +91,8 @@ def _number(value: Any) -> float | None:
 
 
 FILE_NAME: Final = "gate.json"
+GRANT_FILE: Final = "drains.json"
+"""Holds the collector's last yes to a drain of this node (drain_cap.py)."""
 _MAX_NODES: Final = 16
 """The most nodes of one machine: slurmd can run several under names of their own."""
 _MAX_BYTES: Final = 1 << 20
@@ -100,12 +103,13 @@ class NodeMemory(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `seen_drained_at`: when the node was last seen drained; None: it was not drained when it was last looked at.
     `resumed_at`: when it was resumed by somebody other than laggard, as well as that is known. `evidence`: what was
-    known while it was drained.
+    known while it was drained. `unknown`: what its probes could not judge when it was drained, a line for each.
     """
 
     seen_drained_at: float | None = None
     resumed_at: float | None = None
     evidence: tuple[Evidence, ...] = ()
+    unknown: tuple[str, ...] = ()
 
     def is_older_than_change(self, made_at: float) -> bool:
         """Whether a report of `made_at` is from before the last change of the node's state, or may be."""
@@ -146,6 +150,13 @@ def change_memory(node: str, boot_id: str, change: Callable[[NodeMemory], NodeMe
     return after
 
 
+def forget_grant() -> None:
+    """This node is well: what the collector let be drained is repaired, and the next fault is asked for anew."""
+    with contextlib.suppress(Unknown):
+        if read_state(GRANT_FILE):
+            replace_state(GRANT_FILE, b"")
+
+
 def observed(memory: NodeMemory, node: SlurmNode, asked_at: float, now: float) -> NodeMemory:
     """The memory after SLURM has shown `node`, for which it was asked at `asked_at`. A drain that another gate made
     since then is no resume."""
@@ -158,9 +169,24 @@ def observed(memory: NodeMemory, node: SlurmNode, asked_at: float, now: float) -
     )
 
 
-def drained(memory: NodeMemory, evidence: Iterable[Evidence], now: float) -> NodeMemory:
-    """The memory of a node that is drained, on which `evidence` is seen."""
-    return msgspec.structs.replace(memory, seen_drained_at=now, evidence=_merged(memory.evidence, evidence))
+def drained(memory: NodeMemory, evidence: Iterable[Evidence], now: float, unknown: Iterable[str] = ()) -> NodeMemory:
+    """The memory of a node that is drained now, on which `evidence` is seen, and `unknown` cannot be judged."""
+    known = _merged(memory.evidence, evidence)
+    return msgspec.structs.replace(memory, seen_drained_at=now, evidence=known, unknown=tuple(sorted(unknown)))
+
+
+def unknowns(report: Report) -> frozenset[str]:
+    """What the probes could not judge, a line for each, without numbers, which may change from look to look."""
+    told = ((it.name, it.unknown or it.reason) for it in report.probes if it.unknown or it.verdict is Verdict.UNKNOWN)
+    return frozenset(re.sub(r"\d+", "#", f"{name}: {text}") for name, text in told)
+
+
+def is_well(report: Report, memory: NodeMemory) -> bool:
+    """Whether nothing fails, and all can be judged that could be judged when the node was drained: what was unknown
+    before the fault is no part of it."""
+    return report.verdict is Verdict.OK or (
+        report.verdict is Verdict.UNKNOWN and unknowns(report) <= frozenset(memory.unknown)
+    )
 
 
 def resumed_by_laggard(memory: NodeMemory) -> NodeMemory:

@@ -11,7 +11,7 @@ import msgspec
 
 from laggard.gate.flags import OwnFlags, parse_own_flags
 from laggard.gate.settings import COLLECTOR_SECONDS, ENFORCE, MODES, NO_CAP, GateConf, GateSettings
-from laggard.gate.slurm import SECONDS, NoProgram, NoSuchNode, Slurm, SlurmError
+from laggard.gate.slurm import SECONDS, NoProgram, NoSuchNode, NotReached, Slurm, SlurmError
 from laggard.gate.slurm_config import config_problems
 from laggard.gate.time_limit import TimeLimit
 from laggard.kit.address import without_login
@@ -26,6 +26,8 @@ NO_COLLECTOR: Final = (
     "no collector is named, so the gate rejects and drains nothing: set COLLECTOR in gate.conf (--collector URL), or "
     f"COLLECTOR={NO_CAP} for no cap on drains"
 )
+SLURM_AWAY: Final = "slurmctld does not answer"
+"""Begins the line about a SLURM that is away, which is no mistake of the setup."""
 CHECK_SECONDS: Final = COLLECTOR_SECONDS + SECONDS
 """The time that gate_problems() may take."""
 
@@ -56,6 +58,8 @@ def _slurm_problems(slurm: Slurm) -> list[str]:
         slurm.show()
     except NoProgram as error:
         return [f"{error}; where scontrol is elsewhere, set SCONTROL in gate.conf"]
+    except NotReached as error:
+        return [f"{SLURM_AWAY}: {error}; no node is drained or resumed while it is away"]
     except NoSuchNode as error:
         return [
             f"SLURM has no node {slurm.node}: {error}; where its NodeName is another, add --slurm-node NAME to FLAGS "

@@ -32,6 +32,8 @@ _FLAGS: Final = frozenset({"DRAIN", "COMPLETING", "CLOUD", "DYNAMIC_NORM", "RESE
 # Texts, and not compiled: most gates read nothing of SLURM, and start sooner.
 _STATE: Final = r"(?m)^ +State=(\S+)"
 _NOT_FOUND: Final = r"\bNode \S+ not found\b"
+_NOT_REACHED: Final = r"(?i)Unable to contact slurm controller|Zero Bytes were transmitted|Socket timed out"
+"""The errors of slurmctld that is down or does not answer (src/common/slurm_errno.c)."""
 _LAST_BUSY: Final = r"(?m)^ +LastBusyTime=(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?: |$)"
 _MARKED: Final = r"(.*) #([0-9a-f]{4})"
 _TIMES_IN_UTC: Final = {"TZ": "UTC0", "SLURM_TIME_FORMAT": "standard"}
@@ -53,6 +55,10 @@ class SlurmError(Exception):
 
 class NoProgram(SlurmError):
     """scontrol cannot be run."""
+
+
+class NotReached(SlurmError):
+    """slurmctld is down, or does not answer in time. That is no mistake of the setup."""
 
 
 class NoSuchNode(SlurmError):
@@ -114,7 +120,7 @@ class Slurm:
     def drain(self, node: SlurmNode, reason: str) -> str:
         """Drains the node, which SLURM has just shown as `node`, unless it has to be left alone. Returns what was done.
         Raises SlurmError."""
-        if node.is_drained and node.reason.split()[:2] == reason.split()[:2]:  # its figures change all the time
+        if node.is_drained and node.reason.split()[:3] == reason.split()[:3]:  # its figures change all the time
             return f"{self.node} is drained already, for that"
         if node.is_drained:
             return f"{self.node} is drained already: {node.reason}"
@@ -204,9 +210,10 @@ def _run(command: Sequence[str], seconds: float, environ: Mapping[str, str]) -> 
         output, errors = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
         _give_up(process)
-        raise SlurmError(f"{command[0]} {command[1]} did not answer within {seconds:.2g} s") from None
+        raise NotReached(f"{command[0]} {command[1]} did not answer within {seconds:.2g} s") from None
     if process.returncode:
         said = " ".join((errors or output).decode(errors="replace").split())
-        kind = NoSuchNode if re.search(_NOT_FOUND, said) else SlurmError
+        kinds = ((_NOT_FOUND, NoSuchNode), (_NOT_REACHED, NotReached))
+        kind = next((kind for text, kind in kinds if re.search(text, said)), SlurmError)
         raise kind(f"{command[0]} {command[1]}: {said or f'exit status {process.returncode}'}")
     return output.decode(errors="replace")

@@ -83,6 +83,7 @@ def _families(last: Round, turned_away: int) -> Iterator[Metric]:
     yield metric_family(BUILD_INFO.name, [((__version__,), 1.0)])
     for name, value in values.items():
         yield metric_family(name, [((), float(value))])
+    yield metric_family("laggard_node_out", last.out.items())
     yield metric_family("laggard_controller_round_seconds", [] if last.seconds is None else [((), last.seconds)])
     yield from daemon_families(turned_away)
 

@@ -37,6 +37,7 @@ from laggard.kubernetes.node import (
     Patch,
     condition_patch,
     new_taint,
+    out_of,
     rfc3339,
     taint_patch,
     unix_time,
@@ -312,7 +313,7 @@ log = logging.getLogger("laggard.kubernetes")
 class Round(NamedTuple):
     """The outcome of a round. `completed_at`: when one was last completed, Unix time; 0: none was. `misnamed`: agents
     whose node's name no node has. `failure`: why this one was not completed; empty: it was. `seconds`: how long the
-    last completed one took; None: none was."""
+    last completed one took; None: none was. `out`: the samples of laggard_node_out."""
 
     completed_at: float = 0.0
     unhealthy: int = 0
@@ -321,6 +322,7 @@ class Round(NamedTuple):
     misnamed: int = 0
     failure: str = ""
     seconds: float | None = None
+    out: Mapping[tuple[str, str, str], float] = {}
 
 
 class Controller:
@@ -366,6 +368,7 @@ class Controller:
             misnamed=len(strangers),
             failure=failures[0] if failures else "",
             seconds=self.last.seconds if failures else time.monotonic() - began,
+            out=out_of(nodes),
         )
 
     def _tell(self, nodes: str, strangers: str) -> None:

@@ -6,6 +6,7 @@ The API's types: https://kubernetes.io/docs/reference/kubernetes-api/cluster-res
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from datetime import datetime, timezone
 from typing import Any, Final, NamedTuple
 
@@ -62,6 +63,30 @@ class Node(NamedTuple):
     def taint(self) -> Taint | None:
         """laggard's own."""
         return next((taint for taint in self.taints if taint.key == TAINT_KEY), None)
+
+
+_BY_KEY: Final = {
+    TAINT_KEY: "laggard",
+    "node.kubernetes.io/unschedulable": "administrator",
+    "node.kubernetes.io/not-ready": "kubernetes",
+    "node.kubernetes.io/unreachable": "kubernetes",
+    "node.kubernetes.io/out-of-service": "kubernetes",
+    "ToBeDeletedByClusterAutoscaler": "kubernetes",
+    "karpenter.sh/disrupted": "kubernetes",
+}
+"""Who keeps pods from a node, by the taint: https://kubernetes.io/docs/reference/labels-annotations-taints/. The first
+one that it has counts; `kubectl cordon` is the second."""
+
+
+def out_of(nodes: Iterable[Node]) -> dict[tuple[str, str, str], float]:
+    """The samples of laggard_node_out: the nodes that get no pods."""
+    found = {}
+    for node in nodes:
+        taints = {taint.key: taint for taint in node.taints}
+        key = next((key for key in _BY_KEY if key in taints), None)
+        if key:
+            found[node.name, _BY_KEY[key], key] = max(0.0, unix_time(taints[key].time_added or ""))
+    return found
 
 
 class _Address(msgspec.Struct, frozen=True):

@@ -80,6 +80,8 @@ class DrainsDocument(msgspec.Struct, frozen=True):
     waits."""
     asker_known: bool = True
     """True where an agent has reported under the asking node's name."""
+    asker_is_well: bool = False
+    """True where the asking node's agent answers, and reports nothing critical: what was granted before is over."""
     schema: str = "laggard.drains/1"
 
 

@@ -63,7 +63,7 @@ def _probe_lines(probes: Iterable[ProbeResult]) -> Iterator[Line]:
 def _finding_lines(found: Finding) -> Iterator[Line]:
     severity = found.severity.value
     yield Line(f"{severity} {found.code}: {found.device} {found.summary}", severity)
-    yield Line(f"  What to do: {found.fix.text}")
+    yield Line(f"  What to do: {found.fix.text}" + (f" [{found.action}]" if found.action else ""))
     yield from (Line(f"      {command}", whole=True) for command in found.fix.commands)
     if found.evidence:
         yield Line("  Evidence: " + ", ".join(f"{name}={_value(value)}" for name, value in found.evidence.items()))
@@ -80,9 +80,9 @@ def headline(report: Report, age_seconds: float | None = None, longest: int = HE
         )
     if serious and report.verdict is Verdict.FAIL:
         first = serious[0]
-        whose = "user: " if is_of_user(first) else ""  # else the node's own
-        answer = f"{whose}{first.code} {first.device} {first.summary}"
-        return fit_headline(answer, more_suffix(len(serious) - 1), longest)
+        alike = sum(it.severity is first.severity for it in serious)  # a warning drains nobody, and is no reason
+        whose = "user: " if is_of_user(first) else ""
+        return fit_headline(f"{whose}{first.code} {first.device} {first.summary}", more_suffix(alike - 1), longest)
     unknown = [probe for probe in report.probes if probe.verdict is Verdict.UNKNOWN]
     if unknown:
         return fit_headline(f"unknown, {_reason_with_name(unknown[0])}", more_suffix(len(unknown) - 1), longest)
@@ -96,7 +96,7 @@ def by_severity(findings: Iterable[Finding]) -> list[Finding]:
 
 def is_of_user(finding: Finding) -> bool:
     """Whether what a user has left on the node causes the finding, and no fault of the node."""
-    return finding.evidence.get("cause") == "user"
+    return finding.action == "USER"
 
 
 def fit_headline(answer: str, tail: str, longest: int = HEADLINE_LENGTH) -> str:

@@ -13,6 +13,7 @@ import psutil
 import pytest
 from support.waiting import wait_for
 
+from laggard.agent.prober import loop as module
 from laggard.agent.prober import process as process_module
 from laggard.agent.prober.loop import ProbeLoop
 from laggard.agent.prober.process import MAX_BYTES, Prober, ProberError, prober_command
@@ -150,6 +151,29 @@ def test_the_loop_is_ready_after_the_first_complete_round() -> None:
         (Verdict.UNKNOWN, "a defect in laggard: RuntimeError('a defect')", False),
         (Verdict.OK, "no clock", True),
     ]
+
+
+def test_a_job_that_failed_has_the_probes_run_before_their_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its epilog touches the file; nothing else does while nothing happens."""
+    monkeypatch.setattr(module, "CHANGE_SECONDS", 0.0)
+    monkeypatch.setattr(module, "_TICK_SECONDS", 0.01)
+    rounds: list[float] = []
+
+    def run_probes() -> Report:
+        rounds.append(time.monotonic())
+        return report(Verdict.OK)
+
+    changed = tmp_path / "gate-changed"
+    loop = ProbeLoop(run_probes, "n0", 1000.0, changed_file=str(changed))
+    loop.start()
+    try:
+        wait_for(lambda: loop.ready)
+        changed.write_text("1")
+        wait_for(lambda: len(rounds) == 2, lambda: "no round after the change")
+    finally:
+        loop.stop()
 
 
 LAUNCHER = """

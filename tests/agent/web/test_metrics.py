@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 
 from laggard import __version__
 from laggard.agent.prober.loop import ProbeRound
-from laggard.agent.web.routes import Daemon, agent_metrics
+from laggard.agent.web.routes import Daemon, Router, agent_metrics
 from laggard.catalogue.exposition import exposition, metric_family
 from laggard.catalogue.metrics import METRICS
 from laggard.kit.words import visible
@@ -181,3 +181,19 @@ def test_no_label_reaches_a_terminal_as_a_control_code() -> None:
     assert r'device="\\x1b[31mgpu\\n\\x9b1"' in body.decode()
     assert all(line.isprintable() for line in body.decode().split("\n"))
     assert body.decode().count("laggard_finding{") == 2
+
+
+def test_what_a_critical_finding_says_stays_as_it_was_first() -> None:
+    """Its figures change all the time, and each change would begin a series."""
+    router = Router("n0", None, None, None)  # type: ignore[arg-type]
+    finding = structs.replace(
+        a_finding("DISK_FULL", "/"), severity=Severity.CRITICAL, action="OPERATOR", summary="99 %"
+    )
+    report = a_round(findings=[finding, a_finding("CLOCK_SKEW", "clock")]).report
+    for summary in ("99 %", "98 %"):
+        changed = structs.replace(report, findings=(structs.replace(finding, summary=summary), report.findings[1]))
+        told = router._tell(changed)
+        assert told == {("DISK_FULL", "/"): ("OPERATOR", "99 %")}
+    text = agent_metrics(document(), a_round(), "", Daemon(told=told))[0].decode()
+    assert 'laggard_finding_info{action="OPERATOR",code="DISK_FULL",device="/",summary="99 %"} 1.0' in text
+    assert not router._tell(structs.replace(report, findings=()))

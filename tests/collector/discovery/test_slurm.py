@@ -62,8 +62,8 @@ def test_sinfo_is_asked_for_the_partition_in_its_own_case_and_for_all(
     for text in ("A100", "https://A100:1/", "*"):
         SlurmPartition(text, path).read()
     asked = (tmp_path / "asked").read_text().splitlines()
-    assert asked[0] == asked[1] == "--noheader --Node --partition=A100 --format=node=%o|%T|%R "
-    assert asked[2] == "--noheader --Node --all --format=node=%o|%T|%R "
+    assert asked[0] == asked[1] == "--noheader --Node --partition=A100 --format=node=%o|%T|%R|%u|%H|%E "
+    assert asked[2] == "--noheader --Node --all --format=node=%o|%T|%R|%u|%H|%E "
 
 
 def test_partitions_are_labels(sinfo: Sinfo) -> None:
@@ -74,6 +74,33 @@ def test_partitions_are_labels(sinfo: Sinfo) -> None:
         "n2:19400": "gpu",
         "n3:19400": "",
     }
+
+
+def test_who_keeps_jobs_from_a_node(sinfo: Sinfo) -> None:
+    """A node that SLURM has switched off has no agent; what runs jobs, or is reserved for some, is not out."""
+    lines = (
+        "node=n1|drained|gpu|root|2026-11-20T10:00:00|laggard: DISK_FULL / 99 % used #ed52",
+        "node=n2|draining*|gpu|root|2026-11-20T10:00:00|bob: new PSU | ticket 7",
+        "node=n3|down*|gpu|slurm|2026-11-20T10:00:00|Not responding",
+        "node=n4|drained|gpu|root|Unknown|Prolog error",
+        "node=n5|maint|gpu|Unknown|Unknown|none",
+        "node=n6|mixed|gpu|Unknown|Unknown|none",
+        "node=n7|reserved|gpu|Unknown|Unknown|none",
+        "node=n8|idle~|gpu|Unknown|Unknown|none",
+        "node=n9|down|gpu|root|Unknown|RMA",
+    )
+    answer = SlurmPartition("gpu", sinfo(says(*lines))).read()
+    out = {target.address.partition(":")[0]: it for target, it in answer.out.items()}
+    assert {name: it.by for name, it in out.items()} == {
+        "n1": "laggard",
+        "n2": "administrator",
+        "n3": "slurm",
+        "n4": "slurm",
+        "n5": "administrator",
+        "n9": "administrator",
+    }
+    assert out["n2"] == ("administrator", 1795168800.0, "bob: new PSU | ticket 7")
+    assert (out["n4"].since, out["n5"].reason) == (0.0, "")
 
 
 def test_what_cannot_be_an_agent_is_named(sinfo: Sinfo) -> None:

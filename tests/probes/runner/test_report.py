@@ -77,7 +77,8 @@ def test_names_that_are_no_gpus_are_listed() -> None:
 
 
 def test_what_a_user_has_caused_is_told_so_and_after_the_nodes_own_faults() -> None:
-    users, nodes = found("/scratch", 1, Severity.CRITICAL, cause="user"), found("GPU 0", 2, Severity.CRITICAL)
+    users = msgspec.structs.replace(found("/scratch", 1, Severity.CRITICAL), action="USER")
+    nodes = found("GPU 0", 2, Severity.CRITICAL)
     alone = made_of([Observation(Verdict.OK, "", findings=(users,))], warnings_fail=False)
     both = made_of([Observation(Verdict.OK, "", findings=(users, nodes))], warnings_fail=False)
     assert headline(alone).startswith("laggard: user: GPU_CLOCKS_LOW /scratch")
