@@ -17,18 +17,19 @@ import pytest
 from support.paths import REPOSITORY
 
 ROOMS = {
-    "agent": 4_610,
-    "catalogue": 610,
+    "agent": 4_660,
+    "catalogue": 660,
     "cli, model and single files": 1_000,
-    "collector": 13_520,
+    "collector": 13_700,
     "demo": 460,
-    "diagnose": 10_730,
-    "gate": 1_980,
-    "kit": 2_310,
-    "kubernetes": 1_160,
-    "locate": 6_435,
+    "diagnose": 10_560,
+    "gate": 2_120,
+    "kernel_rules": 355,
+    "kit": 2_345,
+    "kubernetes": 1_185,
+    "locate": 5_980,
     "nccl": 2_300,
-    "probes": 11_590,
+    "probes": 12_540,
     "rankfile": 760,
     "recommend": 1_780,
     "recording": 2_890,
@@ -39,14 +40,14 @@ ROOMS = {
     "suspects": 680,
     "trainer_hooks": 7_280,
     "tune": 2_330,
-    "wire": 940,
+    "wire": 945,
 }
 """The most code lines of each room: without docstrings, comments and blanks."""
 
-FILES = 620
+FILES = 630
 """The most files of the product."""
 
-CARRIED = {"healthcheck": 14_900, "recommend": 14_105, "agent": 19_200, "collector": 23_700, "run": 11_750}
+CARRIED = {"healthcheck": 16_430, "recommend": 13_810, "agent": 20_620, "collector": 23_700, "run": 11_750}
 """The most code lines of all files that a command imports, also those that it imports late."""
 
 OWN_PROCESSES = {"agent": ("laggard.agent.prober.known",)}
