@@ -37,7 +37,7 @@ class Storage:
             disk = _DISK.fullmatch(mount.source)
             if mount.local and mount.shut_down:
                 yield mount, "is shut down after an error: writes to it fail"
-            elif disk and self._blocks and disk[1] not in self._blocks:
+            elif disk and self._blocks and not self._blocks & {disk[1], _PARTITION.sub("", disk[1])}:
                 yield mount, f"has lost its disk: {disk[1]} is gone from {_BLOCKS}"
 
     def is_read_only(self, mount: Mount) -> bool:
