@@ -8,10 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from laggard.kernel_rules.links import link_changes
 from laggard.model import Finding, Severity
 from laggard.probes.errors import NotApplicable, NotFound, Unknown, Unreadable, or_none
 from laggard.probes.host.counter_history import CounterHistory, Increase, SaveCounters
 from laggard.probes.host.host import Host
+from laggard.probes.host.kernel_log import messages_of
+from laggard.probes.host.virtualization import read_uptime
 from laggard.probes.probe import RDMA, Count, Fact, NotNegative, Probe, finding
 from laggard.probes.rdma.model.node import node_ports
 from laggard.probes.rdma.model.sysfs import NET, Port, RdmaThresholds, gpu_paths, netdev_name, read_ports
@@ -104,6 +107,8 @@ class PortCounters(NamedTuple):
     traffic: dict[str, int]
     not_readable: tuple[str, ...]  # the file is there and cannot be read: a driver's EINVAL
     history: CounterHistory
+    logged: tuple[float, ...] = ()
+    """How many seconds ago the kernel's log says that the link was lost."""
 
     @property
     def to_save(self) -> dict[str, int]:
@@ -123,20 +128,23 @@ class PortCounters(NamedTuple):
         return None if value is None else self.history.increase(f"{self.port.name} {name}", value, seconds)
 
     def losses(self, seconds: float) -> list[Increase]:
-        """Of the link, as each counter has them: port and network device count the same events."""
-        return [increase for name in _LINK_DOWNS if (increase := self.increase(name, seconds))]
+        """Of the link, as each counter and the log have them: these tell of the same events."""
+        logged = Increase(sum(ago <= seconds for ago in self.logged), seconds)
+        return [increase for name in _LINK_DOWNS if (increase := self.increase(name, seconds))] + [logged]
 
     def spread_of_losses(self, seconds: float) -> float:
         """The seconds between the first and the last loss of the link within `seconds`, at least."""
         known = ((name, self.errors[name]) for name in _LINK_DOWNS if name in self.errors)
         spreads = (self.history.spread(f"{self.port.name} {name}", value, seconds) for name, value in known)
-        return max(spreads, default=0.0)
+        logged = [ago for ago in self.logged if ago <= seconds] or [0.0]
+        return max(*spreads, max(logged) - min(logged), 0.0)
 
 
 def check(host: Host, thresholds: RdmaErrorThresholds) -> Iterator[Finding | Fact | SaveCounters | Unreadable]:
     readings = read_ports(host, thresholds.ignore, thresholds.soft)
     node = node_ports(readings.ports, gpu_paths(host))
-    read = [_read(host, port) for port in node.ports]
+    logged = _logged_losses(host)
+    read = [_read(host, port, logged) for port in node.ports]
     yield SaveCounters({name: value for each in read for name, value in each.to_save.items()})
     yield from _facts(read)
     of_jobs = [each for each in read if node.may_serve(each.port)]
@@ -174,7 +182,16 @@ def _facts(read: list[PortCounters]) -> Iterator[Fact]:
         yield Fact("traffic", rates)
 
 
-def _read(host: Host, port: Port) -> PortCounters:
+def _logged_losses(host: Host) -> Mapping[str, tuple[float, ...]]:
+    """How many seconds ago each network device lost its link, as far as the kernel's log goes back."""
+    uptime, found = or_none(read_uptime, host), dict[str, tuple[float, ...]]()
+    for change in link_changes(messages_of(or_none(host.kernel_log) or "")) if uptime else ():
+        if change.down and change.seconds is not None and uptime:
+            found[change.device] = (*found.get(change.device, ()), max(0.0, uptime - change.seconds))
+    return found
+
+
+def _read(host: Host, port: Port, logged: Mapping[str, tuple[float, ...]]) -> PortCounters:
     values: dict[str, int] = {}
     not_readable: list[str] = []
     for name, path in _paths(host, port).items():
@@ -190,7 +207,8 @@ def _read(host: Host, port: Port) -> PortCounters:
             values[name] = value
     traffic = {name: values.pop(name) for name in TRAFFIC_COUNTERS if name in values}
     of_errors = tuple(name for name in not_readable if name not in TRAFFIC_COUNTERS)
-    return PortCounters(port, values, traffic, of_errors, host.counter_history)
+    own = logged.get(or_none(netdev_name, host, port) or "", ())
+    return PortCounters(port, values, traffic, of_errors, host.counter_history, own)
 
 
 def _paths(host: Host, port: Port) -> dict[str, str]:

@@ -1,5 +1,5 @@
-"""MOUNT_MISSING, HOST_MEMORY_LOW, CPU_MISSING, SHM_SMALL, MODULE_MISSING and BOND_DEGRADED: what must be there, and is
-not. A row for each kind of thing: see rows.py."""
+"""MOUNT_MISSING, HOST_MEMORY_LOW, KERNEL_LIMIT_REACHED, CPU_MISSING, SHM_SMALL, MODULE_MISSING and BOND_DEGRADED: what
+must be there, and is not. A row for each kind of thing: see rows.py."""
 
 from __future__ import annotations
 
@@ -46,6 +46,7 @@ def check(host: Host, thresholds: ExpectedThresholds) -> Told:
         (MOUNTS, mounts),
         (MEMORY, {"memory": t.memory_bytes} if t.memory_bytes else {}),
         (FREE, {}),
+        (LIMITS, {}),
         (PROCESSORS, {"processors": t.processors} if t.processors else {}),
         (SHM._replace(read=partial(own_tables.read_shm, least=t.shm_bytes)), {}),
         (MODULES, dict.fromkeys(t.modules, 1)),
@@ -74,6 +75,12 @@ FREE: Final = Row(
     "Memory is used up: remove what dead jobs left in /dev/shm, and end what has the rest.",
     ("ls -lS /dev/shm", "ps -eo pid,user,rss,cmd --sort -rss | head", "slabtop -o | head -n 20"), own_tables.read_free,
     unit=1 << 30,
+)  # fmt: skip
+LIMITS: Final = Row(
+    "limits", "KERNEL_LIMIT_REACHED", "are used up: {there:.0f} are left",
+    "Find who holds them and end it; if all are needed, raise the kernel's limit.",
+    ("conntrack -S", "sysctl net.netfilter.nf_conntrack_max fs.file-nr kernel.threads-max kernel.pid_max",
+     "ps -eLf | awk '{print $1}' | sort | uniq -c | sort -n | tail"), own_tables.read_limits,
 )  # fmt: skip
 PROCESSORS: Final = Row(
     "processors", "CPU_MISSING", "are {there:.0f} of {wanted:.0f}",

@@ -129,6 +129,23 @@ def read_shm(host: Host, asked: Collection[str], least: int = 0) -> Iterator[Ite
         yield Item("/dev/shm", size.total_bytes, least)
 
 
+def read_limits(host: Host, asked: Collection[str]) -> Iterator[Item]:
+    """What is left of that of which the kernel gives only so much (conntrack's table, nf_conntrack-sysctl.rst; open
+    files, threads, sysctl/fs.rst and kernel.rst): at its end new connections, files and processes fail. One in a
+    hundred is next to nothing: a launcher of eight ranks starts as many threads."""
+    connections, threads = "/proc/sys/net/netfilter/nf_conntrack_", "/proc/sys/kernel/"
+    files = [*host.text("/proc/sys/fs/file-nr").split(), "", "", ""]
+    running = host.text("/proc/loadavg").split()[3:4] or ["/"]
+    limits = [text for name in ("threads-max", "pid_max") if (text := host.text(threads + name)).isdecimal()]
+    for name, used, most in (
+        ("tracked connections", host.text(f"{connections}count"), host.text(f"{connections}max")),
+        ("open files", files[0], files[2]),
+        ("threads", running[0].partition("/")[2], min(limits, key=int, default="")),
+    ):
+        if used.isdecimal() and most.isdecimal():
+            yield Item(name, max(0, int(most) - int(used)), int(most) // 100)
+
+
 _CPU: Final = "/sys/devices/system/cpu"
 
 

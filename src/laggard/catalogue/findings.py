@@ -105,6 +105,9 @@ FINDINGS: tuple[FindingType, ...] = (
     FindingType(
         "HOST_MEMORY_LOW", Severity.CRITICAL, "The host's memory is used up, or less than the host should have."
     ),
+    FindingType(
+        "KERNEL_LIMIT_REACHED", Severity.CRITICAL, "What the kernel has only so much of is used up, and new ones fail."
+    ),
     FindingType("MOUNT_MISSING", Severity.CRITICAL, "A file system that must be there is not, or is read-only."),
     FindingType("CPU_MISSING", Severity.WARNING, "Processors are offline, or fewer than the node should have."),
     FindingType("SHM_SMALL", Severity.CRITICAL, "/dev/shm is too small for the ranks and data loaders of a GPU node."),

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from laggard.diagnose.job.advice import ADVICE
 from laggard.kernel_rules.host import UNCORRECTED
+from laggard.kernel_rules.links import LINK, link_changes
 from laggard.model import Finding, Severity
 from laggard.probes.probe import finding
 
@@ -38,17 +39,12 @@ _CRASHED = re.compile(r"((?:python|pt_|ray|torch)[\w.:-]{0,40})\[(\d+)\]: segfau
 _UNCORRECTED = re.compile(UNCORRECTED.pattern)
 _CORRECTED = re.compile(r"\bEDAC \S+: (\d+) CE |Machine check events logged|Hardware Error\].*[Cc]orrected error")
 _MODULE = re.compile(r"\bon (\S*(?:DIMM|CPU_SrcID|mc#|MC#)\S*)")
-_LINK = re.compile(
-    r"(\S{1,40} [0-9a-f:.]{7,12}) (\S{1,40}): (?:(?:NIC )?Link (?:is )?|Port: \d+ Link )"
-    r"([Dd]own|[Uu]p|DOWN|UP|ACTIVE)\b"
-)
 _BRIDGED = re.compile(
     r"(?:(\S{1,40}): port \d+\((\S{1,40})\) entered (disabled|forwarding) state"
     r"|(?:device )?(\S{1,40}): ?left (?:promiscuous|allmulticast) mode|device (\S{1,40}) left promiscuous mode)"
 )
 _VIRTUAL = re.compile(r"veth|vnet|tap|tun|cali|lxc|docker|vif|cni|ovs|macvtap")
 """The ports that containers and virtual machines make on bridges, and take away."""
-_STARTED = re.compile(r"(mlx5_core [0-9a-f:.]{12}): firmware version: ")
 _SERVER = re.compile(r"nfs: server (\S+) (not responding|OK)")
 
 
@@ -63,7 +59,7 @@ class _Lines(NamedTuple):
 def knows(text: str) -> bool:
     """Whether a record is one of those that are judged here."""
     return any(
-        pattern.search(text) for pattern in (_KILLED, _CRASHED, _UNCORRECTED, _CORRECTED, _LINK, _SERVER, _BRIDGED)
+        pattern.search(text) for pattern in (_KILLED, _CRASHED, _UNCORRECTED, _CORRECTED, LINK, _SERVER, _BRIDGED)
     )
 
 
@@ -126,18 +122,11 @@ def _links(messages: Iterable[str]) -> Iterator[Finding]:
     been down since their driver's start."""
     downs: dict[str, _Lines] = {}
     is_down: dict[str, bool] = {}
-    started: set[str] = set()
-    for text in messages:
-        if begun := _STARTED.search(text):
-            started.add(begun[1])
-        elif match := _LINK.search(text):
-            device = f"{match[2]} ({match[1]})"
-            down = match[3].lower() == "down"
-            if down and device not in is_down and match[1] in started:
-                continue  # it has no cable since the start
-            is_down[device] = down
-            if down:
-                _count(downs, device, text)
+    for change in link_changes((None, text) for text in messages):
+        device = f"{change.device} ({change.driver})"
+        is_down[device] = change.down
+        if change.down:
+            _count(downs, device, change.text)
     commands = ("ip -br link", "rdma link")
     for device, lines in downs.items():
         if is_down[device]:

@@ -249,6 +249,11 @@ DRAINING_CODES: Final[Mapping[str, DrainingCode]] = {
     "RDMA_RENAMED": DrainingCode(
         "rdma_devices", "Names that a site chose.", "The names that the site's own configuration uses."
     ),
+    "KERNEL_LIMIT_REACHED": DrainingCode(
+        "expected",
+        "The limit was reached hours ago, and is not now; a limit beyond all use, as of open files.",
+        "What is in use now, by the kernel's own counts.",
+    ),
     "SHM_SMALL": DrainingCode(
         "expected", "A container has a /dev/shm of its own.", "The mounts that each runtime makes in a container."
     ),

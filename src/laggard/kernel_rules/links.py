@@ -1,0 +1,43 @@
+"""Links of network devices that the kernel's log says went down and came up.
+
+Sources: Linux, drivers/net/ethernet/mellanox/mlx5/core (en_main.c, events.c), drivers/net/ethernet/broadcom/bnxt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+from laggard.kit.words import lazy_pattern
+
+LINK: Final = lazy_pattern(
+    r"(\S{1,40} [0-9a-f:.]{7,12}) (\S{1,40}): (?:(?:NIC )?Link (?:is )?|Port: \d+ Link )"
+    r"([Dd]own|[Uu]p|DOWN|UP|ACTIVE)\b"
+)
+_STARTED: Final = lazy_pattern(r"(mlx5_core [0-9a-f:.]{12}): firmware version: ")
+
+
+class LinkChange(NamedTuple):
+    """`driver`: with the PCI address. `device`: the network device's name. `seconds`: after boot, where it is told."""
+
+    driver: str
+    device: str
+    down: bool
+    seconds: float | None
+    text: str
+
+
+def link_changes(messages: Iterable[tuple[float | None, str]]) -> Iterator[LinkChange]:
+    """Those of links that were up: a link that is down since its driver's start has no cable. `messages`: seconds and
+    text of each."""
+    known: set[tuple[str, str]] = set()
+    started: set[str] = set()
+    for seconds, text in messages:
+        if "ink " in text and (match := LINK.search(text)):
+            driver, device, state = match.groups()
+            down = state.lower() == "down"
+            if not down or (driver, device) in known or driver not in started:
+                known.add((driver, device))
+                yield LinkChange(driver, device, down, seconds, text)
+        elif "firmware version: " in text and (begun := _STARTED.search(text)):
+            started.add(begun[1])
