@@ -58,7 +58,7 @@ their device is hardware."""
 CODE_ALONE: Final = frozenset(
     (
         *("DISK_FULL", "DISK_FAILED", "KERNEL_FAULT", "MOUNT_HUNG", "FLEET_OUTLIER", "RING_SLOW", "RING_FAILED"),
-        "MOUNT_MISSING",
+        *("MOUNT_MISSING", "SITE_CHECK_FAILED"),
         "JOBS_FAIL_AT_ONCE",  # of other users
         *("GPU_SLOW", "GPU_MEMORY_SLOW", "GPU_WRONG_RESULT"),  # a ring finds them, too
         *("NODE_DRAINED", "HOST_MEMORY_LOW", "NETWORK_DROPS"),  # an admin's reason; the processes that take it

@@ -256,8 +256,9 @@ def test_a_reason_counts_critical_findings_alone(gate: Gate) -> None:
     probe = ProbeResult("x", Verdict.FAIL, "", 0.0, (0, 1))
     report = Report(Verdict.FAIL, "n1", 0.0, (probe,), (warning, finding), {})
     assert headline(report) == "laggard: GPU_LOST GPU 3 is lost"
-    users = replace(report, findings=(replace(finding, code="DISK_FULL", action="USER"), finding))
-    assert headline(users) == "laggard: user: DISK_FULL GPU 3 is lost (+1 more)"
+    of_user = replace(finding, code="DISK_FULL", action="USER")
+    assert headline(replace(report, findings=(of_user, warning))) == "laggard: user: DISK_FULL GPU 3 is lost"
+    assert headline(replace(report, findings=(of_user, finding))) == "laggard: GPU_LOST GPU 3 is lost (+1 more)"
 
 
 @pytest.mark.slow

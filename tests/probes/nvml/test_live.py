@@ -13,6 +13,7 @@ from laggard.kit.processes import read_stat
 
 pytestmark = pytest.mark.slow  # processes with a library that is built for them
 
+ALL_GPUS = "GPU " + ", ".join(f"0000:{number}:00.0" for number in range(10, 18))
 GENEROUS_SECONDS = 50.0  # beyond the deadline, on a busy machine
 
 
@@ -30,7 +31,7 @@ def test_eight_healthy_gpus(gate: Gate) -> None:
     assert outcome.found == [] and outcome.status == 0, outcome.reasons
     expected = {name: "skipped" if name in SKIPPED_WHEN_HEALTHY else "ok" for name in NVML_PROBES}
     assert outcome.verdicts == expected, outcome.reasons
-    assert outcome.report["facts"]["gpu_driver"] == {"driver_version": "570.124.06", "gpus": 8}
+    assert outcome.report["facts"]["gpu_driver"].items() >= {"driver_version": "570.124.06", "gpus": 8}.items()
 
 
 @pytest.mark.spine
@@ -73,14 +74,14 @@ def test_an_old_driver(gate: Gate, old_library: Path) -> None:
         ("4.fabric_summary 2\n", ["FABRIC_NOT_READY", "critical", "GPU 4 (0000:14:00.0)"]),
         ("6.application_sm 1200\n", ["GPU_CLOCKS_LOW", "warning", "GPU 6 (0000:16:00.0)"]),
         ("6.power_limit 400000\n", ["GPU_CLOCKS_LOW", "warning", "GPU 6 (0000:16:00.0)"]),
-        ("6.enforced_power_limit 400000\n", ["GPU_CLOCKS_LOW", "critical", "GPU 6 (0000:16:00.0)"]),
+        ("6.enforced_power_limit 400000\n", ["GPU_CLOCKS_LOW", "warning", "GPU 6 (0000:16:00.0)"]),
         ("6.max_sm 1200\n", ["GPU_CLOCKS_LOW", "critical", "GPU 6 (0000:16:00.0)"]),
         ("6.max_sm 1200\nvbios error 3\n", ["GPU_CLOCKS_LOW", "warning", "GPU 6 (0000:16:00.0)"]),
         ("5.sram_threshold 1\n", ["GPU_ECC_UNCORRECTED", "critical", "GPU 5 (0000:15:00.0)"]),
         ("1.unrepairable_memory 1\n", ["GPU_ROW_REMAP_FAILED", "critical", "GPU 1 (0000:11:00.0)"]),
         ("1.repair_channel 1\n", ["GPU_ROW_REMAP_PENDING", "warning", "GPU 1 (0000:11:00.0)"]),
         ("1.repair_tpc 1\n", ["GPU_ROW_REMAP_PENDING", "warning", "GPU 1 (0000:11:00.0)"]),
-        ("persistence 0\n", ["GPU_PERSISTENCE_OFF", "warning", "GPUs"]),
+        ("persistence 0\n", ["GPU_PERSISTENCE_OFF", "warning", ALL_GPUS]),
         ("4.link7 0\n", ["NVLINK_DOWN", "critical", "GPU 4 (0000:14:00.0)"]),
         ("4.fabric_state 2\n", ["FABRIC_NOT_READY", "critical", "GPU 4 (0000:14:00.0)"]),
         ("4.fabric_status 999\n", ["FABRIC_NOT_READY", "critical", "GPU 4 (0000:14:00.0)"]),
