@@ -18,18 +18,18 @@ from support.paths import REPOSITORY
 
 ROOMS = {
     "agent": 4_660,
-    "catalogue": 660,
+    "catalogue": 665,
     "cli, model and single files": 1_000,
     "collector": 13_700,
     "demo": 460,
     "diagnose": 10_560,
-    "gate": 2_120,
-    "kernel_rules": 355,
+    "gate": 2_125,
+    "kernel_rules": 380,
     "kit": 2_345,
     "kubernetes": 1_185,
     "locate": 5_980,
     "nccl": 2_300,
-    "probes": 12_540,
+    "probes": 12_570,
     "rankfile": 760,
     "recommend": 1_780,
     "recording": 2_890,
@@ -47,7 +47,7 @@ ROOMS = {
 FILES = 630
 """The most files of the product."""
 
-CARRIED = {"healthcheck": 16_430, "recommend": 13_810, "agent": 20_620, "collector": 23_700, "run": 11_750}
+CARRIED = {"healthcheck": 16_500, "recommend": 13_810, "agent": 20_690, "collector": 23_700, "run": 11_750}
 """The most code lines of all files that a command imports, also those that it imports late."""
 
 OWN_PROCESSES = {"agent": ("laggard.agent.prober.known",)}
