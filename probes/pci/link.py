@@ -9,7 +9,7 @@ from laggard.kit.majority import majority
 from laggard.model import Finding, Severity
 from laggard.probes.errors import NotApplicable, Unknown
 from laggard.probes.gpu.model.amd_gpus import busy_amd_gpus
-from laggard.probes.gpu.model.readings import gpus_are_held, query_gpus
+from laggard.probes.gpu.model.readings import gpus_are_held, known_gpus
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import Gpu
 from laggard.probes.pci.model.sysfs import VirtualThresholds, read_tree, select_endpoints, with_config, with_links
@@ -243,10 +243,7 @@ def _speeds_of_gpus_differ(links: Iterable[PcieLink]) -> bool:
 def _at_work(host: Host) -> tuple[str, ...]:
     """Returns the addresses of the GPUs that compute now, by NVML or amdgpu; none where these do not say. NVML is not
     asked where nobody holds a GPU: to start them would take longer than this probe may."""
-    try:
-        gpus = query_gpus(host) if host.recorded or gpus_are_held(host, 1) else ()
-    except (Unknown, NotApplicable):
-        gpus = ()
+    gpus = known_gpus(host) if host.recorded or gpus_are_held(host, 1) else ()
     of_nvidia = tuple(gpu.bus_id for gpu in gpus if gpu.bus_id and gpu.processes and not _is_idle(gpu))
     return of_nvidia + busy_amd_gpus(host)
 

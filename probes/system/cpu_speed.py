@@ -37,8 +37,8 @@ def check(host: Host, thresholds: Thresholds) -> Iterator[Finding | Fact | SaveC
     load, running = (float(found[1]), int(found[2])) if found else (0.0, 0)
     busy = min(load, running) >= _BUSY * cpus
     if fastest := _fastest(host):
-        counts = (host.text(f"{_CPU}/{name}/thermal_throttle/package_throttle_count") for name in host.names(_CPU))
-        events = sum(int(count) for count in counts if count.isdecimal())
+        paths = (f"{_CPU}/{name}/thermal_throttle/package_throttle_count" for name in host.names(_CPU))
+        events = sum(host.number(path) or 0 for path in paths)
         yield SaveCounters({"throttled": events})
         since = host.counter_history.increase("throttled", events)
         asked = host.text(f"{_CPU}/cpufreq/policy0/scaling_governor") == "performance"
@@ -61,9 +61,8 @@ def _fastest(host: Host) -> int:
     policies = [f"{_CPU}/cpufreq/{name}" for name in host.names(f"{_CPU}/cpufreq") if name.startswith("policy")]
     fastest = 0
     for folder in policies[:: 1 + len(policies) // _MOST_DOMAINS]:
-        now, base = (host.text(f"{folder}/{name}") for name in ("scaling_cur_freq", "base_frequency"))
-        fastest = max(fastest, int(now) if now.isdecimal() else 0)
-        if fastest >= _SLOW * (int(base) if base.isdecimal() else _BASE_KHZ):
+        fastest = max(fastest, host.number(f"{folder}/scaling_cur_freq") or 0)
+        if fastest >= _SLOW * (host.number(f"{folder}/base_frequency") or _BASE_KHZ):
             return 0
     return fastest
 

@@ -91,10 +91,9 @@ def check(host: Host, thresholds: KernelFaultThresholds) -> Iterator[Finding]:
 def _states(host: Host, storage: Storage) -> Iterator[tuple[str, Finding]]:
     """Yields what is proof by itself, each with its subject."""
     for name in host.names(_MEMORY):
-        count = host.text(f"{_MEMORY}/{name}/ue_count")
-        if count.isdecimal() and count.strip("0"):
+        if count := host.number(f"{_MEMORY}/{name}/ue_count"):
             summary = f"counted {count} memory errors since boot that could not be corrected (EDAC)"
-            found = _made(kernel.UNCORRECTED, f"memory controller {name}", summary, True, count=int(count))
+            found = _made(kernel.UNCORRECTED, f"memory controller {name}", summary, True, count=count)
             yield kernel.UNCORRECTED.named, found
     for name in host.names(_NVME):
         if host.text(f"{_NVME}/{name}/state") == "dead":
