@@ -70,7 +70,7 @@ def read_process(host: Host, pid: int) -> Process:
     return Process(user, parent, job[1] if job else "", bool(_POD.search(cgroup or "")), cgroup is not None)
 
 
-def status_words(read: Callable[[str], str], pid: int, field: str) -> list[str]:
+def status_words(read: Callable[[str], str], pid: int | str, field: str) -> list[str]:
     """The words of a line of the process's status. The name, which stands above, has its newlines escaped there."""
     lines = read(f"/proc/{pid}/status").split("\n")
     return next((words.split() for key, _, words in (line.partition(":") for line in lines) if key == field), [])

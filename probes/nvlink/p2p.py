@@ -41,11 +41,7 @@ Pairs = dict[int, list[tuple[Gpu, Gpu, str]]]
 """The pairs by status (NVML_P2P_STATUS_*): source, target, and what is refused (read or write)."""
 
 
-class P2pThresholds(Thresholds, frozen=True):
-    """Nothing to set."""
-
-
-def check(host: Host, thresholds: P2pThresholds) -> Iterator[Finding | Fact]:
+def check(host: Host, thresholds: Thresholds) -> Iterator[Finding | Fact]:
     gpus = query_non_mig_gpus(host)
     nvml = query_nvml(host)
     if len(gpus) < 2:
@@ -109,4 +105,4 @@ def _finding(status: int, pairs: list[tuple[Gpu, Gpu, str]], switched: bool, set
     )
 
 
-PROBE: Final = Probe("gpu_p2p", check, P2pThresholds(), group=GPU)
+PROBE: Final = Probe("gpu_p2p", check, Thresholds(), group=GPU)

@@ -34,8 +34,9 @@ class ReadRequestThresholds(VirtualThresholds, frozen=True):
 
 
 def check(host: Host, thresholds: ReadRequestThresholds) -> Iterator[Finding | Fact]:
-    tree = read_tree(host)
-    devices = tuple(with_config(host, _with_own_registers(select_endpoints(tree, thresholds.endpoints))))
+    # Without virtual functions, whose size is that of the physical one and reads as 128 (SR-IOV 3.5.4).
+    ends = [end for end in select_endpoints(read_tree(host), thresholds.endpoints) if not end.virtual_function]
+    devices = tuple(with_config(host, ends))
     yield Fact(
         "read_request_bytes",
         {device.address: device.config.express and device.config.express.read_request_bytes for device in devices},
@@ -49,23 +50,18 @@ def check(host: Host, thresholds: ReadRequestThresholds) -> Iterator[Finding | F
         raise Unknown(f"the read request size of {len(unknown)} devices is unknown: {reason}")
 
 
-def _with_own_registers(devices: Iterable[PciDevice]) -> tuple[PciDevice, ...]:
-    """Leaves out virtual functions, whose size is that of the physical one and reads as 128 (SR-IOV 3.5.4)."""
-    return tuple(device for device in devices if not device.virtual_function)
-
-
 def judge(devices: Iterable[PciDevice], thresholds: ReadRequestThresholds) -> Iterator[Finding]:
     """Judges devices of sysfs or of `lspci`. Pure."""
     known = [(device, device.config.express) for device in devices if device.config.express]
     for device, express in known:
-        size = express.read_request_bytes
+        size, fast = express.read_request_bytes, express.speed * express.width >= thresholds.fast_gigatransfers
         same_model = [other.read_request_bytes for peer, other in known if peer.hardware == device.hardware]
         peers = majority(same_model, _MIN_PEERS)
         if size < thresholds.least_bytes:
             yield _finding(device, express, thresholds.least_bytes, "below the value at reset", Severity.WARNING)
         elif peers is not None and size < peers:
             yield _finding(device, express, peers, "and most of its peers for more", Severity.WARNING)
-        elif device.is_rdma_nic and size < thresholds.fast_least_bytes and _is_fast(express, thresholds):
+        elif device.is_rdma_nic and size < thresholds.fast_least_bytes and fast:
             reason = "its vendor's guides advise more"
             yield _finding(device, express, thresholds.fast_least_bytes, reason, Severity.INFO)
 
@@ -85,10 +81,6 @@ def _finding(device: PciDevice, express: PciExpress, expected: int, reason: str,
         commands=(f"setpci -s {device.address} CAP_EXP+8.w",),
         severity=severity,
     )
-
-
-def _is_fast(express: PciExpress, thresholds: ReadRequestThresholds) -> bool:
-    return express.speed * express.width >= thresholds.fast_gigatransfers
 
 
 PROBE: Final = Probe("pcie_requests", check, ReadRequestThresholds(), group=PCI)

@@ -9,6 +9,7 @@ from typing import Final
 from laggard.model import Finding
 from laggard.probes.errors import NotApplicable, Unknown
 from laggard.probes.host.host import Host
+from laggard.probes.host.virtualization import parse_cpu_list
 from laggard.probes.pci.model.sysfs import EndpointThresholds, read_tree, select_endpoints, with_numa_nodes
 from laggard.probes.pci.model.tree import PciDevice, PciTree, share_root_port
 from laggard.probes.probe import KERNEL, Fact, Probe, finding
@@ -23,10 +24,10 @@ _FIX_DISTANCE: Final = "Move a NIC to a slot of the processor that has GPUs and 
 
 
 def check(host: Host, thresholds: EndpointThresholds) -> Iterator[Finding | Fact]:
-    nodes = _count_nodes(host.read(_ONLINE))
+    nodes = parse_cpu_list(host.read(_ONLINE), _ONLINE)
     tree = read_tree(host)
     ends = select_endpoints(tree, thresholds.endpoints)
-    if nodes < 2:
+    if len(nodes) < 2:
         raise NotApplicable("the machine has one NUMA node")
     devices = tuple(with_numa_nodes(host, ends))
     yield Fact("nodes", {device.address: device.numa_node for device in devices})
@@ -77,15 +78,6 @@ def _distance(gpus: Iterable[PciDevice], nics: Iterable[PciDevice]) -> Iterator[
                 evidence={"numa_node": gpu.numa_node, "nics": {nic.address: nic.numa_node for nic in nics}},
                 fix=_FIX_DISTANCE,
             )
-
-
-def _count_nodes(text: str) -> int:
-    """Returns how many nodes a list such as `0-1,4` has. Raises Unknown for any other text."""
-    try:
-        ends = [part.split("-") for part in text.strip().split(",")]
-        return sum(int(end[-1]) - int(end[0]) + 1 for end in ends)
-    except ValueError:
-        raise Unknown(f"{_ONLINE} holds no list of numbers") from None
 
 
 PROBE: Final = Probe("numa", check, EndpointThresholds(), group=KERNEL)

@@ -79,18 +79,9 @@ def _nccl(host: Host) -> Iterator[Fact]:
     yield Fact("nccl_versions", sorted({found[1] for name in names if (found := _NCCL.fullmatch(name))}))
 
 
-def _ofed(host: Host) -> Iterator[Fact]:
-    """Yields the version of NVIDIA's driver package, which its modules carry; modules of newer kernels carry none."""
-    yield Fact("ofed_version", _line(host, "/sys/module/mlx5_core/version"))
-
-
 def _product(host: Host) -> Iterator[Fact]:
     vendor, name = _line(host, f"{_DMI}/sys_vendor"), _line(host, f"{_DMI}/product_name")
     yield Fact("product", name if name.startswith(vendor) else f"{vendor} {name}".strip())
-
-
-def _bios(host: Host) -> Iterator[Fact]:
-    yield Fact("bios_version", _line(host, f"{_DMI}/bios_version"))
 
 
 def _cpu(host: Host) -> Iterator[Fact]:
@@ -100,7 +91,10 @@ def _cpu(host: Host) -> Iterator[Fact]:
 
 
 _READERS: tuple[Callable[[Host], Iterator[Fact]], ...] = (
-    _distribution, _driver, _gpus, _cuda, _nccl, _ofed, _product, _bios, _cpu
+    _distribution, _driver, _gpus, _cuda, _nccl, _product, _cpu,
+    # The version of NVIDIA's driver package, which its modules carry; modules of newer kernels carry none.
+    lambda host: iter([Fact("ofed_version", _line(host, "/sys/module/mlx5_core/version"))]),
+    lambda host: iter([Fact("bios_version", _line(host, f"{_DMI}/bios_version"))]),
 )  # fmt: skip
 
 
