@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from typing import Final
 
 from laggard.kit.words import lazy_pattern, runs
@@ -69,6 +70,15 @@ def read_status(host: Host, name: str) -> str:
     if not words:
         raise Unknown(f"/proc/self/status has no line {name}")
     return words[0]
+
+
+def read_memory_sizes(host: Host) -> Mapping[str, int]:
+    """The numbers of /proc/meminfo by name, as bytes; so are counts, which have no unit there. Raises Unknown."""
+    pairs = (line.partition(":")[::2] for line in host.read("/proc/meminfo").splitlines())
+    found = {name: int(words[0]) << 10 for name, rest in pairs if (words := rest.split()) and words[0].isdecimal()}
+    if "MemTotal" not in found:
+        raise Unknown("/proc/meminfo has no MemTotal")
+    return found
 
 
 def has_just_booted(host: Host, grace_seconds: float) -> bool:

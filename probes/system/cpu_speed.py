@@ -47,8 +47,7 @@ def check(host: Host, thresholds: Thresholds) -> Iterator[Finding | Fact | SaveC
             evidence = {"fastest_khz": fastest, "throttle_events": events, "load": load}
             summary, commands = f"runs at {fastest // 1000} MHz at most", ("turbostat -n 1", "ipmitool sel list")
             yield finding("CPU_SLOW", "cpu", summary, evidence=evidence, fix=fix, commands=commands)
-    jobs = living_jobs(host) if busy else None
-    if jobs and jobs.scheduled and jobs.all_seen and not jobs.jobs:
+    if busy and living_jobs(host).idle and living_jobs(host).all_seen:
         fix = "Find whose they are, and end them; pam_slurm_adopt keeps users without a job away."
         evidence = {"load": load, "running": running, "processors": cpus}
         summary = f"is kept busy by processes of no job: {running} run on {cpus} processors"
