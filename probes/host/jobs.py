@@ -42,8 +42,8 @@ class Process(NamedTuple):
 
 
 class LivingJobs(NamedTuple):
-    """The jobs that live here, and the slurmstepd processes that no user runs. `scheduled`: slurmd runs here; `all_seen`:
-    no process is hidden from here."""
+    """The jobs that live here, and the slurmstepd processes that no user runs. `scheduled`: slurmd runs here;
+    `all_seen`: no process is hidden from here."""
 
     jobs: frozenset[str]
     steps: frozenset[int]
