@@ -4,8 +4,8 @@ probes; what needs the profile alone does not load them."""
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
-from fnmatch import fnmatchcase
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -38,8 +38,8 @@ class Profile(Settings, frozen=True):
     """The thresholds to change, by probe."""
 
     nodes: dict[str, dict[str, dict[str, Any]]] = {}
-    """The same for the nodes whose names match a pattern, such as `gpu[0-9]*`; a later pattern goes over earlier ones,
-    and all go over `thresholds`."""
+    """The same for the nodes that are named as in a site's checks, such as `gpu[001-064]` or `gpu*`; what is later goes
+    over what is earlier, and all of it over `thresholds`."""
 
     active: bool = False
     """Also run the probes that load the GPUs, as `--active` does. A daemon never does, whatever its profile says."""
@@ -59,7 +59,7 @@ class Expectations(Settings, frozen=True):
     """The thresholds to change, by probe."""
 
     nodes: dict[str, dict[str, dict[str, Any]]] = {}
-    """The same for the nodes whose names match a pattern, such as `gpu[0-9]*`."""
+    """The same for the nodes that are named as in a site's checks, such as `gpu[001-064]` or `gpu*`."""
 
 
 AGENT_SECONDS: Final = 90.0
@@ -109,8 +109,13 @@ def with_expectations(profile: Profile, path: str) -> Profile:
 
 
 def for_node(profile: Profile, node: str) -> dict[str, dict[str, Any]]:
-    """The thresholds by probe that count on `node`."""
-    return _over(profile.thresholds, *(it for pattern, it in profile.nodes.items() if fnmatchcase(node, pattern)))
+    """The thresholds by probe that count on `node`. Raises UsageError."""
+    from laggard.probes.system.model.site_lines import covers  # few profiles name nodes
+
+    try:
+        return _over(profile.thresholds, *(it for nodes, it in profile.nodes.items() if covers(nodes, node)))
+    except (ValueError, re.error) as error:
+        raise UsageError(f"the profile's `nodes` name none: {error}") from None
 
 
 def _over(thresholds: dict[str, dict[str, Any]], *changes: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:

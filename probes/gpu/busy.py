@@ -71,7 +71,7 @@ def _unexpected(host: Host, processes: Sequence[GpuProcess], ignore: tuple[str, 
     return [
         (process, name)
         for process, name in named
-        if not is_service(host, process.pid, ignore) and not living_jobs(host).has(host, process.pid)
+        if not is_service(host.text, process.pid, ignore) and not living_jobs(host).has(host, process.pid)
     ]
 
 

@@ -26,7 +26,7 @@ from laggard.probes.gpu.model.driver_log import find_xids
 from laggard.probes.gpu.model.pci_devices import of_each_maker
 from laggard.probes.gpu.model.readings import query_gpus, read_field
 from laggard.probes.gpu.rules.xid_rules import NOTHING, explain_recovery_action
-from laggard.probes.host.counter_history import CounterHistory, SaveCounters
+from laggard.probes.host.counter_history import SaveCounters
 from laggard.probes.host.host import Host
 from laggard.probes.host.virtualization import read_uptime
 from laggard.probes.nvml.model import UNSUPPORTED, Gpu
@@ -68,7 +68,7 @@ def _check_amd(host: Host, seconds: float) -> Iterator[Finding | Fact | SaveCoun
     log, _ = read_amdgpu_events(host)  # where it cannot be read the probe gpu_xid is unknown
     for gpu in gpus:
         recent = {
-            block: _recent(host.counter_history, f"{gpu.address} {block}", count.uncorrectable, seconds)
+            block: host.counter_history.recent(f"{gpu.address} {block}", count.uncorrectable, seconds)
             for block, count in gpu.ras.items()
             if block != XGMI
         }
@@ -87,7 +87,7 @@ def _check_nvidia(host: Host, thresholds: EccThresholds) -> Iterator[Finding | F
     if aggregate:
         yield Fact("uncorrected_in_the_boards_life", aggregate)
     for gpu, count in reading.values:
-        recent, since = _recent(host.counter_history, gpu.key, count, thresholds.window_seconds)
+        recent, since = host.counter_history.recent(gpu.key, count, thresholds.window_seconds)
         if recent > 0:
             yield _nvidia_finding(gpu, recent, since, _why_unusable(host, gpu, thresholds.window_seconds))
     yield from _judge_sram(gpus)
@@ -99,7 +99,6 @@ def _amd_finding(gpu: AmdGpu, blocks: Mapping[str, int], since: str, unusable: s
     evidence = {
         "uncorrected": total,
         "by_block": blocks,
-        "since": since,
         "uncorrected_since_driver_load": {block: count.uncorrectable for block, count in gpu.ras.items()},
     }
     summary = (
@@ -112,7 +111,6 @@ def _amd_finding(gpu: AmdGpu, blocks: Mapping[str, int], since: str, unusable: s
 def _nvidia_finding(gpu: Gpu, recent: int, since: str, unusable: str) -> Finding:
     evidence = {
         "uncorrected": recent,
-        "since": since,
         "uncorrected_since_driver_load": gpu.ecc_volatile,
         "uncorrected_in_life": gpu.ecc_aggregate,
         "recovery_action": gpu.recovery_action,
@@ -191,15 +189,6 @@ def _logged(host: Host, gpu: Gpu, seconds: float) -> set[int]:
         and f"{line.bus_id}." in (gpu.bus_id or "")
         and (line.seconds is None or line.seconds >= uptime - seconds)
     }
-
-
-def _recent(history: CounterHistory, key: str, count: int, seconds: float) -> tuple[int, str]:
-    """Returns the errors of the last `seconds`, or all since the driver was loaded where no snapshot is that old; and
-    the words for which of the two it is."""
-    increase = history.increase(key, count, seconds)
-    if increase is None or increase.seconds < seconds:
-        return count, "since the driver was loaded"
-    return increase.count, f"in the last {increase.seconds / 3600:.0f} h"
 
 
 PROBE: Final = Probe("gpu_ecc", check, EccThresholds(), group=GPU)

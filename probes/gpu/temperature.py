@@ -79,7 +79,8 @@ def _check_nvidia(host: Host) -> Iterator[Finding | Fact]:
         counted = [limit for limit in _LIMITS if not limit.is_margin or _confirms_margin(gpu)]
         worst = next((limit for limit in counted if _is_reached(gpu, limit)), None)
         if worst:
-            evidence = {name: value for name, value in _evidence(gpu).items() if value is not None}
+            names = dict.fromkeys(name for limit in _LIMITS for name in (limit.now, limit.most))
+            evidence = {name: value for name in names if (value := getattr(gpu, name)) is not None}
             command = f"nvidia-smi -q -d TEMPERATURE -i {gpu.index}"
             yield _finding(gpu, f"{worst.summary}: {_degrees(gpu)}", evidence, command, worst.severity)
     reading.raise_if_incomplete()
@@ -129,20 +130,6 @@ def _confirms_margin(gpu: Gpu) -> bool:
 def _degrees(gpu: Gpu) -> str:
     parts = {"GPU": gpu.temperature_celsius, "memory": gpu.memory_temperature_celsius, "margin": gpu.margin_celsius}
     return ", ".join(f"{name} {value} C" for name, value in parts.items() if value is not None)
-
-
-def _evidence(gpu: Gpu) -> dict[str, int | None]:
-    return {
-        "celsius": gpu.temperature_celsius,
-        "memory_celsius": gpu.memory_temperature_celsius,
-        "margin_celsius": gpu.margin_celsius,
-        "slowdown_celsius": gpu.slowdown_celsius,
-        "shutdown_celsius": gpu.shutdown_celsius,
-        "most_in_operation_celsius": gpu.gpu_max_celsius,
-        "memory_most_celsius": gpu.memory_max_celsius,
-        "slowdown_margin_celsius": gpu.slowdown_margin_celsius,
-        "operation_margin_celsius": gpu.gpu_max_margin_celsius,
-    }
 
 
 PROBE: Final = Probe("gpu_temperature", check, Thresholds(), group=GPU)

@@ -242,7 +242,7 @@ def _on_a_gpu(host: Host, pids: Collection[int]) -> tuple[int, ...]:
         return ()
     reading = read_field([gpu for gpu in gpus if not gpu.mig], "processes", "a list of processes")
     computing = {process.pid for _, processes in reading.values for process in processes}
-    found = tuple(pid for pid in pids if pid in computing and not is_service(host, pid))
+    found = tuple(pid for pid in pids if pid in computing and not is_service(host.text, pid))
     if not found and reading.unreadable:
         raise Unknown("; ".join(reading.unreadable))
     return found

@@ -80,7 +80,7 @@ def _find_process(host: Host) -> int:
 def _is_manager(host: Host, pid: str) -> bool:
     """Returns whether the process has the manager's name, root or systemd started it, and it executes no other program,
     as far as that can be seen: the name of a program of root's that users may start is theirs to choose."""
-    if host.text(f"/proc/{pid}/comm") != _COMM or not is_service(host, int(pid), (_COMM,)):
+    if host.text(f"/proc/{pid}/comm") != _COMM or not is_service(host.text, int(pid), (_COMM,)):
         return False
     program = or_none(host.read_link, f"/proc/{pid}/exe")
     return program is None or program.rpartition("/")[2].startswith(_COMM)

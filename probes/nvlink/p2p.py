@@ -94,11 +94,7 @@ def _finding(status: int, pairs: list[tuple[Gpu, Gpu, str]], switched: bool, set
         "P2P_DISABLED",
         most.device if alone else "GPUs",
         f"peer-to-peer refused for {len(pairs)} directed pairs: {_STATUS.get(status, f'status {status}')}",
-        evidence={
-            "status": status,
-            "nvswitches": switched,
-            "pairs": [f"{source.index}->{target.index} {access}" for source, target, access in pairs[:56]],
-        },
+        evidence={"pairs": [f"{source.index}->{target.index} {access}" for source, target, access in pairs[:56]]},
         fix=_FIX[status == _BY_KEY],
         commands=("nvidia-smi topo -p2p r", "nvidia-smi topo -p2p w", "cat /proc/driver/nvidia/params"),
         severity=Severity.CRITICAL if switched and not set_so else Severity.WARNING,

@@ -121,14 +121,7 @@ def _down(port: Port, node: NodePorts, severity: Severity) -> Finding:
         port.name,
         f"is {port.state_text}, its link {port.phys_text}",
         severity=severity,
-        evidence={
-            "state": port.state_text,
-            "phys_state": port.phys_text,
-            "link_layer": port.kind.link_layer,
-            "pci": port.address,
-            "peers_active": sum(peer.active for peer in peers),
-            "peers": len(peers),
-        },
+        evidence={"pci": port.address, "peers_active": sum(peer.active for peer in peers), "peers": len(peers)},
         fix=_fix(port),
         commands=(f"ibstat {port.device}", f"mlxlink -d {port.device} --show_module", f"cat {port.folder}/phys_state"),
     )
@@ -158,13 +151,7 @@ def _judge_rates(node: NodePorts, active: list[Port], compute: bool, least: floa
             f"runs at {port.rate_text}"
             + (f", its peers at {expected:g} Gb/s" if expected > port.rate_gigabits else ""),
             severity=Severity.CRITICAL if critical else Severity.WARNING,
-            evidence={
-                "rate_gigabits": port.rate_gigabits,
-                "expected_gigabits": expected,
-                "lanes": port.lanes,
-                "peers": len(active),
-                "pci": port.address,
-            },
+            evidence={"expected_gigabits": expected, "peers": len(active), "pci": port.address},
             fix="The link has trained down: reseat or swap the cable, then the transceiver, then the switch's port.",
             commands=(f"ibstat {port.device}", f"mlxlink -d {port.device} --show_fec --show_counters"),
         )

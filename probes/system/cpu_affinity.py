@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from itertools import starmap
 from typing import Final
 
 from laggard.model import Finding
@@ -33,10 +34,9 @@ def check(host: Host, thresholds: AffinityThresholds) -> Iterator[Finding | Fact
     online = _list(host, f"{_CPU}/online")
     allowed = parse_cpu_list(read_status(host, "Cpus_allowed_list"), "/proc/self/status")
     isolated = if_present(_list, host, f"{_CPU}/isolated") or frozenset()
-    offline = _list(host, f"{_CPU}/present") - online
-    yield Fact("allowed", format_cpu_list(allowed))
-    yield Fact("isolated", format_cpu_list(isolated))
-    yield Fact("offline", format_cpu_list(offline))
+    lists = {"allowed": allowed, "isolated": isolated, "offline": _list(host, f"{_CPU}/present") - online}
+    cpu_lists = {name: format_cpu_list(cpus) for name, cpus in lists.items()}
+    yield from starmap(Fact, cpu_lists.items())
     nodes = _nodes(host, gpus, online)
     usable = (allowed & online) - isolated
     counts = Counter(gpu.numa_node for gpu in gpus)
@@ -49,13 +49,7 @@ def check(host: Host, thresholds: AffinityThresholds) -> Iterator[Finding | Fact
             "CPU_AFFINITY",
             f"node{node}",
             f"has {counts[node]} GPUs; of its {len(cpus)} online processors jobs may use {len(cpus & usable)}",
-            evidence={
-                "gpus": [gpu.address for gpu in gpus if gpu.numa_node == node],
-                "node_cpus": format_cpu_list(cpus),
-                "allowed": format_cpu_list(allowed),
-                "isolated": format_cpu_list(isolated),
-                "offline": format_cpu_list(offline),
-            },
+            evidence={"node_cpus": format_cpu_list(cpus), **cpu_lists},
             fix=_FIX,
             commands=("taskset -pc $$", "cat /proc/cmdline", "nvidia-smi topo -m"),
         )

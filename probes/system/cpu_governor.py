@@ -9,6 +9,7 @@ from typing import Final
 from laggard.model import Finding
 from laggard.probes.errors import NotApplicable, Unknown
 from laggard.probes.host.host import Host
+from laggard.probes.host.virtualization import is_virtual_machine
 from laggard.probes.probe import KERNEL, Fact, Probe, Thresholds, finding
 
 _CPU = "/sys/devices/system/cpu"
@@ -55,18 +56,12 @@ def check(host: Host, thresholds: GovernorThresholds) -> Iterator[Finding | Fact
 def _policies(host: Host) -> tuple[str, ...]:
     """Returns the names of the cpufreq policies, one for each frequency domain. Raises NotApplicable where there is
     none: without a driver there are no governors."""
-    if "cpufreq" not in host.entries(_CPU):
-        raise NotApplicable(f"{_reason_for_none(host)}: {_CPU} has no cpufreq")
-    policies = tuple(name for name in host.entries(f"{_CPU}/cpufreq") if name.startswith("policy"))
-    if not policies:
-        raise NotApplicable(f"{_reason_for_none(host)}: {_CPU}/cpufreq has no policy")
+    folders = host.entries(f"{_CPU}/cpufreq") if "cpufreq" in host.entries(_CPU) else ()
+    policies = tuple(name for name in folders if name.startswith("policy"))
+    if not policies:  # the host sets a guest's frequency, or the firmware keeps control
+        who = "a virtual machine does not set" if is_virtual_machine(host) else "no driver sets"
+        raise NotApplicable(f"{who} the frequency of its processors: {_CPU}/cpufreq has no policy")
     return policies
-
-
-def _reason_for_none(host: Host) -> str:
-    """Returns why there are no policies: the host sets a guest's frequency, or the firmware keeps control."""
-    guest = " hypervisor" in host.text("/proc/cpuinfo")
-    return "a virtual machine does not set its processors' frequency" if guest else "no driver sets the frequency"
 
 
 def _setting(host: Host, policy: str, thresholds: GovernorThresholds) -> tuple[str, str, str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Final
 
@@ -74,7 +74,8 @@ def check(host: Host, thresholds: RemoteMountThresholds) -> Iterator[Finding | F
         elif reply.error and reply.error not in _DENIED:
             unexplained[mount.point] = f"cannot statvfs {printable_path(mount.point)}: {reply.error}"
     yield Fact("asked", {printable_path(mount.point): mount.fstype for mount in judged})
-    if unexplained and not _all_unmounted(host, unexplained):
+    # Not where all these mounts ended after the mounts were listed.
+    if unexplained and any(mount.point in unexplained for mount in read_mounts(host)):
         raise Unknown("; ".join(unexplained.values()))
 
 
@@ -113,21 +114,11 @@ def _finding(mount: Mount, reply: StatvfsReply, why: str) -> Finding:
         "MOUNT_HUNG",
         point,
         f"{answer} ({mount.fstype}, {source}" + (f"; {why})" if why else ")"),
-        evidence={
-            "server": source,
-            "file_system": mount.fstype,
-            "silent_seconds": reply.silent_seconds or None,
-            "error": reply.error or None,
-        },
+        evidence={"server": source, "silent_seconds": reply.silent_seconds or None, "error": reply.error or None},
         fix=_FIX,
         commands=(f"ping -c 3 {quote(server)}", f"umount -l {quote(point)}", "dmesg | tail -n 50"),
         severity=Severity.WARNING if why else Severity.CRITICAL,
     )
-
-
-def _all_unmounted(host: Host, points: Collection[str]) -> bool:
-    """Returns whether all these mounts ended after the mounts were listed."""
-    return not any(mount.point in points for mount in read_mounts(host))
 
 
 PROBE: Final = Probe("mounts", check, RemoteMountThresholds(), deadline_seconds=4.5)

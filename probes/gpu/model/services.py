@@ -28,13 +28,9 @@ _UNIT: Final = lazy_pattern(r"\d+:[^:]*:/system\.slice/([\w@.\\-]+)\.service(?:/
 _NVIDIAS_UNITS: Final = ("nvidia-", "dcgm", "nv-hostengine")
 
 
-def is_service(host: Host, pid: int, names: Collection[str] = GPU_SERVICES) -> bool:
-    """Whether the process is a service of one of these names."""
-    return is_service_by(host.text, pid, names)
-
-
-def is_service_by(read: Callable[[str], str], pid: int, names: Collection[str] = GPU_SERVICES) -> bool:
-    """The same. `read` returns the text of a file; empty where it cannot be read."""
+def is_service(read: Callable[[str], str], pid: int, names: Collection[str] = GPU_SERVICES) -> bool:
+    """Whether the process is a service of one of these names. `read` returns the text of a file; empty where it cannot
+    be read."""
     return _name(read, pid) in names and (
         _is_of_root(read, pid) or _is_in_its_unit(read, pid) or _is_child_of_service(read, pid, names)
     )

@@ -17,6 +17,7 @@ SECONDS: Final = 5.0
 """The default `timeout` of node-problem-detector's custom plugins (pkg/custompluginmonitor/types/config.go)."""
 
 MAX_CHECKS: Final = 64
+_MAX_NODES: Final = 1 << 16  # of one range
 
 Seconds = Annotated[float, Meta(gt=0, le=60)]
 Program = Annotated[str, Meta(pattern=PROGRAM, max_length=4096)]
@@ -80,7 +81,7 @@ class SiteChecks(Settings, frozen=True):
 
 
 def covers(nodes: str, node: str) -> bool:
-    """Whether `nodes` names `node`, whole or without its domain. Raises re.error."""
+    """Whether `nodes` names `node`, whole or without its domain. Raises re.error, and ValueError."""
     wanted = nodes.removeprefix("!")
     if wanted.startswith("/") and wanted.endswith("/"):
         found = re.search(wanted[1:-1], node) is not None
@@ -91,20 +92,19 @@ def covers(nodes: str, node: str) -> bool:
 
 
 def _is_named(pattern: str, name: str) -> bool:
-    """Brackets are SLURM's ranges: the first number's zeros say how many digits there are."""
     texts = re.split(r"\[([\d,-]+)\]", pattern)
-    globs = [re.escape(text).replace(r"\*", ".*").replace(r"\?", ".") for text in texts[::2]]
-    found = re.fullmatch(r"(\d+)".join(globs), name)
-    return found is not None and all(map(_is_in, texts[1::2], found.groups()))
+    texts[::2] = [re.escape(text).replace(r"\*", ".*").replace(r"\?", ".") for text in texts[::2]]
+    texts[1::2] = map(_numbers, texts[1::2])
+    return re.fullmatch("".join(texts), name) is not None
 
 
-def _is_in(ranges: str, number: str) -> bool:
-    for each in ranges.split(","):
-        first, _, last = each.partition("-")
-        width = len(first) if first.startswith("0") else len(str(int(number)))
-        if len(number) == width and int(first or 0) <= int(number) <= int(last or first or 0):
-            return True
-    return False
+def _numbers(ranges: str) -> str:
+    """A pattern of SLURM's ranges: the first number's zeros say how many digits there are. Raises ValueError."""
+    found: list[str] = []
+    for first, _, last in (each.partition("-") for each in ranges.split(",")):
+        width = len(first) if first.startswith("0") else 0
+        found += [f"{number:0{width}}" for number in range(int(first), int(last or first) + 1)[:_MAX_NODES]]
+    return f"(?:{'|'.join(found)})"
 
 
 _MARK: Final = "laggard runs: "

@@ -208,6 +208,7 @@ def test_no_check_for_this_node_is_nothing(check: Check) -> None:
         ("gpu*", "gpu7.example.org", True),
         ("gpu?", "gpu7.example.org", True),
         ("gpu7", "gpu70", False),
+        ("gpu[0-9]*", "gpu12", True),
         ("gpu[001-064]", "gpu007", True),
         ("gpu[001-064]", "gpu7", False),
         ("gpu[001-064]", "gpu065", False),
