@@ -106,6 +106,10 @@ class PortCounters(NamedTuple):
     history: CounterHistory
 
     @property
+    def to_save(self) -> dict[str, int]:
+        return {f"{self.port.name} {name}": value for name, value in (self.errors | self.traffic).items()}
+
+    @property
     def traffic_rates(self) -> dict[str, float]:
         """The rates by their name in the facts, of counters that have a snapshot."""
         return {
@@ -133,8 +137,7 @@ def check(host: Host, thresholds: RdmaErrorThresholds) -> Iterator[Finding | Fac
     readings = read_ports(host, thresholds.ignore, thresholds.soft)
     node = node_ports(readings.ports, gpu_paths(host))
     read = [_read(host, port) for port in node.ports]
-    counts = ((it.port.name, *count) for it in read for count in (it.errors | it.traffic).items())
-    yield SaveCounters({f"{port} {name}": value for port, name, value in counts})
+    yield SaveCounters({name: value for each in read for name, value in each.to_save.items()})
     yield from _facts(read)
     of_jobs = [each for each in read if node.may_serve(each.port)]
     together = _have_lost_links_together(of_jobs, thresholds)

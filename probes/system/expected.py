@@ -3,21 +3,15 @@ not. A row for each kind of thing: see rows.py."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
-from laggard.model import Severity
-from laggard.probes.errors import NotApplicable, if_present, or_none
-from laggard.probes.gpu.model.pci_devices import container_of, find_nvidia_devices
 from laggard.probes.host.host import Host
-from laggard.probes.host.jobs import living_jobs
-from laggard.probes.host.mount_table import REMOTE_TYPES, in_container, printable_path, read_mounts, unescape
-from laggard.probes.host.smbios import installed_memory
-from laggard.probes.host.virtualization import is_virtual_machine, parse_cpu_list, read_memory_sizes
-from laggard.probes.probe import Count, Probe, Thresholds, matches_any
-from laggard.probes.rows import FILES, MODULES, Item, Row, Told, judge
+from laggard.probes.probe import Count, Probe, Thresholds
+from laggard.probes.rows import FILES, MODULES, Row, Told, judge
+from laggard.probes.system.model import own_tables
+from laggard.probes.system.model.own_tables import READABLE, WRITABLE
 
 
 class ExpectedThresholds(Thresholds, frozen=True):
@@ -53,7 +47,7 @@ def check(host: Host, thresholds: ExpectedThresholds) -> Told:
         (MEMORY, {"memory": t.memory_bytes} if t.memory_bytes else {}),
         (FREE, {}),
         (PROCESSORS, {"processors": t.processors} if t.processors else {}),
-        (SHM._replace(read=partial(read_shm, least=t.shm_bytes)), {}),
+        (SHM._replace(read=partial(own_tables.read_shm, least=t.shm_bytes)), {}),
         (MODULES, dict.fromkeys(t.modules, 1)),
         (FILES, dict.fromkeys(t.device_files, 1)),
         (LINKS, {}),
@@ -62,165 +56,41 @@ def check(host: Host, thresholds: ExpectedThresholds) -> Told:
         yield from judge(host, row, site, t.ignore)
 
 
-# What is there of a machine, and what its own tables say must be there: fstab, the firmware's (SMBIOS), and the
-# kernel's of processors and of a bond's links.
-#
-# A file system is the amount 2 where it can be written, 1 where it can be read alone.
-
-READABLE: Final = 1
-WRITABLE: Final = 2
-_READ_ONLY_TYPES: Final = ("cramfs", "erofs", "iso9660", "squashfs", "udf")
-
-_NO_JOB: Final = (
-    *("/boot*", "/efi*", "/recovery*", "/media/*", "/snap/*", "/var/snap/*", "/tftpboot", "/srv/tftp*"),
-    *("/var/log*", "/var/crash*", "/var/cache/*", "/var/lib/nfs/*", "/dev*", "/proc*", "/run*", "/sys*"),
-)
-"""Mount points without which a job runs all the same: for booting, sticks, logs, caches, and the kernel's own."""
-
-_PASSING: Final = (*_NO_JOB, "/tmp/*", "/var/lib/kubelet/*", "/var/lib/docker/*", "/var/lib/containers/*")
-
-
-def read_points(host: Host, asked: Collection[str]) -> Iterator[Item]:
-    """What is mounted, and what fstab asks for. Raises NotApplicable in a container, whose fstab is its image's."""
-    mounts = read_mounts(host)
-    if in_container(mounts) or any(mount.source == "shm" for mount in mounts) or container_of(host):
-        raise NotApplicable("a container has mounts of its own")
-    wanted = _of_fstab(host, {mount.point: mount.fstype for mount in mounts})
-    automounts = tuple(f"{it.point}/" for it in read_mounts(host, all_of_a_point=True) if it.fstype == "autofs")
-    there: dict[str, int] = {}
-    lasting: set[str] = set()
-    for mount in mounts:
-        point = printable_path(mount.point)
-        there[point] = WRITABLE if mount.writable or mount.fstype in _READ_ONLY_TYPES else READABLE
-        passing = mount.of_user or mount.fstype.startswith("fuse") or matches_any(point, _PASSING)
-        on_demand = f"{mount.point}/".startswith(automounts)
-        if not passing and not on_demand and (mount.remote or point in wanted):
-            lasting.add(point)
-    for point in {**there, **wanted, **dict.fromkeys(asked)}:
-        amount = there[point] if point in there else there.get(or_none(host.real_path, point) or "", 0)
-        yield wanted.get(point, Item(point, 0))._replace(there=amount, lasting=point in lasting)
-
-
-def _of_fstab(host: Host, mounted: Mapping[str, str]) -> Mapping[str, Item]:
-    """The lines of fstab(5) that are mounted at boot; of several for one place, what the last asks for, or less.
-    `mounted`: the type of what is mounted, by mount point. Another type (nfs4 is nfs) was mounted by no line, as the
-    root of a diskless node: then a line says nothing of how."""
-    text = (if_present(host.read_bytes, "/etc/fstab") or b"").decode(errors="surrogateescape")
-    found: dict[str, Item] = {}
-    for words in (line.split() for line in text.splitlines() if not line.lstrip().startswith("#")):
-        source, point, fstype, options = (*map(unescape, words[:4]), "", "", "", "")[:4]
-        flags = options.split(",")
-        if not point.startswith("/") or fstype in ("swap", "ignore", "") or "noauto" in flags:
-            continue
-        point = printable_path(point.rstrip("/") or "/")
-        # mount(8): `nofail` reports no error for a device that does not exist. A device that is there is wanted.
-        absent = "nofail" in flags and not _exists(host, source, fstype)
-        excused = absent or fstype in ("ramfs", "tmpfs") or matches_any(point, _NO_JOB)
-        other = fstype not in ("auto", "none") and mounted.get(point, fstype)[:3] != fstype[:3]
-        amount = READABLE if other or "ro" in flags or fstype in _READ_ONLY_TYPES else WRITABLE
-        amount = min(amount, found[point].wanted) if point in found else amount
-        found[point] = Item(point, 0, amount, Severity.WARNING if excused else Severity.CRITICAL)
-    return found
-
-
-def _exists(host: Host, source: str, fstype: str) -> bool:
-    """Whether what is to be mounted is there, as far as that can be seen without asking a server."""
-    name, sign, value = source.partition("=")
-    if sign and name.isalpha():  # UUID=, LABEL=, PARTUUID=, PARTLABEL=
-        source = f"/dev/disk/by-{name.lower()}/" + value.strip('"')
-    folder, _, last = source.rpartition("/")
-    return fstype in REMOTE_TYPES or not source.startswith("/dev/") or last in host.names(folder)
-
-
-def read_memory(host: Host, asked: Collection[str]) -> Iterator[Item]:
-    """The bytes of memory that the kernel has, with those that it keeps for a crash kernel, and those of the modules
-    that the firmware counts; not those of a hypervisor, and not where the kernel was told to use less."""
-    limited = re.search(r"\bmem(map)?=", host.text("/proc/cmdline")) or is_virtual_machine(host)
-    installed = 0 if limited else or_none(installed_memory, host) or 0
-    there = read_memory_sizes(host)["MemTotal"] + (host.number("/sys/kernel/kexec_crash_size") or 0)
-    yield Item("memory", there, installed, lasting=True)
-
-
-FREE_RATIO: Final = 0.05
-"""The share of memory below which next to nothing is left for a job that begins."""
-
-
-def read_free(host: Host, asked: Collection[str]) -> Iterator[Item]:
-    """The bytes that a job can have, with the pages that were set aside for jobs (vm.nr_hugepages): of a node of
-    SLURM's on which no step runs, as its processes show."""
-    memory = read_memory_sizes(host)
-    huge = memory.get("HugePages_Free", 0) // 1024 * memory.get("Hugepagesize", 0)
-    free, least = memory.get("MemAvailable", memory["MemTotal"]) + huge, int(FREE_RATIO * memory["MemTotal"])
-    if free < least:  # few times; then the processes are looked at
-        yield Item("free memory", free, least if living_jobs(host).idle else 0)
-
-
-def read_shm(host: Host, asked: Collection[str], least: int = 0) -> Iterator[Item]:
-    """The size of /dev/shm, where jobs use the one that is seen here: on a machine with GPUs, and not in a container,
-    which has one of its own."""
-    mounts, pci = read_mounts(host), or_none(find_nvidia_devices, host)
-    used = pci is not None and (pci.gpus or pci.amd_gpus) and not in_container(mounts)
-    if used and any(mount.point == "/dev/shm" for mount in mounts) and (size := or_none(host.file_system, "/dev/shm")):
-        yield Item("/dev/shm", size.total_bytes, least)
-
-
-_CPU: Final = "/sys/devices/system/cpu"
-
-
-def read_processors(host: Host, asked: Collection[str]) -> Iterator[Item]:
-    """The processors that are online, and those that the kernel has found, or half of them where no two threads of a
-    core are in use. To take one offline is a setting, and so a warning."""
-    online, present = (len(parse_cpu_list(host.read(f"{_CPU}/{it}"), f"{_CPU}/{it}")) for it in ("online", "present"))
-    single = host.text(f"{_CPU}/smt/active") == "0" or host.text(f"{_CPU}/smt/control") in ("off", "forceoff")
-    wanted = 0 if "maxcpus=" in host.text("/proc/cmdline") else present // 2 if single else present
-    yield Item("processors", online, wanted, Severity.WARNING, lasting=True)
-
-
-def read_links(host: Host, asked: Collection[str]) -> Iterator[Item]:
-    """The links of bonds that share the load, as the bonding driver sees them. In `active-backup` one waits for the
-    others, and may be down."""
-    for bond in host.names("/proc/net/bonding"):
-        first, *links = host.text(f"/proc/net/bonding/{bond}").split("Slave Interface:")
-        for link in links if "active-backup" not in first else ():
-            down = re.search(r"^MII Status: down", link, re.MULTILINE)
-            yield Item(f"{bond} {(link.split() or ['?'])[0]}", int(not down), 1, Severity.WARNING)
-
-
 MOUNTS: Final = Row(
     "mounts", "MOUNT_MISSING", "is not mounted",
     "Mount it again, once what keeps it away is gone: the unit's log, the disk, the server. After errors, check it.",
-    ("findmnt --verify", "systemctl --failed --type=mount", "dmesg -T | tail -n 50"), read_points,
+    ("findmnt --verify", "systemctl --failed --type=mount", "dmesg -T | tail -n 50"), own_tables.read_points,
     less="is mounted read-only",
 )  # fmt: skip
 MEMORY: Final = Row(
     "memory", "HOST_MEMORY_LOW", "is {there:.4g} of {wanted:.4g} GiB",
     "Find the module that failed in the BMC's log, and reseat or replace it.",
-    ("dmidecode -t 17", "ipmitool sel elist", "numactl -H"), read_memory,
+    ("dmidecode -t 17", "ipmitool sel elist", "numactl -H"), own_tables.read_memory,
     # The kernel's page structures take 1.6 % (64 of 4096 bytes), firmware some GiB. One of 32 modules is 3.1 %.
     share=0.96, unit=1 << 30,
 )  # fmt: skip
 FREE: Final = Row(
     "free", "HOST_MEMORY_LOW", "is {there:.4g} GiB, and no job runs",
     "Memory is used up: remove what dead jobs left in /dev/shm, and end what has the rest.",
-    ("ls -lS /dev/shm", "ps -eo pid,user,rss,cmd --sort -rss | head", "slabtop -o | head -n 20"), read_free,
+    ("ls -lS /dev/shm", "ps -eo pid,user,rss,cmd --sort -rss | head", "slabtop -o | head -n 20"), own_tables.read_free,
     unit=1 << 30,
 )  # fmt: skip
 PROCESSORS: Final = Row(
     "processors", "CPU_MISSING", "are {there:.0f} of {wanted:.0f}",
     "Bring them online (`chcpu -e`); where the kernel has not found them, the BIOS's settings and log say why.",
     ("lscpu -e", "cat /sys/devices/system/cpu/offline", "dmesg -T | grep -i smpboot"),
-    read_processors,
+    own_tables.read_processors,
 )  # fmt: skip
 SHM: Final = Row(
     "shm", "SHM_SMALL", "is {there:.4g} of {wanted:.4g} GiB",
     "Mount it with the kernel's default, half of the memory; for a container's own give --shm-size or an emptyDir.",
-    ("df -h /dev/shm", "mount -o remount,size=50% /dev/shm", "grep shm /etc/fstab"), read_shm,
+    ("df -h /dev/shm", "mount -o remount,size=50% /dev/shm", "grep shm /etc/fstab"), own_tables.read_shm,
     unit=1 << 30,
 )  # fmt: skip
 LINKS: Final = Row(
     "bond_links", "BOND_DEGRADED", "is down: the bond carries less",
     "Check the cable, the transceiver and the switch's port of that link.",
-    ("cat /proc/net/bonding/*", "ip -s link"), read_links,
+    ("cat /proc/net/bonding/*", "ip -s link"), own_tables.read_links,
 )  # fmt: skip
 
 PROBE: Final = Probe("expected", check, ExpectedThresholds())
