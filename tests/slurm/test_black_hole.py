@@ -154,4 +154,4 @@ def test_a_job_that_fills_its_scratch_drains_nobody_until_it_has_ended(nodes: An
     for path in (nodes.folder / "run-n1").iterdir():  # as if the site had had its time
         path.unlink()
     assert nodes.refuses("n1"), "nobody has cleaned up"
-    assert nodes.wait_settled("n1").startswith("drained laggard: DISK_FULL")
+    assert nodes.wait_settled("n1").startswith("drained laggard: user: DISK_FULL")
