@@ -20,7 +20,7 @@ from laggard.probes.nccl import environment as nccl_environment
 from laggard.probes.nccl import last_ring
 from laggard.probes.nvlink import error_counters as nvlink_error_counters
 from laggard.probes.nvlink import fabric_manager, fabric_state, links, p2p
-from laggard.probes.pci import acs, aer, iommu, max_read_request, numa
+from laggard.probes.pci import acs, aer, platform
 from laggard.probes.pci import link as pcie_link
 from laggard.probes.probe import Probe
 from laggard.probes.rdma import devices, driver_log, network_devices, peermem, ports, roce
@@ -70,11 +70,9 @@ PROBES: Final[tuple[Probe, ...]] = (
     p2p.PROBE,
     *identity.PROBES,
     pcie_link.PROBE,
-    max_read_request.PROBE,
+    *platform.PROBES,
     aer.PROBE,
     acs.PROBE,
-    iommu.PROBE,
-    numa.PROBE,
     devices.PROBE,
     driver_log.PROBE,  # the kernel's log alone: first in its group, whose others ask the firmware
     ports.PROBE,
