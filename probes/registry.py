@@ -4,18 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from laggard.probes.gpu import (
-    busy,
-    clocks,
-    count,
-    driver,
-    ecc,
-    lost,
-    row_remap,
-    temperature,
-    throttle,
-    xid,
-)
+from laggard.probes.gpu import busy, clocks, count, driver, ecc, lost, row_remap, temperature, throttle, xid
 from laggard.probes.nccl import environment as nccl_environment
 from laggard.probes.nccl import last_ring
 from laggard.probes.nvlink import error_counters as nvlink_error_counters
@@ -25,18 +14,7 @@ from laggard.probes.pci import link as pcie_link
 from laggard.probes.probe import Probe
 from laggard.probes.rdma import devices, driver_log, network_devices, peermem, ports, roce
 from laggard.probes.rdma import error_counters as rdma_error_counters
-from laggard.probes.system import (
-    clock,
-    cpu,
-    disks,
-    expected,
-    identity,
-    jobs,
-    limits,
-    mounts,
-    site_checks,
-    swap,
-)
+from laggard.probes.system import clock, cpu, disks, expected, identity, jobs, limits, mounts, site_checks, swap
 from laggard.probes.system.kernel_faults import PROBE as KERNEL_FAULTS
 
 PROBES: Final[tuple[Probe, ...]] = (

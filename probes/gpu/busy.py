@@ -13,13 +13,7 @@ from typing import Final
 from laggard.model import Finding, Severity
 from laggard.probes.errors import NotApplicable, Unknown
 from laggard.probes.gpu.model.readings import query_gpus, query_nvml, read_field
-from laggard.probes.gpu.model.services import (
-    GPU_SERVICES,
-    gpus_of_job,
-    is_of_session,
-    is_service,
-    own_ring,
-)
+from laggard.probes.gpu.model.services import GPU_SERVICES, gpus_of_job, is_of_session, is_service, own_ring
 from laggard.probes.host.host import Host
 from laggard.probes.host.jobs import FIRST_USER, living_jobs, read_process
 from laggard.probes.nvml.model import Gpu, GpuProcess

@@ -13,16 +13,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from laggard.kit.words import clipped, lazy_pattern, printable_line
-from laggard.model import (
-    MAX_DEVICE,
-    MAX_FINDINGS,
-    Finding,
-    ProbeResult,
-    Report,
-    Severity,
-    Verdict,
-    worst,
-)
+from laggard.model import MAX_DEVICE, MAX_FINDINGS, Finding, ProbeResult, Report, Severity, Verdict, worst
 from laggard.probes.errors import or_none
 from laggard.probes.host.virtualization import parse_cpu_list
 from laggard.probes.runner.worker import Observation
