@@ -110,8 +110,6 @@ def with_expectations(profile: Profile, path: str) -> Profile:
 
 def for_node(profile: Profile, node: str) -> dict[str, dict[str, Any]]:
     """The thresholds by probe that count on `node`. Raises UsageError."""
-    from laggard.probes.system.model.site_lines import covers  # few profiles name nodes
-
     try:
         return _over(profile.thresholds, *(it for nodes, it in profile.nodes.items() if covers(nodes, node)))
     except (ValueError, re.error) as error:
@@ -123,6 +121,36 @@ def _over(thresholds: dict[str, dict[str, Any]], *changes: dict[str, dict[str, A
         merged = {name: {**thresholds.get(name, {}), **values} for name, values in change.items()}
         thresholds = {**thresholds, **merged}
     return thresholds
+
+
+_MAX_NODES: Final = 1 << 16  # of one range
+
+
+def covers(nodes: str, node: str) -> bool:
+    """Whether `nodes` names `node`, whole or without its domain. Raises re.error, and ValueError."""
+    wanted = nodes.removeprefix("!")
+    if wanted.startswith("/") and wanted.endswith("/"):
+        found = re.search(wanted[1:-1], node) is not None
+    else:
+        parts = re.split(r",(?![^\[]*\])", wanted)
+        found = any(_is_named(part.strip(), name) for part in parts for name in (node, node.partition(".")[0]))
+    return found != nodes.startswith("!")
+
+
+def _is_named(pattern: str, name: str) -> bool:
+    texts = re.split(r"\[([\d,-]+)\]", pattern)
+    texts[::2] = [re.escape(text).replace(r"\*", ".*").replace(r"\?", ".") for text in texts[::2]]
+    texts[1::2] = map(_numbers, texts[1::2])
+    return re.fullmatch("".join(texts), name) is not None
+
+
+def _numbers(ranges: str) -> str:
+    """A pattern of SLURM's ranges: the first number's zeros say how many digits there are. Raises ValueError."""
+    found: list[str] = []
+    for first, _, last in (each.partition("-") for each in ranges.split(",")):
+        width = len(first) if first.startswith("0") else 0
+        found += [f"{number:0{width}}" for number in range(int(first), int(last or first) + 1)[:_MAX_NODES]]
+    return f"(?:{'|'.join(found)})"
 
 
 SCHEMA: Final = "gate/1"

@@ -1,8 +1,7 @@
-"""The file of a site's own checks, as values; which lines are a node's; and what NHC says of its own lines. Pure."""
+"""The file of a site's own checks, as values, and what NHC says of its own lines. Pure."""
 
 from __future__ import annotations
 
-import re
 import shlex
 from typing import Annotated, Final, Literal
 
@@ -17,7 +16,6 @@ SECONDS: Final = 5.0
 """The default `timeout` of node-problem-detector's custom plugins (pkg/custompluginmonitor/types/config.go)."""
 
 MAX_CHECKS: Final = 64
-_MAX_NODES: Final = 1 << 16  # of one range
 
 Seconds = Annotated[float, Meta(gt=0, le=60)]
 Program = Annotated[str, Meta(pattern=PROGRAM, max_length=4096)]
@@ -78,33 +76,6 @@ class SiteChecks(Settings, frozen=True):
     accepted and counted."""
     nhc: Nhc | None = None
     """NHC's checks."""
-
-
-def covers(nodes: str, node: str) -> bool:
-    """Whether `nodes` names `node`, whole or without its domain. Raises re.error, and ValueError."""
-    wanted = nodes.removeprefix("!")
-    if wanted.startswith("/") and wanted.endswith("/"):
-        found = re.search(wanted[1:-1], node) is not None
-    else:
-        parts = re.split(r",(?![^\[]*\])", wanted)
-        found = any(_is_named(part.strip(), name) for part in parts for name in (node, node.partition(".")[0]))
-    return found != nodes.startswith("!")
-
-
-def _is_named(pattern: str, name: str) -> bool:
-    texts = re.split(r"\[([\d,-]+)\]", pattern)
-    texts[::2] = [re.escape(text).replace(r"\*", ".*").replace(r"\?", ".") for text in texts[::2]]
-    texts[1::2] = map(_numbers, texts[1::2])
-    return re.fullmatch("".join(texts), name) is not None
-
-
-def _numbers(ranges: str) -> str:
-    """A pattern of SLURM's ranges: the first number's zeros say how many digits there are. Raises ValueError."""
-    found: list[str] = []
-    for first, _, last in (each.partition("-") for each in ranges.split(",")):
-        width = len(first) if first.startswith("0") else 0
-        found += [f"{number:0{width}}" for number in range(int(first), int(last or first) + 1)[:_MAX_NODES]]
-    return f"(?:{'|'.join(found)})"
 
 
 _MARK: Final = "laggard runs: "

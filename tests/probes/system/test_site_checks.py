@@ -24,11 +24,10 @@ from laggard.cli import main
 from laggard.kit.processes import read_stat
 from laggard.probes.choose import choose_probes, gate_probes
 from laggard.probes.host.host import Host
-from laggard.probes.profiles import find_profile
+from laggard.probes.profiles import covers, find_profile
 from laggard.probes.record.journal import write_documents
 from laggard.probes.record.recorder import RecordingHost
 from laggard.probes.system import site_checks
-from laggard.probes.system.model.site_lines import covers
 from laggard.probes.system.site_checks import PROBE, SiteThresholds
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, as whom the checks run")
