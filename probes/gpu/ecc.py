@@ -51,13 +51,7 @@ class EccThresholds(Thresholds, frozen=True):
     """The time for which an error counts."""
 
 
-def check(host: Host, thresholds: EccThresholds) -> Iterator[Finding | Fact | SaveCounters]:
-    yield from of_each_maker(
-        host, nvidia=_check_nvidia(host, thresholds), amd=_check_amd(host, thresholds.window_seconds)
-    )
-
-
-def _check_amd(host: Host, seconds: float) -> Iterator[Finding | Fact | SaveCounters]:
+def _check_amd(host: Host, thresholds: EccThresholds) -> Iterator[Finding | Fact | SaveCounters]:
     gpus = started_amd_gpus(host)
     yield SaveCounters(
         {f"{gpu.address} {block}": count.uncorrectable for gpu in gpus for block, count in gpu.ras.items()}
@@ -68,7 +62,7 @@ def _check_amd(host: Host, seconds: float) -> Iterator[Finding | Fact | SaveCoun
     log, _ = read_amdgpu_events(host)  # where it cannot be read the probe gpu_xid is unknown
     for gpu in gpus:
         recent = {
-            block: host.counter_history.recent(f"{gpu.address} {block}", count.uncorrectable, seconds)
+            block: host.counter_history.recent(f"{gpu.address} {block}", count.uncorrectable, thresholds.window_seconds)
             for block, count in gpu.ras.items()
             if block != XGMI
         }
@@ -191,4 +185,4 @@ def _logged(host: Host, gpu: Gpu, seconds: float) -> set[int]:
     }
 
 
-PROBE: Final = Probe("gpu_ecc", check, EccThresholds(), group=GPU)
+PROBE: Final = Probe("gpu_ecc", of_each_maker(_check_nvidia, _check_amd), EccThresholds(), group=GPU)

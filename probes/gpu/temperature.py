@@ -52,11 +52,7 @@ _LIMITS: Final = (
 """The most severe ones first."""
 
 
-def check(host: Host, thresholds: Thresholds) -> Iterator[Finding | Fact]:
-    yield from of_each_maker(host, nvidia=_check_nvidia(host), amd=_check_amd(host))
-
-
-def _check_amd(host: Host) -> Iterator[Finding | Fact]:
+def _check_amd(host: Host, thresholds: Thresholds) -> Iterator[Finding | Fact]:
     gpus = started_amd_gpus(host)
     yield Fact(
         "celsius",
@@ -67,7 +63,7 @@ def _check_amd(host: Host) -> Iterator[Finding | Fact]:
     raise_if_unread(gpus, "temperatures", "a thermometer")
 
 
-def _check_nvidia(host: Host) -> Iterator[Finding | Fact]:
+def _check_nvidia(host: Host, thresholds: Thresholds) -> Iterator[Finding | Fact]:
     gpus = query_gpus(host)
     reading = read_field(gpus, "temperature_celsius", "a thermometer")
     yield Fact("celsius", {gpu.device: value for gpu, value in reading.values})
@@ -132,4 +128,4 @@ def _degrees(gpu: Gpu) -> str:
     return ", ".join(f"{name} {value} C" for name, value in parts.items() if value is not None)
 
 
-PROBE: Final = Probe("gpu_temperature", check, Thresholds(), group=GPU)
+PROBE: Final = Probe("gpu_temperature", of_each_maker(_check_nvidia, _check_amd), Thresholds(), group=GPU)

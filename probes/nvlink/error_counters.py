@@ -47,11 +47,7 @@ class NvlinkErrorThresholds(Thresholds, frozen=True):
     """DCGM's limit, 100 a second (DcgmGPUHardwareLimits.h)."""
 
 
-def check(host: Host, thresholds: NvlinkErrorThresholds) -> Iterator[Finding | Fact | SaveCounters]:
-    yield from of_each_maker(host, nvidia=_check_nvidia(host, thresholds), amd=_check_amd(host))
-
-
-def _check_amd(host: Host) -> Iterator[Finding | Fact | SaveCounters]:
+def _check_amd(host: Host, thresholds: NvlinkErrorThresholds) -> Iterator[Finding | Fact | SaveCounters]:
     gpus = started_amd_gpus(host)
     counted = [(gpu, gpu.ras[XGMI]) for gpu in gpus if XGMI in gpu.ras]
     yield SaveCounters({gpu.address: count.uncorrectable for gpu, count in counted})
@@ -109,4 +105,4 @@ def _finding(gpu: Gpu, kind: str, increase: Increase, counts: tuple[int, ...], l
     )
 
 
-PROBE: Final = Probe("nvlink_errors", check, NvlinkErrorThresholds(), group=GPU)
+PROBE: Final = Probe("nvlink_errors", of_each_maker(_check_nvidia, _check_amd), NvlinkErrorThresholds(), group=GPU)

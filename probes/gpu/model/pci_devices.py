@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator
-from typing import Final, NamedTuple, TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final, NamedTuple
 
 from laggard.kit.majority import with_peers
 from laggard.kit.words import lazy_pattern
@@ -22,7 +22,7 @@ _AMD_GPUS: Final = ("0x0302", "0x0380", "0x1200")  # 3D and other display contro
 _FILE: Final = lazy_pattern(r"nvidia\d+")
 _BRIDGE: Final = "0x0680"  # what an NVSwitch is
 
-_Told = TypeVar("_Told")
+_Check = Callable[[Host, Any], Iterator[Any]]
 
 NO_TREE: Final = "no PCI devices are shown here"
 
@@ -149,20 +149,24 @@ def _numa_node(host: Host, folder: str) -> int:
     return int(text) if text.isdecimal() else -1
 
 
-def of_each_maker(host: Host, nvidia: Iterable[_Told], amd: Iterable[_Told]) -> Iterator[_Told]:
-    """What a probe says of the GPUs of each maker that the machine has; of NVIDIA's where it has none. Neither is
+def of_each_maker(nvidia: _Check, amd: _Check) -> _Check:
+    """The check of a probe of the GPUs of each maker that the machine has; of NVIDIA's where it has none. Neither is
     looked into before. What cannot be told of AMD's hides nothing of NVIDIA's: Unknown is raised behind that."""
-    pci = find_nvidia_devices(host)
-    problem: Unknown | None = None
-    if pci.amd_gpus:
-        try:
-            yield from amd
-        except Unknown as error:
-            problem = error
-    if pci.gpus or not pci.amd_gpus:
-        yield from nvidia
-    if problem is not None:
-        raise problem
+
+    def check(host: Host, thresholds: Any) -> Iterator[Any]:
+        pci = find_nvidia_devices(host)
+        problem: Unknown | None = None
+        if pci.amd_gpus:
+            try:
+                yield from amd(host, thresholds)
+            except Unknown as error:
+                problem = error
+        if pci.gpus or not pci.amd_gpus:
+            yield from nvidia(host, thresholds)
+        if problem is not None:
+            raise problem
+
+    return check
 
 
 _MARKERS: Final = ("/.dockerenv", "/run/.containerenv")  # of Docker and of Podman
