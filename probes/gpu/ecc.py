@@ -30,7 +30,7 @@ from laggard.probes.host.counter_history import SaveCounters
 from laggard.probes.host.host import Host
 from laggard.probes.host.virtualization import read_uptime
 from laggard.probes.nvml.model import UNSUPPORTED, Gpu
-from laggard.probes.probe import GPU, Fact, NotNegative, Probe, Thresholds, finding
+from laggard.probes.probe import GPU, Fact, NotNegative, Probe, Thresholds, facts, finding
 
 _FIX: Final = {
     Severity.CRITICAL: "Drain the node and reset the GPU, which remaps the faulty row. If errors come back, run "
@@ -56,9 +56,8 @@ def _check_amd(host: Host, thresholds: EccThresholds) -> Iterator[Finding | Fact
     yield SaveCounters(
         {f"{gpu.address} {block}": count.uncorrectable for gpu in gpus for block, count in gpu.ras.items()}
     )
-    corrected = {gpu.device: sum(count.correctable for count in gpu.ras.values()) for gpu in gpus}
-    if any(corrected.values()):
-        yield Fact("corrected_since_the_driver_was_loaded", {name: count for name, count in corrected.items() if count})
+    sums = ((gpu.device, sum(count.correctable for count in gpu.ras.values())) for gpu in gpus)
+    yield from facts(corrected_since_the_driver_was_loaded={name: count for name, count in sums if count})
     log, _ = read_amdgpu_events(host)  # where it cannot be read the probe gpu_xid is unknown
     for gpu in gpus:
         recent = {
@@ -77,9 +76,9 @@ def _check_nvidia(host: Host, thresholds: EccThresholds) -> Iterator[Finding | F
     gpus = query_gpus(host)
     reading = read_field(gpus, "ecc_volatile", "ECC")
     yield SaveCounters({gpu.key: count for gpu, count in reading.values})
-    aggregate = {gpu.device: gpu.ecc_aggregate for gpu in gpus if gpu.ecc_aggregate}
-    if aggregate:
-        yield Fact("uncorrected_in_the_boards_life", aggregate)
+    yield from facts(
+        uncorrected_in_the_boards_life={gpu.device: gpu.ecc_aggregate for gpu in gpus if gpu.ecc_aggregate}
+    )
     for gpu, count in reading.values:
         recent, since = host.counter_history.recent(gpu.key, count, thresholds.window_seconds)
         if recent > 0:

@@ -16,7 +16,7 @@ from laggard.probes.gpu.model.pci_devices import of_each_maker
 from laggard.probes.gpu.model.readings import query_gpus, read_field
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import Gpu
-from laggard.probes.probe import GPU, Fact, Probe, Thresholds, finding
+from laggard.probes.probe import GPU, Fact, Probe, Thresholds, facts, finding
 
 _THERMAL_REASONS: Final = 0x20 | 0x40  # nvmlClocksEventReasonSwThermalSlowdown and ...HwThermalSlowdown
 _NEAR_CELSIUS: Final = 5
@@ -69,8 +69,7 @@ def _check_nvidia(host: Host, thresholds: Thresholds) -> Iterator[Finding | Fact
     yield Fact("celsius", {gpu.device: value for gpu, value in reading.values})
     spent = [gpu for gpu in gpus if any(_is_reached(gpu, limit) for limit in _LIMITS if limit.is_margin)]
     unconfirmed = {gpu.device: gpu.margin_celsius for gpu in spent if not _confirms_margin(gpu)}
-    if unconfirmed:
-        yield Fact("margins_not_confirmed_by_a_temperature", unconfirmed)
+    yield from facts(margins_not_confirmed_by_a_temperature=unconfirmed)
     for gpu in gpus:
         counted = [limit for limit in _LIMITS if not limit.is_margin or _confirms_margin(gpu)]
         worst = next((limit for limit in counted if _is_reached(gpu, limit)), None)

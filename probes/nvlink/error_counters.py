@@ -17,7 +17,7 @@ from laggard.probes.gpu.model.readings import query_non_mig_gpus, read_field
 from laggard.probes.host.counter_history import Increase, SaveCounters
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import Gpu
-from laggard.probes.probe import GPU, Fact, NotNegative, Probe, Thresholds, finding
+from laggard.probes.probe import GPU, Fact, NotNegative, Probe, Thresholds, facts, finding
 
 _HOUR: Final = 3600.0
 _WORDS: Final = {"replay": "packets repeated", "recovery": "retrainings", "crc": "checksum errors"}
@@ -52,8 +52,7 @@ def _check_amd(host: Host, thresholds: NvlinkErrorThresholds) -> Iterator[Findin
     counted = [(gpu, gpu.ras[XGMI]) for gpu in gpus if XGMI in gpu.ras]
     yield SaveCounters({gpu.address: count.uncorrectable for gpu, count in counted})
     corrected = {gpu.device: count.correctable for gpu, count in counted if count.correctable}
-    if corrected:
-        yield Fact("xgmi_errors_corrected_since_the_driver_was_loaded", corrected)
+    yield from facts(xgmi_errors_corrected_since_the_driver_was_loaded=corrected)
     for gpu, count in counted:
         recent, since = host.counter_history.recent(gpu.address, count.uncorrectable, _DAY)
         if recent:

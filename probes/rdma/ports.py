@@ -15,7 +15,7 @@ from laggard.probes.errors import Unreadable, or_none
 from laggard.probes.host.counter_history import SaveCounters
 from laggard.probes.host.host import Host
 from laggard.probes.host.virtualization import has_just_booted, read_uptime
-from laggard.probes.probe import RDMA, Fact, NotNegative, Probe, finding, matches_any
+from laggard.probes.probe import RDMA, Fact, NotNegative, Probe, facts, finding, matches_any
 from laggard.probes.rdma.model.node import NodePorts, node_ports
 from laggard.probes.rdma.model.sysfs import DISABLED, LINK_UP, Port, RdmaThresholds, gpu_paths, has_been_up, read_ports
 
@@ -44,8 +44,7 @@ def check(host: Host, thresholds: RdmaPortThresholds) -> Iterator[Finding | Fact
         ports = tuple(port for port in ports if matches_any(port.device, thresholds.expected))
     node = node_ports(ports, gpu_paths(host))
     yield Fact("ports", {port.name: f"{port.state_text}, {port.rate_text}" for port in ports})
-    if software_devices:
-        yield Fact("soft", software_devices)
+    yield from facts(soft=software_devices)
     since = _waiting_since(host, ports)
     if since is not None:
         yield SaveCounters({_WAITS: since})

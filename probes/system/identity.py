@@ -16,7 +16,7 @@ from laggard.probes.errors import NotApplicable, NotFound, Unknown, Unreadable, 
 from laggard.probes.gpu.model.pci_devices import NO_TREE, find_nvidia_devices
 from laggard.probes.host.host import Host
 from laggard.probes.host.mount_table import in_container, read_mounts
-from laggard.probes.probe import KERNEL, Fact, Probe, Thresholds
+from laggard.probes.probe import KERNEL, Fact, Probe, Thresholds, facts
 from laggard.probes.rdma.model.gid_table import read_gids
 from laggard.probes.rdma.model.sysfs import RDMA, device_names, is_software_device, read_ports
 
@@ -163,8 +163,7 @@ def check_inventory(host: Host, thresholds: Thresholds) -> Iterator[Finding | Fa
             continue
         except Unknown as error:
             yield Unreadable(str(error))
-        if found:
-            yield Fact(name, found)
+        yield from facts(**{name: found})
 
 
 def _rdma(host: Host) -> Iterator[Entry | Unreadable]:
