@@ -15,6 +15,7 @@ from laggard.probes.probe import Probe
 from laggard.probes.rdma import devices, driver_log, network_devices, peermem, ports, roce
 from laggard.probes.rdma import error_counters as rdma_error_counters
 from laggard.probes.system import clock, cpu, disks, expected, identity, jobs, limits, mounts, site_checks, swap
+from laggard.probes.system.cpu_speed import PROBE as CPU_SPEED
 from laggard.probes.system.kernel_faults import PROBE as KERNEL_FAULTS
 
 PROBES: Final[tuple[Probe, ...]] = (
@@ -27,6 +28,7 @@ PROBES: Final[tuple[Probe, ...]] = (
     site_checks.PROBE,
     jobs.PROBE,
     *cpu.PROBES,
+    CPU_SPEED,
     peermem.PROBE,
     nccl_environment.PROBE,
     last_ring.PROBE,

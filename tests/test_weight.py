@@ -29,7 +29,7 @@ ROOMS = {
     "kubernetes": 1_185,
     "locate": 5_980,
     "nccl": 2_300,
-    "probes": 12_185,
+    "probes": 12_210,
     "rankfile": 760,
     "recommend": 1_780,
     "recording": 2_890,
@@ -44,7 +44,7 @@ ROOMS = {
 }
 """The most code lines of each room: without docstrings, comments and blanks."""
 
-FILES = 622
+FILES = 623
 """The most files of the product."""
 
 CARRIED = {"healthcheck": 16_070, "recommend": 13_810, "agent": 20_270, "collector": 23_490, "run": 11_750}
