@@ -66,10 +66,3 @@ def first_reasons(unreadable: Iterable[Unreadable]) -> str:
     reasons = list(dict.fromkeys(each.reason for each in unreadable))
     more = f" (and {len(reasons) - _MAX_NAMED} more)" if len(reasons) > _MAX_NAMED else ""
     return "; ".join(reasons[:_MAX_NAMED]) + more
-
-
-def raise_if_unreadable(unreadable: Iterable[Unreadable]) -> None:
-    """Raises Unknown with the first reasons. A probe calls it last."""
-    reasons = first_reasons(unreadable)
-    if reasons:
-        raise Unknown(reasons)

@@ -32,6 +32,11 @@ class Fact(NamedTuple):
     value: Any
 
 
+def facts(**values: Any) -> Iterator[Fact]:
+    """A fact for each of `values` that is not empty."""
+    return (Fact(name, value) for name, value in values.items() if value)
+
+
 NotNegative = Annotated[float, Meta(ge=0)]
 Count = Annotated[int, Meta(ge=0)]
 Ratio = Annotated[float, Meta(ge=0, le=1)]

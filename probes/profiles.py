@@ -4,8 +4,8 @@ probes; what needs the profile alone does not load them."""
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
-from fnmatch import fnmatchcase
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -38,8 +38,8 @@ class Profile(Settings, frozen=True):
     """The thresholds to change, by probe."""
 
     nodes: dict[str, dict[str, dict[str, Any]]] = {}
-    """The same for the nodes whose names match a pattern, such as `gpu[0-9]*`; a later pattern goes over earlier ones,
-    and all go over `thresholds`."""
+    """The same for the nodes that are named as in a site's checks, such as `gpu[001-064]` or `gpu*`; what is later goes
+    over what is earlier, and all of it over `thresholds`."""
 
     active: bool = False
     """Also run the probes that load the GPUs, as `--active` does. A daemon never does, whatever its profile says."""
@@ -59,7 +59,7 @@ class Expectations(Settings, frozen=True):
     """The thresholds to change, by probe."""
 
     nodes: dict[str, dict[str, dict[str, Any]]] = {}
-    """The same for the nodes whose names match a pattern, such as `gpu[0-9]*`."""
+    """The same for the nodes that are named as in a site's checks, such as `gpu[001-064]` or `gpu*`."""
 
 
 AGENT_SECONDS: Final = 90.0
@@ -109,8 +109,11 @@ def with_expectations(profile: Profile, path: str) -> Profile:
 
 
 def for_node(profile: Profile, node: str) -> dict[str, dict[str, Any]]:
-    """The thresholds by probe that count on `node`."""
-    return _over(profile.thresholds, *(it for pattern, it in profile.nodes.items() if fnmatchcase(node, pattern)))
+    """The thresholds by probe that count on `node`. Raises UsageError."""
+    try:
+        return _over(profile.thresholds, *(it for nodes, it in profile.nodes.items() if covers(nodes, node)))
+    except (ValueError, re.error) as error:
+        raise UsageError(f"the profile's `nodes` name none: {error}") from None
 
 
 def _over(thresholds: dict[str, dict[str, Any]], *changes: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -118,6 +121,36 @@ def _over(thresholds: dict[str, dict[str, Any]], *changes: dict[str, dict[str, A
         merged = {name: {**thresholds.get(name, {}), **values} for name, values in change.items()}
         thresholds = {**thresholds, **merged}
     return thresholds
+
+
+_MAX_NODES: Final = 1 << 16  # of one range
+
+
+def covers(nodes: str, node: str) -> bool:
+    """Whether `nodes` names `node`, whole or without its domain. Raises re.error, and ValueError."""
+    wanted = nodes.removeprefix("!")
+    if wanted.startswith("/") and wanted.endswith("/"):
+        found = re.search(wanted[1:-1], node) is not None
+    else:
+        parts = re.split(r",(?![^\[]*\])", wanted)
+        found = any(_is_named(part.strip(), name) for part in parts for name in (node, node.partition(".")[0]))
+    return found != nodes.startswith("!")
+
+
+def _is_named(pattern: str, name: str) -> bool:
+    texts = re.split(r"\[([\d,-]+)\]", pattern)
+    texts[::2] = [re.escape(text).replace(r"\*", ".*").replace(r"\?", ".") for text in texts[::2]]
+    texts[1::2] = map(_numbers, texts[1::2])
+    return re.fullmatch("".join(texts), name) is not None
+
+
+def _numbers(ranges: str) -> str:
+    """A pattern of SLURM's ranges: the first number's zeros say how many digits there are. Raises ValueError."""
+    found: list[str] = []
+    for first, _, last in (each.partition("-") for each in ranges.split(",")):
+        width = len(first) if first.startswith("0") else 0
+        found += [f"{number:0{width}}" for number in range(int(first), int(last or first) + 1)[:_MAX_NODES]]
+    return f"(?:{'|'.join(found)})"
 
 
 SCHEMA: Final = "gate/1"

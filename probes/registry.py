@@ -4,42 +4,18 @@ from __future__ import annotations
 
 from typing import Final
 
-from laggard.probes.gpu import (
-    busy,
-    clocks,
-    count,
-    driver,
-    ecc,
-    lost,
-    persistence,
-    row_remap,
-    temperature,
-    throttle,
-    xid,
-)
+from laggard.probes.gpu import busy, clocks, count, driver, ecc, lost, row_remap, temperature, throttle, xid
 from laggard.probes.nccl import environment as nccl_environment
 from laggard.probes.nccl import last_ring
 from laggard.probes.nvlink import error_counters as nvlink_error_counters
 from laggard.probes.nvlink import fabric_manager, fabric_state, links, p2p
-from laggard.probes.pci import acs, aer, iommu, max_read_request, numa
+from laggard.probes.pci import acs, aer, platform
 from laggard.probes.pci import link as pcie_link
 from laggard.probes.probe import Probe
 from laggard.probes.rdma import devices, driver_log, network_devices, peermem, ports, roce
 from laggard.probes.rdma import error_counters as rdma_error_counters
-from laggard.probes.system import (
-    clock,
-    cpu_affinity,
-    cpu_governor,
-    cpu_speed,
-    disks,
-    expected,
-    identity,
-    jobs,
-    limits,
-    mounts,
-    site_checks,
-    swap,
-)
+from laggard.probes.system import clock, cpu, disks, expected, identity, jobs, limits, mounts, site_checks, swap
+from laggard.probes.system.cpu_speed import PROBE as CPU_SPEED
 from laggard.probes.system.kernel_faults import PROBE as KERNEL_FAULTS
 
 PROBES: Final[tuple[Probe, ...]] = (
@@ -51,9 +27,8 @@ PROBES: Final[tuple[Probe, ...]] = (
     swap.PROBE,
     site_checks.PROBE,
     jobs.PROBE,
-    cpu_governor.PROBE,
-    cpu_affinity.PROBE,
-    cpu_speed.PROBE,
+    *cpu.PROBES,
+    CPU_SPEED,
     peermem.PROBE,
     nccl_environment.PROBE,
     last_ring.PROBE,
@@ -66,8 +41,7 @@ PROBES: Final[tuple[Probe, ...]] = (
     row_remap.PROBE,
     throttle.PROBE,
     temperature.PROBE,
-    clocks.PROBE,
-    persistence.PROBE,
+    *clocks.PROBES,
     busy.PROBE,
     links.PROBE,
     nvlink_error_counters.PROBE,
@@ -76,11 +50,9 @@ PROBES: Final[tuple[Probe, ...]] = (
     p2p.PROBE,
     *identity.PROBES,
     pcie_link.PROBE,
-    max_read_request.PROBE,
+    *platform.PROBES,
     aer.PROBE,
     acs.PROBE,
-    iommu.PROBE,
-    numa.PROBE,
     devices.PROBE,
     driver_log.PROBE,  # the kernel's log alone: first in its group, whose others ask the firmware
     ports.PROBE,

@@ -19,7 +19,7 @@ from laggard.agent.ranks.reader import RankFiles
 from laggard.kit.errors import UsageError
 from laggard.kit.processes import own_process, read_stat
 from laggard.probes.gpu.busy import BusyThresholds
-from laggard.probes.gpu.model.services import is_service_by
+from laggard.probes.gpu.model.services import is_service
 from laggard.probes.nvml.live import failure_name
 from laggard.rings.membership import MAX_BYTES, MODULE, RingEnd, RingOrder
 from laggard.wire import WireError, decode, encode
@@ -110,7 +110,7 @@ class Arrivals:
         """Whether root runs it, and it is no keeper: with cgroup v2 `slurmstepd infinity` holds the cgroup that all
         steps are in. A user's process of that name is not looked at: its memory, which holds its command, may be made
         so that nobody's read of it returns."""
-        if not is_service_by(_reader(self._proc), pid, (_STEP,)):
+        if not is_service(_reader(self._proc), pid, (_STEP,)):
             return False
         with contextlib.suppress(OSError), open(f"{self._proc}/{pid}/cmdline", "rb") as file:
             return not file.read(256).rstrip(b"\0").endswith(b"\0infinity")
@@ -143,7 +143,7 @@ class GpuWatch:
         if self._failure:
             return self._failure
         for pid in self._pids:
-            if not is_service_by(_reader("/proc"), pid, self._ignore) and not _is_own(pid, own_session):
+            if not is_service(_reader("/proc"), pid, self._ignore) and not _is_own(pid, own_session):
                 name = process_name(pid)
                 return f"process {pid}{f' ({name})' if name else ''} on a GPU"
         return ""

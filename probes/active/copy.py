@@ -1,4 +1,5 @@
-"""PCIE_LINK_DEGRADED and GPU_WRONG_RESULT: a GPU to which data is copied too slowly, or comes back changed.
+"""PCIE_LINK_DEGRADED, GPU_MEMORY_SLOW and GPU_WRONG_RESULT: a GPU to which data is copied too slowly, or comes back
+changed.
 
 The probe pcie_links reads from registers how fast the link should be; this probe measures it. Where the machine allows
 it, the process runs on the CPUs near the GPU while it allocates and copies, so that the distance to another CPU socket
@@ -76,4 +77,45 @@ def pinned_near(host: Host, bus_id: str) -> Iterator[None]:
             os.sched_setaffinity(0, before)
 
 
-PROBE: Final = Probe("active_copy", check, CopyThresholds(), group=ACTIVE)
+# GPU_MEMORY_SLOW and GPU_WRONG_RESULT: a GPU that copies within its memory too slowly, or with errors.
+#
+# Each word holds its own index, so that a word that is lost, changed or misplaced is found. It is no memory test: it
+# uses the memory that it is given, and once.
+
+MEMORY_WORDS: Final = {True: 1 << 28, False: 1 << 24}  # of 4 bytes: 1 GiB on a GPU, beyond any cache; 64 MiB on a CPU
+
+MEMORY_TEST = RateTest(
+    "GPU_MEMORY_SLOW",
+    "copies within its memory at",
+    "B/s",
+    "Look for a lowered memory clock and for pending row remaps (GPU_ROW_REMAP_PENDING). Reset the GPU, and replace it "
+    "if it stays slow.",
+    ("nvidia-smi -q -d CLOCK,ROW_REMAPPER,ECC,TEMPERATURE",),
+)
+
+
+class MemoryThresholds(ActiveThresholds, frozen=True):
+    """`expected_per_second` in bytes, each counted twice: read and written. The memory rates of GPUs of one model
+    differ by a percent or two, much less than those of their cores."""
+
+    slow_ratio: Ratio = 0.9
+
+
+def check_memory(host: Host, thresholds: MemoryThresholds) -> Iterator[Finding | Fact]:
+    return check_rates(
+        host, thresholds, MEMORY_TEST, lambda torch, device: copy_in_memory(torch, device, thresholds.seconds)
+    )
+
+
+def copy_in_memory(
+    torch: Any, device: ComputeDevice, seconds: float, move: Callable[[Any, Any], Any] | None = None
+) -> Measurement:
+    """`move` as move_words() takes it."""
+    source = torch.arange(MEMORY_WORDS[device.on_gpu], dtype=torch.int32, device=device.torch_name)
+    return move_words(torch, device, seconds, (source, torch.zeros_like(source)), move)
+
+
+PROBES: Final = (
+    Probe("active_memory", check_memory, MemoryThresholds(), group=ACTIVE),
+    Probe("active_copy", check, CopyThresholds(), group=ACTIVE),
+)

@@ -13,13 +13,7 @@ from typing import Final
 from laggard.model import Finding, Severity
 from laggard.probes.errors import NotApplicable, Unknown
 from laggard.probes.gpu.model.readings import query_gpus, query_nvml, read_field
-from laggard.probes.gpu.model.services import (
-    GPU_SERVICES,
-    gpus_of_job,
-    is_of_session,
-    is_service,
-    own_ring,
-)
+from laggard.probes.gpu.model.services import GPU_SERVICES, gpus_of_job, is_of_session, is_service, own_ring
 from laggard.probes.host.host import Host
 from laggard.probes.host.jobs import FIRST_USER, living_jobs, read_process
 from laggard.probes.nvml.model import Gpu, GpuProcess
@@ -71,7 +65,7 @@ def _unexpected(host: Host, processes: Sequence[GpuProcess], ignore: tuple[str, 
     return [
         (process, name)
         for process, name in named
-        if not is_service(host, process.pid, ignore) and not living_jobs(host).has(host, process.pid)
+        if not is_service(host.text, process.pid, ignore) and not living_jobs(host).has(host, process.pid)
     ]
 
 

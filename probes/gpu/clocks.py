@@ -1,4 +1,4 @@
-"""GPU_CLOCKS_LOW: a GPU that is held, or set, to be slower than it could be.
+"""GPU_CLOCKS_LOW and GPU_PERSISTENCE_OFF: a GPU that is held, or set, to be slower than it could be.
 
 A setting below the board's own default is somebody's: of who locked application clocks or lowered the power limit, for
 a benchmark or on purpose. It is a warning, for one GPU or for all. So is a limit that something beside the driver
@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from laggard.kit.majority import grouped, majority
+from laggard.kit.majority import grouped, majority, with_peers
 from laggard.model import Finding, Severity
-from laggard.probes.gpu.model.readings import gpu_peers, query_gpus, read_field
+from laggard.probes.gpu.model.readings import gpu_peers, peer_key, query_gpus, read_field
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import Gpu
 from laggard.probes.probe import GPU, Fact, Probe, Ratio, Thresholds, finding
@@ -127,4 +127,21 @@ def _finding(
     )
 
 
-PROBE: Final = Probe("gpu_clocks", check, ClocksThresholds(), group=GPU)
+# GPU_PERSISTENCE_OFF: the driver shuts down a GPU that no process uses, and starts it anew for each job.
+
+_FIX_MODE: Final = "Run nvidia-persistenced at boot; without it, `nvidia-smi -pm 1` lasts until the driver is reloaded."
+
+
+def check_persistence(host: Host, thresholds: Thresholds) -> Iterator[Finding | Fact]:
+    reading = read_field(with_peers(query_gpus(host), peer_key), "persistence", "persistence mode")
+    for gpu in (gpu for gpu, on in reading.values if not on):
+        commands = ("systemctl enable --now nvidia-persistenced",)
+        summary = "is without persistence mode"
+        yield finding("GPU_PERSISTENCE_OFF", gpu.device, summary, evidence={}, fix=_FIX_MODE, commands=commands)
+    reading.raise_if_incomplete()
+
+
+PROBES: Final = (
+    Probe("gpu_clocks", check, ClocksThresholds(), group=GPU),
+    Probe("gpu_persistence", check_persistence, Thresholds(), group=GPU),
+)

@@ -18,7 +18,7 @@ from laggard.probes.gpu.model.pci_devices import (
 from laggard.probes.gpu.model.readings import explain_nvml_error, query_nvml
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import Nvml
-from laggard.probes.probe import GPU, Count, Fact, Probe, Thresholds
+from laggard.probes.probe import GPU, Count, Fact, Probe, Thresholds, facts
 from laggard.probes.rows import Item, Row, Told, judge_items
 
 
@@ -125,13 +125,8 @@ def _facts(pci: NvidiaDevices, nvml: Nvml) -> Iterator[Fact]:
     uuids = {gpu.uuid: {"index": gpu.index, "bus_id": gpu.bus_id} for gpu in nvml.gpus if gpu.uuid}
     yield Fact("uuids", uuids)  # how a rank names the one that it trains on
     yield Fact("whole", sum(not gpu.mig for gpu in nvml.gpus))
-    others = {
-        "mig": [gpu.index for gpu in nvml.gpus if gpu.mig],
-        "lent_to_virtual_machines": list(pci.passed_through),
-    }
-    for name, value in others.items():
-        if value:
-            yield Fact(name, value)
+    divided = [gpu.index for gpu in nvml.gpus if gpu.mig]
+    yield from facts(mig=divided, lent_to_virtual_machines=list(pci.passed_through))
 
 
 PROBE: Final = Probe("gpu_count", check, CountThresholds(), group=GPU)

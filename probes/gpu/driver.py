@@ -54,7 +54,7 @@ def check(host: Host, thresholds: Thresholds) -> Told:
     if gpus and all(driver_of(host, name) != "nvidia" for name in gpus):
         yield from _failed(host, "nvidia driver", f"is not loaded for {len(gpus)} GPUs on the PCI bus")
     if nvml.hung:
-        yield from filter(None, [driver_hung(nvml.hung, _log(host))])
+        yield from filter(None, [driver_hung(nvml.hung, or_none(host.kernel_log) or "")])
         raise Unknown(f"{nvml.hung.call} gave no answer in {nvml.hung.seconds} s")
     if nvml.error:
         raise Unknown(f"NVML: {explain_nvml_error(nvml.error)}")
@@ -129,7 +129,7 @@ def driver_hung(hang: Hang, log: str | None = None) -> Finding | None:
             "process_state": hang.state or "unreadable",
             "waits_in": hang.wchan or "unreadable",
             "kernel_stack": list(hang.stack),
-            "xids_logged": _last_xids(_log(Host()) if log is None else log),
+            "xids_logged": _last_xids((or_none(Host().kernel_log) or "") if log is None else log),
         },
         fix=_FIX,
         commands=(
@@ -144,13 +144,6 @@ def driver_hung(hang: Hang, log: str | None = None) -> Finding | None:
 def _last_xids(log: str) -> list[str]:
     lines = [line for line in find_xids(log) if not line.closed_by]
     return [f"{line.device}: {line.source} {line.code}, {line.text[:80]}" for line in lines[-_MAX_XIDS:]]
-
-
-def _log(host: Host) -> str:
-    try:
-        return host.kernel_log()
-    except Unknown:
-        return ""
 
 
 PROBE: Final = Probe("gpu_driver", check, Thresholds(), group=GPU, on_hang=driver_hung)

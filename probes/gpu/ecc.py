@@ -26,11 +26,11 @@ from laggard.probes.gpu.model.driver_log import find_xids
 from laggard.probes.gpu.model.pci_devices import of_each_maker
 from laggard.probes.gpu.model.readings import query_gpus, read_field
 from laggard.probes.gpu.rules.xid_rules import NOTHING, explain_recovery_action
-from laggard.probes.host.counter_history import CounterHistory, SaveCounters
+from laggard.probes.host.counter_history import SaveCounters
 from laggard.probes.host.host import Host
 from laggard.probes.host.virtualization import read_uptime
 from laggard.probes.nvml.model import UNSUPPORTED, Gpu
-from laggard.probes.probe import GPU, Fact, NotNegative, Probe, Thresholds, finding
+from laggard.probes.probe import GPU, Fact, NotNegative, Probe, Thresholds, facts, finding
 
 _FIX: Final = {
     Severity.CRITICAL: "Drain the node and reset the GPU, which remaps the faulty row. If errors come back, run "
@@ -51,24 +51,17 @@ class EccThresholds(Thresholds, frozen=True):
     """The time for which an error counts."""
 
 
-def check(host: Host, thresholds: EccThresholds) -> Iterator[Finding | Fact | SaveCounters]:
-    yield from of_each_maker(
-        host, nvidia=_check_nvidia(host, thresholds), amd=_check_amd(host, thresholds.window_seconds)
-    )
-
-
-def _check_amd(host: Host, seconds: float) -> Iterator[Finding | Fact | SaveCounters]:
+def _check_amd(host: Host, thresholds: EccThresholds) -> Iterator[Finding | Fact | SaveCounters]:
     gpus = started_amd_gpus(host)
     yield SaveCounters(
         {f"{gpu.address} {block}": count.uncorrectable for gpu in gpus for block, count in gpu.ras.items()}
     )
-    corrected = {gpu.device: sum(count.correctable for count in gpu.ras.values()) for gpu in gpus}
-    if any(corrected.values()):
-        yield Fact("corrected_since_the_driver_was_loaded", {name: count for name, count in corrected.items() if count})
+    sums = ((gpu.device, sum(count.correctable for count in gpu.ras.values())) for gpu in gpus)
+    yield from facts(corrected_since_the_driver_was_loaded={name: count for name, count in sums if count})
     log, _ = read_amdgpu_events(host)  # where it cannot be read the probe gpu_xid is unknown
     for gpu in gpus:
         recent = {
-            block: _recent(host.counter_history, f"{gpu.address} {block}", count.uncorrectable, seconds)
+            block: host.counter_history.recent(f"{gpu.address} {block}", count.uncorrectable, thresholds.window_seconds)
             for block, count in gpu.ras.items()
             if block != XGMI
         }
@@ -83,11 +76,11 @@ def _check_nvidia(host: Host, thresholds: EccThresholds) -> Iterator[Finding | F
     gpus = query_gpus(host)
     reading = read_field(gpus, "ecc_volatile", "ECC")
     yield SaveCounters({gpu.key: count for gpu, count in reading.values})
-    aggregate = {gpu.device: gpu.ecc_aggregate for gpu in gpus if gpu.ecc_aggregate}
-    if aggregate:
-        yield Fact("uncorrected_in_the_boards_life", aggregate)
+    yield from facts(
+        uncorrected_in_the_boards_life={gpu.device: gpu.ecc_aggregate for gpu in gpus if gpu.ecc_aggregate}
+    )
     for gpu, count in reading.values:
-        recent, since = _recent(host.counter_history, gpu.key, count, thresholds.window_seconds)
+        recent, since = host.counter_history.recent(gpu.key, count, thresholds.window_seconds)
         if recent > 0:
             yield _nvidia_finding(gpu, recent, since, _why_unusable(host, gpu, thresholds.window_seconds))
     yield from _judge_sram(gpus)
@@ -99,7 +92,6 @@ def _amd_finding(gpu: AmdGpu, blocks: Mapping[str, int], since: str, unusable: s
     evidence = {
         "uncorrected": total,
         "by_block": blocks,
-        "since": since,
         "uncorrected_since_driver_load": {block: count.uncorrectable for block, count in gpu.ras.items()},
     }
     summary = (
@@ -112,7 +104,6 @@ def _amd_finding(gpu: AmdGpu, blocks: Mapping[str, int], since: str, unusable: s
 def _nvidia_finding(gpu: Gpu, recent: int, since: str, unusable: str) -> Finding:
     evidence = {
         "uncorrected": recent,
-        "since": since,
         "uncorrected_since_driver_load": gpu.ecc_volatile,
         "uncorrected_in_life": gpu.ecc_aggregate,
         "recovery_action": gpu.recovery_action,
@@ -193,13 +184,4 @@ def _logged(host: Host, gpu: Gpu, seconds: float) -> set[int]:
     }
 
 
-def _recent(history: CounterHistory, key: str, count: int, seconds: float) -> tuple[int, str]:
-    """Returns the errors of the last `seconds`, or all since the driver was loaded where no snapshot is that old; and
-    the words for which of the two it is."""
-    increase = history.increase(key, count, seconds)
-    if increase is None or increase.seconds < seconds:
-        return count, "since the driver was loaded"
-    return increase.count, f"in the last {increase.seconds / 3600:.0f} h"
-
-
-PROBE: Final = Probe("gpu_ecc", check, EccThresholds(), group=GPU)
+PROBE: Final = Probe("gpu_ecc", of_each_maker(_check_nvidia, _check_amd), EccThresholds(), group=GPU)

@@ -21,11 +21,7 @@ _FIX: Final = (
 )
 
 
-def check(host: Host, thresholds: Thresholds) -> Iterator[Finding | Fact]:
-    yield from of_each_maker(host, nvidia=_check_nvidia(host), amd=_check_amd(host))
-
-
-def _check_amd(host: Host) -> Iterator[Finding | Fact]:
+def _check_amd(host: Host, thresholds: Thresholds) -> Iterator[Finding | Fact]:
     """A GPU of AMD's that is gone is known by its configuration space, which the kernel reads without the driver."""
     gpus = read_amd_gpus(host)
     for gpu in gpus:
@@ -43,7 +39,7 @@ def _check_amd(host: Host) -> Iterator[Finding | Fact]:
         raise Unknown(f"the configuration space of GPU {', '.join(unread)} cannot be read")
 
 
-def _check_nvidia(host: Host) -> Iterator[Finding | Fact]:
+def _check_nvidia(host: Host, thresholds: Thresholds) -> Iterator[Finding | Fact]:
     gpus = query_gpus(host)
     for gpu in gpus:
         lost = {field: error for field, error in gpu.errors.items() if error in LOST_ERRORS}
@@ -103,4 +99,4 @@ def _finding(
     )
 
 
-PROBE: Final = Probe("gpu_lost", check, Thresholds(), group=GPU)
+PROBE: Final = Probe("gpu_lost", of_each_maker(_check_nvidia, _check_amd), Thresholds(), group=GPU)

@@ -32,11 +32,7 @@ _FIX_PENDING: Final = (
 _FIX_FAILED: Final = "Take the node out of service and return the board: there is no spare row for the faulty one."
 
 
-def check(host: Host, thresholds: Thresholds) -> Iterator[Finding | Fact]:
-    yield from of_each_maker(host, nvidia=_check_nvidia(host), amd=_check_amd(host))
-
-
-def _check_amd(host: Host) -> Iterator[Finding | Fact]:
+def _check_amd(host: Host, thresholds: Thresholds) -> Iterator[Finding | Fact]:
     """The driver's own limit is no public number: that it is passed stands in the kernel's log, at each boot anew."""
     gpus, threshold = started_amd_gpus(host), bad_page_threshold(host)
     retired = {gpu.device: gpu.bad_pages.retired for gpu in gpus if gpu.bad_pages and gpu.bad_pages.retired}
@@ -80,7 +76,7 @@ def _counted(pages: int) -> str:
     return f"{pages} bad page{'' if pages == 1 else 's'}"
 
 
-def _check_nvidia(host: Host) -> Iterator[Finding | Fact]:
+def _check_nvidia(host: Host, thresholds: Thresholds) -> Iterator[Finding | Fact]:
     """The rows' own findings come first, then those of the repairs that newer GPUs have."""
     gpus = query_gpus(host)
     reading = read_field(gpus, "rows", "row remapping")
@@ -113,4 +109,4 @@ def _finding(code: str, gpu: Gpu, summary: str, fix: str) -> Finding:
     return finding(code, gpu.device, summary, evidence=evidence, fix=fix, commands=commands)
 
 
-PROBE: Final = Probe("gpu_rows", check, Thresholds(), group=GPU)
+PROBE: Final = Probe("gpu_rows", of_each_maker(_check_nvidia, _check_amd), Thresholds(), group=GPU)

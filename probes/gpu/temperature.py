@@ -16,7 +16,7 @@ from laggard.probes.gpu.model.pci_devices import of_each_maker
 from laggard.probes.gpu.model.readings import query_gpus, read_field
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import Gpu
-from laggard.probes.probe import GPU, Fact, Probe, Thresholds, finding
+from laggard.probes.probe import GPU, Fact, Probe, Thresholds, facts, finding
 
 _THERMAL_REASONS: Final = 0x20 | 0x40  # nvmlClocksEventReasonSwThermalSlowdown and ...HwThermalSlowdown
 _NEAR_CELSIUS: Final = 5
@@ -52,11 +52,7 @@ _LIMITS: Final = (
 """The most severe ones first."""
 
 
-def check(host: Host, thresholds: Thresholds) -> Iterator[Finding | Fact]:
-    yield from of_each_maker(host, nvidia=_check_nvidia(host), amd=_check_amd(host))
-
-
-def _check_amd(host: Host) -> Iterator[Finding | Fact]:
+def _check_amd(host: Host, thresholds: Thresholds) -> Iterator[Finding | Fact]:
     gpus = started_amd_gpus(host)
     yield Fact(
         "celsius",
@@ -67,19 +63,19 @@ def _check_amd(host: Host) -> Iterator[Finding | Fact]:
     raise_if_unread(gpus, "temperatures", "a thermometer")
 
 
-def _check_nvidia(host: Host) -> Iterator[Finding | Fact]:
+def _check_nvidia(host: Host, thresholds: Thresholds) -> Iterator[Finding | Fact]:
     gpus = query_gpus(host)
     reading = read_field(gpus, "temperature_celsius", "a thermometer")
     yield Fact("celsius", {gpu.device: value for gpu, value in reading.values})
     spent = [gpu for gpu in gpus if any(_is_reached(gpu, limit) for limit in _LIMITS if limit.is_margin)]
     unconfirmed = {gpu.device: gpu.margin_celsius for gpu in spent if not _confirms_margin(gpu)}
-    if unconfirmed:
-        yield Fact("margins_not_confirmed_by_a_temperature", unconfirmed)
+    yield from facts(margins_not_confirmed_by_a_temperature=unconfirmed)
     for gpu in gpus:
         counted = [limit for limit in _LIMITS if not limit.is_margin or _confirms_margin(gpu)]
         worst = next((limit for limit in counted if _is_reached(gpu, limit)), None)
         if worst:
-            evidence = {name: value for name, value in _evidence(gpu).items() if value is not None}
+            names = dict.fromkeys(name for limit in _LIMITS for name in (limit.now, limit.most))
+            evidence = {name: value for name in names if (value := getattr(gpu, name)) is not None}
             command = f"nvidia-smi -q -d TEMPERATURE -i {gpu.index}"
             yield _finding(gpu, f"{worst.summary}: {_degrees(gpu)}", evidence, command, worst.severity)
     reading.raise_if_incomplete()
@@ -131,18 +127,4 @@ def _degrees(gpu: Gpu) -> str:
     return ", ".join(f"{name} {value} C" for name, value in parts.items() if value is not None)
 
 
-def _evidence(gpu: Gpu) -> dict[str, int | None]:
-    return {
-        "celsius": gpu.temperature_celsius,
-        "memory_celsius": gpu.memory_temperature_celsius,
-        "margin_celsius": gpu.margin_celsius,
-        "slowdown_celsius": gpu.slowdown_celsius,
-        "shutdown_celsius": gpu.shutdown_celsius,
-        "most_in_operation_celsius": gpu.gpu_max_celsius,
-        "memory_most_celsius": gpu.memory_max_celsius,
-        "slowdown_margin_celsius": gpu.slowdown_margin_celsius,
-        "operation_margin_celsius": gpu.gpu_max_margin_celsius,
-    }
-
-
-PROBE: Final = Probe("gpu_temperature", check, Thresholds(), group=GPU)
+PROBE: Final = Probe("gpu_temperature", of_each_maker(_check_nvidia, _check_amd), Thresholds(), group=GPU)

@@ -77,10 +77,6 @@ class ThrottleThresholds(Thresholds, frozen=True):
             raise ValueError("warning_ratio is above critical_ratio: a warning comes first")
 
 
-def check(host: Host, thresholds: ThrottleThresholds) -> Iterator[Finding | Fact | SaveCounters]:
-    yield from of_each_maker(host, nvidia=_check_nvidia(host, thresholds), amd=_check_amd(host, thresholds))
-
-
 def _check_amd(host: Host, thresholds: ThrottleThresholds) -> Iterator[Finding | Fact | SaveCounters]:
     gpus = started_amd_gpus(host)
     yield SaveCounters({f"{gpu.address} {name}": value for gpu in gpus for name, value in _amd_counters(gpu).items()})
@@ -200,4 +196,4 @@ def _finding(gpu: Gpu | AmdGpu, reason: str, when: str, severity: Severity, evid
     )
 
 
-PROBE: Final = Probe("gpu_throttle", check, ThrottleThresholds(), group=GPU)
+PROBE: Final = Probe("gpu_throttle", of_each_maker(_check_nvidia, _check_amd), ThrottleThresholds(), group=GPU)

@@ -256,11 +256,7 @@ def _amdgpu_findings(group: Sequence[AmdgpuEvent], uptime: float, booted_at: flo
         "GPU_XID",
         f"GPU {last.address}" if last.address else "an AMD GPU",
         f"{last.kind.value}{times}{then}",
-        evidence={
-            "kind": last.kind.name.lower(),
-            **counted,
-            **({"closed_by": last.closed_by} if last.closed_by else {}),
-        },
+        evidence={"kind": last.kind.name.lower(), **counted},
         fix=POWER_OFF if last.kind in _LASTING else fix,
         commands=("dmesg -T | grep amdgpu", "amd-smi metric --ecc-blocks"),
         severity=Severity.CRITICAL if last.kind in _LASTING and not last.closed_by else Severity.WARNING,

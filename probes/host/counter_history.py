@@ -76,6 +76,14 @@ class CounterHistory(msgspec.Struct, frozen=True):
                     break
         return increase
 
+    def recent(self, counter: str, value: int, seconds: float) -> tuple[int, str]:
+        """The increase over the last `seconds`, or all of `value`, where no snapshot is that old, of a counter that a
+        driver keeps; and the words for which of the two it is."""
+        increase = self.increase(counter, value, seconds)
+        if increase is None or increase.seconds < seconds:
+            return value, "since the driver was loaded"
+        return increase.count, f"in the last {increase.seconds / 3600:.0f} h"
+
     def spread(self, counter: str, value: int, seconds: float) -> float:
         """How far the first and the last increase of `counter` within `seconds` are apart at least, by the snapshots
         between which they came."""

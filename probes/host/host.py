@@ -81,6 +81,12 @@ class Host:
         read."""
         return (if_present(self.read, path) or "").strip()
 
+    def number(self, path: str, base: int = 10) -> int | None:
+        """The number in the file at `path`; None where it holds none, or cannot be read."""
+        with contextlib.suppress(Unknown, ValueError):
+            return int(self.read(path), base)
+        return None
+
     def names(self, path: str) -> tuple[str, ...]:
         """The names in the directory at `path`, as entries() has them; none where it cannot be listed."""
         return or_none(self.entries, path) or ()

@@ -42,13 +42,18 @@ class Process(NamedTuple):
 
 
 class LivingJobs(NamedTuple):
-    """The jobs that live here, and root's slurmstepd processes. `scheduled`: slurmd runs here; `all_seen`: no process
-    is hidden from here."""
+    """The jobs that live here, and the slurmstepd processes that no user runs. `scheduled`: slurmd runs here;
+    `all_seen`: no process is hidden from here."""
 
     jobs: frozenset[str]
     steps: frozenset[int]
     scheduled: bool
     all_seen: bool
+
+    @property
+    def idle(self) -> bool:
+        """Whether this is a node of SLURM's on which no job lives, as far as can be seen."""
+        return self.scheduled and not self.jobs and not self.steps
 
     def has(self, host: Host, pid: int) -> bool | None:
         """Whether the process is of one of them; None where that is not known, or where it is a pod's."""
@@ -70,7 +75,7 @@ def read_process(host: Host, pid: int) -> Process:
     return Process(user, parent, job[1] if job else "", bool(_POD.search(cgroup or "")), cgroup is not None)
 
 
-def status_words(read: Callable[[str], str], pid: int, field: str) -> list[str]:
+def status_words(read: Callable[[str], str], pid: int | str, field: str) -> list[str]:
     """The words of a line of the process's status. The name, which stands above, has its newlines escaped there."""
     lines = read(f"/proc/{pid}/status").split("\n")
     return next((words.split() for key, _, words in (line.partition(":") for line in lines) if key == field), [])
@@ -81,7 +86,7 @@ def living_jobs(host: Host) -> LivingJobs:
     jobs, steps, names = set[str](), set[int](), set[str]()
     for pid in _pids(host):
         names.add(name := host.text(f"/proc/{pid}/comm"))
-        if name == "slurmstepd" and (process := read_process(host, pid)).user == 0:
+        if name == "slurmstepd" and (process := read_process(host, pid)).user <= 0:
             command = or_none(host.read_bytes, f"/proc/{pid}/cmdline") or b""
             step = _STEP.match(command.decode(errors="replace"))
             steps.add(pid)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from typing import Final
 
-from laggard.kit.words import lazy_pattern
+from laggard.kit.words import lazy_pattern, runs
 from laggard.probes.errors import Unknown, or_none
 from laggard.probes.host.host import Host
+from laggard.probes.host.jobs import status_words
 
 _VENDORS: Final = (
     "QEMU",
@@ -63,11 +65,20 @@ def read_uptime(host: Host) -> float:
 
 
 def read_status(host: Host, name: str) -> str:
-    """The value of this name in /proc/self/status. Raises Unknown."""
-    for line in host.read("/proc/self/status").splitlines():
-        if line.startswith(f"{name}:"):
-            return line.partition(":")[2].strip()
-    raise Unknown(f"/proc/self/status has no line {name}")
+    """The first word of this name in /proc/self/status. Raises Unknown."""
+    words = status_words(host.read, "self", name)
+    if not words:
+        raise Unknown(f"/proc/self/status has no line {name}")
+    return words[0]
+
+
+def read_memory_sizes(host: Host) -> Mapping[str, int]:
+    """The numbers of /proc/meminfo by name, as bytes; so are counts, which have no unit there. Raises Unknown."""
+    pairs = (line.partition(":")[::2] for line in host.read("/proc/meminfo").splitlines())
+    found = {name: int(words[0]) << 10 for name, rest in pairs if (words := rest.split()) and words[0].isdecimal()}
+    if "MemTotal" not in found:
+        raise Unknown("/proc/meminfo has no MemTotal")
+    return found
 
 
 def has_just_booted(host: Host, grace_seconds: float) -> bool:
@@ -104,25 +115,20 @@ _MAX_NUMBER = 1 << 16  # larger than any machine; a damaged list must not fill t
 
 
 def parse_cpu_list(text: str, where: str) -> frozenset[int]:
-    """The numbers in the list `text`. Raises Unknown, with the path `where` in its message."""
+    """The numbers in a list such as `0,1,4-7`. Raises Unknown, with the path `where` in its message."""
     numbers: set[int] = set()
-    for part in filter(None, text.strip().split(",")):
-        first, dash, last = part.partition("-")
-        if not _is_number(first) or (dash and not _is_number(last)):
-            raise Unknown(f"{where} holds no list of processors")
-        numbers.update(range(int(first), int(last if dash else first) + 1))
+    for part in text.strip().split(",") if text.strip() else ():
+        first, dash, last = part.strip().partition("-")
+        last = last if dash else first
+        if not (_is_number(first) and _is_number(last) and int(first) <= int(last)):
+            raise Unknown(f"{where} holds no list of numbers: {text[:60]!r}")
+        numbers.update(range(int(first), int(last) + 1))
     return frozenset(numbers)
 
 
 def format_cpu_list(numbers: frozenset[int]) -> str:
     """The list of `numbers`, for people to read: the inverse of parse_cpu_list."""
-    parts: list[list[int]] = []
-    for number in sorted(numbers):
-        if parts and number == parts[-1][1] + 1:
-            parts[-1][1] = number
-        else:
-            parts.append([number, number])
-    return ",".join(f"{low}" if low == high else f"{low}-{high}" for low, high in parts)
+    return ",".join(f"{low}" if low == high else f"{low}-{high}" for low, high in runs(sorted(numbers)))
 
 
 def _is_number(text: str) -> bool:

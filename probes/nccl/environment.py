@@ -3,8 +3,8 @@ environment, and in the environments of the ranks that run here."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Final, NamedTuple, TypeVar
+from collections.abc import Collection, Iterator, Mapping
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -13,17 +13,16 @@ from laggard.kit.words import lazy_pattern
 from laggard.model import Finding, Severity
 from laggard.nccl.variable_table import Version
 from laggard.nccl.variables import ETC, NcclConf, may_be_shown, parse_conf
-from laggard.probes.errors import NotApplicable, NotFound, Unknown
+from laggard.probes.errors import NotApplicable, Unknown, if_present, or_none
 from laggard.probes.gpu.model.pci_devices import read_pci_gpus
 from laggard.probes.gpu.model.readings import query_gpus, query_nvml, read_field
 from laggard.probes.gpu.model.services import is_service
 from laggard.probes.host.host import Host
+from laggard.probes.host.jobs import status_words
 from laggard.probes.nccl.model.running_ranks import RankProcesses, read_rank_processes
 from laggard.probes.nccl.rules.variable_rules import VariableContext, judge_environment
 from laggard.probes.probe import GPU, Fact, Probe, Thresholds, finding
 from laggard.probes.rdma.model.nics import read_nics
-
-T = TypeVar("T")
 
 _INFINIBAND = "/sys/class/infiniband"
 _MAX_NAMED: Final = 4
@@ -105,10 +104,7 @@ def _processes(number: int) -> str:
 
 def _machine_conf(host: Host) -> NcclConf:
     """Reads /etc/nccl.conf, which most machines do not have. Raises Unknown where it is there and cannot be read."""
-    try:
-        return parse_conf(host.read(ETC))
-    except NotFound:
-        return NcclConf({}, ())
+    return parse_conf(if_present(host.read, ETC) or "")
 
 
 def _environments(host: Host, etc: NcclConf, ranks: RankProcesses) -> list[NcclEnvironment]:
@@ -174,9 +170,9 @@ def _judge_conf(path: str, conf: NcclConf) -> Iterator[Finding]:
 
 def _context(host: Host) -> VariableContext:
     """Reads the hardware. What cannot be read is not known, and then nothing is assumed."""
-    nics = _none_if_unknown(lambda: read_nics(host))
-    gpus = _none_if_unknown(lambda: read_pci_gpus(host))
-    names = _none_if_unknown(lambda: host.entries(_INFINIBAND))
+    nics = or_none(read_nics, host)
+    gpus = or_none(read_pci_gpus, host)
+    names = or_none(host.entries, _INFINIBAND)
     return VariableContext(
         rdma=None if nics is None else any(nic.rdma_device for nic in nics),
         devices=names,
@@ -193,13 +189,6 @@ def _link_layers(host: Host, names: tuple[str, ...]) -> Iterator[str]:
                 yield host.read(f"{ports}/{port}/link_layer").strip()
         except Unknown:
             yield "unknown"
-
-
-def _none_if_unknown(read: Callable[[], T]) -> T | None:
-    try:
-        return read()
-    except Unknown:
-        return None
 
 
 # The processes that train, of those whose environment cannot be read: by what every user may see of them.
@@ -238,12 +227,9 @@ def _rank_files(host: Host) -> Iterator[_RankFile]:
 
 def _identity(host: Host, pid: int) -> _RankFile | None:
     """The process's user, and its number in the innermost namespace of its own."""
-    try:
-        lines = host.read(f"/proc/{pid}/status").splitlines()
-        fields = dict(line.split(":", 1) for line in lines if ":" in line)
-        return _RankFile(int(fields["Uid"].split()[0]), int(fields.get("NSpid", str(pid)).split()[-1]))
-    except (Unknown, KeyError, ValueError, IndexError):
-        return None
+    user, number = (status_words(host.text, pid, field) for field in ("Uid", "NSpid"))
+    known = all(word.isdecimal() for word in (*user[:1], *number[-1:]))
+    return _RankFile(int(user[0]), int(number[-1]) if number else pid) if user and known else None
 
 
 def _on_a_gpu(host: Host, pids: Collection[int]) -> tuple[int, ...]:
@@ -256,7 +242,7 @@ def _on_a_gpu(host: Host, pids: Collection[int]) -> tuple[int, ...]:
         return ()
     reading = read_field([gpu for gpu in gpus if not gpu.mig], "processes", "a list of processes")
     computing = {process.pid for _, processes in reading.values for process in processes}
-    found = tuple(pid for pid in pids if pid in computing and not is_service(host, pid))
+    found = tuple(pid for pid in pids if pid in computing and not is_service(host.text, pid))
     if not found and reading.unreadable:
         raise Unknown("; ".join(reading.unreadable))
     return found

@@ -17,7 +17,7 @@ from laggard.probes.gpu.model.readings import query_non_mig_gpus, read_field
 from laggard.probes.host.counter_history import Increase, SaveCounters
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import Gpu
-from laggard.probes.probe import GPU, Fact, NotNegative, Probe, Thresholds, finding
+from laggard.probes.probe import GPU, Fact, NotNegative, Probe, Thresholds, facts, finding
 
 _HOUR: Final = 3600.0
 _WORDS: Final = {"replay": "packets repeated", "recovery": "retrainings", "crc": "checksum errors"}
@@ -47,23 +47,14 @@ class NvlinkErrorThresholds(Thresholds, frozen=True):
     """DCGM's limit, 100 a second (DcgmGPUHardwareLimits.h)."""
 
 
-def check(host: Host, thresholds: NvlinkErrorThresholds) -> Iterator[Finding | Fact | SaveCounters]:
-    yield from of_each_maker(host, nvidia=_check_nvidia(host, thresholds), amd=_check_amd(host))
-
-
-def _check_amd(host: Host) -> Iterator[Finding | Fact | SaveCounters]:
+def _check_amd(host: Host, thresholds: NvlinkErrorThresholds) -> Iterator[Finding | Fact | SaveCounters]:
     gpus = started_amd_gpus(host)
     counted = [(gpu, gpu.ras[XGMI]) for gpu in gpus if XGMI in gpu.ras]
     yield SaveCounters({gpu.address: count.uncorrectable for gpu, count in counted})
     corrected = {gpu.device: count.correctable for gpu, count in counted if count.correctable}
-    if corrected:
-        yield Fact("xgmi_errors_corrected_since_the_driver_was_loaded", corrected)
+    yield from facts(xgmi_errors_corrected_since_the_driver_was_loaded=corrected)
     for gpu, count in counted:
-        increase = host.counter_history.increase(gpu.address, count.uncorrectable, _DAY)
-        if increase is None or increase.seconds < _DAY:
-            recent, since = count.uncorrectable, "since the driver was loaded"
-        else:
-            recent, since = increase.count, "in the last day"
+        recent, since = host.counter_history.recent(gpu.address, count.uncorrectable, _DAY)
         if recent:
             yield _amd_finding(gpu, recent, since)
     raise_if_unread(gpus, "ras", "error counts (RAS)")
@@ -102,20 +93,15 @@ def _check_nvidia(host: Host, thresholds: NvlinkErrorThresholds) -> Iterator[Fin
 
 def _finding(gpu: Gpu, kind: str, increase: Increase, counts: tuple[int, ...], limit: float) -> Finding:
     """Makes the finding of one GPU; the counts by link, since the driver was loaded, show which link it is."""
-    by_link = {link: count for link, count in enumerate(counts) if count} if len(counts) > 1 else {}
+    by_link = {str(link): count for link, count in enumerate(counts) if count} if len(counts) > 1 else {}
     return finding(
         "NVLINK_ERRORS",
         gpu.device,
         f"{increase.count} {_WORDS[kind]} on its NVLinks in the last {increase.seconds:.0f} s",
-        evidence={
-            "kind": kind,
-            "per_hour": round(increase.per(_HOUR), 1),
-            "limit_per_hour": limit,
-            "since_driver_load_by_link": {str(link): count for link, count in by_link.items()},
-        },
+        evidence={"kind": kind, "limit_per_hour": limit, "since_driver_load_by_link": by_link},
         fix=_FIX,
         commands=(f"nvidia-smi nvlink -e -i {gpu.index}", f"nvidia-smi nvlink -s -i {gpu.index}"),
     )
 
 
-PROBE: Final = Probe("nvlink_errors", check, NvlinkErrorThresholds(), group=GPU)
+PROBE: Final = Probe("nvlink_errors", of_each_maker(_check_nvidia, _check_amd), NvlinkErrorThresholds(), group=GPU)

@@ -7,9 +7,9 @@ from typing import Final
 
 from laggard.kit.words import lazy_pattern
 from laggard.model import Finding, Severity
-from laggard.probes.errors import NotApplicable, NotFound, Unknown
+from laggard.probes.errors import NotApplicable, Unknown, or_none
 from laggard.probes.gpu.model.pci_devices import NO_TREE, find_nvidia_devices
-from laggard.probes.gpu.model.readings import query_gpus, query_nvml
+from laggard.probes.gpu.model.readings import known_gpus, query_nvml
 from laggard.probes.gpu.model.services import is_service
 from laggard.probes.host.host import Host
 from laggard.probes.host.jobs import sees_all_processes
@@ -32,11 +32,7 @@ _FIX: Final = (
 )
 
 
-class ManagerThresholds(Thresholds, frozen=True):
-    """Nothing to set."""
-
-
-def check(host: Host, thresholds: ManagerThresholds) -> Iterator[Finding | Fact]:
+def check(host: Host, thresholds: Thresholds) -> Iterator[Finding | Fact]:
     query_nvml(host)
     nvswitches = find_nvidia_devices(host).nvswitches
     hidden = not nvswitches and _has_hidden_switches(host)
@@ -70,48 +66,31 @@ def _has_hidden_switches(host: Host) -> bool:
     """Returns whether the GPUs are those of an HGX B200 or B300, whose NVSwitches are no PCI devices of the host and
     want a fabric manager all the same. The switches of GB200 and GB300 are in trays of their own, with theirs. That is
     known by the GPUs' names alone: a warning."""
-    try:
-        gpus = query_gpus(host)
-    except (Unknown, NotApplicable):
-        return False
+    gpus = known_gpus(host)
     named = all(_HGX_NAMES.search(gpu.name or "") and gpu.fabric is not None and gpu.fabric.state for gpu in gpus)
     return named and len(gpus) > 1 and is_virtual_machine(host) is False
 
 
 def _find_process(host: Host) -> int:
     """Returns the fabric manager's process id, 0 where it does not run. Its pid file often saves the search."""
-    for path in _PID_FILES:
-        try:
-            pid = host.read(path).strip()
-        except NotFound:
-            continue
-        if pid.isdecimal() and _is_manager(host, pid):
-            return int(pid)
-    for name in host.entries("/proc"):
-        if name.isdecimal() and _is_manager(host, name):
-            return int(name)
-    return 0
+    named = (*map(host.read_if_present, _PID_FILES), *host.entries("/proc"))
+    return next((int(pid) for pid in named if pid.isdecimal() and _is_manager(host, pid)), 0)
 
 
 def _is_manager(host: Host, pid: str) -> bool:
     """Returns whether the process has the manager's name, root or systemd started it, and it executes no other program,
     as far as that can be seen: the name of a program of root's that users may start is theirs to choose."""
-    if host.text(f"/proc/{pid}/comm") != _COMM or not is_service(host, int(pid), (_COMM,)):
+    if host.text(f"/proc/{pid}/comm") != _COMM or not is_service(host.text, int(pid), (_COMM,)):
         return False
-    try:
-        return host.read_link(f"/proc/{pid}/exe").rpartition("/")[2].startswith(_COMM)
-    except Unknown:
-        return True
+    program = or_none(host.read_link, f"/proc/{pid}/exe")
+    return program is None or program.rpartition("/")[2].startswith(_COMM)
 
 
 def _registered(host: Host) -> bool:
     """Returns whether all GPUs are registered with the fabric: then running jobs go on, but a later fault is not
     repaired. An A100 does not report its registration."""
-    try:
-        gpus = query_gpus(host)
-    except (Unknown, NotApplicable):
-        return False
-    return all(gpu.fabric is not None and gpu.fabric.state == _COMPLETED and not gpu.fabric.status for gpu in gpus)
+    fabrics = [gpu.fabric for gpu in known_gpus(host)]
+    return bool(fabrics) and all(it is not None and it.state == _COMPLETED and not it.status for it in fabrics)
 
 
-PROBE: Final = Probe("fabric_manager", check, ManagerThresholds(), group=GPU)
+PROBE: Final = Probe("fabric_manager", check, Thresholds(), group=GPU)

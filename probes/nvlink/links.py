@@ -60,10 +60,6 @@ class _Expected(NamedTuple):
     severity: Severity = Severity.CRITICAL
 
 
-def check(host: Host, thresholds: NvlinkThresholds) -> Iterator[Finding | Fact | SaveCounters]:
-    yield from of_each_maker(host, nvidia=_check_nvidia(host, thresholds), amd=_check_amd(host, thresholds.expected))
-
-
 def _links(host: Host, key: str, device: str, model: object, states: Iterable[int | None]) -> _Links:
     """`most` as far as snapshots tell."""
     snapshots, known = host.counter_history.snapshots, tuple(map(bool, states))
@@ -75,7 +71,7 @@ def _seen(gpus: Sequence[_Links]) -> Iterator[Fact | SaveCounters]:
     yield SaveCounters({gpu.key: gpu.most for gpu in gpus})
 
 
-def _check_amd(host: Host, profile: int | None) -> Iterator[Finding | Fact | SaveCounters]:
+def _check_amd(host: Host, thresholds: NvlinkThresholds) -> Iterator[Finding | Fact | SaveCounters]:
     started = started_amd_gpus(host)
     gpus = [
         _links(host, gpu.address, gpu.device, gpu.device_id, gpu.metrics.xgmi_links)
@@ -85,8 +81,8 @@ def _check_amd(host: Host, profile: int | None) -> Iterator[Finding | Fact | Sav
     yield from _seen(gpus)
     for gpu in gpus:
         common = majority((peer.up for peer in gpus if peer.model == gpu.model), _MIN_PEERS) or 0
-        if profile is not None:
-            expected = _Expected(profile, "profile")
+        if thresholds.expected is not None:
+            expected = _Expected(thresholds.expected, "profile")
         elif gpu.most > common:
             expected = _Expected(gpu.most, "earlier in this boot")
         else:
@@ -154,4 +150,4 @@ def _judge(
         )
 
 
-PROBE: Final = Probe("nvlink", check, NvlinkThresholds(), group=GPU)
+PROBE: Final = Probe("nvlink", of_each_maker(_check_nvidia, _check_amd), NvlinkThresholds(), group=GPU)

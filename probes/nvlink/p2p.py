@@ -41,11 +41,7 @@ Pairs = dict[int, list[tuple[Gpu, Gpu, str]]]
 """The pairs by status (NVML_P2P_STATUS_*): source, target, and what is refused (read or write)."""
 
 
-class P2pThresholds(Thresholds, frozen=True):
-    """Nothing to set."""
-
-
-def check(host: Host, thresholds: P2pThresholds) -> Iterator[Finding | Fact]:
+def check(host: Host, thresholds: Thresholds) -> Iterator[Finding | Fact]:
     gpus = query_non_mig_gpus(host)
     nvml = query_nvml(host)
     if len(gpus) < 2:
@@ -98,15 +94,11 @@ def _finding(status: int, pairs: list[tuple[Gpu, Gpu, str]], switched: bool, set
         "P2P_DISABLED",
         most.device if alone else "GPUs",
         f"peer-to-peer refused for {len(pairs)} directed pairs: {_STATUS.get(status, f'status {status}')}",
-        evidence={
-            "status": status,
-            "nvswitches": switched,
-            "pairs": [f"{source.index}->{target.index} {access}" for source, target, access in pairs[:56]],
-        },
+        evidence={"pairs": [f"{source.index}->{target.index} {access}" for source, target, access in pairs[:56]]},
         fix=_FIX[status == _BY_KEY],
         commands=("nvidia-smi topo -p2p r", "nvidia-smi topo -p2p w", "cat /proc/driver/nvidia/params"),
         severity=Severity.CRITICAL if switched and not set_so else Severity.WARNING,
     )
 
 
-PROBE: Final = Probe("gpu_p2p", check, P2pThresholds(), group=GPU)
+PROBE: Final = Probe("gpu_p2p", check, Thresholds(), group=GPU)

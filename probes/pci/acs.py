@@ -270,8 +270,6 @@ def _fault_finding(tree: PciTree, fault: AcsFault, everywhere: bool) -> Finding:
         evidence={
             "acs_control": f"{control:#04x}",
             "set": acs_names(control),
-            "wrong": acs_names(fault.bits),
-            "lacking": acs_names(fault.missing),
             "between": [list(pair) for pair in fault.pairs[:_MAX_PAIRS]],
             "pairs": len(fault.pairs),
         },

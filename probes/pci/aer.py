@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from laggard.model import Finding, Severity
-from laggard.probes.errors import NotApplicable, NotFound, Unknown, Unreadable, raise_if_unreadable
+from laggard.probes.errors import NotApplicable, NotFound, Unknown, Unreadable
 from laggard.probes.host.counter_history import SaveCounters
 from laggard.probes.host.host import Host
 from laggard.probes.pci.model.sysfs import EndpointThresholds, read_tree, select_endpoints
@@ -36,23 +36,21 @@ class AerThresholds(EndpointThresholds, frozen=True):
     support, which is no fault of the hardware. The kernel's log tells which."""
 
 
-def check(host: Host, thresholds: AerThresholds) -> Iterator[Finding | Fact | SaveCounters]:
+def check(host: Host, thresholds: AerThresholds) -> Iterator[Finding | Fact | SaveCounters | Unreadable]:
     tree = read_tree(host)
     devices = tree.paths_to_root(select_endpoints(tree, thresholds.endpoints))
     counts: dict[str, int] = {}
-    unreadable: list[Unreadable] = []
     for device in devices:
         try:
             counts.update(_counts(host, device))
         except NotFound:
             continue  # no error reporting: the device has none, or the firmware did not hand it to the kernel
         except Unknown as error:
-            unreadable.append(Unreadable(str(error)))
+            yield Unreadable(str(error))
     yield SaveCounters(counts)
     yield Fact("errors", {name: count for name, count in counts.items() if count})
     for device in devices:
         yield from _judge(host, device, counts, thresholds)
-    raise_if_unreadable(unreadable)
     if not counts:
         raise NotApplicable(
             f"the kernel counts no errors of {len(devices)} PCI devices: they have no AER, or the firmware keeps it"

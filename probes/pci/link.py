@@ -9,9 +9,8 @@ from laggard.kit.majority import majority
 from laggard.model import Finding, Severity
 from laggard.probes.errors import NotApplicable, Unknown
 from laggard.probes.gpu.model.amd_gpus import busy_amd_gpus
-from laggard.probes.gpu.model.readings import gpus_are_held, query_gpus
+from laggard.probes.gpu.model.readings import gpus_are_held, known_gpus
 from laggard.probes.host.host import Host
-from laggard.probes.nvml.model import Gpu
 from laggard.probes.pci.model.sysfs import VirtualThresholds, read_tree, select_endpoints, with_config, with_links
 from laggard.probes.pci.model.tree import AMD, PciDevice, PciTree
 from laggard.probes.probe import PCI, Fact, Probe, finding
@@ -172,7 +171,6 @@ _FIX = (
     "does not help, replace the device, then the board. A speed that was set too low by hand is reset by a restart."
 )
 _IDLE: Final = 1  # nvmlClocksEventReasonGpuIdle
-_LANE_BYTES_PER_TRANSFER = {2.5: 0.8 / 8, 5.0: 0.8 / 8, 64.0: 1 / 8}  # 8b/10b, flits; the speeds between: 128b/130b
 
 
 class PcieLinkThresholds(VirtualThresholds, frozen=True):
@@ -209,8 +207,7 @@ def judge(
     links: tuple[PcieLink, ...], thresholds: PcieLinkThresholds, at_work: Collection[str] | None = None
 ) -> Iterator[Finding]:
     """Judges links of sysfs or of `lspci`; `at_work` as find_slow_links() takes it. Pure."""
-    for slow in find_slow_links(links, thresholds.expected, at_work):
-        yield _finding(slow)
+    return map(_finding, find_slow_links(links, thresholds.expected, at_work))
 
 
 def _without_measure(
@@ -219,11 +216,8 @@ def _without_measure(
     """Returns a guest's links of which nothing is known. Links below their own maximum, without peers, are a fact: the
     slot may have no more (an AWS g6e.2xlarge gives its L40S 8 of 16 lanes). Raises NotApplicable where all are so."""
     unjudged = {address for address in unjudged_links(links) if address not in thresholds.expected}
-    below = [
-        link.device.address
-        for link in links
-        if link.device.address in unjudged and link.speed and link.width and link.device.link.max_width
-    ]
+    known = (link.device for link in links if link.speed and link.width)
+    below = [device.address for device in known if device.address in unjudged and device.link.max_width]
     if below:
         yield Fact("below_their_own_maximum", below)
         if len(below) == len(links):
@@ -235,24 +229,17 @@ def _without_measure(
 
 
 def _speeds_of_gpus_differ(links: Iterable[PcieLink]) -> bool:
-    return len({(link.peer_key, link.speed) for link in links if link.device.is_gpu}) > len(
-        {link.peer_key for link in links if link.device.is_gpu}
-    )
+    speeds = {(link.peer_key, link.speed) for link in links if link.device.is_gpu}
+    return len(speeds) > len({key for key, _ in speeds})
 
 
 def _at_work(host: Host) -> tuple[str, ...]:
     """Returns the addresses of the GPUs that compute now, by NVML or amdgpu; none where these do not say. NVML is not
     asked where nobody holds a GPU: to start them would take longer than this probe may."""
-    try:
-        gpus = query_gpus(host) if host.recorded or gpus_are_held(host, 1) else ()
-    except (Unknown, NotApplicable):
-        gpus = ()
-    of_nvidia = tuple(gpu.bus_id for gpu in gpus if gpu.bus_id and gpu.processes and not _is_idle(gpu))
+    gpus = known_gpus(host) if host.recorded or gpus_are_held(host, 1) else ()
+    in_use = (gpu for gpu in gpus if gpu.processes and gpu.clocks_event_reasons is not None)
+    of_nvidia = tuple(gpu.bus_id for gpu in in_use if gpu.bus_id and not (gpu.clocks_event_reasons or 0) & _IDLE)
     return of_nvidia + busy_amd_gpus(host)
-
-
-def _is_idle(gpu: Gpu) -> bool:
-    return gpu.clocks_event_reasons is None or bool(gpu.clocks_event_reasons & _IDLE)
 
 
 def _ports_of_slowed_gpus(tree: PciTree, ends: Iterable[PciDevice]) -> list[PciDevice]:
@@ -266,12 +253,8 @@ def _finding(slow: SlowLink) -> Finding:
     unit = "GT/s" if slow.quantity == "speed" else "lanes"
     device, port = link.device, link.port
     evidence: dict[str, Any] = {
-        "speed_gigatransfers_per_second": link.speed,
-        "width_lanes": link.width,
-        "most_speed_gigatransfers_per_second": link.max_speed or None,
-        "most_width_lanes": link.max_width or None,
-        "bytes_per_second": round(bytes_per_second(link.speed, link.width)),
-        "above": port.address if port else None,
+        "runs_at": _shown(link.speed, link.width),
+        "both_ends_can": _shown(link.max_speed, link.max_width),
         "serves": list(link.serves),
     }
     users = "" if link.serves == (device.address,) else f" on the path of {', '.join(link.serves[:4])}"
@@ -284,11 +267,6 @@ def _finding(slow: SlowLink) -> Finding:
         commands=(f"lspci -vvv -s {device.address}", *((f"lspci -vvv -s {port.address}",) if port else ())),
         severity=slow.severity,
     )
-
-
-def bytes_per_second(speed: float, width: int) -> float:
-    """Returns what the link carries in each direction, packet headers included."""
-    return speed * 1e9 * width * _LANE_BYTES_PER_TRANSFER.get(speed, 128 / 130 / 8)
 
 
 def _shown(speed: float, width: int) -> str:

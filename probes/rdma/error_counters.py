@@ -252,10 +252,8 @@ def _judge_flaps(
         evidence={
             "losses": increase.count,
             "seconds": round(increase.seconds),
-            "critical_from": thresholds.flaps,
             "spread_over_seconds": round(spread),
             "all_ports_did": together,
-            "state": counters.port.state_text,
             **{name: counters.errors[name] for name in _LINK_DOWNS if name in counters.errors},
         },
         fix="Reseat or swap the cable and the transceiver; check the switch's log at the same times.",

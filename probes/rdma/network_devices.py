@@ -60,14 +60,7 @@ def _judge_netdevs(peers: list[PortNetwork], node: NodePorts) -> Iterator[Findin
             port.name,
             f"has its network device {netdev.name} {state}",
             severity=Severity.CRITICAL if critical else Severity.WARNING,
-            evidence={
-                "netdev": netdev.name,
-                "operstate": netdev.operstate,
-                "set_up": netdev.admin_up,
-                "port_state": port.state_text,
-                "peers_up": sum(up.values()),
-                "peers": len(up),
-            },
+            evidence={"port_state": port.state_text, "peers_up": sum(up.values()), "peers": len(up)},
             fix="Set the device up, and for good in the network configuration (netplan, NetworkManager, ifcfg).",
             commands=(f"ip link set {netdev.name} up", f"ip -d link show {netdev.name}"),
         )
@@ -89,12 +82,7 @@ def _judge_mtus(roce: list[PortNetwork], node: NodePorts, least: int) -> Iterato
             "RDMA_MTU_LOW",
             port.name,
             f"sends packets of {sizes[port.name]} bytes, not {expected}",
-            evidence={
-                "netdev": netdev.name,
-                "netdev_mtu_bytes": netdev.mtu,
-                "rdma_mtu_bytes": sizes[port.name],
-                "expected_rdma_mtu_bytes": expected,
-            },
+            evidence={"netdev": netdev.name, "netdev_mtu_bytes": netdev.mtu},
             fix=f"Raise the MTU of {netdev.name} to that of its peers (9000, or 4200 where switches want it).",
             commands=(f"ip link set {netdev.name} mtu 9000", f"ibv_devinfo -d {port.device} | grep mtu"),
         )
@@ -146,10 +134,7 @@ def _finding(port: Port, netdev: Netdev | None, gids: tuple[Gid, ...], summary: 
         port.name,
         summary,
         severity=severity,
-        evidence={
-            "netdev": name,
-            "gids": [f"{gid.number}: {gid.type} {gid.scope}" for gid in gids[:8]],
-        },
+        evidence={"netdev": name, "gids": [f"{gid.number}: {gid.type} {gid.scope}" for gid in gids[:8]]},
         fix=f"Give {name} its IP address; leave NCCL_IB_GID_INDEX unset (NCCL 2.21 and newer finds the index itself).",
         commands=(f"ip address show {name}", f"show_gids {port.device}", f"head {port.folder}/gid_attrs/types/*"),
     )

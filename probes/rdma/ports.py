@@ -15,7 +15,7 @@ from laggard.probes.errors import Unreadable, or_none
 from laggard.probes.host.counter_history import SaveCounters
 from laggard.probes.host.host import Host
 from laggard.probes.host.virtualization import has_just_booted, read_uptime
-from laggard.probes.probe import RDMA, Fact, NotNegative, Probe, finding, matches_any
+from laggard.probes.probe import RDMA, Fact, NotNegative, Probe, facts, finding, matches_any
 from laggard.probes.rdma.model.node import NodePorts, node_ports
 from laggard.probes.rdma.model.sysfs import DISABLED, LINK_UP, Port, RdmaThresholds, gpu_paths, has_been_up, read_ports
 
@@ -44,8 +44,7 @@ def check(host: Host, thresholds: RdmaPortThresholds) -> Iterator[Finding | Fact
         ports = tuple(port for port in ports if matches_any(port.device, thresholds.expected))
     node = node_ports(ports, gpu_paths(host))
     yield Fact("ports", {port.name: f"{port.state_text}, {port.rate_text}" for port in ports})
-    if software_devices:
-        yield Fact("soft", software_devices)
+    yield from facts(soft=software_devices)
     since = _waiting_since(host, ports)
     if since is not None:
         yield SaveCounters({_WAITS: since})
@@ -121,14 +120,7 @@ def _down(port: Port, node: NodePorts, severity: Severity) -> Finding:
         port.name,
         f"is {port.state_text}, its link {port.phys_text}",
         severity=severity,
-        evidence={
-            "state": port.state_text,
-            "phys_state": port.phys_text,
-            "link_layer": port.kind.link_layer,
-            "pci": port.address,
-            "peers_active": sum(peer.active for peer in peers),
-            "peers": len(peers),
-        },
+        evidence={"pci": port.address, "peers_active": sum(peer.active for peer in peers), "peers": len(peers)},
         fix=_fix(port),
         commands=(f"ibstat {port.device}", f"mlxlink -d {port.device} --show_module", f"cat {port.folder}/phys_state"),
     )
@@ -158,13 +150,7 @@ def _judge_rates(node: NodePorts, active: list[Port], compute: bool, least: floa
             f"runs at {port.rate_text}"
             + (f", its peers at {expected:g} Gb/s" if expected > port.rate_gigabits else ""),
             severity=Severity.CRITICAL if critical else Severity.WARNING,
-            evidence={
-                "rate_gigabits": port.rate_gigabits,
-                "expected_gigabits": expected,
-                "lanes": port.lanes,
-                "peers": len(active),
-                "pci": port.address,
-            },
+            evidence={"expected_gigabits": expected, "peers": len(active), "pci": port.address},
             fix="The link has trained down: reseat or swap the cable, then the transceiver, then the switch's port.",
             commands=(f"ibstat {port.device}", f"mlxlink -d {port.device} --show_fec --show_counters"),
         )

@@ -9,6 +9,7 @@ DOCA) has these files: `roce_np`, the notification point, answers marked packets
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Final, Literal, NamedTuple
 
 from laggard.kit.majority import majority
@@ -41,15 +42,7 @@ class RoceSetting(NamedTuple):
     """The commands, with `{netdev}` where the network device belongs."""
 
 
-def check_pfc(host: Host, thresholds: RoceThresholds) -> Iterator[Finding | Fact | Unreadable]:
-    return _check(host, thresholds, _PFC)
-
-
-def check_ecn(host: Host, thresholds: RoceThresholds) -> Iterator[Finding | Fact | Unreadable]:
-    return _check(host, thresholds, _ECN)
-
-
-def _check(host: Host, thresholds: RoceThresholds, setting: RoceSetting) -> Iterator[Finding | Fact | Unreadable]:
+def _check(setting: RoceSetting, host: Host, thresholds: RoceThresholds) -> Iterator[Finding | Fact | Unreadable]:
     """Raises NotApplicable where no port has a driver that reports the setting; where only some have, the others are
     unreadable."""
     ports, unreadable = _roce_ports(host, thresholds)
@@ -122,10 +115,6 @@ def _listed(priorities: Priorities) -> str:
     return ", ".join(map(str, priorities))
 
 
-def _read_pfc(host: Host, netdev: str) -> Priorities:
-    return host.pfc(netdev).priorities
-
-
 def _read_ecn(host: Host, netdev: str) -> Priorities:
     """The priorities for which it is on at both points."""
     if "ecn" not in host.entries(f"{NET}/{netdev}"):
@@ -145,7 +134,7 @@ def _is_on(host: Host, path: str) -> bool:
 _PFC: Final = RoceSetting(
     "PFC_OFF",
     "priority flow control",
-    _read_pfc,
+    lambda host, netdev: host.pfc(netdev).priorities,
     "priority flow control (DCB)",
     "Turn PFC on for the priority of the RDMA traffic (most often 3), with trust in DSCP, on the host and on every "
     "switch port of the network alike; or, where this network runs without it, set it so in the profile "
@@ -171,6 +160,6 @@ _ECN: Final = RoceSetting(
 )
 
 PROBES: Final = (
-    Probe("roce_pfc", check_pfc, RoceThresholds(), group=RDMA),
-    Probe("roce_ecn", check_ecn, RoceThresholds(), group=RDMA),
+    Probe("roce_pfc", partial(_check, _PFC), RoceThresholds(), group=RDMA),
+    Probe("roce_ecn", partial(_check, _ECN), RoceThresholds(), group=RDMA),
 )

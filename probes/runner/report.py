@@ -13,16 +13,9 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from laggard.kit.words import clipped, lazy_pattern, printable_line
-from laggard.model import (
-    MAX_DEVICE,
-    MAX_FINDINGS,
-    Finding,
-    ProbeResult,
-    Report,
-    Severity,
-    Verdict,
-    worst,
-)
+from laggard.model import MAX_DEVICE, MAX_FINDINGS, Finding, ProbeResult, Report, Severity, Verdict, worst
+from laggard.probes.errors import or_none
+from laggard.probes.host.virtualization import parse_cpu_list
 from laggard.probes.runner.worker import Observation
 
 _REASON_LENGTH = 300
@@ -188,14 +181,8 @@ _MAX_GPUS: Final = 4096
 
 def parse_gpus(text: str) -> frozenset[int] | None:
     """The numbers of a list such as `0,1,4-7`, as SLURM writes it; None where `text` is something else."""
-    gpus: set[int] = set()
-    for word in text.split(","):
-        first, dash, last = word.partition("-")
-        ends = (first, last if dash else first)
-        if not all(end.isascii() and end.isdecimal() and len(end) < 5 for end in ends):
-            return None
-        gpus.update(range(int(ends[0]), int(ends[1]) + 1))
-    return frozenset(gpus) if 0 < len(gpus) <= _MAX_GPUS else None
+    gpus = or_none(parse_cpu_list, text, "SLURM's list")
+    return gpus if gpus and len(gpus) <= _MAX_GPUS else None
 
 
 def for_job(report: Report, wanted: frozenset[int] | None, warnings_fail: bool) -> Report:

@@ -34,6 +34,8 @@ _RUN_HERE: Final = ("/var/lib/docker/containers/*", "*/overlay2/*/merged", "*/co
 _OF_THIS_CONTAINER: Final = ("/dev", "/dev/termination-log", "/etc/*", "/proc/*", "/sys/*")
 # The mount points that a runtime makes in each container: small tmpfs, and files whose file system is judged elsewhere.
 
+_FIX: Final = "Remove what is not needed (old checkpoints, core dumps, container images, logs) or enlarge it."
+_FIX_MEMORY: Final = "Remove what dead jobs left there (in the epilog, for good); it takes up memory as well."
 _OWN_SHM: Final = "shm"  # the source of the /dev/shm that a runtime makes for a container
 
 
@@ -85,7 +87,8 @@ def check(host: Host, thresholds: DiskThresholds) -> Iterator[Finding | Fact]:
         try:
             sizes[mount.point] = host.file_system(mount.point)
         except Unknown as error:
-            if not _is_unmounted(host, mount, error):
+            # The mount may have ended after the mounts were listed.
+            if not isinstance(error, NotFound) or any(mount.point == other.point for other in read_mounts(host)):
                 failed.append(str(error))
     ratios = {point: _used_bytes(size) for point, size in sizes.items() if size.total_bytes}
     yield Fact("used_ratio", {printable_path(point): round(ratio, 4) for point, ratio in ratios.items()})
@@ -105,11 +108,6 @@ def _not_containers(mounts: Sequence[Mount], never: tuple[str, ...]) -> list[Mou
         for mount in mounts
         if not matches_any(mount.point, left_out) and not (inside and mount.source == _OWN_SHM)
     ]
-
-
-def _is_unmounted(host: Host, mount: Mount, error: Unknown) -> bool:
-    """Returns whether statvfs failed because the mount ended after the mounts were listed."""
-    return isinstance(error, NotFound) and all(mount.point != other.point for other in read_mounts(host))
 
 
 def _distinct(mounts: Iterable[Mount], sizes: dict[str, FileSystem]) -> Iterator[Mount]:
@@ -216,7 +214,7 @@ def _judge(
             "inodes_available": size.inodes_available,
             **({"bytes_by_user": _largest(whose), "all_files_seen": whose.complete} if whose else {}),
         },
-        fix=_fix(mount),
+        fix=_FIX_MEMORY if mount.fstype == "tmpfs" else _FIX,
         commands=("df -h", "df -i")
         if of_kubelet
         else (f"df -h {quoted}", f"df -i {quoted}", f"du -xh --max-depth=2 {quoted} | sort -h | tail -n 20"),
@@ -249,12 +247,6 @@ def _summary(texts: Sequence[str], user: str) -> str:
 def _is_filled_by_users(usage: Usage, size: FileSystem) -> bool:
     """Files that are not seen count as the users': a file that is deleted and still open is how one would hide it."""
     return usage.for_all and 2 * usage.bytes_by_user.get(_ROOT, 0) < size.total_bytes - size.free_bytes
-
-
-def _fix(mount: Mount) -> str:
-    if mount.fstype == "tmpfs":
-        return "Remove what dead jobs left there (in the epilog, for good); it takes up memory as well."
-    return "Remove what is not needed (old checkpoints, core dumps, container images, logs) or enlarge it."
 
 
 def _used_bytes(size: FileSystem) -> float:

@@ -16,7 +16,7 @@ from laggard.probes.errors import NotApplicable, NotFound, Unknown, Unreadable, 
 from laggard.probes.gpu.model.pci_devices import NO_TREE, find_nvidia_devices
 from laggard.probes.host.host import Host
 from laggard.probes.host.mount_table import in_container, read_mounts
-from laggard.probes.probe import KERNEL, Fact, Probe, Thresholds
+from laggard.probes.probe import KERNEL, Fact, Probe, Thresholds, facts
 from laggard.probes.rdma.model.gid_table import read_gids
 from laggard.probes.rdma.model.sysfs import RDMA, device_names, is_software_device, read_ports
 
@@ -79,18 +79,9 @@ def _nccl(host: Host) -> Iterator[Fact]:
     yield Fact("nccl_versions", sorted({found[1] for name in names if (found := _NCCL.fullmatch(name))}))
 
 
-def _ofed(host: Host) -> Iterator[Fact]:
-    """Yields the version of NVIDIA's driver package, which its modules carry; modules of newer kernels carry none."""
-    yield Fact("ofed_version", _line(host, "/sys/module/mlx5_core/version"))
-
-
 def _product(host: Host) -> Iterator[Fact]:
     vendor, name = _line(host, f"{_DMI}/sys_vendor"), _line(host, f"{_DMI}/product_name")
     yield Fact("product", name if name.startswith(vendor) else f"{vendor} {name}".strip())
-
-
-def _bios(host: Host) -> Iterator[Fact]:
-    yield Fact("bios_version", _line(host, f"{_DMI}/bios_version"))
 
 
 def _cpu(host: Host) -> Iterator[Fact]:
@@ -100,7 +91,10 @@ def _cpu(host: Host) -> Iterator[Fact]:
 
 
 _READERS: tuple[Callable[[Host], Iterator[Fact]], ...] = (
-    _distribution, _driver, _gpus, _cuda, _nccl, _ofed, _product, _bios, _cpu
+    _distribution, _driver, _gpus, _cuda, _nccl, _product, _cpu,
+    # The version of NVIDIA's driver package, which its modules carry; modules of newer kernels carry none.
+    lambda host: iter([Fact("ofed_version", _line(host, "/sys/module/mlx5_core/version"))]),
+    lambda host: iter([Fact("bios_version", _line(host, f"{_DMI}/bios_version"))]),
 )  # fmt: skip
 
 
@@ -169,8 +163,7 @@ def check_inventory(host: Host, thresholds: Thresholds) -> Iterator[Finding | Fa
             continue
         except Unknown as error:
             yield Unreadable(str(error))
-        if found:
-            yield Fact(name, found)
+        yield from facts(**{name: found})
 
 
 def _rdma(host: Host) -> Iterator[Entry | Unreadable]:

@@ -21,10 +21,12 @@ from laggard.kernel_rules.judge import Hit
 from laggard.kernel_rules.rule import LIVE_BEGINNINGS, Rule
 from laggard.kit.words import lazy_pattern
 from laggard.model import Finding, Severity
+from laggard.probes.errors import or_none
 from laggard.probes.host.host import Host
+from laggard.probes.host.jobs import status_words
 from laggard.probes.host.kernel_log import age_text, judge_log, last_at
 from laggard.probes.host.mount_table import Mount, printable_path
-from laggard.probes.host.virtualization import read_uptime
+from laggard.probes.host.virtualization import read_memory_sizes, read_uptime
 from laggard.probes.probe import GPU, NotNegative, Probe, Thresholds, finding
 from laggard.probes.system.model.storage import Storage
 
@@ -91,10 +93,9 @@ def check(host: Host, thresholds: KernelFaultThresholds) -> Iterator[Finding]:
 def _states(host: Host, storage: Storage) -> Iterator[tuple[str, Finding]]:
     """Yields what is proof by itself, each with its subject."""
     for name in host.names(_MEMORY):
-        count = host.text(f"{_MEMORY}/{name}/ue_count")
-        if count.isdecimal() and count.strip("0"):
+        if count := host.number(f"{_MEMORY}/{name}/ue_count"):
             summary = f"counted {count} memory errors since boot that could not be corrected (EDAC)"
-            found = _made(kernel.UNCORRECTED, f"memory controller {name}", summary, True, count=int(count))
+            found = _made(kernel.UNCORRECTED, f"memory controller {name}", summary, True, count=count)
             yield kernel.UNCORRECTED.named, found
     for name in host.names(_NVME):
         if host.text(f"{_NVME}/{name}/state") == "dead":
@@ -180,9 +181,9 @@ def _of_cpu(told: _Told, host: Host, storage: Storage) -> str | None:
 def _of_process(told: _Told, host: Host, storage: Storage) -> str | None:
     """Refuted where the process is another one, ran since, or waits no more. Eight letters of its name agree: the log
     has another end of a kworker's than /proc."""
-    folder = f"/proc/{told.hit.groups['pid']}"
-    status = dict(line.partition(":\t")[::2] for line in host.text(f"{folder}/status").splitlines())
-    if not status.get("State", "").startswith("D") or status.get("Name", "")[:8] != told.device[:8]:
+    pid = told.hit.groups["pid"]
+    folder, (state, name) = f"/proc/{pid}", (" ".join(status_words(host.text, pid, it)) for it in ("State", "Name"))
+    if not state.startswith("D") or name[:8] != told.device[:8]:
         return None
     started = host.text(f"{folder}/stat").rpartition(")")[2].split()[19:20]  # the 22nd field of all
     ran = _RAN.search(host.text(f"{folder}/sched"))
@@ -199,9 +200,8 @@ def _of_crash(told: _Told, host: Host, storage: Storage) -> str | None:
 def _of_memory(told: _Told, host: Host, storage: Storage) -> str | None:
     if told.hit.seconds is not None and told.hit.seconds < _BOOT_SECONDS:
         return None
-    fields = (line.split() for line in host.text("/proc/meminfo").splitlines())
-    lost = next((words[1] for words in fields if words[:1] == ["HardwareCorrupted:"]), "0")
-    return f"{lost} kB of memory are out of use for that (HardwareCorrupted)" if lost.strip("0") else ""
+    lost = (or_none(read_memory_sizes, host) or {}).get("HardwareCorrupted", 0)
+    return f"{lost >> 10} kB of memory are out of use for that (HardwareCorrupted)" if lost else ""
 
 
 _WITNESSES: Final[Mapping[str, Callable[[_Told, Host, Storage], str | None]]] = {

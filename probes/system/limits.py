@@ -93,12 +93,7 @@ def _judge_memlock(
         "MEMLOCK_LIMIT",
         source.name,
         f"may lock only {_size(lowest)} of memory ({which} limit)" + ("" if used else "; no sign that jobs use RDMA"),
-        evidence={
-            **_evidence(memlock),
-            "rdma_by": used or None,
-            "enough_bytes": thresholds.memlock_enough_bytes,
-            "source": source.path,
-        },
+        evidence={**_evidence(memlock), "rdma_by": used or None, "source": source.path},
         fix=_FIX_MEMLOCK,
         commands=("ulimit -H -l", "systemctl show slurmd -p LimitMEMLOCK", "scontrol show config | grep Propagate"),
         severity=severity,

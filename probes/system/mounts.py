@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from laggard.model import Finding, Severity
+from laggard.model import Finding, ProbeResult, Severity
 from laggard.probes.errors import NotApplicable, Unknown
 from laggard.probes.host.host import Host
 from laggard.probes.host.kernel import StatvfsReply
 from laggard.probes.host.mount_table import Mount, printable_path, read_homes, read_mounts
-from laggard.probes.probe import Fact, NotNegative, Probe, Thresholds, finding, matches_any
-from laggard.probes.system.model.statvfs_replies import query_statvfs
+from laggard.probes.nvml.model import Hang
+from laggard.probes.probe import Fact, NotNegative, Probe, ProbeGroup, Thresholds, finding, matches_any
 
 _DEAD = frozenset(
     os.strerror(getattr(errno, name))  # ENOTCONN: a FUSE file system whose process died
@@ -74,7 +74,8 @@ def check(host: Host, thresholds: RemoteMountThresholds) -> Iterator[Finding | F
         elif reply.error and reply.error not in _DENIED:
             unexplained[mount.point] = f"cannot statvfs {printable_path(mount.point)}: {reply.error}"
     yield Fact("asked", {printable_path(mount.point): mount.fstype for mount in judged})
-    if unexplained and not _all_unmounted(host, unexplained):
+    # Not where all these mounts ended after the mounts were listed.
+    if unexplained and any(mount.point in unexplained for mount in read_mounts(host)):
         raise Unknown("; ".join(unexplained.values()))
 
 
@@ -113,21 +114,51 @@ def _finding(mount: Mount, reply: StatvfsReply, why: str) -> Finding:
         "MOUNT_HUNG",
         point,
         f"{answer} ({mount.fstype}, {source}" + (f"; {why})" if why else ")"),
-        evidence={
-            "server": source,
-            "file_system": mount.fstype,
-            "silent_seconds": reply.silent_seconds or None,
-            "error": reply.error or None,
-        },
+        evidence={"server": source, "silent_seconds": reply.silent_seconds or None, "error": reply.error or None},
         fix=_FIX,
         commands=(f"ping -c 3 {quote(server)}", f"umount -l {quote(point)}", "dmesg | tail -n 50"),
         severity=Severity.WARNING if why else Severity.CRITICAL,
     )
 
 
-def _all_unmounted(host: Host, points: Collection[str]) -> bool:
-    """Returns whether all these mounts ended after the mounts were listed."""
-    return not any(mount.point in points for mount in read_mounts(host))
+# Asks the mount points with a deadline: a dead file server is not waited for, since each server is asked by a process
+# of its own, a group of probes. Where one survives SIGKILL the runner starts no second one.
+
+_SILENT: Final = "silent_seconds"
+
+
+def query_statvfs(host: Host, points: Mapping[str, Sequence[str]], seconds: float) -> dict[str, StatvfsReply]:
+    """The replies by mount point, within `seconds`. `points`: the mount points by server. Where a server gives no
+    answer for a mount point, the points after it are not asked."""
+    groups = {server: ProbeGroup(f"statvfs {server}", seconds) for server in points}
+    probes = [
+        Probe(point, partial(_ask, point, seconds), Thresholds(), group=groups[server], on_hang=_silence)
+        for server, of_server in points.items()
+        for point in of_server
+    ]
+    report = host.run(probes, deadline_seconds=seconds)
+
+    def reply(result: ProbeResult) -> StatvfsReply:
+        silent = [report.findings[place].evidence[_SILENT] for place in result.findings]
+        error = report.facts.get(result.name, {}).get("error", result.unknown)
+        return StatvfsReply(silent_seconds=silent[0]) if silent else StatvfsReply(error=error)
+
+    return {result.name: reply(result) for result in report.probes}
+
+
+def _ask(point: str, seconds: float, host: Host, _: Thresholds) -> Iterator[Fact]:
+    if host.watchdog:
+        host.watchdog.announce(f"statvfs {point}", seconds)
+    try:
+        os.statvfs(point)
+        yield Fact("error", "")
+    except OSError as error:
+        yield Fact("error", error.strerror or str(error))
+
+
+def _silence(hang: Hang) -> Finding:
+    """What carries the time for which the server has been silent."""
+    return finding("MOUNT_HUNG", hang.call, "hangs", evidence={_SILENT: max(hang.seconds, hang.limit_seconds)}, fix="")
 
 
 PROBE: Final = Probe("mounts", check, RemoteMountThresholds(), deadline_seconds=4.5)

@@ -27,6 +27,7 @@ from laggard.probes.errors import NotApplicable, Unknown, Unreadable
 from laggard.probes.host.host import Host
 from laggard.probes.host.program import ProgramEnd
 from laggard.probes.probe import Fact, Probe, Thresholds, finding
+from laggard.probes.profiles import covers
 from laggard.wire import WireError, decode
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def _lines(host: Host, path: str) -> list[Probe]:
         raise NotApplicable(f"the site has no checks of its own ({path})")
     if problem := host.written_by_others(path):
         raise Unknown(f"{path} {problem}")
-    from laggard.probes.system.model.site_lines import SiteChecks, covers  # slow, and many sites have no checks
+    from laggard.probes.system.model.site_lines import SiteChecks  # slow, and many sites have no checks
 
     try:
         checks = parse(text, SiteChecks, path)

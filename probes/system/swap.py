@@ -54,13 +54,7 @@ def check(host: Host, thresholds: SwapThresholds) -> Iterator[Finding | Fact | S
     if rate >= thresholds.active_bytes_per_second:
         reasons.append(f"{rate / 2**20:.1f} MiB/s swapped in and out")
     if reasons:
-        evidence = {
-            "size_bytes": size,
-            "used_bytes": used,
-            "bytes_per_second": round(rate) if increase else None,
-            "devices": [swap.name for swap in disks],
-            "swappiness": host.read_if_present(_SWAPPINESS) or None,
-        }
+        evidence = {"used_bytes": used, "swappiness": host.read_if_present(_SWAPPINESS) or None}
         summary = "; ".join(reasons)
         yield finding("HUGE_SWAP", "swap", summary, evidence=evidence, fix=_FIX, commands=_COMMANDS)
 

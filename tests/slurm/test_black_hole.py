@@ -121,11 +121,18 @@ def test_one_users_broken_program_drains_nobody_and_a_resume_is_not_undone(nodes
     assert nodes.wait_settled("n1") == "idle", "one failure is none of those that somebody knew of"
 
 
-def fill(machine: Path, uid: int) -> None:
-    """The files of this user fill the machine's /."""
+def fill(machine: Path, uid: int) -> Path:
+    """The files of this user, whose job lives there, fill the machine's /. Returns the machine's /proc."""
+    for pid, name, parent, user, folder in ((700, "slurmstepd", 1, 0, "slurm"), (811, "sh", 700, uid, "user/task_0")):
+        place = machine / f"proc/{pid}"
+        place.mkdir(parents=True)
+        (place / "comm").write_text(f"{name}\n")
+        (place / "status").write_text(f"Name:\t{name}\nPPid:\t{parent}\nUid:\t{user}\t{user}\t{user}\t{user}\n")
+        (place / "cgroup").write_text(f"0::/system.slice/slurmstepd.scope/job_41/step_0/{folder}\n")
     facts = json.loads((machine / "laggard/facts.json").read_text())
     facts["usages"] = {"/": {"bytes_by_user": {str(uid): 10**12}, "complete": True, "for_all": True}}
     (machine / "laggard/facts.json").write_text(json.dumps(facts))
+    return machine / "proc"
 
 
 def test_a_job_that_fills_its_scratch_drains_nobody_until_it_has_ended(nodes: Any, folder: Path) -> None:
@@ -137,12 +144,14 @@ def test_a_job_that_fills_its_scratch_drains_nobody_until_it_has_ended(nodes: An
     assert done.returncode == 0, done.stderr
     wait_for(lambda: started(folder)["n1"] == 1, lambda: "the job does not begin", 120.0)
     wait_for(lambda: "start" in (nodes.folder / "run-n1/gate-jobs").read_text(), lambda: "its start is not noted", 60.0)
-    fill(nodes.set_machine("n1", "disk_full"), USERS[0])
+    processes = fill(nodes.set_machine("n1", "disk_full"), USERS[0])
     other = nodes.srun("n1")
     assert other.stdout.split() == ["n1"], f"another user's job was rejected: {other.stderr}\n{nodes.log('n1')}"
+    for pid in ("700", "811"):
+        shutil.rmtree(processes / pid)
     (folder / "mended").touch()
     assert nodes.wait_settled("n1") == "idle", "its own epilog drained the node"
     for path in (nodes.folder / "run-n1").iterdir():  # as if the site had had its time
         path.unlink()
     assert nodes.refuses("n1"), "nobody has cleaned up"
-    assert nodes.wait_settled("n1").startswith("drained laggard: DISK_FULL")
+    assert nodes.wait_settled("n1").startswith("drained laggard: user: DISK_FULL")

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NamedTuple, TypeVar
 
 from laggard.kit.words import lazy_pattern
-from laggard.probes.errors import NotApplicable, NotFound, Unknown
+from laggard.probes.errors import NotApplicable, NotFound, Unknown, if_present, or_none
 from laggard.probes.gpu.model.pci_devices import driver_of, find_nvidia_devices
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import CALL_LIMIT_SECONDS
@@ -191,10 +191,7 @@ class AmdGpu(NamedTuple):
 
 
 def driver_is_loaded(host: Host) -> bool:
-    try:
-        return bool(host.entries(_DRIVER))
-    except NotFound:
-        return False
+    return bool(if_present(host.entries, _DRIVER))
 
 
 @functools.lru_cache(maxsize=1)
@@ -232,11 +229,8 @@ def raise_if_unread(gpus: tuple[AmdGpu, ...], field: str, description: str) -> N
 def bad_page_threshold(host: Host) -> int | None:
     """Returns the number of bad pages at which an administrator wants a GPU out of use; None where that is left to the
     driver, which then says in the kernel's log that it is reached (module parameter bad_page_threshold: -1, -2, 0)."""
-    try:
-        value = int(host.read(_THRESHOLD))
-    except (Unknown, ValueError):
-        return None
-    return value if value > 0 else None
+    value = host.number(_THRESHOLD)
+    return value if value is not None and value > 0 else None
 
 
 def busy_amd_gpus(host: Host) -> tuple[str, ...]:
@@ -287,10 +281,8 @@ def _read(host: Host, address: str) -> AmdGpu:
 
 def _is_on_the_bus(host: Host, folder: str) -> bool | None:
     """A read of a device that does not answer returns ones (PCI Express Base Specification, 2.3.2)."""
-    try:
-        return host.read_parts(f"{folder}/config", lambda read: read(0, 4)) != b"\xff\xff\xff\xff"
-    except Unknown:
-        return None
+    begin = or_none(host.read_parts, f"{folder}/config", lambda read: read(0, 4))
+    return None if begin is None else begin != b"\xff\xff\xff\xff"
 
 
 def _ras(host: Host, folder: str, errors: dict[str, str]) -> dict[str, RasCount]:

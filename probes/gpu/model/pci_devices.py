@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator
-from typing import Final, NamedTuple, TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final, NamedTuple
 
 from laggard.kit.majority import with_peers
 from laggard.kit.words import lazy_pattern
-from laggard.probes.errors import NotFound, Unknown
+from laggard.probes.errors import NotFound, Unknown, if_present
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import Gpu
 
@@ -22,7 +22,7 @@ _AMD_GPUS: Final = ("0x0302", "0x0380", "0x1200")  # 3D and other display contro
 _FILE: Final = lazy_pattern(r"nvidia\d+")
 _BRIDGE: Final = "0x0680"  # what an NVSwitch is
 
-_Told = TypeVar("_Told")
+_Check = Callable[[Host, Any], Iterator[Any]]
 
 NO_TREE: Final = "no PCI devices are shown here"
 
@@ -98,10 +98,7 @@ def _lent(host: Host) -> frozenset[str]:
     """Returns the devices bound to a driver that gives them to virtual machines: vfio-pci, for Grace
     nvgrace-gpu-vfio-pci, Xen's pciback, and pci-stub, which holds them for none. sysfs writes `-` or `_` in such
     names."""
-    try:
-        drivers = host.entries(_DRIVERS)
-    except NotFound:
-        return frozenset()
+    drivers = if_present(host.entries, _DRIVERS) or ()
     lending = [name for name in drivers if "vfio" in name or name in _LENDING]
     return frozenset(device for driver in lending for device in host.entries(f"{_DRIVERS}/{driver}"))
 
@@ -116,17 +113,11 @@ def _displays(host: Host, gpus: list[str]) -> tuple[str, ...]:
 
 def driver_of(host: Host, name: str) -> str:
     """Returns the name of the driver that has the device; empty where none has."""
-    try:
-        return host.read_link(f"{_DEVICES}/{name}/driver").rpartition("/")[2]
-    except NotFound:
-        return ""
+    return (if_present(host.read_link, f"{_DEVICES}/{name}/driver") or "").rpartition("/")[2]
 
 
 def _device(host: Host, name: str) -> str:
-    try:
-        return host.read(f"{_DEVICES}/{name}/device").strip()
-    except NotFound:
-        return ""
+    return host.read_if_present(f"{_DEVICES}/{name}/device")
 
 
 def unlisted_gpus(pci: NvidiaDevices, gpus: Iterable[Gpu]) -> tuple[str, ...]:
@@ -154,26 +145,28 @@ def read_pci_gpus(host: Host) -> tuple[PciGpu, ...]:
 
 
 def _numa_node(host: Host, folder: str) -> int:
-    try:
-        return int(host.read(f"{folder}/numa_node"))
-    except (NotFound, ValueError):  # a kernel without NUMA has no such file
-        return -1
+    text = host.read_if_present(f"{folder}/numa_node")  # which a kernel without NUMA lacks
+    return int(text) if text.isdecimal() else -1
 
 
-def of_each_maker(host: Host, nvidia: Iterable[_Told], amd: Iterable[_Told]) -> Iterator[_Told]:
-    """What a probe says of the GPUs of each maker that the machine has; of NVIDIA's where it has none. Neither is
+def of_each_maker(nvidia: _Check, amd: _Check) -> _Check:
+    """The check of a probe of the GPUs of each maker that the machine has; of NVIDIA's where it has none. Neither is
     looked into before. What cannot be told of AMD's hides nothing of NVIDIA's: Unknown is raised behind that."""
-    pci = find_nvidia_devices(host)
-    problem: Unknown | None = None
-    if pci.amd_gpus:
-        try:
-            yield from amd
-        except Unknown as error:
-            problem = error
-    if pci.gpus or not pci.amd_gpus:
-        yield from nvidia
-    if problem is not None:
-        raise problem
+
+    def check(host: Host, thresholds: Any) -> Iterator[Any]:
+        pci = find_nvidia_devices(host)
+        problem: Unknown | None = None
+        if pci.amd_gpus:
+            try:
+                yield from amd(host, thresholds)
+            except Unknown as error:
+                problem = error
+        if pci.gpus or not pci.amd_gpus:
+            yield from nvidia(host, thresholds)
+        if problem is not None:
+            raise problem
+
+    return check
 
 
 _MARKERS: Final = ("/.dockerenv", "/run/.containerenv")  # of Docker and of Podman

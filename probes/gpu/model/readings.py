@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterable
 from typing import Any, Final, NamedTuple
 
 from laggard.kit.majority import peer_groups
-from laggard.probes.errors import NotApplicable, Unknown
+from laggard.probes.errors import NotApplicable, Unknown, or_none
 from laggard.probes.gpu.model.pci_devices import find_nvidia_devices
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import NOT_IN_NVIDIA_ML_PY, UNSUPPORTED, Gpu, Nvml
@@ -57,6 +57,14 @@ def query_gpus(host: Host) -> tuple[Gpu, ...]:
     return nvml.gpus
 
 
+def known_gpus(host: Host) -> tuple[Gpu, ...]:
+    """Returns the GPUs that NVML lists; none where it does not say."""
+    try:
+        return query_gpus(host)
+    except (Unknown, NotApplicable):
+        return ()
+
+
 def query_non_mig_gpus(host: Host) -> tuple[Gpu, ...]:
     """Returns the GPUs that are not divided by MIG: a MIG instance has neither NVLinks nor peers. Raises as
     query_gpus() does, and NotApplicable where all GPUs are divided."""
@@ -98,12 +106,8 @@ def gpus_are_held(host: Host, gpus: int) -> bool:
     """Returns whether processes hold all `gpus` open (a job's, nvidia-persistenced), as the driver module's refcnt
     counts them. Without persistence mode the driver stops each GPU that nobody holds, and starts it when it is asked
     for."""
-    try:
-        users = int(host.read("/sys/module/nvidia/refcnt"))
-        modules = len(host.entries("/sys/module/nvidia/holders"))
-    except (Unknown, ValueError):
-        return False
-    return users - modules >= gpus
+    users, modules = host.number("/sys/module/nvidia/refcnt"), or_none(host.entries, "/sys/module/nvidia/holders")
+    return users is not None and modules is not None and users - len(modules) >= gpus
 
 
 class FieldReadings(NamedTuple):

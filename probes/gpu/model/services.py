@@ -17,6 +17,7 @@ from laggard.kit.words import lazy_pattern
 from laggard.probes.errors import Unknown
 from laggard.probes.host.host import Host
 from laggard.probes.host.jobs import status_words
+from laggard.probes.host.virtualization import parse_cpu_list
 from laggard.probes.nvml.model import Gpu, Nvml
 
 GPU_SERVICES: Final = ("nvidia-cuda-mps", "nv-hostengine", "dcgm-exporter", "nvidia-persiste")
@@ -27,13 +28,9 @@ _UNIT: Final = lazy_pattern(r"\d+:[^:]*:/system\.slice/([\w@.\\-]+)\.service(?:/
 _NVIDIAS_UNITS: Final = ("nvidia-", "dcgm", "nv-hostengine")
 
 
-def is_service(host: Host, pid: int, names: Collection[str] = GPU_SERVICES) -> bool:
-    """Whether the process is a service of one of these names."""
-    return is_service_by(host.text, pid, names)
-
-
-def is_service_by(read: Callable[[str], str], pid: int, names: Collection[str] = GPU_SERVICES) -> bool:
-    """The same. `read` returns the text of a file; empty where it cannot be read."""
+def is_service(read: Callable[[str], str], pid: int, names: Collection[str] = GPU_SERVICES) -> bool:
+    """Whether the process is a service of one of these names. `read` returns the text of a file; empty where it cannot
+    be read."""
     return _name(read, pid) in names and (
         _is_of_root(read, pid) or _is_in_its_unit(read, pid) or _is_child_of_service(read, pid, names)
     )
@@ -94,9 +91,6 @@ def is_of_session(host: Host, pid: int, session: int | None) -> bool:
         return False
 
 
-_PART = lazy_pattern(r"(\d{1,4})(?:-(\d{1,4}))?")
-
-
 class JobGpus(NamedTuple):
     gpus: tuple[Gpu, ...]
     missing: tuple[int, ...]  # device numbers that the job was given and NVML does not list
@@ -113,19 +107,8 @@ def gpus_of_job(environ: Mapping[str, str], nvml: Nvml) -> JobGpus | None:
     if not text:
         return None
     by_minor = {gpu.index if gpu.minor is None else gpu.minor: gpu for gpu in nvml.gpus}
-    numbers = _numbers(text)
+    numbers = sorted(parse_cpu_list(text, "SLURM_JOB_GPUS"))
     return JobGpus(
         gpus=tuple(by_minor[number] for number in numbers if number in by_minor),
         missing=tuple(number for number in numbers if number not in by_minor),
     )
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    numbers: set[int] = set()
-    for part in text.split(","):
-        found = _PART.fullmatch(part.strip())
-        if not found:
-            raise Unknown(f"SLURM_JOB_GPUS is {text[:60]!r}, no list of device numbers")
-        first = int(found[1])
-        numbers.update(range(first, int(found[2] or first) + 1))
-    return tuple(sorted(numbers))

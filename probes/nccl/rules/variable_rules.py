@@ -22,6 +22,7 @@ from laggard.nccl.variables import (
     variables,
 )
 from laggard.probes.probe import finding
+from laggard.probes.rdma.model.nccl_settings import parse_hca_selection
 
 Environment = Mapping[str, str]
 
@@ -42,20 +43,6 @@ class VariableContext(NamedTuple):
     """Link layers of the RDMA ports: InfiniBand, Ethernet."""
     several_gpus: bool | None = None
     """This machine has two GPUs or more."""
-
-
-def selected_devices(value: str, devices: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns the RDMA devices that a value of NCCL_IB_HCA selects: it lists prefixes or, after `=`, whole names, each
-    with or without `:port`; `^` selects all others."""
-    inverted = value.startswith("^")
-    rest = value.removeprefix("^")
-    exact = rest.startswith("=")
-    names = [word.split(":")[0].strip() for word in rest.removeprefix("=").split(",")]
-    wanted = [name for name in names if name]
-    if not wanted:
-        return devices
-    hits = {device for device in devices for name in wanted if (device == name if exact else device.startswith(name))}
-    return tuple(device for device in devices if (device in hits) is not inverted)
 
 
 class _Setting(NamedTuple):
@@ -85,8 +72,8 @@ class _Setting(NamedTuple):
 
     @property
     def selects_no_device(self) -> bool:
-        devices = self.context.devices
-        return bool(devices and not selected_devices(self.value, devices))
+        selection, devices = parse_hca_selection(self.value, ""), self.context.devices
+        return bool(devices and selection and not selection.chosen(devices))
 
     @property
     def forces_ll128(self) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from laggard.kit.words import lazy_pattern
-from laggard.probes.errors import NotApplicable, NotFound, Unknown
+from laggard.probes.errors import NotApplicable, Unknown, if_present
 from laggard.probes.host.host import Host
 from laggard.probes.host.virtualization import is_virtual_machine
 from laggard.probes.pci.model.config_space import STANDARD_BYTES, parse_config, read_needed_bytes
@@ -94,14 +94,13 @@ def _from_reader(address: str, own: bytes) -> bytes:
 
 def with_numa_nodes(host: Host, devices: Iterable[PciDevice]) -> Iterator[PciDevice]:
     for device in devices:
-        yield device._replace(numa_node=_integer(host, f"{device.folder}/numa_node", 10))
+        yield device._replace(numa_node=host.number(f"{device.folder}/numa_node"))
 
 
 def _listed(host: Host) -> Iterator[PciDevice]:
     """Yields the entries of /sys/bus/pci/devices: symlinks whose targets name the bridges above."""
-    for name in _names_in(host, _DEVICES):
-        if _ADDRESS.fullmatch(name):
-            yield _entry(host, name)
+    for name in filter(_ADDRESS.fullmatch, if_present(host.entries, _DEVICES) or ()):
+        yield _entry(host, name)
 
 
 def _entry(host: Host, name: str) -> PciDevice:
@@ -116,18 +115,10 @@ def _entry(host: Host, name: str) -> PciDevice:
 
 def _in_buses(host: Host) -> Iterator[PciDevice]:
     """Yields devices below /sys/class/pci_bus/BUS/device, for machines of which only that was recorded."""
-    for bus in _names_in(host, _BUSES):
+    for bus in if_present(host.entries, _BUSES) or ():
         folder = f"{_BUSES}/{bus}/device"
         for name in filter(_ADDRESS.fullmatch, host.names(folder)):
             yield PciDevice(name, parent_known=False, folder=f"{folder}/{name}")
-
-
-def _names_in(host: Host, folder: str) -> tuple[str, ...]:
-    """Returns none where there is no such folder; raises Unknown where it cannot be read."""
-    try:
-        return host.entries(folder)
-    except NotFound:
-        return ()
 
 
 def _identified(host: Host, entry: PciDevice) -> PciDevice:
@@ -149,8 +140,7 @@ def _identity(host: Host, folder: str) -> tuple[int | None, int | None, int | No
     """Returns vendor, device, and class with subclass; from the one file modalias where it exists, else from three."""
     if found := _MODALIAS.match(host.text(f"{folder}/modalias")):
         return int(found[1], 16), int(found[2], 16), int(found[3] + found[4], 16)
-    pci_class = _integer(host, f"{folder}/class", 16)
-    vendor, device = _integer(host, f"{folder}/vendor", 16), _integer(host, f"{folder}/device", 16)
+    vendor, device, pci_class = (host.number(f"{folder}/{name}", 16) for name in ("vendor", "device", "class"))
     return vendor, device, None if pci_class is None else pci_class >> 8
 
 
@@ -169,10 +159,3 @@ def _number(host: Host, path: str) -> float:
     except Unknown:
         return 0.0
     return float(found[0]) if found else 0.0
-
-
-def _integer(host: Host, path: str, base: int) -> int | None:
-    try:
-        return int(host.read(path), base)
-    except (Unknown, ValueError):
-        return None

@@ -7,12 +7,11 @@ in NCCL's user guide: `mlx5_0,mlx5_1:1`, names as prefixes; `=` in front: exact 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
+from laggard.nccl.variables import ETC, parse_conf
 from laggard.probes.errors import or_none
 from laggard.probes.host.host import Host
-
-_CONF: Final = "/etc/nccl.conf"
 
 
 class HcaSelection(NamedTuple):
@@ -27,6 +26,11 @@ class HcaSelection(NamedTuple):
         if self.excludes:
             return ()
         return tuple(name for name in self.names if not any(self._matches(name, device) for device in devices))
+
+    def chosen(self, devices: tuple[str, ...]) -> tuple[str, ...]:
+        """Returns the devices that it selects."""
+        hits = {device for device in devices if any(self._matches(name, device) for name in self.names)}
+        return tuple(device for device in devices if (device in hits) is not self.excludes)
 
     def _matches(self, name: str, device: str) -> bool:
         return device == name if self.exact else device.startswith(name)
@@ -47,14 +51,12 @@ def read_hca_selection(host: Host) -> HcaSelection | None:
     text = _environ(host).get("NCCL_IB_HCA")
     if text:
         return parse_hca_selection(text, "environment")
-    return parse_hca_selection(site_setting(host, "NCCL_IB_HCA"), _CONF)
+    return parse_hca_selection(site_setting(host, "NCCL_IB_HCA"), ETC)
 
 
 def site_setting(host: Host, name: str) -> str:
     """Returns the value of an NCCL variable in /etc/nccl.conf, which root writes; empty where it is not set."""
-    lines = host.text(_CONF).splitlines()
-    values = [line.partition("=")[2].strip() for line in lines if line.partition("=")[0].strip() == name]
-    return values[-1] if values else ""
+    return parse_conf(or_none(host.read, ETC) or "").settings.get(name, "").strip()
 
 
 def read_gid_index(host: Host) -> int | None:

@@ -12,7 +12,7 @@ from laggard.probes.host.host import Host
 PCI: Final = "/sys/bus/pci/devices"
 _ETHERNET, _INFINIBAND = "0x0200", "0x0207"  # PCI class codes: base class 02, sub-class (PCI Code and ID Assignment)
 _MELLANOX: Final = 0x15B3
-_ADDRESS = lazy_pattern(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+ADDRESS = lazy_pattern(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _GPU_DRIVERS: Final = ("nvidia", "amdgpu")
 
 
@@ -37,7 +37,7 @@ def read_nics(host: Host) -> tuple[Nic, ...]:
     class is InfiniBand, and of other makes those that are RDMA devices now, with their peers. Raises Unknown where the
     PCI bus cannot be listed."""
     try:
-        addresses = [name for name in host.entries(PCI) if _ADDRESS.fullmatch(name)]
+        addresses = [name for name in host.entries(PCI) if ADDRESS.fullmatch(name)]
     except NotFound as error:
         raise Unknown(str(error)) from None
     nics = [nic for address in addresses if (nic := if_present(_nic, host, address))]
@@ -50,7 +50,7 @@ def gpu_addresses(host: Host) -> tuple[str, ...]:
     to search the whole bus would be hundreds of files to read."""
     found: list[str] = []
     for driver in _GPU_DRIVERS:
-        found += [name for name in host.names(f"/sys/bus/pci/drivers/{driver}") if _ADDRESS.fullmatch(name)]
+        found += [name for name in host.names(f"/sys/bus/pci/drivers/{driver}") if ADDRESS.fullmatch(name)]
     return with_peers(found, lambda name: host.text(f"{PCI}/{name}/device"))
 
 

@@ -12,7 +12,7 @@ from laggard.kit.words import lazy_pattern
 from laggard.probes.errors import NotApplicable, Unknown, Unreadable, if_present, or_none, split_unreadable
 from laggard.probes.host.host import Host
 from laggard.probes.probe import Thresholds, matches_any
-from laggard.probes.rdma.model.nics import PCI, gpu_addresses, read_nics
+from laggard.probes.rdma.model.nics import ADDRESS, PCI, gpu_addresses, read_nics
 
 RDMA: Final = "/sys/class/infiniband"
 ACTIVE: Final = 4  # enum ib_port_state: 1 DOWN, 2 INIT, 3 ARMED, 4 ACTIVE, 5 ACTIVE_DEFER
@@ -78,9 +78,6 @@ def parse_rate(text: str) -> tuple[float, int] | None:
     return (float(match[1]), int(match[2] or 0)) if match else None
 
 
-_ADDRESS = lazy_pattern(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
-
-
 class RdmaThresholds(Thresholds, frozen=True):
     """The thresholds that all probes of RDMA ports have."""
 
@@ -127,7 +124,7 @@ def pci_path(host: Host, folder: str) -> tuple[str, ...]:
     """Returns the addresses of the bridges above the PCI device at `folder`, and its own: ("0000:15:01.0", ...,
     "0000:1a:00.0"); empty where it is no PCI device, or its place is not known."""
     path = or_none(host.real_path, folder) or ""
-    return tuple(part for part in path.split("/") if _ADDRESS.fullmatch(part))
+    return tuple(part for part in path.split("/") if ADDRESS.fullmatch(part))
 
 
 def gpu_paths(host: Host) -> tuple[tuple[str, ...], ...]:
@@ -219,7 +216,7 @@ def netdev_name(host: Host, port: Port) -> str:
     if name is not None:  # else there is no entry (InfiniBand), or an empty one, which reads as EINVAL
         return name.strip()
     names = if_present(host.entries, f"{RDMA}/{port.device}/device/net") or ()
-    matching = [name for name in names if _dev_port(host, name) == port.number - 1]
+    matching = [name for name in names if (host.number(f"{NET}/{name}/dev_port") or 0) == port.number - 1]
     return matching[0] if matching else names[0] if len(names) == 1 else ""
 
 
@@ -242,17 +239,6 @@ def _admin_up(flags: str) -> bool:
 
 def has_been_up(host: Host, port: Port) -> bool:
     """Returns whether the port has had a link since its driver started: then it is cabled and no spare port."""
-    try:
-        name = netdev_name(host, port)
-        ups = host.read_if_present(f"{NET}/{name}/carrier_up_count") if name else ""
-        downs = host.read_if_present(f"{port.folder}/counters/link_downed")
-    except Unknown:
-        return False
-    return any(text.isdecimal() and int(text) > 0 for text in (ups, downs))
-
-
-def _dev_port(host: Host, name: str) -> int:
-    try:
-        return int(host.read_if_present(f"{NET}/{name}/dev_port") or 0)
-    except (Unknown, ValueError):
-        return 0
+    name = or_none(netdev_name, host, port)
+    ups = host.number(f"{NET}/{name}/carrier_up_count") if name else None
+    return (ups or host.number(f"{port.folder}/counters/link_downed") or 0) > 0

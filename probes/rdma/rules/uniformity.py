@@ -24,11 +24,9 @@ def judge_firmware(host: Host, names: Iterable[str]) -> Told:
     """Compares devices of one board and type that report a version; one finding for each board with several."""
     boards: dict[tuple[str, str], dict[str, str]] = {}
     for name in names:
-        folder = f"{RDMA}/{name}"
+        paths = [f"{RDMA}/{name}/{file}" for file in ("board_id", "hca_type", "fw_ver")]
         try:
-            board, hca_type, version = (
-                host.read_if_present(f"{folder}/{file}") for file in ("board_id", "hca_type", "fw_ver")
-            )
+            board, hca_type, version = map(host.read_if_present, paths)
         except Unknown as error:
             yield Unreadable(str(error))
             continue

@@ -11,12 +11,13 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
 from laggard.model import Severity
-from laggard.probes.errors import NotApplicable, Unknown, if_present, or_none
+from laggard.probes.errors import NotApplicable, if_present, or_none
 from laggard.probes.gpu.model.pci_devices import container_of, find_nvidia_devices
 from laggard.probes.host.host import Host
+from laggard.probes.host.jobs import living_jobs
 from laggard.probes.host.mount_table import REMOTE_TYPES, in_container, printable_path, read_mounts, unescape
 from laggard.probes.host.smbios import installed_memory
-from laggard.probes.host.virtualization import is_virtual_machine, parse_cpu_list
+from laggard.probes.host.virtualization import is_virtual_machine, parse_cpu_list, read_memory_sizes
 from laggard.probes.probe import matches_any
 from laggard.probes.rows import Item
 
@@ -88,10 +89,9 @@ def _exists(host: Host, source: str, fstype: str) -> bool:
 def read_memory(host: Host, asked: Collection[str]) -> Iterator[Item]:
     """The bytes of memory that the kernel has, with those that it keeps for a crash kernel, and those of the modules
     that the firmware counts; not those of a hypervisor, and not where the kernel was told to use less."""
-    kept = host.text("/sys/kernel/kexec_crash_size")
     limited = re.search(r"\bmem(map)?=", host.text("/proc/cmdline")) or is_virtual_machine(host)
     installed = 0 if limited else or_none(installed_memory, host) or 0
-    there = _meminfo(host)["MemTotal"] + (int(kept) if kept.isdecimal() else 0)
+    there = read_memory_sizes(host)["MemTotal"] + (host.number("/sys/kernel/kexec_crash_size") or 0)
     yield Item("memory", there, installed, lasting=True)
 
 
@@ -102,22 +102,11 @@ FREE_RATIO: Final = 0.05
 def read_free(host: Host, asked: Collection[str]) -> Iterator[Item]:
     """The bytes that a job can have, with the pages that were set aside for jobs (vm.nr_hugepages): of a node of
     SLURM's on which no step runs, as its processes show."""
-    memory = _meminfo(host)
+    memory = read_memory_sizes(host)
     huge = memory.get("HugePages_Free", 0) // 1024 * memory.get("Hugepagesize", 0)
     free, least = memory.get("MemAvailable", memory["MemTotal"]) + huge, int(FREE_RATIO * memory["MemTotal"])
     if free < least:  # few times; then the processes are looked at
-        running = {host.text(f"/proc/{pid}/comm") for pid in host.names("/proc") if pid.isdecimal()}
-        idle = "slurmd" in running and "slurmstepd" not in running
-        yield Item("free memory", free, least if idle else 0)
-
-
-def _meminfo(host: Host) -> Mapping[str, int]:
-    """The numbers of /proc/meminfo by name, as bytes; so are counts, which have no unit there."""
-    pairs = (line.partition(":")[::2] for line in host.read("/proc/meminfo").splitlines())
-    found = {name: int(words[0]) << 10 for name, rest in pairs if (words := rest.split()) and words[0].isdecimal()}
-    if "MemTotal" not in found:
-        raise Unknown("/proc/meminfo has no MemTotal")
-    return found
+        yield Item("free memory", free, least if living_jobs(host).idle else 0)
 
 
 def read_shm(host: Host, asked: Collection[str], least: int = 0) -> Iterator[Item]:

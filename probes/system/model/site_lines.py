@@ -1,8 +1,7 @@
-"""The file of a site's own checks, as values; which lines are a node's; and what NHC says of its own lines. Pure."""
+"""The file of a site's own checks, as values, and what NHC says of its own lines. Pure."""
 
 from __future__ import annotations
 
-import re
 import shlex
 from typing import Annotated, Final, Literal
 
@@ -77,34 +76,6 @@ class SiteChecks(Settings, frozen=True):
     accepted and counted."""
     nhc: Nhc | None = None
     """NHC's checks."""
-
-
-def covers(nodes: str, node: str) -> bool:
-    """Whether `nodes` names `node`, whole or without its domain. Raises re.error."""
-    wanted = nodes.removeprefix("!")
-    if wanted.startswith("/") and wanted.endswith("/"):
-        found = re.search(wanted[1:-1], node) is not None
-    else:
-        parts = re.split(r",(?![^\[]*\])", wanted)
-        found = any(_is_named(part.strip(), name) for part in parts for name in (node, node.partition(".")[0]))
-    return found != nodes.startswith("!")
-
-
-def _is_named(pattern: str, name: str) -> bool:
-    """Brackets are SLURM's ranges: the first number's zeros say how many digits there are."""
-    texts = re.split(r"\[([\d,-]+)\]", pattern)
-    globs = [re.escape(text).replace(r"\*", ".*").replace(r"\?", ".") for text in texts[::2]]
-    found = re.fullmatch(r"(\d+)".join(globs), name)
-    return found is not None and all(map(_is_in, texts[1::2], found.groups()))
-
-
-def _is_in(ranges: str, number: str) -> bool:
-    for each in ranges.split(","):
-        first, _, last = each.partition("-")
-        width = len(first) if first.startswith("0") else len(str(int(number)))
-        if len(number) == width and int(first or 0) <= int(number) <= int(last or first or 0):
-            return True
-    return False
 
 
 _MARK: Final = "laggard runs: "

@@ -10,7 +10,7 @@ from typing import Final
 from laggard.diagnose.file_format import FileContent, FileFormat, FileJudgement, KnownHardware
 from laggard.diagnose.pastes.section import on_host, only_host
 from laggard.model import Finding, Severity
-from laggard.probes.pci import acs, link, max_read_request, numa
+from laggard.probes.pci import acs, link, platform
 from laggard.probes.pci.acs import peer_paths, ports_without_acs_reading
 from laggard.probes.pci.link import as_seen_by_a_guest, links_to_root, unjudged_links
 from laggard.probes.pci.model.config_space import REQUEST_REDIRECT
@@ -27,10 +27,10 @@ def judge_pci_tree(tree: PciTree, virtual: bool | None = None) -> Iterator[Findi
     ends = tree.endpoints()
     links = links_to_root(tree, [end for end in ends if not end.virtual_function])
     yield from link.judge(as_seen_by_a_guest(links) if virtual else links, link.PcieLinkThresholds())
-    yield from max_read_request.judge(ends, max_read_request.ReadRequestThresholds())
+    yield from platform.judge_read_requests(ends, platform.ReadRequestThresholds())
     yield from acs.judge(tree, peer_paths(tree, ends), virtual)
     if len({device.numa_node for device in tree if device.numa_node is not None}) > 1:
-        yield from numa.judge(tree, ends)
+        yield from platform.judge_numa(tree, ends)
 
 
 def judge_dead_devices(tree: PciTree, text: str) -> Iterator[Finding]:

@@ -6,7 +6,6 @@ And no drain that an operator took back is made again for the same evidence (`me
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from collections.abc import Mapping
@@ -157,25 +156,13 @@ def _with_accepted(settings: GateSettings, report: Report) -> tuple[Report, tupl
 
 
 def _without_jobs_files(settings: GateSettings, report: Report) -> tuple[Report, tuple[str, ...]]:
-    """The report in which a file system is a warning that is full of the files of a job of SLURM, which runs, or has
-    just ended: the site cleans up after it, in epilogs that may come after this one."""
-    told = report.facts.get("jobs", {}).get("users", {})
-    users = {str(uid) for uid in told.get("living", ()) if _has_process(uid)} | set(map(str, told.get("ended", ())))
-    why = "filled by a job, whose end and clean-up are waited for"
+    """The report in which a file system is a warning that is full of the files of a job of SLURM that has just ended:
+    the site cleans up after it, in epilogs that may come after this one. Of one that runs the probe `disks` knows."""
+    ended = set(map(str, report.facts.get("jobs", {}).get("users", {}).get("ended", ())))
+    why = "filled by a job, whose clean-up is waited for"
     critical = ((place, it) for place, it in enumerate(report.findings) if it.severity is Severity.CRITICAL)
     largest = ((place, it, next(iter(it.evidence.get("bytes_by_user") or ()), "")) for place, it in critical)
-    filled = {place: _lowered(it, why) for place, it, user in largest if user in users}
-    lines = tuple(f"gate: {finding_name(it)} is {why}: a warning" for it in filled.values())
-    return with_lowered(report, filled, settings.subject.profile.warnings_fail), lines
-
-
-def _has_process(uid: int) -> bool:
-    """Whether the user has a process here: the epilog of a job may have been killed before it told of its end."""
-    for name in os.listdir("/proc"):
-        with contextlib.suppress(OSError):
-            if name.isdecimal() and os.stat(f"/proc/{name}").st_uid == uid:
-                return True
-    return False
+    return _with_lowered(settings, report, {place: _lowered(it, why) for place, it, user in largest if user in ended})
 
 
 def _without_old_evidence(
@@ -187,9 +174,14 @@ def _without_old_evidence(
         return report, ()
     why = f"seen before the resume of {utc_text(memory.resumed_at)}"
     places = [place for place, it in evidence.items() if is_from_before_resume(memory, it)]
-    old = {place: _lowered(report.findings[place], why) for place in places}
-    lines = tuple(f"gate: {finding_name(it)} was {why}: a warning" for it in old.values())
-    return with_lowered(report, old, settings.subject.profile.warnings_fail), lines
+    return _with_lowered(settings, report, {place: _lowered(report.findings[place], why) for place in places})
+
+
+def _with_lowered(
+    settings: GateSettings, report: Report, lowered: Mapping[int, Finding]
+) -> tuple[Report, tuple[str, ...]]:
+    lines = tuple(f"gate: {finding_name(it)} was {it.evidence['lowered']}: a warning" for it in lowered.values())
+    return with_lowered(report, lowered, settings.subject.profile.warnings_fail), lines
 
 
 def _lowered(finding: Finding, why: str) -> Finding:

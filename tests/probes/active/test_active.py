@@ -21,12 +21,11 @@ from support.paths import MACHINES
 
 from laggard.cli import main
 from laggard.model import Finding, Severity
-from laggard.probes.active.copy import copy_there_and_back, pinned_near
+from laggard.probes.active.copy import copy_in_memory, copy_there_and_back, pinned_near
 from laggard.probes.active.matmul import LARGEST, RATE_TEST, SIZES, multiply, operands
 from laggard.probes.active.measuring import devices as devices_module
 from laggard.probes.active.measuring.devices import ComputeDevice, measure_all
 from laggard.probes.active.measuring.rates import ActiveThresholds, Measurement, NotMeasured, judge, median
-from laggard.probes.active.memory import copy_in_memory
 from laggard.probes.choose import choose_probes, list_active_probes
 from laggard.probes.errors import NotApplicable, Unknown
 from laggard.probes.host.host import Host

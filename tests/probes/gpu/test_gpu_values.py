@@ -204,7 +204,7 @@ def test_a_device_of_the_job_that_nvml_does_not_list() -> None:
 
 def test_no_job_and_no_list_of_devices() -> None:
     assert gpus_of_job({}, _nvml(0)) is None and gpus_of_job({"SLURM_JOB_GPUS": ""}, _nvml(0)) is None
-    with pytest.raises(Unknown, match="no list of device numbers"):
+    with pytest.raises(Unknown, match="no list of numbers"):
         gpus_of_job({"SLURM_JOB_GPUS": "gpu:a100:2"}, _nvml(0))
 
 

@@ -19,9 +19,8 @@ from laggard.cli import main
 from laggard.probes.host.host import Host
 from laggard.probes.host.kernel import StatvfsReply
 from laggard.probes.runner import runner
-from laggard.probes.system.model import statvfs_replies
-from laggard.probes.system.model.statvfs_replies import query_statvfs
-from laggard.probes.system.mounts import RemoteMountThresholds, check
+from laggard.probes.system import mounts
+from laggard.probes.system.mounts import RemoteMountThresholds, check, query_statvfs
 
 HANG = """
 import ctypes, json, os, sys
@@ -99,7 +98,7 @@ def test_each_server_has_its_own_time(monkeypatch: pytest.MonkeyPatch) -> None:
             raise OSError(116, "Stale file handle")
         return real("/")
 
-    monkeypatch.setattr(statvfs_replies.os, "statvfs", statvfs)
+    monkeypatch.setattr(mounts.os, "statvfs", statvfs)
     paths = {"a": ["/hung", "/behind"], "b": ["/stale", "/well"], "c": ["/fine"]}
     for seconds in (0.3, 2.0, 15.0, 90.0):  # on a busy machine those that answer may take long, too
         replies = query_statvfs(live(), paths, seconds)
@@ -115,7 +114,7 @@ def test_a_server_that_is_still_silent_is_not_asked_a_second_time(
 ) -> None:
     """A process that SIGKILL does not end is left behind, and the next run finds it."""
     monkeypatch.setenv("LAGGARD_STATE_DIR", str(tmp_path))
-    monkeypatch.setattr(statvfs_replies.os, "statvfs", lambda path: time.sleep(600))
+    monkeypatch.setattr(mounts.os, "statvfs", lambda path: time.sleep(600))
     left: list[int] = []
     monkeypatch.setattr(runner, "kill_group", left.append)
     monkeypatch.setattr(runner, "reap", list)

@@ -24,11 +24,10 @@ from laggard.cli import main
 from laggard.kit.processes import read_stat
 from laggard.probes.choose import choose_probes, gate_probes
 from laggard.probes.host.host import Host
-from laggard.probes.profiles import find_profile
+from laggard.probes.profiles import covers, find_profile
 from laggard.probes.record.journal import write_documents
 from laggard.probes.record.recorder import RecordingHost
 from laggard.probes.system import site_checks
-from laggard.probes.system.model.site_lines import covers
 from laggard.probes.system.site_checks import PROBE, SiteThresholds
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, as whom the checks run")
@@ -208,6 +207,7 @@ def test_no_check_for_this_node_is_nothing(check: Check) -> None:
         ("gpu*", "gpu7.example.org", True),
         ("gpu?", "gpu7.example.org", True),
         ("gpu7", "gpu70", False),
+        ("gpu[0-9]*", "gpu12", True),
         ("gpu[001-064]", "gpu007", True),
         ("gpu[001-064]", "gpu7", False),
         ("gpu[001-064]", "gpu065", False),

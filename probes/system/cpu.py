@@ -1,0 +1,160 @@
+"""CPU_GOVERNOR and CPU_AFFINITY: how the processors are set, and which of them a job has."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from itertools import starmap
+from typing import Final
+
+from laggard.model import Finding
+from laggard.probes.errors import NotApplicable, Unknown, if_present, or_none
+from laggard.probes.gpu.model.pci_devices import PciGpu, read_pci_gpus
+from laggard.probes.host.host import Host
+from laggard.probes.host.virtualization import format_cpu_list, is_virtual_machine, parse_cpu_list, read_status
+from laggard.probes.probe import KERNEL, Count, Fact, Probe, Thresholds, finding
+
+_CPU, _NODE = "/sys/devices/system/cpu", "/sys/devices/system/node"
+
+# CPU_GOVERNOR: processors whose frequency governor saves power. It slows NCCL's proxy threads and kernel launches.
+
+_ACTIVE_DRIVERS = ("intel_pstate", "amd-pstate-epp")
+"""Drivers with which the processor itself picks its frequency. The governor `powersave` then only allows it to, and the
+energy preference decides (Documentation/admin-guide/pm/intel_pstate.rst)."""
+_FIX_POLICY = "Set the governor to performance, and make it last: `tuned-adm profile latency-performance`, or cpupower."
+_COMMANDS = (
+    "cpupower frequency-set -g performance",
+    "tuned-adm profile latency-performance",
+    "cat /sys/devices/system/cpu/cpufreq/policy*/scaling_governor | sort | uniq -c",
+)
+
+
+class GovernorThresholds(Thresholds, frozen=True):
+    governors: tuple[str, ...] = ("performance",)
+    preferences: tuple[str, ...] = ("performance", "0")
+    """Energy preferences that count as performance where the processor picks its frequency itself."""
+
+
+def check_governor(host: Host, thresholds: GovernorThresholds) -> Iterator[Finding | Fact]:
+    policies = _policies(host)
+    settings = Counter(_setting(host, policy, thresholds) for policy in policies)
+    named = {" ".join(filter(None, setting)): count for setting, count in settings.items()}
+    yield Fact("governors", named)
+    slow = {
+        (driver, governor, preference): count
+        for (driver, governor, preference), count in settings.items()
+        if governor not in thresholds.governors and preference not in thresholds.preferences
+    }
+    if slow:
+        (driver, governor, preference), _ = max(slow.items(), key=lambda item: item[1])
+        mode = f"{governor} (preference {preference})" if preference else governor
+        yield finding(
+            "CPU_GOVERNOR",
+            "cpu",
+            f"governor is {mode} on {sum(slow.values())} of {len(policies)} frequency domains",
+            evidence={"driver": driver, "domains": named},
+            fix=_FIX_POLICY,
+            commands=_COMMANDS,
+        )
+
+
+def _policies(host: Host) -> tuple[str, ...]:
+    """Returns the names of the cpufreq policies, one for each frequency domain. Raises NotApplicable where there is
+    none: without a driver there are no governors."""
+    folders = host.entries(f"{_CPU}/cpufreq") if "cpufreq" in host.entries(_CPU) else ()
+    policies = tuple(name for name in folders if name.startswith("policy"))
+    if not policies:  # the host sets a guest's frequency, or the firmware keeps control
+        who = "a virtual machine does not set" if is_virtual_machine(host) else "no driver sets"
+        raise NotApplicable(f"{who} the frequency of its processors: {_CPU}/cpufreq has no policy")
+    return policies
+
+
+def _setting(host: Host, policy: str, thresholds: GovernorThresholds) -> tuple[str, str, str]:
+    """Returns driver, governor and energy preference. Of a domain whose governor is right only the governor is read,
+    since a large machine has hundreds of domains."""
+    folder = f"{_CPU}/cpufreq/{policy}"
+    governor = host.read(f"{folder}/scaling_governor").strip()
+    if not governor:
+        raise Unknown(f"{folder}/scaling_governor is empty")
+    if governor in thresholds.governors:
+        return "", governor, ""
+    driver = host.read(f"{folder}/scaling_driver").strip()
+    if driver not in _ACTIVE_DRIVERS:
+        return driver, governor, ""
+    # A processor without hardware-managed states has no preference.
+    return driver, governor, host.read_if_present(f"{folder}/energy_performance_preference")
+
+
+# CPU_AFFINITY: a NUMA node with GPUs of which a job may use no processors, or too few.
+
+_FIX_AFFINITY = (
+    "Give the job the processors of its GPUs' NUMA nodes: remove isolcpus= from the kernel's command line and "
+    "CPUAffinity= from the unit of slurmd or the container runtime, bring offline processors online, and bind tasks "
+    "by GPU (`--gpu-bind=closest`)."
+)
+
+
+class AffinityThresholds(Thresholds, frozen=True):
+    least_cpus_per_gpu: Count = 1
+    """Usable processors on a NUMA node for each GPU there; fewer are a warning."""
+
+
+def check_affinity(host: Host, thresholds: AffinityThresholds) -> Iterator[Finding | Fact]:
+    gpus = read_pci_gpus(host)
+    if not gpus:
+        raise NotApplicable("no NVIDIA GPU in the PCI tree")
+    online = _list(host, f"{_CPU}/online")
+    allowed = parse_cpu_list(read_status(host, "Cpus_allowed_list"), "/proc/self/status")
+    isolated = if_present(_list, host, f"{_CPU}/isolated") or frozenset()
+    lists = {"allowed": allowed, "isolated": isolated, "offline": _list(host, f"{_CPU}/present") - online}
+    cpu_lists = {name: format_cpu_list(cpus) for name, cpus in lists.items()}
+    yield from starmap(Fact, cpu_lists.items())
+    nodes = _nodes(host, gpus, online)
+    usable = (allowed & online) - isolated
+    counts = Counter(gpu.numa_node for gpu in gpus)
+    least = {node: max(1, thresholds.least_cpus_per_gpu * counts[node]) for node in nodes}
+    short = {node: cpus for node, cpus in nodes.items() if len(cpus & usable) < least[node]}
+    if not short or (len(short) < len(nodes) and _job_has_part_of_the_machine(host, len(gpus))):
+        return  # a job with some of the GPUs rightly has some of the processors
+    for node, cpus in short.items():
+        yield finding(
+            "CPU_AFFINITY",
+            f"node{node}",
+            f"has {counts[node]} GPUs; of its {len(cpus)} online processors jobs may use {len(cpus & usable)}",
+            evidence={"node_cpus": format_cpu_list(cpus), **cpu_lists},
+            fix=_FIX_AFFINITY,
+            commands=("taskset -pc $$", "cat /proc/cmdline", "nvidia-smi topo -m"),
+        )
+
+
+def _nodes(host: Host, gpus: tuple[PciGpu, ...], online: frozenset[int]) -> dict[int, frozenset[int]]:
+    """Returns the online processors of each NUMA node that has a GPU. Raises NotApplicable where the firmware reports
+    no node (-1) for any GPU and the machine has one, Unknown where it reports none and the machine has several."""
+    known = sorted({gpu.numa_node for gpu in gpus})
+    if known == [-1] and len(_list(host, f"{_NODE}/online")) <= 1:
+        raise NotApplicable("the machine has one NUMA node")
+    if -1 in known:
+        raise Unknown("the firmware does not say which NUMA node the GPUs are on")
+    return {node: _list(host, f"{_NODE}/node{node}/cpulist") & online for node in known}
+
+
+def _list(host: Host, path: str) -> frozenset[int]:
+    return parse_cpu_list(host.read(path), path)
+
+
+def _job_has_part_of_the_machine(host: Host, gpus: int) -> bool:
+    """Returns whether this process runs in a job with fewer than all GPUs, according to the variables of SLURM or the
+    container runtime. False where that is not known."""
+    environ = or_none(host.environ) or {}
+    count = environ.get("SLURM_GPUS_ON_NODE", "")
+    if "SLURM_JOB_ID" in environ and not count:
+        return True  # a job without GPUs, or one of an older SLURM that does not set it
+    visible = environ.get("CUDA_VISIBLE_DEVICES", "")
+    held = int(count) if count.isdecimal() else len(visible.split(",")) if visible else gpus
+    return held < gpus
+
+
+PROBES: Final = (
+    Probe("governor", check_governor, GovernorThresholds(), group=KERNEL),
+    Probe("affinity", check_affinity, AffinityThresholds(), group=KERNEL),
+)
