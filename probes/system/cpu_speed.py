@@ -24,8 +24,8 @@ _LOAD: Final = lazy_pattern(r"(\d{1,9}\.\d+) \S+ \S+ (\d{1,9})/.*")
 _BASE_KHZ: Final = 2_000_000
 # Is taken where the driver does not tell the base frequency. That of server processors is 1.5 to 3.5 GHz.
 _SLOW: Final = 0.5
-# The share of the base frequency below which all cores of a processor are slow. PROCHOT takes them to their lowest state, 800 MHz
-# or less; no governor keeps a busy one there.
+# The share of the base frequency below which all cores of a processor are slow. PROCHOT takes them to their lowest
+# state, 800 MHz or less; no governor keeps a busy one there.
 _BUSY: Final = 0.5
 # The share of the processors that are busy, now and over the last minute, where a node is in use.
 _MOST_DOMAINS: Final = 32
