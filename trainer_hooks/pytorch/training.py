@@ -96,7 +96,8 @@ class TorchSteps:
         does: those without are micro-steps."""
         self.passed = False
         launched = self._recorder.launched()
-        if self.are_expected() or self._recorder.depth or launched == self._launched:
+        are_told = self.are_expected() or self.boundary.has_begun
+        if are_told or self._recorder.depth or launched == self._launched:
             return
         self._launched = launched
         self._passes += 1
