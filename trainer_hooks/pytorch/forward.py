@@ -157,7 +157,7 @@ class TorchForward:
         for all classes. torch's compiler is not imported for that."""
         if not self._compiler_skips:
             self._compiler_skips = True
-            codes = (called.__code__, *(function.__code__ for function in ASKED_OF_TENSORS))
+            codes = tuple(each.__code__ for each in (called, TorchSteps.forward_begins, *ASKED_OF_TENSORS))
             after_import("torch._dynamo.eval_frame", functools.partial(_skip, codes))
 
 

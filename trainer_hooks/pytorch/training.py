@@ -91,13 +91,12 @@ class TorchSteps:
         return not self.ends_steps or self._any_made
 
     def forward_begins(self) -> None:
-        """A forward pass begins after a backward pass. Where nothing is there whose updates will end steps, as where
-        parameters are updated by hand, or by an optimizer that is not torch's, each backward pass with collectives
-        does: those without are micro-steps."""
+        """A forward pass begins after a backward pass, and nothing is there whose updates will end steps: parameters
+        are updated by hand, or by an optimizer that is not torch's. Each backward pass with collectives ends a step;
+        those without are micro-steps. No generator is in this: a compiler may look at what a forward pass calls."""
         self.passed = False
         launched = self._recorder.launched()
-        are_told = self.are_expected() or self.boundary.has_begun
-        if are_told or self._recorder.depth or launched == self._launched:
+        if self._recorder.depth or launched == self._launched:
             return
         self._launched = launched
         self._passes += 1
@@ -154,7 +153,7 @@ class TorchSteps:
                         self.after_backward(began)
                     except Exception:
                         recorder.totals.errors += 1
-                self.passed = recorder.depth == 1
+                self.passed = recorder.depth == 1 and not (self.are_expected() or self.boundary.has_begun)
                 recorder.leave()
 
         backward._torchdynamo_inline = original  # type: ignore[attr-defined]

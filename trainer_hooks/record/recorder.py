@@ -119,7 +119,7 @@ class Recorder:
 
     def launched(self) -> int:
         """The number of collectives that were launched."""
-        return sum(log.launched() for log in list(self._logs.values()))
+        return sum(map(LaneLog.launched, list(self._logs.values())))
 
     def progress(self) -> tuple[tuple[int, int], ...]:
         """The number of collectives of each lane that were entered, and of those that are done. For another thread than
