@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from laggard.kernel_rules.links import link_changes
+from laggard.kit.words import counted
 from laggard.model import Finding, Severity
 from laggard.probes.errors import NotApplicable, NotFound, Unknown, Unreadable, or_none
 from laggard.probes.host.counter_history import CounterHistory, Increase, SaveCounters
@@ -247,7 +248,7 @@ def _judge_flaps(
     yield finding(
         "RDMA_LINK_FLAPPING",
         counters.port.name,
-        f"lost its link {increase.count} times in {_time(increase.seconds)}",
+        f"lost its link {counted(increase.count, 'time')} in {_time(increase.seconds)}",
         severity=Severity.CRITICAL if compute and downs >= thresholds.flaps and goes_on else Severity.WARNING,
         evidence={
             "losses": increase.count,

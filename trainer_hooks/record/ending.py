@@ -73,6 +73,7 @@ _OTHERS_FAILED: Final = re.compile(
 )
 _NETWORK_TYPES: Final = ("DistBackendError", "DistNetworkError", "DistStoreError", "BrokenPipeError", "TimeoutError")
 _MAX_CHARACTERS: Final = 4096
+_MAX_WRAPPED: Final = 16
 
 _ON_ERROR: Final[list[Callable[[BaseException], None]]] = []
 on_error: Final = _ON_ERROR.append
@@ -163,11 +164,25 @@ def _exit_status(error: BaseException) -> int:
 
 
 def _exception(error: BaseException) -> dict[str, Any]:
+    others_failed = any(map(_comes_of_others, (error, _first_of(error))))
     if isinstance(error, SystemExit):
-        return {}
-    name = type(error).__name__
-    others_failed = name in _NETWORK_TYPES or _OTHERS_FAILED.search(str(error)[:_MAX_CHARACTERS]) is not None
-    return {"exception": name[:64], "others_failed": others_failed}
+        return {"others_failed": True} if others_failed else {}
+    return {"exception": type(error).__name__[:64], "others_failed": others_failed}
+
+
+def _first_of(error: BaseException) -> BaseException:
+    """The one that came first: a script, or a framework, may wrap whatever ends its training in one of its own."""
+    for _ in range(_MAX_WRAPPED):
+        before = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+        if before is None:
+            break
+        error = before
+    return error
+
+
+def _comes_of_others(error: BaseException) -> bool:
+    text = str(error)[:_MAX_CHARACTERS]
+    return type(error).__name__ in _NETWORK_TYPES or _OTHERS_FAILED.search(text) is not None
 
 
 _LAST: Final = 4

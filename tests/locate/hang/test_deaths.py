@@ -116,6 +116,7 @@ def test_ranks_of_a_machine_that_die_one_by_one_or_in_their_own_ways_are_no_mach
         (RankState("died", 7, None, None), RankState("died", 7, None, None)),
         (INTERRUPTED, died(6.5, exit_code=1, exception="KeyboardInterrupt"), PEER_GONE),  # blocked in a collective
         (INTERRUPTED, ENDED_BY_LAUNCHER, died(30.0, signal="SIGKILL")),
+        (died(signal="SIGINT"), died(3.0, signal="SIGINT"), PEER_GONE),  # Python ends by the signal itself
         (FAILED, died(0.9, exit_code=1, exception="ValueError"), died(0.02, exit_code=1, exception="ValueError")),
         (FAILED, FAILED, ENDED_BY_LAUNCHER, died(30.0, signal="SIGKILL")),
         (died(exit_code=3), died(0.5, exit_code=3)),

@@ -44,9 +44,25 @@ class Hostile(Exception):
         raise SystemError
 
 
+def wrapped(inner: Exception, chained: bool, outer: type[BaseException] = ValueError) -> BaseException:
+    """What a script raises in place of whatever ended its training."""
+    made = outer(3)
+    made.__context__ = inner
+    if chained:
+        made.__cause__ = inner
+    return made
+
+
 @pytest.mark.parametrize(
     ("error", "told"),
     [
+        *(
+            (wrapped(inner, chained), {"exit_code": 1, "exception": "ValueError", "others_failed": of_others})
+            for inner, of_others in ((DistBackendError("NCCL"), True), (KeyError("secret"), False))
+            for chained in (True, False)
+        ),
+        (wrapped(DistBackendError("NCCL"), False, SystemExit), {"exit_code": 3, "others_failed": True}),
+        (wrapped(KeyError("secret"), False, SystemExit), {"exit_code": 3}),
         (KeyError("secret"), {"exit_code": 1, "exception": "KeyError", "others_failed": False}),
         (RuntimeError("[gloo/transport/tcp/pair.cc:534] Connection closed by peer"), {"exit_code": 1,
             "exception": "RuntimeError", "others_failed": True}),

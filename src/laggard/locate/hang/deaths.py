@@ -257,7 +257,8 @@ class _Deaths:
         """Whether what nobody else's end explains is an interrupt, which comes from outside (Ctrl-C). A rank that is
         blocked in a collective may meet its peers' ends before it."""
         own = [death for death in self.deaths if death.why is Why.BY_ITSELF]
-        return bool(own) and all(death.end and death.end.exception == "KeyboardInterrupt" for death in own)
+        ends = [death.end for death in own if death.end]
+        return bool(own) and all(end.exception == "KeyboardInterrupt" or end.signal == "SIGINT" for end in ends)
 
     @property
     def _met_one_error(self) -> bool:
@@ -362,7 +363,7 @@ class _Deaths:
         how = f" by {end.signal}" if end and end.signal else ""
         text = f"the job was ended: all {count} processes were killed{how}"
         if self._interrupted:
-            text = f"the job was interrupted, as by Ctrl-C: KeyboardInterrupt ended its {count} processes"
+            text = f"the job was interrupted, as by Ctrl-C (SIGINT), which ended its {count} processes"
         elif self._met_one_error:
             own = [death for death in self.deaths if death.why is Why.BY_ITSELF]
             text = (
