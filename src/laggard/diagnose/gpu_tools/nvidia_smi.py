@@ -26,6 +26,7 @@ from laggard.probes.nvml.model import NVML_PATH, Gpu, Nvml, encode_nvml
 from laggard.probes.nvml.nvidia_smi import NotNvidiaSmi, is_text, parse_nvidia_smi, parse_text, parse_xml, read_log
 from laggard.probes.probe import finding
 from laggard.probes.registry import PROBES
+from laggard.probes.runner.report import one_of_a_kind
 from laggard.probes.runner.worker import observe
 
 _MIN_BUSY_PERCENT: Final = 20
@@ -191,7 +192,7 @@ def _judge(root: ElementTree.Element) -> FileJudgement:
         for probe in PROBES:
             if probe.name in _PROBES:
                 observation = observe(probe, Host(folder))
-                findings += observation.findings
+                findings += one_of_a_kind(observation.findings)
                 if observation.verdict is Verdict.UNKNOWN:
                     unjudged[probe.name] = observation.reason
     findings += judge_log(root, nvml)
