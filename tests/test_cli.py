@@ -71,8 +71,6 @@ def test_the_agents_help_lists_its_parts_and_each_part_has_flags_of_its_own(caps
         with pytest.raises(SystemExit):
             main(words)
         assert flag in capsys.readouterr().out
-    assert main(["agent", "--idle-rings", "--reader"]) == 64
-    assert "unknown argument '--reader'; see `laggard agent --idle-rings --help`" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("end", ["", "=x"])

@@ -37,11 +37,3 @@ def test_text_has_one_line_for_each_code(capsys: pytest.CaptureFixture[str]) -> 
 def test_every_code_is_explained_by_its_page(code: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["findings", "explain", code.lower()]) == 0
     assert capsys.readouterr().out == (REPOSITORY / f"docs/findings/{code}.md").read_text()
-
-
-def test_a_misspelt_code_gets_a_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["findings", "explain", "DISC_FULL"]) == 64
-    assert "did you mean DISK_FULL?" in capsys.readouterr().err
-    assert main(["findings", "explain", "X"]) == 64
-    assert "no finding has the code 'X'; `laggard findings list`" in capsys.readouterr().err
-    assert main(["findings", "explain"]) == 64

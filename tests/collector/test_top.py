@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 from support.terminal import LONG, terminal
 
-from laggard.cli import main
-
 Start = Callable[..., Any]
 
 
@@ -28,11 +26,3 @@ def test_it_watches_until_it_is_interrupted(watching: Start, fake_agent: Start, 
         shown.wait_for("Rank 1 on n0 is slow in forward")  # what it said last stays
         shown.process.send_signal(signal.SIGINT)
         assert shown.process.wait(timeout=LONG) == 1
-
-
-def test_where_there_is_nothing_to_show_it_says_why(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["top", "--once", "--collector", "http://127.0.0.1:9"]) == 64
-    nobody = "laggard: no collector answers at http://127.0.0.1:9; start one, or name it with --collector\n"
-    assert capsys.readouterr() == ("", nobody)
-    assert main(["top", "--once", "--interval", "0"]) == 64
-    assert capsys.readouterr() == ("", "laggard: --interval 0: give seconds from 0.1 to 3600\n")

@@ -26,7 +26,7 @@ from laggard.kubernetes.controller import (
 )
 from laggard.kubernetes.judge import FleetView, judge, misnamed, misnamed_line, summary
 from laggard.kubernetes.node import ApiNode, Condition, Health, Node, Taint, condition_patch, taint_patch, unix_time
-from laggard.kubernetes.settings import ControllerSettings, load_settings
+from laggard.kubernetes.settings import ControllerSettings
 from laggard.wire.nodes import NodeRow
 
 LIMITS = Limits(max_ratio=0.05, per_hour=2, min_answering_ratio=0.5)
@@ -259,25 +259,6 @@ def test_an_event_that_fails_is_not_waited_for_again_and_again() -> None:
     api.refusal = ""
     tell(events, ["d"], PAUSE_SECONDS + 1)
     assert api.told == ["d"]
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("taint: always", 'Invalid enum value \'always\' - at `taint`; write "off", "dry-run", "on"$'),
-        ("taint: off", 'got true or false - at `taint`; write in quotes, since YAML takes off.*: "off", "dry-run"'),
-        ("taint_effect: NoExecute", 'Invalid enum value \'NoExecute\'.*; write "NoSchedule", "PreferNoSchedule"$'),
-        ("events: maybe", "expected true or false, got text - at `events`$"),
-        ("max_tainted_ratio: 5", "expected a number <= 1.0 - at `max_tainted_ratio`"),
-        ("max_taints_per_hour: 0", "expected a whole number >= 1 - at `max_taints_per_hour`"),
-        ("collector: laggard-collector:19401", "write http://HOST:PORT"),
-    ],
-)
-def test_wrong_settings_are_refused(text: str, words: str, tmp_path: Any) -> None:
-    file = tmp_path / "controller.yaml"
-    file.write_text(text)
-    with pytest.raises(UsageError, match=words):
-        load_settings(str(file), None)
 
 
 def test_outside_of_a_cluster_it_says_what_to_set() -> None:

@@ -211,16 +211,6 @@ def test_the_command_prints_the_answer_first(tmp_path: Path) -> None:
     assert json.loads(document.stdout)["culprits"][0]["ranks"] == [1] and document.returncode == 1
 
 
-@pytest.mark.parametrize(
-    "words",
-    [["--trace", "/nowhere"], ["--collector", "http://127.0.0.1:9"], ["--collector", "not a url"], ["--trase", "x"]],
-)
-def test_the_command_refuses_in_one_line(words: list[str]) -> None:
-    result = laggard("locate", *words)
-    assert result.returncode == 64 and result.stdout == ""
-    assert len(result.stderr.splitlines()) == 1 and result.stderr.startswith("laggard: ")
-
-
 @pytest.mark.slow
 def test_a_real_recording_names_the_rank_that_was_slowed(launch: Callable[..., Any], tmp_path: Path) -> None:
     words = ["--steps", "14", "--slow-rank", "1", "--slow-phase", "backward", "--slow-by", "0.3"]

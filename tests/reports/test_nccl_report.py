@@ -62,11 +62,3 @@ def test_the_same_run_twice_has_no_difference(tmp_path: Path, capsys: pytest.Cap
 def test_choices_in_each_form() -> None:
     lines = ["8 Bytes -> Algo 0 proto 1 time 3.2", "AllGather: 64 Bytes -> Algo 1 proto 2 time 4"]
     assert find_choices(lines)[0] == {"8 B": "TREE/LL128", "AllGather of 64 B": "RING/SIMPLE"}
-
-
-def test_what_is_no_log_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "text"
-    path.write_text("hello\n")
-    for words in ([str(path), str(path)], [str(path)], [str(tmp_path), str(path)]):
-        assert main(["report", "nccl", *words]) == 64
-        assert capsys.readouterr().err.count("\n") == 1

@@ -25,21 +25,6 @@ def test_flags_name_the_place() -> None:
     assert from_flags("[fd00::1]:29500", 1, 0).host == "fd00::1"
 
 
-@pytest.mark.parametrize(
-    ("flags", "text"),
-    [
-        (("10.0.0.1:29500", None, 0), "--nodes N and --node-rank I"),
-        (("10.0.0.1:29500", 4, 4), "go from 0 to N-1"),
-        (("10.0.0.1", 4, 0), "HOST:PORT"),
-        (("10.0.0.1:0", 4, 0), "HOST:PORT"),
-        (("10.0.0.1:99999", 4, 0), "HOST:PORT"),
-    ],
-)
-def test_flags_that_make_no_sense_are_told(flags: tuple[str, int | None, int | None], text: str) -> None:
-    with pytest.raises(UsageError, match=text):
-        from_flags(*flags)
-
-
 def test_a_rank_of_torchrun_meets_the_others_by_its_store() -> None:
     place = from_environment({**TORCHRUN, "TORCHELASTIC_RUN_ID": "none"})
     assert place is not None

@@ -9,7 +9,6 @@ import signal
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import psutil
 import pytest
@@ -17,7 +16,6 @@ from support.ports import free_port
 from support.ring_nodes import Node, ring_nodes, workers_of
 from support.waiting import wait_for
 
-from laggard.cli import main
 from laggard.rings.worker.group import abort_nccl
 
 LONG = 240.0
@@ -135,28 +133,6 @@ def test_who_never_comes_and_who_is_refused_are_told(start: Callable[..., list[N
     assert document["unknown"].startswith("1 of 3 nodes came: nodes 1, 2 did not (")
     assert "another token" in outputs[1][1] and outputs[1][1].count("\n") == 1
     assert "the option seconds 3.0 in place of 20.0 of node 0" in outputs[2][1]
-
-
-@pytest.mark.parametrize(
-    ("words", "text"),
-    [
-        (("--op", "broadcast"), "--op 'broadcast' is none of"),
-        (("--min-bytes", "2M", "--max-bytes", "1M"), "--min-bytes 2M is more than --max-bytes 1M"),
-        (("--max-bytes", "1T"), "--max-bytes '1T' is no size"),
-        (("--nodes", "2"), "need --rendezvous HOST:PORT"),
-        (("--token-file", "/nonexistent"), "--token-file /nonexistent cannot be read"),
-        (("--factor", "1"), "--factor 1"),
-        (("--seconds", "nan"), "--seconds nan"),
-        (("--local-ranks", "0"), "--local-ranks 0"),
-        (("--deadline", "1"), "--deadline 1"),
-    ],
-)
-def test_wrong_usage_is_one_line(words: Sequence[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["ring", "--format", "json", *words]) == 64
-    out, error = capsys.readouterr()
-    assert text in error and error.count("\n") == 1
-    document: dict[str, Any] = json.loads(out)
-    assert (document["schema"], document["exit_status"]) == ("laggard.error/1", 64)
 
 
 @pytest.mark.parametrize(("methods", "called"), [(("abort", "_shutdown"), "abort"), (("_shutdown",), "_shutdown")])

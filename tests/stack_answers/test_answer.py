@@ -15,7 +15,6 @@ from support.readers import NOBODY, OTHER, as_root
 from support.stack_documents import TRAIN, sampled
 
 from laggard.agent.ranks.reader import RankFiles
-from laggard.cli import main
 from laggard.kit.errors import UsageError
 from laggard.stack_answers.answer import Answers, answer_lines
 from laggard.stack_answers.command import _ranks
@@ -109,35 +108,6 @@ def test_four_thousand_ranks_are_answered_in_a_few_lines() -> None:
 )
 def test_a_list_of_ranks_is_read(text: str, ranks: list[int]) -> None:
     assert list(_ranks(text)) == ranks
-
-
-@pytest.mark.parametrize("text", ["", "x", "-1", "1-", "3-1", "0-4096", "1,,2", "99999999999", "²", "0-4294967295"])
-def test_what_is_no_list_of_ranks_is_told_in_one_line(text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["stacks", "j1", f"--ranks={text}"]) == 64
-    assert capsys.readouterr().err.startswith("laggard: ")
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["--seconds", "0"], ["--seconds", "1e9"], ["--seconds", "x"], ["--samples", "0"], ["--samples", "1001"],
-        ["--token-file", "/etc/hostname"], ["--collector", "http://127.0.0.1:1", "--rank-dir", "/tmp"],
-        ["--rank-dir", "/nonexistent"], ["--collector", "http://127.0.0.1:1"],
-    ],
-)  # fmt: skip
-def test_what_cannot_be_asked_is_64(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["stacks", "j1", *words]) == 64
-    assert capsys.readouterr().out == ""
-
-
-def test_a_rank_directory_that_is_none_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "file").touch()
-    for name, why in (("nope", "does not exist"), ("file", "is no directory"), ("a\x1bb", "does not exist")):
-        assert main(["stacks", "--rank-dir", str(tmp_path / name)]) == 64
-        error = capsys.readouterr().err
-        assert why in error and "--rank-dir" in error and "\x1b" not in error
-    assert main(["stacks", "--rank-dir", ""]) == 64
-    assert "--rank-dir '' does not exist" in capsys.readouterr().err
 
 
 def test_which_job_is_meant() -> None:

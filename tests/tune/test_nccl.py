@@ -169,30 +169,6 @@ def test_a_campaign_from_the_command_line(tmp_path: Path, capsys: pytest.Capture
     assert "[60/60]" in captured.err or "confirm" in captured.err, "no progress was shown"
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--add", "NCCL_CHUNK_SIZE=1048576"], "not tuned"),
-        (["--add", "NCCL_BUFFSIZE"], "NAME=VALUE"),
-        (["--messages", "all_reduce"], "--messages"),
-        (["--messages", "all_reduces:1M"], "OPERATION:SIZE"),
-        (["--command", "mpirun {test}"], "lacks {bytes}"),
-        (["--command", "mpirun {tests} {bytes}"], "{tests}"),
-        (["--command", "mpirun 'x"], "--command"),
-        (["--trials", "3"], "--trials"),
-        (["--minutes", "-1"], "--minutes"),
-        (["--nccl-version", "new"], "--nccl-version"),
-        (["--leave-out", "NCCL_IB_HCA"], "not searched"),
-    ],
-)
-def test_bad_input_is_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
-) -> None:
-    assert main(tune(tmp_path, *words)) == 64
-    error = capsys.readouterr().err
-    assert message in error and error.count("\n") == 1, error
-
-
 def test_a_sick_fabric_is_not_tuned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = tmp_path / "nccl.log"
     log.write_text(log_text(logs_firing("TCP_FALLBACK")[0]))

@@ -107,25 +107,6 @@ def test_the_true_reduce_scatter_is_tried_where_the_hooks_do_it(zero: dict[str, 
         assert without["LAGGARD_REDUCE_SCATTER"] is None, "it does nothing without contiguous gradients"
 
 
-@pytest.mark.parametrize(
-    ("more", "config", "message"),
-    [
-        (["--command", "torchrun train.py"], CONFIG, "lacks {config}"),
-        ([], {"zero_optimization": {"stage": 1}}, "train_micro_batch_size_per_gpu"),
-        ([], {**CONFIG, "zero_optimization": {"stage": 7}}, "stage"),
-        ([], {"a": 1}, "no DeepSpeed configuration"),
-        ([], {**CONFIG, "train_batch_size": 33}, "33"),
-        (["--config", "/nowhere.json"], CONFIG, "/nowhere.json"),
-    ],
-)
-def test_bad_input_is_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str], config: dict[str, Any], message: str
-) -> None:
-    assert main(words(tmp_path, "zero", *more, config=config)) == 64
-    error = capsys.readouterr().err
-    assert message in error and error.count("\n") == 1, error
-
-
 def test_a_training_that_never_runs_ends_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = f"{PYTHON} -c raise(SystemExit('no-module-named-x')) {{config}} {{recording}}"
     assert main(words(tmp_path, "zero", "--command", command.replace("raise", "'raise").replace(")) ", "))' "))) == 2
@@ -143,16 +124,3 @@ def test_where_a_later_step_does_not_run_the_earlier_ones_are_shown(
     assert main(own) == 2
     said = capsys.readouterr().out
     assert said.count("The gain of each step: ") == 1 and "zero: no gain." in said, said
-
-
-def test_all_three_steps_are_complete_before_the_first_begins(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(["tune", "all"]) == 64
-    assert "give --config FILE" in capsys.readouterr().err and list(tmp_path.iterdir()) == []
-
-
-def test_ab_without_a_study(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["tune", "ab", "--study", str(tmp_path / "none.db")]) == 64
-    assert "is not there" in capsys.readouterr().err

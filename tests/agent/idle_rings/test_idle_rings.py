@@ -22,7 +22,6 @@ import pytest
 from support.ports import free_port
 
 from laggard.agent.idle_rings.command import IdleRingsSettings, find_tokens
-from laggard.cli import main
 from laggard.kit.errors import UsageError
 from laggard.rings.place import read_tokens
 
@@ -286,13 +285,6 @@ def is_alive(process: psutil.Process) -> bool:
     with contextlib.suppress(psutil.Error):
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     return False
-
-
-def test_without_a_token_nothing_starts(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("LAGGARD_RING_TOKEN", raising=False)
-    monkeypatch.delenv("LAGGARD_RING_TOKEN_FILE", raising=False)
-    assert main(["agent", "--idle-rings", "--collector", "http://127.0.0.1:1"]) == 64
-    assert "idle rings are off: no token. Give token_file" in capsys.readouterr().err
 
 
 def test_the_file_that_the_environment_names_is_read_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -280,12 +280,6 @@ def test_an_answer_that_breaks_off_is_none(mute: Callable[..., Path]) -> None:
         ask("clock", environ(mute(b"ok 5\nabc", then_close=True)))
 
 
-def test_a_user_who_does_not_exist_is_a_usage_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["agent", "--reader", "--socket", str(tmp_path / "s"), "--allow-user", "no-such-user"]) == 64
-    assert "no user no-such-user" in capsys.readouterr().err
-    assert main(["agent", "--reader", "--socket", "/proc/nowhere/s", "--allow-user", "0"]) == 64
-
-
 @pytest.mark.slow
 def test_systemd_may_pass_the_socket(tmp_path: Path) -> None:
     path = tmp_path / "passed.sock"

@@ -357,21 +357,6 @@ def test_the_command_answers_first(place: str, capsys: pytest.CaptureFixture[str
     database.close()
 
 
-@pytest.mark.parametrize(
-    ("words", "error"),
-    [
-        (["--since", "yesterday"], "--since yesterday is no time: write 90m"),
-        (["--limit", "0"], "--limit is 0"),
-        (["--database", "/nowhere/f"], "/nowhere/f: No such file or directory"),
-        (["--database", "/etc/passwd"], "/etc/passwd cannot be used: file is not a database"),
-        (["--collector", "http://127.0.0.1:9"], "no collector answers at http://127.0.0.1:9"),
-    ],
-)
-def test_mistakes_are_one_line(words: list[str], error: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["incidents", *words]) == 64
-    assert capsys.readouterr().err.startswith(f"laggard: {error}")
-
-
 def test_the_document_is_what_it_says(make_at: Make, clock: Clock) -> None:
     history = make_at()
     observe(history, clock, job(2, name=HOSTILE))

@@ -29,8 +29,7 @@ from laggard.collector.incidents.incident import Fault, Incident, IncidentQuery,
 from laggard.collector.incidents.shared_database import SharedDatabase
 from laggard.collector.incidents.tables import VERSION, DatabaseError, NodeRows
 from laggard.collector.jobs.snapshot import JobSnapshot
-from laggard.collector.settings import CollectorSettings, incidents_writer, load_settings
-from laggard.kit.errors import UsageError
+from laggard.collector.settings import CollectorSettings, incidents_writer
 from laggard.locate.job_timings import build_timings
 from laggard.model import Culprit, JobKey, Severity
 from laggard.wire import decode
@@ -248,32 +247,6 @@ def test_another_encoding_is_refused(postgres: Server) -> None:
         connection.execute("CREATE DATABASE latin ENCODING 'LATIN1' TEMPLATE template0")
     with pytest.raises(DatabaseError, match="has the encoding LATIN1"):
         store(postgres.url("latin"))
-
-
-@pytest.mark.parametrize(
-    "place",
-    [
-        "postgresql://me:secret@127.0.0.1:9/x",
-        "postgresql://127.0.0.1:9/x?password=secret",
-        "postgresql://127.0.0.1:9/x?%70assword=secret",
-        "postgresql://127.0.0.1:9/x?sslpassword=secret",
-    ],
-)
-def test_a_password_stands_in_no_url(place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["incidents", "--database", place]) == 64
-    text = capsys.readouterr().err
-    assert "with a password" in text and "PGPASSFILE" in text and "secret" not in text
-    config = tmp_path / "collector.yaml"
-    config.write_text(f"incidents_database: {place}\n")
-    with pytest.raises(UsageError, match="with a password") as error:
-        load_settings(str(config), (), None, None)
-    assert "secret" not in str(error.value)
-
-
-def test_what_is_no_url_is_said_without_repeating_it(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["incidents", "--database", "postgresql://me:secret@[::1/x"]) == 64
-    text = capsys.readouterr().err
-    assert "is no URL: write postgresql://HOST/NAME" in text and "secret" not in text
 
 
 def test_a_role_without_rights_is_told_what_it_needs(url: str, postgres: Server) -> None:

@@ -192,34 +192,6 @@ def test_no_series_at_all(locate: Locate) -> None:
     assert (status, kinds(document)) == (2, ["no_series"]) and "/api/v1/targets" in document["notes"][0]["text"]
 
 
-@pytest.mark.parametrize(
-    ("words", "error"),
-    [
-        (["--prometheus", "http://127.0.0.1:9"], "no Prometheus answers at http://127.0.0.1:9: "),
-        (["--prometheus", "n1:9090"], "--prometheus n1:9090 is no address: write http://HOST:9090"),
-        (
-            ["--prometheus", "http://me:pass@n1:9090"],
-            "--prometheus has a password in it: put USER:PASSWORD into a file",
-        ),
-        (["--prometheus", "http://n1", "--at", "noon"], "--at noon is no time"),
-        (["--prometheus", "http://n1", "--basic-auth-file", "/etc/hostname"], "/etc/hostname has no USER:PASSWORD"),
-        (
-            ["--prometheus", "http://n1", "--bearer-token-file", "/nowhere"],
-            "the login for Prometheus in /nowhere cannot be read: No such file",
-        ),
-        (
-            ["--at", "2026-01-01"],
-            "--at, --cluster, --bearer-token-file, --basic-auth-file and --headers-file go with --prometheus URL",
-        ),
-        (["--prometheus", "http://n1", "--record", "d"], "--record copies from a collector"),
-    ],
-)
-def test_mistakes_are_one_line(words: list[str], error: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["locate", *words]) == 64
-    said = capsys.readouterr().err
-    assert said.startswith(f"laggard: {error}") and said.count("\n") == 1 and "pass@" not in said
-
-
 def test_names_are_quoted() -> None:
     assert quoted('a"b\\c\n\0') == '"a\\"b\\\\c\\n\\x00"'
 

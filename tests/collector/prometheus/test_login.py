@@ -9,7 +9,6 @@ import pytest
 from support.agents import put
 
 from laggard.collector.prometheus.client import Login
-from laggard.kit.errors import UsageError
 
 
 def basic(pair: str) -> dict[str, str]:
@@ -50,18 +49,3 @@ def test_half_a_file_of_headers_leaves_the_former_ones(tmp_path: Path, caplog: p
     assert login.headers() == {"X-Scope-OrgID": "a"}
     assert len(caplog.messages) == 3 and "lovelace" not in caplog.text
     assert all("the former --headers-file stays in use: " in it for it in caplog.messages)
-
-
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [(None, "cannot be read"), ("lovelace\n", "lines of the form NAME: VALUE"), ("Host: lovelace\n", "laggard sets")],
-)
-def test_a_file_of_headers_that_is_none_is_one_line_without_what_is_in_it(
-    tmp_path: Path, text: str | None, told: str
-) -> None:
-    path = tmp_path / "headers"
-    if text is not None:
-        put(path, text)
-    with pytest.raises(UsageError, match=told) as raised:
-        Login(headers_file=str(path))
-    assert "lovelace" not in str(raised.value) and str(path) in str(raised.value)

@@ -9,7 +9,6 @@ from starlette.datastructures import Headers
 
 from laggard.collector.settings import CollectorSettings
 from laggard.collector.tenants import Admission, NotAdmitted, NotLookedUp, Peer, Viewer, peer_of
-from laggard.kit.errors import UsageError
 
 SETTINGS: dict[str, Any] = {
     "tenant_header": "X-Remote-User",
@@ -121,23 +120,3 @@ def test_of_several_common_names_none_counts() -> None:
 
     assert peer_of("a", subject("ada")) == ("a", ("x",), "ada")
     assert peer_of("a", subject("ada", "ops")).common_name == "" and peer_of("a", None) == Peer("a")
-
-
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"tenant_header": "X-User"}, "tenant_header and trusted_proxies belong together"),
-        ({"operators": ("ada",)}, "operators has no effect without tenant_header or tenant_certificates"),
-        ({"gate_clients": ("10.0.0.1",)}, "gate_clients has no effect"),
-        ({"tenant_certificates": True, "trusted_proxies": ("10.0.0.1",)}, "belong together"),
-        ({"tenant_certificates": True, "tenant_groups_header": "X"}, "tenant_groups_header needs tenant_header"),
-        ({"tenant_header": "X User", "trusted_proxies": ("10.0.0.1",)}, "'X User' is no name of a header"),
-        ({"tenant_header": "X", "trusted_proxies": ("proxy",)}, "trusted_proxies: 'proxy' is no address"),
-        ({"tenant_header": "X", "trusted_proxies": ("certificate:*",)}, "names no certificate"),
-        ({"tenant_certificates": True, "tenant_users": {"ada": -1}}, "tenant_users: -1 of ada is no uid"),
-    ],
-)
-def test_settings_that_contradict_one_another_are_refused(settings: dict[str, Any], words: str) -> None:
-    with pytest.raises(UsageError) as raised:
-        Admission(CollectorSettings(**settings))
-    assert words in str(raised.value)

@@ -1,0 +1,43 @@
+"""Every command's mistakes: one line that says what is wrong, exit status 64, and nothing on standard output.
+
+A row of tests/data/mistakes.jsonl: the `words` of the command line, what it `says`, what it must `never` say, and the
+`files` of the folder in which it runs.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.paths import TESTS
+
+from laggard.cli import main
+
+ROWS = [json.loads(line) for line in (TESTS / "data" / "mistakes.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: " ".join(row["words"]))
+def test_a_mistake_is_one_line(
+    row: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, text in row.get("files", {}).items():
+        (tmp_path / name).touch(0o600)
+        (tmp_path / name).write_text(text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("LAGGARD_RING_TOKEN", raising=False)
+    monkeypatch.delenv("LAGGARD_RING_TOKEN_FILE", raising=False)
+    before = sorted(tmp_path.iterdir())
+    assert main(row["words"]) == 64
+    out, said = capsys.readouterr()
+    assert out == "" and said.startswith("laggard: ") and said.count("\n") == 1 and row["says"] in said, said
+    assert "never" not in row or row["never"] not in said, said
+    assert sorted(tmp_path.iterdir()) == before, "and nothing is begun"
+
+
+def test_where_json_is_asked_for_it_is_a_document_besides(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ring", "--format", "json", "--op", "broadcast"]) == 64
+    out, said = capsys.readouterr()
+    document = json.loads(out)
+    assert (document["schema"], document["exit_status"]) == ("laggard.error/1", 64) and said.count("\n") == 1
