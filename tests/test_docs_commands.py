@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import functools
+import json
 import re
 from pathlib import Path
 
 import pytest
 from support.docs_commands import NAMES, Line, command_lines, laggard_words, simple_commands
-from support.paths import REPOSITORY
+from support.paths import REPOSITORY, TESTS
 
 from laggard.cli import whole_parser
 from laggard.kit.errors import UsageError
@@ -20,105 +21,11 @@ PAGES = [
     *sorted((REPOSITORY / "docs").rglob("*.md")),
 ]
 
-RUN = {
-    "docs/start/training.md": "tests/end_to_end/test_first_answer.py::test_a_training_job_gets_its_first_answers",
-    "docs/start/slurm.md": "tests/slurm/test_first_answer.py::test_a_cluster_gets_its_first_answers",
-    "docs/kubernetes.md": "tests/kubernetes/test_first_answer.py::test_a_cluster_gets_its_first_answers",
-    "docs/start/kubernetes.md": "tests/kubernetes/test_first_answer.py::test_a_cluster_gets_its_first_answers",
-    "docs/tasks/died.md": "tests/end_to_end/test_tasks.py::test_a_dead_job_is_diagnosed",
-    "docs/tasks/deepspeed.md": "tests/end_to_end/test_tasks.py::test_a_deepspeed_job_is_watched",
-    "docs/tasks/profiler.md": "tests/end_to_end/test_tasks.py::test_profiler_traces_name_the_slow_rank",
-    "docs/tasks/hang.md": "tests/end_to_end/test_tasks.py::test_a_hang_is_read",
-    "docs/tasks/tune.md": "tests/end_to_end/test_tasks.py::test_a_training_is_tuned",
-    "docs/tasks/exclude.md": "tests/slurm/test_suspects.py::test_the_page_is_as_a_reader_goes_through_it",
-    "docs/tasks/slurm-gate.md": "tests/slurm/test_gate_page.py::test_an_unfit_node_is_drained_and_comes_back",
-}
+LISTS = TESTS / "data" / "pages"
+RUN: dict[str, str] = json.loads((LISTS / "run.json").read_text())
 """The pages whose fenced commands a test runs (support/transcript.py), and the test."""
 
-INSTALLED = "make install-check runs the lines of docs/install.md in fresh Debians"
-_MANIFESTS = "tests/kubernetes/test_manifests.py"
-MANIFESTS = f"{_MANIFESTS}::test_the_api_server_takes_every_manifest_strictly"
-BOARDS = "tests/dashboards/test_provisioning.py::test_the_documented_lines_put_the_boards_where_grafana_looks"
-RULES = "tests/deploy/test_prometheus.py::test_promtool_takes_the_rules_and_their_tests_pass"
-FIRST_ANSWER = "tests/kubernetes/test_first_answer.py::test_a_cluster_gets_its_first_answers"
-PLUGIN = "tests/kubernetes/test_kubectl_laggard.py::test_it_asks_through_a_real_api_server"
-A_CLUSTER = "needs a cluster with containers"
-BACKUP = "tests/collector/incidents/test_backup.py::test_a_copy_of_a_live_database_is_a_whole_one"
-PG_DUMP = "tests/collector/incidents/test_backup.py::test_a_dump_is_restored_into_a_fresh_postgresql"
-SWITCH = "tests/test_wheelhouse.py::test_a_link_is_switched_without_a_moment_in_which_laggard_is_gone"
-ROUTES = "tests/deploy/test_alertmanager_routes.py::test_an_alert_goes_to_whom_the_example_means"
-RUNBOOKS = "tests/deploy/test_alertmanager_routes.py::test_runbooks_get_an_address_by_the_pages_command"
-GPUS = "needs GPUs, or a SLURM cluster that has them"
-
-REVIEWED = {
-    ". .venv/bin/activate": "every environment that make demo has made has this file",
-    "/etc/laggard/slurm/check.sh": "tests/slurm/test_first_answer.py::test_a_cluster_gets_its_first_answers",
-    "/opt/laggard/bin/pip install": INSTALLED,
-    "/opt/laggard/bin/python3 -c": BACKUP,
-    "/opt/laggard-NEW/bin/pip install": INSTALLED,
-    "amtool check-config": "tests/deploy/test_alertmanager_routes.py::test_amtool_takes_it",
-    "amtool config routes test": ROUTES,
-    "export TORCH_FR_BUFFER_SIZE=2000": GPUS,
-    "git": "needs the key of the person who publishes, and the public repository",
-    "helm install": FIRST_ANSWER,
-    "helm template": FIRST_ANSWER,
-    "helm upgrade": FIRST_ANSWER,
-    "sbatch --exclude=$(laggard exclude)": "tests/slurm/test_suspects.py, where a job is submitted so",
-    "install": INSTALLED,
-    "install -m 600 -o laggard": BACKUP,
-    "install -D -t /etc/grafana/provisioning/dashboards": BOARDS,
-    "install -D -t /etc/prometheus/laggard": RULES,
-    "install -D -t /var/lib/grafana/dashboards/laggard": BOARDS,
-    "install -m 755 deploy/kubernetes/kubectl-laggard": PLUGIN,
-    "curl -s http://n0:25999/stacks": "tests/diagnose/test_evidence.py::test_the_rank_and_the_reason_are_told",
-    "echo {}": INSTALLED,
-    "kubectl annotate": f"{_MANIFESTS}::test_the_taint_and_the_annotation_have_one_name_everywhere",
-    "kubectl apply -f docs/examples/cert-manager.yaml": f"{_MANIFESTS}::test_the_examples_hold_against_the_schemas",
-    "kubectl create namespace": MANIFESTS,
-    "kubectl get nodes": FIRST_ANSWER,
-    "kubectl label namespace": MANIFESTS,
-    "kubectl laggard": PLUGIN,
-    "kubectl -n laggard exec": A_CLUSTER,
-    "kubectl -n laggard port-forward": A_CLUSTER,
-    "kubectl -n laggard rollout": A_CLUSTER,
-    "kubectl taint nodes": FIRST_ANSWER,
-    "ln -s laggard-NEW": SWITCH,
-    "make": "its targets are looked up in the Makefile",
-    "mv -T": SWITCH,
-    "openssl rand": "is OpenSSL's own: 44 characters, which a file of tokens may have",
-    "pip install --no-index": "tests/test_wheelhouse.py::test_it_suffices_without_a_network",
-    "pip install .": INSTALLED,
-    "pip install .[locate]": "make install-check installs each extra by itself",
-    "pip install laggard[tune]": "make install-check installs each extra by itself",
-    "pip install laggard[mcp]": "make install-check installs each extra by itself",
-    "pip install laggard[postgres]": "make install-check installs each extra by itself",
-    "kubectl -n laggard create secret": A_CLUSTER,
-    "podman push": "needs a registry",
-    "podman build": "needs podman and its registry: what it copies is looked up below",
-    "printf targets:": INSTALLED,
-    "pg_dump": PG_DUMP,
-    "promtool check": RULES,
-    "psql": PG_DUMP,
-    "python": "its script is looked up, and its flags in the script",
-    "python3 -m venv": INSTALLED,
-    "rm -f /var/lib/laggard/incidents.sqlite-wal": BACKUP,
-    "rm -rf /opt/laggard": INSTALLED,
-    "rm -rf /run/laggard /var/lib/laggard": A_CLUSTER,
-    "sed -i s|runbook_url:": RUNBOOKS,
-    "sqlite3": BACKUP,
-    "sed -i": f"{_MANIFESTS}::test_with_tls_another_namespace_is_in_every_name",
-    "srun": GPUS,
-    "sudo laggard healthcheck": "tests/gate/test_accept.py::test_the_lines_of_the_page_accept_list_and_end",
-    "systemctl": INSTALLED,
-    "systemd-sysusers": INSTALLED,
-    "systemd-tmpfiles": INSTALLED,
-    "torchrun": "tests/trainer_hooks/test_ways_to_start.py::test_each_rank_is_recorded",
-    "umask 077": BACKUP,
-    "userdel": INSTALLED,
-    "{ useradd": INSTALLED,
-    "useradd": INSTALLED,
-    "}": INSTALLED,
-}
+REVIEWED: dict[str, str] = json.loads((LISTS / "commands.json").read_text())
 """What the docs show and no test types: the words that such a command begins with, and the test that covers it, or what
 it needs. The longest beginning counts."""
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from support.certificates import SECONDS, Files, Start, client
 from support.daemons import Daemon, laggard
+from support.rows import rows
 from support.waiting import wait_for
 
 from laggard.gate.cached_report import CachedReport, fetch_cached_report
@@ -180,38 +181,7 @@ def test_systemd_hears_of_a_daemon_that_asks_for_certificates(files: Files, tmp_
             daemon.stop()
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("tls_server_config: {cert_file: server.pem}", "missing required field `key_file`"),
-        ("tls_server_config: {cert_file: none.pem, key_file: server.key}", "cannot read"),
-        ("tls_server_config: {cert_file: ca.pem, key_file: server.key}", "ca.pem cannot be used: key values mismatch"),
-        ("tls_server_config: {cert_file: web.yaml, key_file: server.key}", "web.yaml cannot be used"),
-        (
-            "tls_server_config: {cert_file: server.pem, key_file: server.key, client_ca_file: ca.pem}",
-            "client_auth_type and client_ca_file belong together",
-        ),
-        (
-            "tls_server_config: {cert_file: server.pem, key_file: server.key,"
-            " client_auth_type: RequireAndVerifyClientCert}",
-            "client_auth_type and client_ca_file belong together",
-        ),
-        (
-            "tls_server_config: {cert_file: server.pem, key_file: server.key, client_auth_type: RequireAnyClientCert}",
-            "RequireAnyClientCert",
-        ),
-        (
-            "tls_server_config: {cert_file: server.pem, key_file: server.key, client_allowed_sans: [a]}",
-            "client_allowed_sans needs client_auth_type",
-        ),
-        (
-            "tls_server_config: {cert_file: server.pem, key_file: server.key, min_version: TLS13, max_version: TLS12}",
-            "min_version TLS13 is above max_version TLS12",
-        ),
-        ("basic_auth_users: {}", "unknown key `basic_auth_users`"),
-        ("[", "is not YAML"),
-    ],
-)
+@rows("tls_files")
 def test_a_wrong_file_is_one_line(files: Files, text: str, message: str) -> None:
     (files.folder / "web.yaml").write_text(text)
     with pytest.raises(UsageError) as raised:

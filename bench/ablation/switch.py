@@ -61,7 +61,9 @@ def function_of(where: str) -> FunctionType:
         for name in path.split("."):
             found = inspect.getattr_static(found, name)
     except (ImportError, AttributeError) as error:
-        raise Unresolved(f"{where}: {error}; say in bench/ablation/rules.py which function decides this now") from error
+        raise Unresolved(
+            f"{where}: {error}; say in ablation/rules.jsonl which function decides this"
+        ) from error
     found = getattr(found, "__func__", None) or getattr(found, "fget", None) or found
     if not isinstance(found, FunctionType) or found.__code__.co_freevars:
         raise Unresolved(f"{where} is no plain function, so that its code cannot be replaced")
@@ -188,7 +190,7 @@ def _replace(definition: ast.FunctionDef, rule: Rule, by: Callable[[ast.expr], a
     replaced.generic_visit(definition)
     if not replaced.count:
         raise Unresolved(
-            f"{rule.where} has no `{rule.part}` any more; look at {rule.name!r} in bench/ablation/rules.py"
+            f"{rule.where} has no `{rule.part}` any more; look at {rule.name!r} in bench/ablation/rules.jsonl"
         )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.rows import rows
 
 from laggard.cli import main
 from laggard.collector.node_findings import MAX_GPUS, NO_GPUS, NodeGpus, node_findings
@@ -63,28 +64,7 @@ FACTS = {
 TWO_OF_FOUR = NodeGpus.of(FACTS)
 
 
-@pytest.mark.parametrize(
-    ("device", "places"),
-    [
-        ("GPU 1 (0000:19:00.0)", "eoee"),
-        ("GPU 1", "eoee"),
-        ("0000:19:00.0", "eoee"),
-        ("GPU 0000:19:00.0, 0000:29:00.0", "eooe"),
-        ("GPU 7 (0000:79:00.0)", "eeee"),
-        ("0000:3a:00.0", "eeoo"),  # an adapter of the second processor
-        ("0000:5a:00.0", "mmmm"),  # one of a processor without GPUs: theirs use it from afar
-        ("0000:00:01.1", "mmmm"),  # a bridge
-        ("node0", "ooee"),
-        ("node2", "mmmm"),
-        ("n0 GPU 1", "uuuu"),  # counted as a ring's ranks are
-        ("GPUs", "mmmm"),
-        ("NVSwitch 0000:19:00.0", "mmmm"),
-        ("mlx5_0/1", "mmmm"),
-        ("nvidia driver", "mmmm"),
-        ("job 7", "mmmm"),
-        ("", "mmmm"),
-    ],
-)
+@rows("collector/devices")
 def test_what_a_device_concerns(device: str, places: str) -> None:
     found = node_findings([finding("SOME", device)], TWO_OF_FOUR)
     assert "".join(found.place("SOME", gpu).name[0].lower() for gpu in GPUS[:4]) == places

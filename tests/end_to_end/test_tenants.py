@@ -29,6 +29,7 @@ from support.collectors import FakeAgent, Make, going_on, ranks_document
 from support.daemons import Daemon
 from support.paths import REPOSITORY
 from support.ports import free_port
+from support.rows import rows
 
 from laggard.catalogue.findings import FINDINGS
 from laggard.cli import main
@@ -342,20 +343,7 @@ def test_a_user_sees_what_is_theirs(site: Site) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("certificate", "headers", "status", "words"),
-    [
-        ("", {}, 401, "say who you are"),
-        ("", {"X_Remote_User": "ops"}, 403, "believed from trusted_proxies alone"),
-        ("", {"X_Remote_User": "ops", "X_Forwarded_For": "127.0.0.1"}, 403, "believed from trusted_proxies alone"),
-        ("ada", {"X_Remote_User": "ops"}, 403, "believed from trusted_proxies alone"),
-        ("proxy", {}, 401, "the proxy names nobody in X-Remote-User: log in there"),
-        ("proxy", {"X_Remote_User": "eve"}, 403, "no user eve is known here"),
-        ("client", {}, 403, "not one common name"),
-        ("n1.nodes", {}, 403, "not one common name"),
-        ("stranger", {}, 0, ""),
-    ],
-)
+@rows("tenants/nobody")
 def test_who_is_nobody_is_told_what_to_do_and_nothing_else(
     site: Site, certificate: str, headers: dict[str, str], status: int, words: str
 ) -> None:

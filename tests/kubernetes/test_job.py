@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from support.kubernetes_schemas import VERSIONS, errors_by_schema
 
-from laggard.kit.errors import UsageError
 from laggard.kubernetes import job as run_module
 from laggard.kubernetes.job import INDEX, KubectlError, asked, job_of, read_template, run_job, state_of
 
@@ -59,22 +58,6 @@ def test_the_first_container_runs_the_command_with_its_variables(tmp_path: Path)
 def test_it_holds_against_the_schemas(tmp_path: Path) -> None:
     for version in VERSIONS:
         assert errors_by_schema([made(tmp_path, "NCCL_ALGO=Ring", "all_reduce_perf")], version) == [], version
-
-
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        ("kind: Pod\napiVersion: v1\n", "holds no Job"),
-        ("- 1\n", "holds no Job"),
-        ("apiVersion: batch/v1\nkind: Job\nspec: {template: {spec: {containers: []}}}\n", "has no container"),
-        ("apiVersion: batch/v1\nkind: Job\nspec: 1\n", "has no container"),
-        ("a: &a [x]\nb: [*a, *a]\n", "alias"),
-    ],
-)
-def test_what_is_no_template_is_refused(tmp_path: Path, text: str, why: str) -> None:
-    (tmp_path / "job.yaml").write_text(text)
-    with pytest.raises(UsageError, match=why):
-        read_template(str(tmp_path / "job.yaml"))
 
 
 def pod(name: str, phase: str, index: int = 0, **state: Any) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.nccl_logs import log_expectations, log_text
+from support.rows import rows
 
 from laggard.nccl.log.model import Communicator, Connection, NcclLog, NcclProcess
 from laggard.nccl.log.reader import NcclLogReader, parse_nccl_log
@@ -52,49 +53,7 @@ def connection_in(line: str) -> Connection:
     return found
 
 
-@pytest.mark.parametrize(
-    ("line", "expected"),
-    [
-        # 2.7 to 2.10: no connection number, bus ids in brackets
-        ("Channel 00 : 3[b1000] -> 4[18000] [send] via NET/Socket/0", ("NET", "Socket", 0, "send", False)),
-        ("Channel 00 : 7[b1000] -> 0[18000] [receive] via NET/IB/1/GDRDMA", ("NET", "IB", 1, "receive", True)),
-        ("Channel 00 : 2[af000] -> 3[b1000] via P2P/IPC", ("P2P", "IPC", None, "", False)),
-        ("Channel 00 : 2[af000] -> 3[b1000] via P2P/IPC/read", ("P2P", "IPC", None, "", False)),
-        ("Channel 00 : 0[0] -> 1[1] via P2P/common device", ("P2P", "common device", None, "", False)),
-        ("Channel 00 : 1[1a000] -> 2[af000] via direct shared memory", ("SHM", "", None, "", False)),
-        # 2.12 and newer: connection number, PXN's rank in parentheses
-        ("Channel 01/0 : 9[2a000] -> 1[1b000] [send] via NET/IB/3(8)/GDRDMA", ("NET", "IB", 3, "send", True)),
-        ("Channel 01/1 : 9[2a000] -> 1[1b000] [send] via NET/IB/3/Shared", ("NET", "IB", 3, "send", False)),
-        ("Channel 01/0 : 0[1b000] -> 4[8a000] via P2P/indirect/2[3c000]", ("P2P", "indirect", None, "", False)),
-        ("Channel 00/0 : 0[1b000] -> 1[1c000] via P2P/direct pointer", ("P2P", "direct pointer", None, "", False)),
-        ("Channel 02 : 0[1b000] -> 4[8a000] via SHM/direct/direct", ("SHM", "", None, "", False)),
-        # 2.18 and newer: the GPU's number in brackets
-        ("Channel 10/0 : 11[3] -> 2[2] [receive] via NET/IB/3/GDRDMA/Shared", ("NET", "IB", 3, "receive", True)),
-        ("Channel 10/0 : 1[1] -> 0[0] via P2P/CUMEM/read", ("P2P", "CUMEM", None, "", False)),
-        ("Channel 10/0 : 1[1] -> 0[0] via P2P/MNNVL/CE", ("P2P", "MNNVL", None, "", False)),
-        ("Channel 04 : 1[1] -> 0[0] via SHM/CE/direct", ("SHM", "", None, "", False)),
-        ("Channel 00/0 : 0[0] -> 8[0] [send] via NET/IBext_v8/0/GDRDMA", ("NET", "IBext_v8", 0, "send", True)),
-        (
-            "Channel 00/0 : 0[0] -> 8[0] [send] via NET/AWS Libfabric/2/GDRDMA",
-            ("NET", "AWS Libfabric", 2, "send", True),
-        ),
-        # 2.26 and newer: how the NIC reaches a GPU behind C2C; 2.30: shared memory without its second half
-        ("Channel 00/0 : 0[0] -> 8[0] [receive] via NET/IB/0/GDRDMA(PCI)", ("NET", "IB", 0, "receive", True)),
-        ("Channel 00/0 : 0[0] -> 8[0] [receive] via NET/gIB/0/GDRDMA(PCI)/Shared", ("NET", "gIB", 0, "receive", True)),
-        ("Channel 04 : 1[1] -> 0[0] via SHM/direct", ("SHM", "", None, "", False)),
-        # 2.31 and newer: how a receive is flushed
-        ("Channel 00/0 : 1[0] -> 0[0] [receive] via NET/IB/0/GDRDMA/flush=None", ("NET", "IB", 0, "receive", True)),
-        (
-            "Channel 00/0 : 8[0] -> 0[0] [receive] via NET/AWS Libfabric/2/GDRDMA(PCI)/Shared/flush=Always",
-            ("NET", "AWS Libfabric", 2, "receive", True),
-        ),
-        ("Channel 00/0 : 1[0] -> 0[0] [receive] via NET/IB/0(3)/GDRDMA/flush=C2c", ("NET", "IB", 0, "receive", True)),
-        # what a newer one may add
-        ("Channel 00/0 : 1[0] -> 0[0] [send] via NET/IB/0/rail=2/lane=1", ("NET", "IB", 0, "send", False)),
-        ("Channel 00/0 : 1[1] -> 0[0] via P2P/CUMEM/read/hops=2", ("P2P", "CUMEM", None, "", False)),
-        ("Channel 04 : 1[1] -> 0[0] via SHM/direct/numa=1", ("SHM", "", None, "", False)),
-    ],
-)
+@rows("nccl/channels")
 def test_a_channel_line_of_every_release(line: str, expected: tuple[object, ...]) -> None:
     assert connection_in(line)[:5] == expected
 
@@ -150,44 +109,12 @@ def test_several_lines_of_a_communicator_are_merged() -> None:
     assert process.rank == 3, "the rank is that of the largest communicator"
 
 
-@pytest.mark.parametrize(
-    ("line", "name", "value"),
-    [
-        ("NCCL_IB_DISABLE set by environment to 1.", "NCCL_IB_DISABLE", "1"),
-        ("NCCL_SOCKET_IFNAME set by environment to eth0.100", "NCCL_SOCKET_IFNAME", "eth0.100"),
-        ("NCCL_IB_HCA set to =mlx5_0:1,mlx5_1:1", "NCCL_IB_HCA", "=mlx5_0:1,mlx5_1:1"),
-        ("NCCL_MIN_CTAS set by environment to -1.", "NCCL_MIN_CTAS", "-1"),
-        ("NET/Plugin: Plugin name set by env to libnccl-net-ofi.so", "NCCL_NET_PLUGIN", "libnccl-net-ofi.so"),
-        ("Plugin name set by env to libnccl-net-ofi.so", "NCCL_NET_PLUGIN", "libnccl-net-ofi.so"),
-    ],
-)
+@rows("nccl/variables")
 def test_a_variable_that_nccl_read(line: str, name: str, value: str) -> None:
     assert dict(process_of(line).variables) == {name: value}
 
 
-@pytest.mark.parametrize(
-    ("line", "kind"),
-    [
-        ("NET/IB : No device found.", "no_device"),
-        ("Failed to open libibverbs.so[.1]", "no_library"),
-        ("Count not open libibverbs.so.1", "no_library"),
-        ("Failed to initialize NET plugin IB", "plugin_failed"),
-        ("NET/OFI Couldn't find any optimal provider", "no_provider"),
-        ("NET/IB : Unable to open device mlx5_3", "device_refused"),
-        ("Call to ibv_modify_qp failed with 110 Connection timed out, on dev mlx5_0:1", "queue_pair_failed"),
-        (
-            "NET/IB : Got completion from peer 10.0.0.1<1> with error 12, opcode 0, len 0, vendor err 129",
-            "not_delivered",
-        ),
-        ("NET/IB: Got completion from peer 10.0.0.1<1> with status=12 opcode=0 len=0 vendor err 129", "not_delivered"),
-        ("NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_0' (no module)", "gdr_no_module"),
-        ("GPU Direct RDMA Disabled for GPU 18000 / HCA 0 (distance 5 > 4)", "gdr_far"),
-        ("P2P is disabled between NVLINK connected GPUs 0 and 1. This should not be the case", "p2p_refused"),
-        ("Could not enable P2P between dev 0(=1b000) and dev 1(=43000)", "p2p_failed"),
-        ("Legacy IPC not supported", "no_ipc"),
-        ("Mismatched NCCL version detected : rank 0 version 22705 rank 2 version 22602", "version_mismatch"),
-    ],
-)
+@rows("nccl/hints")
 @pytest.mark.parametrize(
     "head",
     [
@@ -209,22 +136,7 @@ def test_a_warning_that_is_no_known_hint_is_kept() -> None:
     assert process.warnings == ("Cuda failure 800 'operation not permitted'",)
 
 
-@pytest.mark.parametrize(
-    ("line", "devices"),
-    [
-        (
-            "NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_bond_0:1/RoCE [RO]; OOB eth0:10.0.0.1<0>",
-            ("mlx5_0:1/IB", "mlx5_bond_0:1/RoCE"),
-        ),
-        ("NET/IB : Using [0]mlx5_0:1/RoCE ; OOB eth0:10.0.0.1<0>", ("mlx5_0:1/RoCE",)),
-        (
-            "NET/IB : Using [0]mlx5_0:1:2:1/IB [1]mlx5_1:1::1/IB ; OOB eth0:10.0.0.1<0>",
-            ("mlx5_0:1:2:1/IB", "mlx5_1:1::1/IB"),
-        ),
-        ("NET/IB : Using [RO]; OOB eth0:10.0.0.1<0>", ()),
-        ("NET/Socket : Using [0]eth0:10.0.0.1<0> [1]eth1:10.1.0.1<0>", None),
-    ],
-)
+@rows("nccl/devices")
 def test_the_devices_of_a_network(line: str, devices: tuple[str, ...] | None) -> None:
     assert process_of(line).rdma_devices == devices
 

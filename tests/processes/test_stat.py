@@ -12,12 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laggard.kit.processes import Stat, parse_stat, read_stat
+from laggard.kit.processes import Stat, own_process, parse_stat, read_stat
 
 TAIL = (
     b"1 7 7 0 -1 4194304 98 0 0 0 150 50 0 0 20 0 1 0 424242 8396800 212 18446744073709551615"
     b" 1 1 0 0 0 0 0 0 0 0 0 0 17 5 0 0 0 0 0 0 0 0 0 0 0 0 9"
 )
+
+
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -68,3 +70,10 @@ def test_a_real_process_with_a_wicked_name(tmp_path: Path) -> None:
         process.kill()
         process.wait()
     assert read_stat(process.pid) is None
+
+
+def test_it_finds_laggard_where_no_folder_of_pythons_has_it(tmp_path: Path) -> None:
+    """With -I and -S Python looks in its own library alone: the command has to say where laggard is."""
+    python, *words = own_process("laggard.kit.environment")
+    done = subprocess.run([python, "-I", "-S", *words], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stderr) == (0, "")

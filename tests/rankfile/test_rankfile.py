@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import random
 import stat
@@ -18,12 +19,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from laggard.rankfile import Lane, RankCounters, RankFileError, RankFileReader, Step
+from laggard.rankfile.fact_names import MAX_RUNS, index_in, member_runs, members_of, parse_runs, size_of
 from laggard.rankfile.layout import FILE_BYTES, LIVE_OFFSET, STEP_COUNT
 from laggard.rankfile.writer import RankFileWriter
 
 Start = Callable[..., Any]
+
+
 MS = 10**6
+
+
 PHASES = (100 * MS, 200 * MS, 300 * MS, 100 * MS, 0, 0, 0, 0, 50 * MS)
+
 
 thorough = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -242,3 +249,29 @@ def test_what_lies_beside_a_file_goes_with_it(rank_dir: Path, start_rank: Start)
     assert not list(rank_dir.rglob(f"{old.path.stem}.*"))
     for rank in (young, living):
         assert len(list(rank_dir.rglob(f"{rank.path.stem}.*"))) == 3
+
+
+@given(st.lists(st.integers(0, 4000), min_size=1, max_size=60, unique=True))
+def test_members_are_read_as_they_were_written(members: list[int]) -> None:
+    runs = parse_runs(json.loads(json.dumps(member_runs(members))), 4001)
+    assert members_of(runs) == tuple(members) and size_of(runs) == len(members)
+    assert [index_in(runs, rank) for rank in members] == list(range(len(members)))
+    assert index_in(runs, 4001) is None
+
+
+def test_regular_members_are_one_run_however_many() -> None:
+    assert member_runs(range(3, 100_003, 8)) == [3, 12_500, 8]
+    assert member_runs((0, 1, 2, 3, 9)) == [0, 4, 1, 9, 1, 1]
+
+
+def test_members_without_a_pattern_are_left_out() -> None:
+    assert member_runs([number * number for number in range(2 * MAX_RUNS)]) is None
+
+
+@pytest.mark.parametrize(
+    "value",
+    [None, "0-7", 5, {}, [0], [0, 4], [0, 4, 0], [0, 0, 1], [-1, 2, 1], [0, 9, 1], [0, 2, 8], [0.0, 2, 1],
+     [True, 2, 1], [0, 10**30, 1], [0, 8, 1, 0, 8, 1], [0, 1, 1] * (MAX_RUNS + 1), [[0, 1, 1]]],
+)  # fmt: skip
+def test_what_is_no_list_of_members_of_the_job_is_none(value: Any) -> None:
+    assert parse_runs(value, 8) == ()

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from support.nccl_logs import NCCL_LOGS
+from support.rows import rows
 
 from laggard.catalogue.findings import FINDINGS
 from laggard.cli import main
@@ -212,42 +213,7 @@ def test_what_locate_found_comes_first_with_what_it_costs() -> None:
     assert "Gain: at most 1.33 times as fast (measured on this job)" in text, "the gain is its own bound"
 
 
-@pytest.mark.parametrize(
-    ("culprit", "state", "reason", "replaced"),
-    [
-        (
-            {"kind": "slow_compute", "phase": "forward", "slowdown_ratio": 124.64},
-            "it is busy 125 times as long as its peers",
-            "rank 2 on vm is slow in forward, and the others wait for it",
-            True,
-        ),
-        (
-            {"kind": "slow_compute", "slowdown_ratio": 2.0, "findings": ("CPU_GOVERNOR", "GPU_THROTTLED")},
-            "GPU_THROTTLED, CPU_GOVERNOR; it is busy 2.0 times as long as its peers",
-            "rank 2 on vm is slow, and the others wait for it",
-            True,
-        ),
-        (
-            {"kind": "slow_input", "slowdown_ratio": 30.0},
-            "it is busy 30 times as long as its peers",
-            "rank 2 on vm is slow to get its input, and the others wait for it",
-            False,
-        ),
-        (
-            {"kind": "hung", "findings": ("MOUNT_HUNG",)},
-            "MOUNT_HUNG; it is hung",
-            "rank 2 on vm is hung, and the others wait for it",
-            False,
-        ),
-        (
-            {"kind": "dead", "findings": ("GPU_XID",)},
-            "GPU_XID; it died",
-            "and the others cannot go on without it",
-            False,
-        ),
-    ],
-    ids=["compute", "gpu", "input", "hung", "dead"],
-)
+@rows("recommend/culprits")
 def test_a_culprit_is_told_in_the_words_of_its_kind(
     culprit: dict[str, Any], state: str, reason: str, replaced: bool
 ) -> None:
@@ -350,21 +316,7 @@ def test_apply_keeps_what_was_there(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert json.loads((tmp_path / "ds.json.before").read_text()) == CONFIG
 
 
-@pytest.mark.parametrize(
-    ("config", "words"),
-    [
-        ({"zero_optimization": {"stage": 5}}, "stage is 5"),
-        ({"zero_optimization": {"stage": 2, "overlap_com": True}}, "is overlap_comm meant?"),
-        ({"zero_optimization": {"stage": 2, "overlap_comm": "yes"}}, "true or false"),
-        ({"zero_optimization": {"stage": 2, "reduce_bucket_size": "5e8"}}, "number of elements"),
-        ({"zero_optimization": {"stage": 1, "offload_param": {"device": "cpu"}}}, "stage 3 alone"),
-        ({"zero_optimization": 2}, "give an object"),
-        ({"train_batch_size": 10, "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 1}, "multiple"),
-        ({"train_batch_size": 8, "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 1}, "4 ranks"),
-        ({"train_batch_size": -1}, "above 0"),
-        ({"fp16": {"enabled": True}, "bf16": {"enabled": True}}, "both enabled"),
-    ],
-)
+@rows("recommend/contradictions")
 def test_contradictions_of_a_configuration(config: dict[str, Any], words: str) -> None:
     (problem,) = find_problems(config, 4)
     assert words in problem

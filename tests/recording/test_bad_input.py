@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from support.recordings import lines, write
+from support.rows import rows
 
 from laggard.kit.errors import UsageError
 from laggard.locate.verdict import locate
@@ -30,23 +31,7 @@ def named(location: Location) -> list[tuple[int, ...]]:
     return [culprit.ranks for culprit in location.culprits]
 
 
-@pytest.mark.parametrize(
-    ("line", "reason"),
-    [
-        ("not json", "malformed"),
-        ("[1]", "Expected `object`"),
-        ('{"kind": "step"}', "lacks its rank"),
-        ('{"kind": "step", "rank": "x"}', "Expected `int"),
-        ('{"kind": "step", "rank": 2147483647, "step": 1, "start": 1, "end": 2}', "<= 1048575"),
-        ('{"kind": "step", "rank": -1, "step": 1, "start": 1, "end": 2}', ">= 0"),
-        ('{"kind": "step", "rank": 0, "step": 1, "start": NaN, "end": 2}', "malformed"),
-        ('{"kind": "step", "rank": 0, "step": 1, "start": "a", "end": 2}', "Expected `float"),
-        ('{"kind": "rank", "rank": 0, "groups": {"g": {"ranks": 3}}}', "Expected `array"),
-        ('{"kind": "step", "ra', "truncated"),
-        ('{"a":' * 100_000, "malformed|truncated|deep"),
-        ("\xff\xfe", "malformed"),
-    ],
-)
+@rows("recording/corrupt_lines")
 def test_a_corrupt_line_costs_that_line_and_is_told(tmp_path: Path, line: str, reason: str) -> None:
     path = write(tmp_path / "t", SLOW)
     head, *rest = path.read_bytes().splitlines(keepends=True)

@@ -134,23 +134,6 @@ def test_no_steps_is_no_verdict(tmp_path: Path) -> None:
     assert recording.gaps == ("no record carries a step",)
 
 
-@pytest.mark.parametrize(
-    ("content", "complaint"),
-    [
-        (b"", "is empty"),
-        (b"\x00\xff\xfe", "is no recording"),
-        (b"root:x:0:0\n", "is no recording"),
-        (b'{"laggard_recording": 2}\n', "is no recording"),
-    ],
-)
-def test_files_that_are_no_recording_are_refused(tmp_path: Path, content: bytes, complaint: str) -> None:
-    path = tmp_path / "file"
-    path.write_bytes(content)
-    with pytest.raises(UsageError, match=complaint.replace("(", r"\(")) as caught:
-        read_recording([path])
-    assert str(path) in str(caught.value) and "\n" not in str(caught.value)
-
-
 @given(st.lists(st.binary(max_size=60), max_size=8))
 @settings(max_examples=200)
 def test_no_file_makes_it_crash(tmp_path_factory: pytest.TempPathFactory, rows: list[bytes]) -> None:

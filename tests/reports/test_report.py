@@ -229,48 +229,12 @@ def test_another_unit_in_one_row_is_guessed_at(tmp_path: Path, capsys: pytest.Ca
     assert any(note["kind"] == "unit" and "samples a minute" in note["text"] for note in found["notes"])
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        (f"{HEADER}A,1,8,4,7O.5\n", ["line 2", "samples_per_second", "7O.5"]),
-        (f"{HEADER}A,1,8,4,10\nA,1.5,8,4,10\n", ["line 3", "stage", "whole number"]),
-        (f"{HEADER}A,7,8,4,10\n", ["line 2", "stage", "0 to 3"]),
-        (f"{HEADER}A,1,8,4,-3\n", ["line 2", "above 0"]),
-        (f"{HEADER}A,1,8,4,inf\n", ["line 2", "inf"]),
-        (f"{HEADER}A,1,8,4,1e300\n", ["line 2", "far from 1"]),
-        (f"{HEADER}A,1,8,4,76.5 samples/s\n", ["line 2", "samples/s", "unit"]),
-        (f"{HEADER}A,1,8,4,76,489\n", ["line 2", "6 cells for 5 columns", "comma"]),
-        (f"{HEADER}A,1,8\n", ["line 2", "3 cells for 5 columns"]),
-        (f"{HEADER},1,8,4,10\n", ["line 2", "platform"]),
-        ("platform,stage,micro_batch,accum,samples_per_second\nA,1,8,4,1\n", ["lacks grad_accum"]),
-        ("a,a\n1,2\n", ["twice"]),
-        ("", ["empty"]),
-        ("\n\n# nothing\n", ["empty"]),
-        (HEADER, ["no rows"]),
-        (f"{HEADER}A,1,8,4,10\n".encode() + b"B\xe9,1,8,4,3\n", ["line 3", "UTF-8"]),
-        (f"{HEADER}A,1,8,4,1\0\n", ["line 2", "binary"]),
-        (f'{HEADER}"A,1,8,4,10\n', ["line"]),
-        (HEADER.encode("utf-16"), ["UTF-8"]),
-    ],
-)
-def test_a_bad_table_is_told_in_one_line(
-    text: str | bytes, words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    told = refusal("campaign", written(tmp_path, text), capsys)
-    assert all(word in told for word in words), told
-
-
 def test_a_huge_file_is_refused_without_reading_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "huge.csv"
     with open(path, "wb") as file:
         file.write(HEADER.encode())
         file.truncate(1 << 30)
     assert "larger than 16 MiB" in refusal("campaign", path, capsys)
-
-
-def test_what_is_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "no file" in refusal("campaign", tmp_path / "none.csv", capsys)
-    assert "directory" in refusal("campaign", tmp_path, capsys).lower()
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,18 @@
-"""The cost model gives back the law that runs were made from, and says what they cannot tell."""
+"""Computed of measured runs: a model of a step, a surface and its outliers, and two logs of NCCL compared."""
 
 from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from laggard.cli import main
+from laggard.nccl.comparison import find_choices
 from laggard.recommend.zero import (
     MemoryPlan,
     Network,
@@ -19,11 +25,16 @@ from laggard.recommend.zero import (
     stage_seconds,
     state_bytes,
 )
-from laggard.reports.runs import Configuration
+from laggard.reports.outliers import find_outliers
+from laggard.reports.runs import Configuration, Run
 from laggard.reports.step_model import fit_step_model, predict, solve_nonnegative
 
 SAMPLE, MICRO_STEP = 3e-3, 8e-3
+
+
 EXTRA = {1: 0.0, 2: 20e-3}
+
+
 ONCE = {1: 170e-3, 2: 10e-3}
 
 
@@ -133,3 +144,105 @@ def test_published_runs_out_of_memory_are_explained(gpus: int, gradient: int, te
 def test_observations_that_contradict_the_plan() -> None:
     plan = MemoryPlan(8e9, 8, 80e9)
     assert not activation_bounds([Observation(1, 64, True), Observation(3, 8, False)], plan).consistent
+
+
+MICRO_BATCHES = (16, 32, 64, 128)
+
+
+SAMPLES = 512
+
+
+def campaign(seed: int, platforms: int = 3, noise: float = 0.02) -> list[Run]:
+    """Runs whose step takes g (a + c m) for computing, and communication once or in each micro-step by stage."""
+    random = np.random.default_rng(seed)
+    runs = []
+    for platform in range(platforms):
+        compute = np.exp(random.normal(-5, 0.5))
+        overhead = compute * random.uniform(2, 10)
+        transfer = compute * random.uniform(5, 30)
+        for stage in (1, 2, 3):
+            for micro_batch in MICRO_BATCHES:
+                accumulated = SAMPLES // micro_batch
+                seconds = accumulated * (overhead + compute * micro_batch)
+                seconds += transfer * {1: 2, 2: 0.5 + accumulated, 3: 4 * accumulated}[stage]
+                speed = SAMPLES / seconds * np.exp(random.normal(0, noise))
+                runs.append(Run(len(runs) + 2, f"p{platform}", stage, micro_batch, accumulated, float(speed)))
+    return runs
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_right_table_has_no_outlier(seed: int) -> None:
+    assert find_outliers(campaign(seed)) == ()
+
+
+@pytest.mark.parametrize(("place", "factor"), [(5, 0.45), (17, 2.2), (22, 10.0), (30, 0.1), (13, 60.0)])
+def test_a_wrong_row_is_found_alone(place: int, factor: float) -> None:
+    runs = campaign(place)
+    right = runs[place].samples_per_second or 0.0
+    runs[place] = runs[place]._replace(samples_per_second=right * factor)
+    (found,) = find_outliers(runs)
+    assert found.run.line == runs[place].line
+    assert found.expected == pytest.approx(right, rel=0.35)
+
+
+def test_several_wrong_rows_do_not_hide_each_other() -> None:
+    runs = campaign(3)
+    for place, factor in ((4, 0.3), (16, 3.0), (29, 0.3)):
+        runs[place] = runs[place]._replace(samples_per_second=(runs[place].samples_per_second or 0.0) * factor)
+    assert [found.run.line for found in find_outliers(runs)] == [6, 18, 31]
+
+
+def test_with_three_rows_nothing_is_called_wrong() -> None:
+    assert find_outliers([Run(2 + g, "p", 1, 64, g, speed) for g, speed in ((1, 10.0), (2, 11.0), (4, 90.0))]) == ()
+
+
+def log(version: str, network: str, device: str, channels: int, extra: str = "") -> str:
+    lines = [
+        f"NCCL version {version}+cuda12.4",
+        *([extra] if extra else []),
+        f"Using network {network}",
+        "comm 0x1 rank 0 nRanks 16 nNodes 2 localRanks 8 localRank 0 MNNVL 0",
+        *(f"Channel {each:02d}/0 : 0[0] -> 8[0] [send] via NET/{device}" for each in range(channels)),
+        f"{channels} coll channels, {channels} collnet channels, 0 nvls channels, {channels} p2p channels, "
+        "2 p2p channels per peer",
+        f"AllReduce: 1048576 Bytes -> Algo RING proto SIMPLE channel{{Lo..Hi}}={{0..{channels - 1}}}",
+    ]
+    return "".join(f"node1:100:100 [0] NCCL INFO {line}\n" for line in lines)
+
+
+def compared(tmp_path: Path, capsys: pytest.CaptureFixture[str], old: str, new: str) -> Any:
+    paths = [tmp_path / "old.log", tmp_path / "new.log"]
+    for path, text in zip(paths, (old, new), strict=True):
+        path.write_text(text)
+    assert main(["report", "nccl", *map(str, paths), "--format", "json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_fallback_after_an_upgrade_is_the_first_difference(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = compared(tmp_path, capsys, log("2.19.3", "IB", "IB/0/GDRDMA", 4), log("2.27.5", "Socket", "Socket/1", 2))
+    changes = {change["what"]: (change["old"], change["new"]) for change in found["changes"]}
+    assert list(changes)[:2] == ["version", "network"] and changes["network"] == ("IB", "Socket")
+    assert changes["transports"] == ("NET/IB with GPUDirect: 4", "NET/Socket: 2")
+    assert changes["channels for collectives"] == ("4", "2")
+    assert changes["AllReduce of 1048576 B"] == ("RING/SIMPLE, 4 channels", "RING/SIMPLE, 2 channels")
+    moved = [(each["variable"], each["since"]) for each in found["defaults"]]
+    assert ("NCCL_IB_TIMEOUT", "2.23") in moved and ("NCCL_CUMEM_ENABLE", "2.19") not in moved
+
+
+def test_a_variable_that_is_set_has_no_default_that_moves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    new = log("2.27.5", "IB", "IB/0", 4, "NCCL_IB_TIMEOUT set by environment to 22.")
+    found = compared(tmp_path, capsys, log("2.19.3", "IB", "IB/0", 4), new)
+    assert "NCCL_IB_TIMEOUT" not in {each["variable"] for each in found["defaults"]}
+    assert {"what": "NCCL_IB_TIMEOUT", "old": "not set", "new": "22"} in found["changes"]
+
+
+def test_the_same_run_twice_has_no_difference(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = compared(tmp_path, capsys, log("2.27.5", "IB", "IB/0", 4), log("2.27.5", "IB", "IB/0", 4))
+    assert found["changes"] == [] and found["defaults"] == [] and found["notes"] == []
+
+
+def test_choices_in_each_form() -> None:
+    lines = ["8 Bytes -> Algo 0 proto 1 time 3.2", "AllGather: 64 Bytes -> Algo 1 proto 2 time 4"]
+    assert find_choices(lines)[0] == {"8 B": "TREE/LL128", "AllGather of 64 B": "RING/SIMPLE"}

@@ -7,9 +7,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.lazy_device import LazyDevice
+from support.lazy_torch import lazy_torch
 
 from laggard.rings.worker import devices
 from laggard.rings.worker.devices import describe_device
+from laggard.rings.worker.group import Group
 
 
 def rocm_torch(gpus: int = 8, rccl: bool = True) -> Any:
@@ -58,3 +61,24 @@ def test_a_torch_without_gpus_measures_no_cpus_where_there_are_amd_gpus(monkeypa
     assert "can use no GPU" in describe_device(rocm_torch(gpus=0), "auto", 0).reason
     monkeypatch.setattr(devices, "_has_gpus", lambda: False)
     assert describe_device(rocm_torch(gpus=0), "auto", 0).device == "cpu"
+
+
+class Nccl:
+    """Stands in for ProcessGroupNCCL: the tests make their own collectives."""
+
+    Options = SimpleNamespace
+
+    def __init__(self, *_: Any) -> None: ...
+
+
+@pytest.mark.parametrize("cuda", [12, 11])
+def test_a_worker_has_a_context_on_its_own_gpu_alone(cuda: int) -> None:
+    torch = lazy_torch(LazyDevice(), LazyDevice(), cuda=cuda, initialized=False)
+    torch.distributed.is_nccl_available = lambda: True
+    torch.distributed.ProcessGroupNCCL = Nccl
+    ready = describe_device(torch, "cuda", 1)
+    assert (ready.device, ready.devices, ready.reason) == ("cuda", 2, "")
+    group = Group(torch, "cuda:1", None, 0, 1, 60.0, "")
+    times = group.timed(lambda: torch.lazy_cuda.launch(1, 0.002), 3)
+    assert len(times) == 3 and all(it >= 0.002 for it in times)
+    assert torch.lazy_cuda.contexts == {1}

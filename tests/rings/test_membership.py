@@ -1,13 +1,19 @@
-"""Which node of which ring a process is."""
+"""Which node of which ring a process is, and at which addresses the others reach it."""
 
 from __future__ import annotations
 
 import pytest
+from support.rows import rows
 
 from laggard.kit.errors import UsageError
+from laggard.rings.authentication import Strangers
+from laggard.rings.link import Addresses
 from laggard.rings.membership import expand_hosts, first_host, from_environment, from_flags, from_prolog
+from laggard.rings.messages import MAX_PART_BYTES, Connected, Put, Value, Want
 
 TORCHRUN = {"RANK": "5", "WORLD_SIZE": "16", "LOCAL_RANK": "1", "MASTER_ADDR": "gpu-01", "MASTER_PORT": "29500"}
+
+
 SLURM = {
     "SLURM_PROCID": "3",
     "SLURM_NTASKS": "4",
@@ -75,23 +81,9 @@ def test_the_first_host_of_slurms_list(nodes: str, host: str) -> None:
     assert first_host(nodes) == host
 
 
-@pytest.mark.parametrize(
-    ("nodes", "hosts"),
-    [
-        ("n1", ["n1"]),
-        ("n[1-3,7]", ["n1", "n2", "n3", "n7"]),
-        ("a-[09-11]-x,b", ["a-09-x", "a-10-x", "a-11-x", "b"]),
-        ("r[1-2]c[1-2]", ["r1c1", "r1c2", "r2c1", "r2c2"]),
-        ("gpu-1-2,login", ["gpu-1-2", "login"]),
-        ("n[1-9999999]", []),
-        ("n[1-999999]", []),
-        ("n[1-3", []),
-        ("n1;rm", []),
-        ("", []),
-    ],
-)
-def test_all_hosts_of_slurms_list(nodes: str, hosts: list[str]) -> None:
-    assert list(expand_hosts(nodes)) == hosts
+@rows("rings/hosts")
+def test_all_hosts_of_slurms_list(nodes: str, hosts: tuple[str, ...]) -> None:
+    assert tuple(expand_hosts(nodes)) == hosts
 
 
 PROLOG = {
@@ -126,3 +118,45 @@ def test_slurm_tells_the_names_of_nodes_that_have_a_task_each() -> None:
     assert (place.own_name, place.names[1]) == ("gpu-12", "gpu-08")
     each_gpu = from_environment({**SLURM, "SLURM_NTASKS": "32"})
     assert each_gpu is not None and each_gpu.names == () and each_gpu.own_name == ""
+
+
+def test_who_waits_is_told_and_the_first_word_counts() -> None:
+    held = Addresses()
+    assert held.want(1, Want("a", 0)) is None and held.want(2, Want("a", 0)) is None
+    told = held.put(Put("a", 0, 1, b"right"))
+    assert told is not None and told[0] == Value("a", 0, 1, b"right") and set(told[1]) == {1, 2}
+    assert held.put(Put("a", 0, 1, b"wrong")) is None
+    assert held.want(1, Want("a", 0)) == Value("a", 0, 1, b"right")
+
+
+def test_a_rank_waits_for_one_value_at_a_time() -> None:
+    held = Addresses()
+    held.want(1, Want("a", 0))
+    held.want(1, Want("b", 0))
+    first, second = held.put(Put("a", 0, 1, b"")), held.put(Put("b", 0, 1, b""))
+    assert first is not None and not first[1]
+    assert second is not None and set(second[1]) == {1}
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        Put("k" * 201, 0, 1, b""),
+        Put("a", 1, 1, b""),
+        Put("a", -1, 1, b""),
+        Put("a", 0, 1 << 20, b""),
+        Put("a", 0, 1, b"x" * (MAX_PART_BYTES + 1)),
+    ],
+)
+def test_what_is_out_of_bounds_is_not_held(told: Put) -> None:
+    assert Addresses().put(told) is None
+
+
+def test_a_stranger_is_an_end_that_no_rank_has() -> None:
+    seen = Strangers()
+    seen.note(0, Connected(("10.0.0.1:5", "10.0.0.1:40"), ()))
+    seen.note(1, Connected(("10.0.0.2:6",), ("10.0.0.1:40", "10.0.0.9:7")))
+    assert seen.found((0,)) == ()
+    assert seen.found((0, 1)) == ("10.0.0.9:7",)
+    errors = ["[x/pair.cc:547] Connection closed by peer [10.0.0.8]:9", "Read error [10.0.0.1]:40: reset"]
+    assert seen.found((0,), errors) == ("10.0.0.8:9",)

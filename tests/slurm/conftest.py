@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 from support.materialise import materialise
-from support.paths import REPOSITORY
+from support.paths import REPOSITORY, TESTS
 from support.ports import free_ports
 from support.waiting import wait_for
 
@@ -30,77 +30,6 @@ LATE = "drained Prolog error"
 """slurmd tells of a prolog that failed twice: when it has, and with its registration, which drains a node that is not
 drained yet. On a busy machine that can come when the next test has resumed the node. Where a test's own job is
 rejected, srun says so, and the reason is laggard's."""
-
-SLURM_CONF = """
-ClusterName=laggardtest
-SlurmctldHost={host}(127.0.0.1)
-SlurmUser={user}
-SlurmdUser={user}
-AuthType=auth/none
-CredType=cred/none
-SlurmctldPort={ctld_port}
-SlurmdPort={ctld_port}
-StateSaveLocation={folder}/state
-SlurmdSpoolDir={folder}/spool/%n
-SlurmctldPidFile={folder}/run/slurmctld.pid
-SlurmdPidFile={folder}/run/slurmd.%n.pid
-SlurmctldLogFile={folder}/log/slurmctld.log
-SlurmdLogFile={folder}/log/slurmd.%n.log
-ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
-SelectType=select/cons_tres
-SelectTypeParameters=CR_Core
-MpiDefault=none
-SwitchType=switch/none
-JobAcctGatherType=jobacct_gather/none
-AccountingStorageType=accounting_storage/none
-JobCompType=jobcomp/none
-MailProg=/bin/true
-ReturnToService=0
-SlurmdParameters=config_overrides
-SchedulerParameters=nohold_on_prolog_fail
-PreemptType=preempt/partition_prio
-PreemptMode=CANCEL
-Prolog={folder}/gate/prolog.sh
-Epilog={folder}/gate/epilog.sh
-PrologFlags=Alloc,DeferBatch
-PrologEpilogTimeout=120
-HealthCheckProgram={folder}/gate/healthcheck-if-on.sh
-HealthCheckInterval=2
-HealthCheckNodeState=ANY
-{gres}
-NodeName=n[1-4] NodeHostname={host} NodeAddr=127.0.0.1 Port=[{ports}] {node_gres} CPUs=8 Boards=1 SocketsPerBoard=1 CoresPerSocket=8 ThreadsPerCore=1 RealMemory=2000 State=UNKNOWN
-PartitionName=debug Nodes=ALL Default=YES MaxTime=INFINITE PriorityTier=10 PreemptMode=OFF State=UP
-PartitionName=laggard-idle Nodes=ALL MaxTime=15 PriorityTier=1 State=UP
-"""  # noqa: E501
-
-GATE_CONF = """
-export SLURM_CONF={folder}/slurm.conf
-export LAGGARD_STATE_DIR={folder}/memory/$SLURMD_NODENAME
-LAGGARD={folder}/laggard
-MODE=$(<{folder}/settings/mode)
-COLLECTOR=$(<{folder}/settings/collector)
-DISABLED={folder}/settings/disabled
-SCONTROL={scontrol}
-FLAGS=(--host-root {folder}/machines/$SLURMD_NODENAME $(<{folder}/settings/flags))
-RUN={folder}/run-$SLURMD_NODENAME
-GATE_SECONDS=$(<{folder}/settings/seconds)
-CHECKED={folder}/settings/checked
-"""
-
-LAGGARD = """#!/bin/bash
-PYTHONPATH={source} exec {python} -m laggard "$@"
-"""
-
-
-HEALTH_CHECK = """#!/bin/bash
-began=$EPOCHREALTIME
-[ ! -e {folder}/settings/healthcheck ] || {folder}/gate/healthcheck.sh
-status=$?
-echo "$began" > {folder}/checked-$SLURMD_NODENAME.new
-mv {folder}/checked-$SLURMD_NODENAME.new {folder}/checked-$SLURMD_NODENAME
-exit $status
-"""
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -217,7 +146,7 @@ class Cluster:
         shutil.rmtree(self.folder / "memory", ignore_errors=True)
         self.run("scancel", "--state=PENDING,RUNNING,SUSPENDED", f"--user={getpass.getuser()}")
         self.configure(mode="report-only", collector="none", flags="--only disks", seconds="60", checked="checked")
-        self.set_laggard(LAGGARD.format(source=REPOSITORY / "src", python=sys.executable))
+        self.set_laggard(_filled("laggard.sh", source=REPOSITORY / "src", python=sys.executable))
         for node in NODES:
             if checked:  # a check that began before now may drain by the last test's gate.conf
                 self.wait_for_health_check(node)
@@ -254,6 +183,11 @@ def cluster(_cluster: Cluster) -> Iterator[Cluster]:
     yield _cluster
 
 
+def _filled(name: str, **words: object) -> str:
+    """The file of tests/data/slurm, with these in the places of their names."""
+    return (TESTS / "data" / "slurm" / name).read_text().format(**words)
+
+
 def _write_files(folder: Path) -> None:
     for name in ("run", "log", "state", "spool", "settings", "machines"):
         (folder / name).mkdir()
@@ -262,7 +196,8 @@ def _write_files(folder: Path) -> None:
     gpus = _device_files(folder / "dev")
     if gpus:
         (folder / "gres.conf").write_text(f"NodeName=n[1-4] Name=gpu File={folder}/dev/gpu[0-7]\n")
-    conf = SLURM_CONF.format(
+    conf = _filled(
+        "slurm.conf",
         folder=folder,
         host=socket.gethostname().partition(".")[0],
         user=getpass.getuser(),
@@ -273,9 +208,9 @@ def _write_files(folder: Path) -> None:
     )
     (folder / "slurm.conf").write_text(conf)
     shutil.copytree(REPOSITORY / "deploy/slurm", folder / "gate")
-    (folder / "gate/gate.conf").write_text(GATE_CONF.format(folder=folder, scontrol=scontrol))
+    (folder / "gate/gate.conf").write_text(_filled("gate.conf", folder=folder, scontrol=scontrol))
     on = folder / "gate/healthcheck-if-on.sh"
-    on.write_text(HEALTH_CHECK.format(folder=folder))
+    on.write_text(_filled("healthcheck-if-on.sh", folder=folder))
     on.chmod(0o755)
     Cluster(folder).configure(mode="report-only", collector="none", flags="--only disks", seconds="60")
 

@@ -1,8 +1,9 @@
-"""docs/start/slurm.md as a reader would go through it, in a real SLURM."""
+"""The pages about SLURM, as a reader goes through them."""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ from support.transcript import commands_of, run
 
 PAGE = REPOSITORY / "docs" / "start" / "slurm.md"
 
+
 OWN_FOLDERS = """
 for folder in etc opt; do
     mkdir -p own/$folder/upper own/$folder/work
@@ -24,6 +26,8 @@ done
 mkdir -p /opt/laggard/bin
 ln -s {laggard} /opt/laggard/bin/laggard
 """
+
+
 """What the page installs below /etc goes into a layer that this shell alone sees."""
 
 
@@ -47,3 +51,22 @@ def test_a_cluster_gets_its_first_answers(cluster: Any, tmp_path: Path) -> None:
     for command in commands_of(PAGE):
         script = command.script.replace("--gpus-per-node 8", "--gpus-per-node 0")
         run(command._replace(script=script), environment, tmp_path, before, ("unshare", "--mount"), by_form=True)
+
+
+GATE_PAGE = REPOSITORY / "docs" / "tasks" / "slurm-gate.md"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_an_unfit_node_is_drained_and_comes_back(cluster: Any, tmp_path: Path) -> None:
+    """The cluster's gate has the scripts and settings that the page installs."""
+    environment = {**os.environ, "SLURM_CONF": str(cluster.folder / "slurm.conf")}
+    rejected, repaired = commands_of(GATE_PAGE)
+    job, look = re.split(r"(?<=rejected\n)", rejected.script)
+    cluster.configure(mode="enforce")
+    cluster.set_machine("n2", "disk_full")
+    run(rejected._replace(script=job, shown=rejected.shown[:1]), environment, tmp_path)
+    cluster.wait_settled("n2")
+    run(rejected._replace(script=look, shown=rejected.shown[1:]), environment, tmp_path)
+    cluster.set_machine("n2", "plain")
+    run(repaired, environment, tmp_path)

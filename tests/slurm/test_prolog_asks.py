@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from support.gate_agent import StandIn, agent_that_says
 from support.paths import REPOSITORY
+from support.rows import rows
 from support.waiting import wait_for
 
 SCRIPTS = REPOSITORY / "deploy" / "slurm"
@@ -149,25 +150,7 @@ def test_the_other_scripts_do_not_ask(script: str, node: Node, agent: StandIn) -
     assert node.call(script) == (0, WHOLE) and len(node.runs) == 1 and not agent.asked
 
 
-@pytest.mark.parametrize(
-    "ticket",
-    [
-        "",
-        "\n",
-        f"gate/1 prolog {HASH} {{now}} x\n",
-        f"gate/2 prolog {HASH} {{now}}\n",
-        f"gate/1 epilog {HASH} {{now}}\n",
-        f"gate/1 prolog {HASH}0 {{now}}\n",
-        f"gate/1 prolog {HASH} {{late}}\n",
-        f"gate/1 prolog {HASH} {{old}}\n",
-        f"gate/1 prolog {HASH} x[$(touch$IFS/tmp/owned)]\n",
-        f"gate/1 prolog {HASH} 0{{now}}\n",
-        "older than gate.conf",
-        "older than laggard",
-        "a link",
-        "none",
-    ],
-)
+@rows("slurm/tickets")
 def test_a_ticket_that_does_not_count_is_written_anew(ticket: str, node: Node, agent: StandIn) -> None:
     path = node.ticket()
     if ticket.startswith("older"):

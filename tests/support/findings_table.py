@@ -12,22 +12,11 @@ from support.coverage import ELSEWHERE, firing, look_alikes, probes_raising
 from support.job_logs import jobs_firing, jobs_near
 from support.materialise import materialise
 from support.nccl_logs import logs_firing, logs_near
-from support.paths import REPOSITORY
+from support.paths import REPOSITORY, TESTS
 
 README = REPOSITORY / "docs" / "findings" / "README.md"
 
-_HEAD = """# Findings
-
-All finding codes. `python -m support.findings_table` in `tests/` generates this table from the catalogue, from what the
-probes find on the recorded machines in `tests/data/machines`, and from the logs in `tests/data/nccl_logs` and
-`tests/data/job_logs`. *Fires on* names one machine with the fault, *quiet on* its nearest healthy look-alikes. The
-severity is the usual one; a code's page has the exceptions. *Action* is what ends it, in a finding's `action` for
-programs: restart the node, reset the device, replace the part, have an operator look, or tell the job's user.
-`laggard findings explain CODE` shows a page.
-
-| code | severity | action | what it means | raised by | fires on | quiet on |
-|---|---|---|---|---|---|---|
-"""
+_HEAD = (TESTS / "data" / "pages" / "findings.md").read_text()
 
 
 def table(raised_by: Callable[[str], Sequence[str]]) -> str:

@@ -6,6 +6,9 @@ import struct
 from collections.abc import Iterable
 
 from support.archive import Tree
+from support.paths import TESTS
+
+_FILES = TESTS / "data" / "host"
 
 _CPU = "/sys/devices/system/cpu"
 OPEN_DRIVER = (
@@ -38,57 +41,17 @@ def software_files(cpus: int, modules: Iterable[str]) -> Tree:
     return files
 
 
-LIMITS = """Limit                     Soft Limit           Hard Limit           Units
-Max cpu time              unlimited            unlimited            seconds
-Max stack size            8388608              unlimited            bytes
-Max processes             2059846              2059846              processes
-Max open files            1024                 524288               files
-Max locked memory         unlimited            unlimited            bytes
-Max nice priority         0                    0
-"""
+LIMITS = (_FILES / "limits").read_text()
 _OWN_LIMITS = LIMITS.replace("locked memory         unlimited            unlimited", "locked memory  8388608  8388608")
 """The limits of laggard's own process, which jobs do not have: systemd's default."""
 
-MOUNTS = """sysfs /sys sysfs rw,nosuid,nodev,noexec,relatime 0 0
-proc /proc proc rw,nosuid,nodev,noexec,relatime 0 0
-devtmpfs /dev devtmpfs rw,nosuid,size=4096k,nr_inodes=131072000,mode=755 0 0
-tmpfs /dev/shm tmpfs rw,nosuid,nodev 0 0
-/dev/mapper/system-root / ext4 rw,relatime 0 0
-/dev/nvme1n1 /scratch xfs rw,relatime,attr2,inode64 0 0
-/dev/nvme0n1p1 /boot ext4 rw,relatime 0 0
-/dev/loop3 /snap/core22/1621 squashfs ro,nodev,relatime 0 0
-/dev/sr0 /media/install iso9660 ro,relatime 0 0
-systemd-1 /projects autofs rw,relatime,fd=62,pgrp=1,timeout=0 0 0
-nfs.example:/home /home nfs4 rw,relatime,vers=4.2,hard 0 0
-"""
+MOUNTS = (_FILES / "mounts").read_text()
 
-_MDSTAT = """Personalities : [raid1]
-md0 : active raid1 sdb2[1] sda2[0]
-      1046528 blocks super 1.2 [2/2] [UU]
-
-unused devices: <none>
-"""
-FSTAB = """# /etc/fstab: static file system information.
-#
-# <file system> <mount point>   <type>  <options>       <dump>  <pass>
-/dev/mapper/system-root / ext4 errors=remount-ro 0 1
-# /boot was on /dev/nvme0n1p1 during installation
-UUID=6a1c1f0e-2c4b-4d55-9a57-0d1f2e3c4b5a /boot ext4 defaults 0 2
-LABEL=scratch	/scratch	xfs	defaults,noatime,inode64	0	0
-nfs.example:/home /home nfs4 vers=4.2,hard,_netdev 0 0
-nfs.example:/projects /projects nfs4 noauto,x-systemd.automount,_netdev 0 0
-/dev/sr0 /media/cdrom udf,iso9660 user,noauto 0 0
-#/swap.img none swap sw 0 0
-"""
+_MDSTAT = (_FILES / "mdstat").read_text()
+FSTAB = (_FILES / "fstab").read_text()
 """What MOUNTS come of, as an installer and a site write it."""
 
-CPUINFO = """processor\t: 0
-vendor_id\t: GenuineIntel
-model name\t: Intel(R) Xeon(R) Platinum 8480C
-microcode\t: 0x2b000603
-physical id\t: 0
-flags\t\t: fpu vme de pse tsc msr pae mce vmx ssse3 fma cx16 x2apic aes avx hle avx2 avx512f amx_tile
-"""
+CPUINFO = (_FILES / "cpuinfo").read_text()
 """The first processor; the others are equal."""
 
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from support.rows import rows
 
 
 def run(
@@ -80,21 +81,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["train.py", "--record", "x", "-m", "--format", "json", "--help"],
-        ["./train.py", "fail"],
-        ["links/../links/link.py"],
-        ["tree"],
-        ["whole.pyz", "-m"],
-        ["-m", "package", "--record"],
-        ["-m", "package.tool", "fail"],
-        ["-m", "train"],
-        ["wrong.py"],
-    ],
-    ids=" ".join,
-)
+@rows("hooks/scripts")
 def test_a_script_finds_itself_as_under_python(words: list[str], folder: Path) -> None:
     with_hooks, without = run(*words, cwd=folder), run(*words, hooks=False, cwd=folder)
     assert (with_hooks.stdout, with_hooks.returncode) == (without.stdout, without.returncode)

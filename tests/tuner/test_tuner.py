@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.diagnosed import answer
+from support.rows import rows
 
 from laggard.cli import main
 from laggard.nccl.tuner import (
@@ -115,22 +116,7 @@ def test_lint_names_the_messages_without_a_row() -> None:
     assert any(each.nodes == 1 and each.ranks == 8 for each in ranges)  # the job's other communicators
 
 
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ("AllReduce,0,1,ring,ll,2,-1,-1", "is allreduce meant?"),
-        ("allreduce,0,1,rings,ll,2,-1,-1", "which takes ring"),
-        ("allreduce,0,1M,ring,ll,2,-1,-1", "no units"),
-        ("allreduce,5,1,ring,ll,2,-1,-1", "no size is between"),
-        ("allreduce,0,1,ring,ll", "5 fields"),
-        ("allreduce,0,1,ring,ll,2,-1,-1,-1,-1,-1", "11 fields"),
-        ("allreduce,0,1,ring,ll,,-1,-1", "empty field"),
-        ("allreduce,0,1,ring,ll,200,-1,-1", "1 to 64"),
-        ("allgather,0,1,tree,ll,2,-1,-1", "no tree with ll for allgather"),
-        ("allgather,0,1,pat,simple,2,2,16", "one rank a node"),
-        (" # remark", "start of the line"),
-    ],
-)
+@rows("tuner_lint")
 def test_lint_of_one_line(line: str, words: str) -> None:
     (problem,) = find_line_problems(read_lines(line))
     assert problem.line == 1 and words in problem.text

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from msgspec import structs
+from support.rows import rows
 
 from laggard.agent.gate.server import Question, WrongQuestion, parse_question
 from laggard.agent.gate.serving import AcceptedFile, Now, Own, quick_answer
@@ -193,20 +194,7 @@ def test_a_question_is_a_path_of_a_fixed_form() -> None:
     assert parse_question(PATH.replace("0,2-3", "-")).gpus is None
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("gate/1", "gate/2"),
-        ("prolog", "epilog"),
-        ("aaaa/", "AAAA/"),
-        ("/7/", "/-7/"),
-        ("0,2-3", "2-"),
-        ("0,2-3", "0,"),
-        ("/5000", ""),
-        ("/5000", "/5000/x"),
-        ("/5000", "/5000\r"),
-    ],
-)
+@rows("agent/no_questions")
 def test_anything_else_is_no_question(old: str, new: str) -> None:
     with pytest.raises(WrongQuestion):
         parse_question(PATH.replace(old, new))

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.rows import rows
 from support.waiting import wait_for
 
 from laggard.agent.ranks.end import ExitWatch, LastMoment, WatchedExit, rank_end
@@ -98,21 +99,7 @@ LOG = """\
 """
 
 
-@pytest.mark.parametrize(
-    ("pid", "ended_at", "cause"),
-    [
-        (41, 100.1, "out_of_memory"),
-        (41, 170.0, None),  # another process with that pid, long after
-        (4, 100.1, None),
-        (42, 201.0, "gpu_error"),
-        (43, 201.0, "segfault"),
-        (44, 201.5, "memory_error"),
-        (43, 203.0, "segfault"),  # its own pid comes before a GPU's error at the same time
-        (99, 203.0, "gpu_error"),  # a message without a pid, of the same time
-        (99, 220.0, None),
-        (45, 300.2, "out_of_memory"),
-    ],
-)
+@rows("agent/kernel_words")
 def test_the_kernels_word_is_joined_by_pid_and_time(pid: int, ended_at: float, cause: str | None) -> None:
     found = kernel_word(parse_messages(LOG), pid, ended_at)
     assert (found.cause if found else None) == cause

@@ -17,16 +17,20 @@ from support.steps import numbers
 from laggard.agent.prober.loop import ProbeLoop, ProbeRound
 from laggard.agent.ranks.reader import RankCache, RankFiles
 from laggard.agent.web import page
+from laggard.agent.web.page import headline, ranks_summary
 from laggard.agent.web.routes import Router
 from laggard.agent.web.stacks import StackService
 from laggard.collector.scrape.validation import validate_collectives, validate_ranks, validate_ranks_answer
 from laggard.kit.http_message import NO_PAGE, Request, Response
 from laggard.kit.secret_files import TokenFile
-from laggard.model import ProbeResult, Report, Verdict
+from laggard.model import Finding, Fix, ProbeResult, Report, Severity, Verdict
 from laggard.stacks.ask import read_ask
 from laggard.stacks.sampled import encode
+from laggard.wire.ranks import RanksDocument, RejectedFiles
 
 Start = Callable[..., Any]
+
+
 TOKEN = "correct horse battery staple"
 
 
@@ -172,3 +176,38 @@ def test_stacks_are_for_who_has_the_token_and_a_job_is_asked_now_and_then(
     assert all(b"tokenize" not in ask(path).body for path in ("/metrics", "/api/v1/ranks", "/"))
     unharmed = json.loads(ask("/api/v1/stacks?owner=0&job=../../etc", authorization=bearer).body)
     assert unharmed["ranks"] == [] and unharmed["missing"] == []
+
+
+def report(verdict: Verdict, *findings: Finding) -> Report:
+    probes = (ProbeResult("clock", verdict, "no clock", 0.1), ProbeResult("disks", Verdict.OK, "", 0.1))
+    return Report(verdict, "n0", 0.1, probes, findings, {})
+
+
+def finding(severity: Severity, code: str = "DISK_FULL") -> Finding:
+    return Finding(code, severity, "/", "is full", {}, Fix("Empty it."), "docs/findings/DISK_FULL.md")
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (report(Verdict.OK), "n0: 2 probes found nothing wrong."),
+        (report(Verdict.OK, finding(Severity.WARNING)), "n0 can train, with 1 warning from 2 probes."),
+        (report(Verdict.UNKNOWN), "n0: could not tell; no clock."),
+        (report(Verdict.SKIPPED), "n0: could not tell; no probe applies."),
+        (report(Verdict.FAIL), "n0 is not fit for training."),
+        (
+            report(Verdict.FAIL, finding(Severity.WARNING, "CLOCK_SKEW"), finding(Severity.CRITICAL)),
+            "n0 is not fit for training: DISK_FULL (/), and 1 more.",
+        ),
+    ],
+)
+def test_the_headline(given: Report, expected: str) -> None:
+    assert headline("n0", given) == expected
+
+
+def test_the_summary_of_the_ranks() -> None:
+    assert ranks_summary(RanksDocument("n0", "", 0.0, (), ())) == "No rank trains here."
+    rejected = (RejectedFiles("truncated", 2, "x.rank"),)
+    assert (
+        ranks_summary(RanksDocument("n0", "", 0.0, (), rejected)) == "0 ranks of 0 jobs run here, 2 rank files ignored."
+    )

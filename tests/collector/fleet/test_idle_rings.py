@@ -1,7 +1,8 @@
-"""Which ring the collector has for a node that asks."""
+"""Idle rings as the collector plans them, and signed questions that are answered once."""
 
 from __future__ import annotations
 
+import itertools
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +18,8 @@ from laggard.collector.incidents.incident import Incident
 from laggard.collector.jobs.snapshot import ClusterSnapshot
 from laggard.collector.settings import CollectorSettings
 from laggard.collector.web.app import all_routes
-from laggard.collector.web.rings import Answer, IdleRings, ring_suspects
+from laggard.collector.web.rings import MIN_RING_NODES, Answer, IdleRings, plan_rings, ring_suspects
+from laggard.collector.web.signed_requests import Nonces
 from laggard.model import Culprit
 from laggard.wire import decode, encode
 from laggard.wire.idle_rings import RingAsk, RingDue
@@ -25,6 +27,69 @@ from laggard.wire.nodes import NodeRow
 from laggard.wire.signing import RING_AGENT, RING_COLLECTOR, signed, signer
 
 DAY = 86400.0
+
+
+def idle(number: int, age: float | None = None, verdict: str = "ok", state: str = "up", ranks: int = 0) -> NodeRow:
+    return NodeRow(f"http://n{number}:1", f"n{number:02}", state, "", 0.0, verdict, (), tuple(range(ranks)), age)
+
+
+def test_who_has_waited_longest_is_first_and_who_was_measured_lately_is_not_due() -> None:
+    ages = [100.0, 2 * DAY, None, 5 * DAY, 3 * DAY, 1.5 * DAY]
+    plan = plan_rings([idle(number, age) for number, age in enumerate(ages)], DAY, 3)
+    assert plan.rings == (("n02", "n03", "n04"), ("n01", "n05", "n00"))
+    assert (plan.due, plan.measured, plan.busy, plan.failing, plan.silent) == (5, 1, 0, 0, 0)
+
+
+def test_suspects_of_a_slow_link_come_first_whenever_they_were_measured() -> None:
+    rows = [idle(number, 100.0) for number in range(5)]
+    assert plan_rings(rows, DAY, 4).rings == ()
+    plan = plan_rings(rows, DAY, 4, {"n03", "n01", "elsewhere"})
+    assert plan.rings == (("n01", "n03", "n00"),) and (plan.due, plan.measured) == (2, 3)
+
+
+def test_nodes_that_work_fail_or_are_silent_are_left_out() -> None:
+    nodes = [
+        idle(0),
+        idle(1, ranks=8),
+        idle(2, verdict="fail"),
+        idle(3, state="down"),
+        idle(4),
+        idle(5, verdict="unknown"),
+    ]
+    plan = plan_rings([*nodes, NodeRow("http://x:1", None, "waiting", "", None, None, (), ())], DAY, 8)
+    assert plan.rings == (("n00", "n04", "n05"),)
+    assert (plan.due, plan.busy, plan.failing, plan.silent) == (3, 1, 1, 1)
+
+
+@pytest.mark.parametrize("free", [0, 1, 2])
+def test_fewer_than_three_cannot_be_compared(free: int) -> None:
+    plan = plan_rings([idle(number) for number in range(free)], DAY, 8)
+    assert plan.rings == () and plan.due == free
+
+
+@pytest.mark.parametrize(("nodes", "size"), list(itertools.product((3, 4, 8, 9, 10, 17, 65), (3, 4, 8, 32))))
+def test_every_node_that_is_due_is_in_a_ring_and_in_no_two_but_to_fill_the_last(nodes: int, size: int) -> None:
+    plan = plan_rings([idle(number) for number in range(nodes)], DAY, size)
+    members = [name for ring in plan.rings for name in ring]
+    assert set(members) == {f"n{number:02}" for number in range(nodes)}
+    assert all(MIN_RING_NODES <= len(set(ring)) == len(ring) <= size for ring in plan.rings)
+    assert len(members) - nodes <= MIN_RING_NODES - 1
+
+
+def test_a_fleet_is_covered_in_a_period_whoever_is_busy_in_between() -> None:
+    """Ten nodes, of which others are busy each hour: within a day each was measured."""
+    measured: dict[int, float] = {}
+    for hour in range(24):
+        busy = {(hour + step) % 10 for step in range(5)}
+        nodes = [
+            idle(number, 3600.0 * hour - measured[number] if number in measured else None, ranks=number in busy)
+            for number in range(10)
+        ]
+        for ring in plan_rings(nodes, DAY, 4).rings:
+            measured.update({int(name[1:]): 3600.0 * hour for name in ring})
+    assert measured.keys() == set(range(10))
+
+
 SETTINGS = CollectorSettings(ring_period_seconds=DAY, ring_nodes=4, ring_ask_seconds=30.0)
 
 
@@ -146,3 +211,38 @@ def test_who_has_the_token_is_answered_with_it(tmp_path: Path) -> None:
     wrong, off = post(with_token, "wrong"), post(SETTINGS, "right")
     assert (wrong.status_code, wrong.text) == (403, "another token than the collector's\n")
     assert off.text == "no ring is ever due here: this collector has no ring_token_file\n"
+
+
+NONCE = "0123456789abcdef"
+
+
+class Clock:
+    now = 50.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_step_of_the_clock_there_and_back_makes_no_question_new() -> None:
+    nonces = Nonces(300.0, 4, 0.0, Clock())
+    assert nonces.refusal(NONCE, 1000.0, 1001.0) == ""
+    assert nonces.refusal("f" * 16, 4600.0, 4600.0) == ""
+    assert nonces.refusal(NONCE, 1000.0, 1002.0) == "this was asked before"
+    assert "s apart" in nonces.refusal("e" * 16, float("nan"), 1000.0)
+
+
+def test_what_was_asked_before_the_start_counts_for_nothing() -> None:
+    nonces = Nonces(300.0, 4, 1010.0, Clock())
+    assert "before the collector started" in nonces.refusal(NONCE, 1000.0, 1011.0)
+    assert nonces.refusal(NONCE, 1010.5, 1011.0) == ""
+
+
+def test_room_comes_back_when_the_oldest_cannot_be_said_again() -> None:
+    clock = Clock()
+    nonces = Nonces(300.0, 4, 0.0, clock)
+    for number in range(4):
+        assert nonces.refusal(str(number) * 16, 1000.0, 1000.0) == ""
+    assert nonces.refusal("a" * 16, 1000.0, 1000.0) == "too many questions: ask again later"
+    clock.now += 601.0
+    assert nonces.refusal("a" * 16, 1601.0, 1601.0) == ""
+    assert "s apart" in nonces.refusal("b" * 16, 1000.0, 1601.0)

@@ -1,4 +1,4 @@
-"""Culprits of live jobs are held until newer steps refute them."""
+"""What is held of a job beside its window: culprits that stay named, how noisy it is, and how fast it was itself."""
 
 from __future__ import annotations
 
@@ -8,17 +8,23 @@ from typing import Any
 import numpy as np
 import pytest
 from msgspec import structs
+from support.timings import job
 from support.timings import job as timings_of
 
 from laggard.collector.incidents.fault_tracker import observation
 from laggard.collector.jobs.held_verdicts import HOLD_PAST_SECONDS, HOLD_SECONDS, OTHER_KIND_SECONDS, HeldCulprits
+from laggard.collector.jobs.noise_history import MAX_WINDOWS, NoiseHistory
+from laggard.collector.jobs.own_past import DIGEST_SECONDS, FIRST_SECONDS, OwnPasts
 from laggard.collector.jobs.snapshot import JobSnapshot, unknown_location
 from laggard.locate.describe import sentence
+from laggard.locate.job_timings import JobTimings
 from laggard.locate.slow.host_facts import NOT_KNOWN
 from laggard.locate.verdict import locate
 from laggard.model import Culprit, JobKey, Location, Verdict, Window
 
 KEY = JobKey(1000, "job")
+
+
 SLOW = [([5], 0.2)]
 
 
@@ -187,3 +193,122 @@ def test_a_link_that_was_always_slow_is_found_again_or_over() -> None:
     always = structs.replace(accused.location, culprits=(structs.replace(culprit, since_step=2),))
     later = _slower_link(100, 0.2)
     assert not _after(dataclasses.replace(accused, location=always), later, HOLD_SECONDS + 1).location.culprits
+
+
+def window(first_step: int, ranks: int = 8, steps: int = 128) -> JobTimings:
+    return job(ranks, steps, seed=first_step, first_step=first_step)
+
+
+def test_windows_that_overlap_count_once_and_others_add_up() -> None:
+    history = NoiseHistory()
+    history.take(window(0))
+    once = history.blocks
+    history.take(window(64))
+    assert history.blocks == once
+    for number in range(1, 4):
+        history.take(window(128 * number))
+    lengths = [each.length for each in history.blocks]
+    assert max(lengths) > 128, "how windows differ is known too"
+    assert history.blocks[5].freedom > once[5].freedom
+
+
+def test_other_ranks_and_another_run_begin_anew() -> None:
+    history = NoiseHistory()
+    for number in range(4):
+        history.take(window(128 * number))
+    longest = max(each.length for each in history.blocks)
+    history.take(window(1024, ranks=4))
+    assert max(each.length for each in history.blocks) < longest
+    history.take(window(0, ranks=4))
+    assert max(each.length for each in history.blocks) < longest
+
+
+def test_a_long_job_is_bounded_and_what_has_no_steps_is_passed_over() -> None:
+    history = NoiseHistory()
+    history.take(window(0, steps=4))
+    history.take(window(0, ranks=1))
+    assert history.blocks == ()
+    for number in range(3 * MAX_WINDOWS):
+        history.take(window(128 * number))
+    assert max(each.length for each in history.blocks) <= 128 * MAX_WINDOWS
+
+
+def test_two_ranks_of_a_live_job_are_told_apart_by_what_was_before() -> None:
+    """Two ranks in much noise, of which one becomes slower: a window alone does not say whether noise lasts as long."""
+    history = NoiseHistory()
+    for number in range(12):
+        history.take(noisy(128 * number, since=None))
+    now = noisy(128 * 12, since=104)
+    assert not locate(now).culprits
+    (culprit,) = locate(dataclasses.replace(now, earlier_noise=history.blocks)).culprits
+    assert culprit.ranks == (1,)
+
+
+def noisy(first_step: int, since: int | None) -> JobTimings:
+    made = job(2, 128, seed=first_step, first_step=first_step, live=True)
+    made.phase_seconds[:] *= np.random.default_rng(first_step).normal(1, 0.02, (128, 2))[:, :, None]
+    if since is not None:
+        made.phase_seconds[since:, 1, 1] += 0.03
+    return made
+
+
+def snapshot(started: float = 1.0, name: str = "train", **options: Any) -> JobSnapshot:
+    options.setdefault("seed", 1)
+    location = structs.replace(unknown_location("", "", name), verdict=Verdict.OK, notes=())
+    timings = job(ranks=8, steps=40, **options)
+    return JobSnapshot(JobKey(1000, name), True, timings, location, started_at=started)
+
+
+def look(pasts: OwnPasts, now: float, *jobs: JobSnapshot) -> Any:
+    due = [(each, {"healthy": True}) for each in pasts.due(jobs, now)]
+    made = pasts.make(due, now, 1e9 + now)
+    return made, pasts.noted(jobs)
+
+
+def after_the_first_hour(pasts: OwnPasts) -> float:
+    now = 0.0
+    while now < FIRST_SECONDS:
+        look(pasts, now, snapshot(seed=int(now)))
+        now += DIGEST_SECONDS
+    return now
+
+
+def test_a_job_that_became_slower_in_all_ranks_gets_a_note_and_stays_ok() -> None:
+    pasts = OwnPasts()
+    now = after_the_first_hour(pasts)
+    slow = snapshot(slow=[(range(8), 0.1)], seed=99)
+    for minute in range(3):
+        _, (found,) = look(pasts, now + minute * DIGEST_SECONDS, slow)
+        notes = [note.text for note in found.location.notes]
+        assert bool(notes) == (minute > 0), "one digest alone may be noise"
+    assert notes[0].startswith("forward takes 3") and notes[0].endswith(
+        "% longer than in this job's first hour, in all ranks"
+    )
+    assert found.location.verdict is Verdict.OK and not found.location.culprits
+    assert found.first_hour_ratio is not None and 1.05 < found.first_hour_ratio < 1.15
+
+
+def test_a_steady_job_and_one_slow_rank_get_none() -> None:
+    pasts = OwnPasts()
+    now = after_the_first_hour(pasts)
+    for minute in range(8):
+        jobs = snapshot(seed=200 + minute), snapshot(seed=300 + minute, slow=[([3], 0.3)])
+        _, (found,) = look(pasts, now + minute * DIGEST_SECONDS, jobs[minute // 4])
+        assert not found.location.notes
+
+
+def test_the_first_hour_is_told_once_made_and_another_run_begins_anew() -> None:
+    pasts = OwnPasts()
+    made, _ = look(pasts, 0.0, snapshot())
+    assert [each.is_first for each in made] == [True] and pasts.first(JobKey(1000, "train")) is made[0].digest
+    assert look(pasts, DIGEST_SECONDS / 2, snapshot())[0] == [], "one a minute is enough"
+    made, _ = look(pasts, FIRST_SECONDS * 2, snapshot(started=7.0, slow=[(range(8), 0.3)]))
+    assert [each.is_first for each in made] == [True]
+    assert look(pasts, FIRST_SECONDS * 3)[0] == [] and pasts.first(JobKey(1000, "train")) is None
+
+
+def test_a_round_makes_a_few_digests_and_comes_to_every_job() -> None:
+    pasts = OwnPasts()
+    jobs = [snapshot(name=f"job-{number}") for number in range(10)]
+    seen = [made.key for now in (0.0, 5.0, 10.0) for made in look(pasts, now, *jobs)[0]]
+    assert len(seen) == 10 and set(seen) == {each.key for each in jobs}

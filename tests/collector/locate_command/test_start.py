@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from support import recordings
 from support.recordings import lines, write
 
+from laggard.cli import main
+
 ROOMS = "catalogue cli collector.locate_command locate model nccl rankfile recommend recording stacks wire "
+
+
 ROOMS += "kit.address kit.collector_client kit.constants kit.errors kit.left kit.limits kit.majority kit.parts "
+
+
 ROOMS += "kit.processes kit.progress kit.terminal kit.users kit.words"
+
+
 """What may be loaded: what reads a recording, judges it and says so."""
 
+
 MAX_MODULES = 120
+
+
 """Against a room that loads all of its files where a few are asked for."""
+
 
 SCRIPT = """
 import sys
@@ -50,3 +66,12 @@ def test_it_loads_numpy_and_few_modules(slow_rank: Path) -> None:
 
 def _is_in_rooms(module: str) -> bool:
     return any(module == room or module.startswith(f"{room}.") for room in ROOMS.split())
+
+
+def test_the_document_goes_to_a_stream_of_text(tmp_path: Path) -> None:
+    for rank in range(4):
+        recordings.write(tmp_path / f"rank-{rank}.jsonl", recordings.lines(rank, slow=0.1 if rank == 2 else 0.0))
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        status = main(["locate", "--trace", str(tmp_path), "--format", "json"])
+    location = json.loads(printed.getvalue())
+    assert (status, location["verdict"]) == (1, "fail") and location["culprits"][0]["ranks"] == [2]

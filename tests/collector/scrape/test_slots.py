@@ -5,12 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
 
 import pytest
 
+from laggard.collector.discovery import Discovery
 from laggard.collector.scrape import connections as slots
 from laggard.collector.scrape.connections import Slots
 from laggard.collector.scrape.fetch import FetchFailure, fetch
+from laggard.collector.scrape_loop import FRESH_SECONDS, ScrapeLoop
+from laggard.collector.settings import CollectorSettings
+from laggard.collector.targets import parse_targets
+from laggard.locate.verdict import locate
 
 BODY = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 
@@ -128,3 +134,20 @@ async def test_the_time_that_an_agent_has_is_bounded() -> None:
     async with _served(half) as url, Slots(1).one() as slot:
         found = await fetch(url, 0.3, 100, slot=slot)
     assert found == FetchFailure("slow", "no complete answer within 0.3 s")
+
+
+@pytest.mark.slow
+async def test_where_rounds_take_long_no_client_waits_for_the_end_of_one(
+    fake_agent: Callable[..., Any], make: Any
+) -> None:
+    agent = fake_agent(make.node("n0", [0, 1], world_size=2), make.report("n0"), delay=FRESH_SECONDS)
+    settings = CollectorSettings(timeout_seconds=300.0, interval_seconds=600.0)
+    loop = ScrapeLoop(Discovery(parse_targets([agent.url])), settings, locate)
+    rounds = asyncio.create_task(loop.run())
+    assert await loop.refresh(), "the first round is worth waiting for"
+    assert (loop.snapshot.round_seconds or 0) > FRESH_SECONDS and loop.snapshot.rounds == 1
+    agent.delay = 240.0
+    await asyncio.sleep(FRESH_SECONDS)  # what the first round brought is fresh no longer
+    assert not await loop.refresh(), "it is told that the answer is not fresh"
+    assert loop.snapshot.rounds == 1 and len(agent.requests) == 4, "the second round has begun, and goes on"
+    rounds.cancel()

@@ -5,17 +5,16 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from support.collectors import packed
+from support.rows import rows
 
 from laggard.collector.scrape.validation import validate_ranks, validate_report
 from laggard.wire import WireError, encode
 from laggard.wire.ranks import MAX_RANKS
-
-Change = Callable[[dict[str, Any]], None]
 
 
 def test_an_agents_documents_are_accepted(make: Any) -> None:
@@ -24,62 +23,34 @@ def test_an_agents_documents_are_accepted(make: Any) -> None:
     assert validate_report(encode(report)) == report
 
 
-def _set(*path: Any, value: Any) -> Change:
-    def change(tree: dict[str, Any]) -> None:
-        place: Any = tree
-        for key in path[:-1]:
-            place = place[key]
-        place[path[-1]] = value
+def refused(tree: Any, path: Sequence[Any], value: Any, complaint: str) -> None:
+    """The document with a value at this place."""
+    place = tree
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = value
+    with pytest.raises(WireError, match=complaint):
+        validate_ranks(json.dumps(tree).encode())
 
-    return change
 
-
-RANK = ("ranks", 0)
 LANE = {"op": "all_reduce", "group": "dp", "entered": 2, "done": 1}
 FLIGHT = {"op": "recv", "group": "pp:0-1", "seq": 3, "seconds": 1.0}
 GROUP = {"name": "#0", "enqueued": 2, "started": -1, "completed": 1, "seconds": 1.0}
 BEAT = {"age_seconds": 0.5, "interval_seconds": 1.0, "flight_recorder": "on", "lanes": [LANE], "groups": [GROUP]}
 
 
-@pytest.mark.parametrize(
-    ("change", "complaint"),
-    [
-        (_set("schema", value="laggard.ranks/2"), "schema"),
-        (_set("node", value=""), r"length >= 1 - at `\$.node`"),
-        (_set("node", value="n" * 300), r"length <= 256 - at `\$.node`"),
-        (_set("next", value=-1), "next"),
-        (_set("next", value="soon"), "Expected `float`"),
-        (_set(*RANK, "rank", value=-1), r"at `\$.ranks\[0\].rank`"),
-        (_set(*RANK, "rank", value=4), "not a rank of 4"),
-        (_set(*RANK, "rank", value=10**400), r"at `\$.ranks\[0\].rank`"),
-        (_set(*RANK, "rank", value=10**30), r"at `\$.ranks\[0\].rank`"),
-        (_set(*RANK, "world_size", value=10**9), "world_size"),
-        (_set(*RANK, "job_id", value=""), "job_id"),
-        (_set(*RANK, "job_id", value="j" * 300), "job_id"),
-        (_set(*RANK, "state", value="zombie"), "state"),
-        (_set(*RANK, "owner", value=-5), "owner"),
-        (_set(*RANK, "step_seconds", value=1e300), "step_seconds"),
-        (_set("now", value=-1.0), r"at `\$.now`"),
-        (_set("steps", "counts", value=[60, "x"]), "Expected `int`"),
-        (_set(*RANK, "beat", value=BEAT | {"age_seconds": -1.0}), "beat.age_seconds"),
-        (_set(*RANK, "beat", value=BEAT | {"lanes": [LANE] * 300}), r"length <= 256 - at `\$.ranks\[0\].beat.lanes`"),
-        (_set(*RANK, "beat", value=BEAT | {"lanes": [LANE | {"entered": 1 << 60}]}), "lanes.*entered"),
-        (_set(*RANK, "beat", value=BEAT | {"lanes": [LANE | {"group": "g" * 300}]}), "lanes.*group"),
-        (_set(*RANK, "beat", value=BEAT | {"groups": [GROUP | {"enqueued": -2}]}), "groups.*enqueued"),
-        (_set(*RANK, "beat", value=BEAT | {"groups": [GROUP | {"seconds": 1e300}]}), "groups.*seconds"),
-        (_set(*RANK, "beat", value=BEAT | {"groups_age_seconds": -1.0}), "groups_age_seconds"),
-        (_set(*RANK, "beat", value=BEAT | {"lanes": [LANE | {"peer": -2}]}), "lanes.*peer"),
-        (_set(*RANK, "in_flight", value=FLIGHT | {"peer": 1 << 40}), "in_flight.peer"),
-        (_set(*RANK, "in_flight", value=FLIGHT | {"seq": -1}), "in_flight.seq"),
-        (_set(*RANK, "facts", value={"x": "y" * 70_000}), "the facts are more than"),
-        (_set(*RANK, "last_beat_timestamp_seconds", value=1e300), "last_beat_timestamp_seconds"),
-    ],
-)
-def test_absurd_documents_are_refused_with_a_reason(make: Any, change: Change, complaint: str) -> None:
+@rows("collector/absurd_documents")
+def test_absurd_documents_are_refused_with_a_reason(make: Any, path: Sequence[Any], value: Any, complaint: str) -> None:
     tree = json.loads(encode(make.packed_node("n0", [0, 1])))
-    change(tree)
-    with pytest.raises(WireError, match=complaint):
-        validate_ranks(json.dumps(tree).encode())
+    tree["ranks"][0] |= {"beat": BEAT, "in_flight": FLIGHT}
+    tree = json.loads(json.dumps(tree))
+    assert validate_ranks(json.dumps(tree).encode()).ranks[0].beat is not None
+    refused(tree, path, value, complaint)
+
+
+def test_facts_are_bounded(make: Any) -> None:
+    tree = json.loads(encode(make.packed_node("n0", [0, 1])))
+    refused(tree, ("ranks", 0, "facts"), {"x": "y" * 70_000}, "the facts are more than")
 
 
 def test_where_there_is_no_peer_none_is_sent(make: Any) -> None:
@@ -167,33 +138,18 @@ RAS_JOB = {
     "local_hosts": ["10.0.0.1"],
     "communicators": [RAS_COMMUNICATOR],
 }
-OF_RAS_COMMUNICATOR = ("jobs", 0, "communicators", 0)
 
 
-@pytest.mark.parametrize(
-    ("change", "complaint"),
-    [
-        (_set("state", value="asleep"), r"ras.state"),
-        (_set("reason", value="r" * 2000), "ras.reason"),
-        (_set("jobs", value=[RAS_JOB] * 65), "length <= 64"),
-        (_set("jobs", 0, "job_id", value=""), "job_id"),
-        (_set("jobs", 0, "owner", value=-1), "owner"),
-        (_set("jobs", 0, "age_seconds", value=-1.0), "age_seconds"),
-        (_set("jobs", 0, "local_hosts", value=["h" * 300]), "local_hosts"),
-        (_set(*OF_RAS_COMMUNICATOR, "size", value=0), "size"),
-        (_set(*OF_RAS_COMMUNICATOR, "answered", value=5), "more ranks than"),
-        (_set(*OF_RAS_COMMUNICATOR, "launches", value={"AllReduce": -1}), "launches"),
-        (_set(*OF_RAS_COMMUNICATOR, "launches", value={f"op{n}": 1 for n in range(40)}), "length <= 32"),
-        (_set(*OF_RAS_COMMUNICATOR, "ranks", value=[RAS_RANK] * 2), "stands twice"),
-        (_set(*OF_RAS_COMMUNICATOR, "ranks", 0, "rank", value=4), "none of its communicator"),
-        (_set(*OF_RAS_COMMUNICATOR, "ranks", 0, "process", value="undead"), "process"),
-        (_set(*OF_RAS_COMMUNICATOR, "ranks", 0, "launches", value={"AllReduce": 2**60}), "launches"),
-    ],
-)
-def test_an_absurd_word_of_nccl_ras_is_refused_with_a_reason(make: Any, change: Change, complaint: str) -> None:
+@rows("collector/absurd_ras")
+def test_an_absurd_word_of_nccl_ras_is_refused_with_a_reason(
+    make: Any, path: Sequence[Any], value: Any, complaint: str
+) -> None:
     tree = json.loads(encode(make.packed_node("n0", [0, 1])))
     tree["ras"] = json.loads(json.dumps({"state": "asked", "jobs": [RAS_JOB]}))
     assert validate_ranks(json.dumps(tree).encode()).ras is not None
-    change(tree["ras"])
-    with pytest.raises(WireError, match=complaint):
-        validate_ranks(json.dumps(tree).encode())
+    refused(tree, ("ras", *path), value, complaint)
+
+
+def test_the_jobs_of_nccl_ras_are_bounded(make: Any) -> None:
+    tree = json.loads(encode(make.packed_node("n0", [0, 1])))
+    refused(tree, ("ras",), {"state": "asked", "jobs": [RAS_JOB] * 65}, "length <= 64")

@@ -1,21 +1,44 @@
-"""What the collector's routes may be asked: each wrong question is refused with one line that says what is wrong, and
-has nothing of the question in it; what is not wrong is taken as it is written."""
+"""What is asked and answered: parameters, bodies, headers, and what a browser may do with an answer."""
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import pytest
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
 from support.large_cluster import made_snapshot, served
+from support.made_snapshot import Source
+
+from laggard.collector.jobs.snapshot import ClusterSnapshot
+from laggard.collector.settings import CollectorSettings
+from laggard.collector.web.api import MAX_ANSWERS, SnapshotAnswers
+from laggard.collector.web.app import all_routes, make_app
+from laggard.collector.web.signed_requests import SMALL_BYTES, LargeBodies
+from laggard.wire import WireError
 
 WHOLE = "a whole number from 0 to"
+
+
 RANK = f"{WHOLE} 2147483648"
+
+
 NUMBER = f"{WHOLE} 9007199254740992"
+
+
 NAME = "a text of up to 300 characters"
+
+
 MEASURES = "own, waited, input, forward, backward, optimizer, between_steps, evaluation, checkpoint, logging, other"
+
+
 LATEST_JOB = "a job's key or id. Without it: the job that progressed last"
+
+
 WRONG = {
     "nodes?limit": (("-1", "1.5", "+1", " 1", "1_0", "٣", "", "null", "1e3", "2147483649", "9" * 5000), RANK),
     "nodes?find": (("x" * 201,), "a text of up to 200 characters"),
@@ -41,6 +64,8 @@ WRONG = {
     "incidents?limit": (("0", "501"), "a whole number from 1 to 500"),
     "recommendation?job": (("x" * 301,), NAME),
 }  # fmt: skip
+
+
 CASES = [(question, value) for question, (values, _) in WRONG.items() for value in values]
 
 
@@ -94,3 +119,154 @@ def test_a_question_of_too_many_parameters_is_refused(collector: httpx.Client) -
     assert collector.get("summary?" + "&".join(["x=1"] * 18)).status_code == 200
     refused = collector.get("summary?" + "&".join(["x=1"] * 19))
     assert (refused.status_code, refused.text) == (400, "a question has up to 18 parameters\n")
+
+
+def test_an_answer_is_made_once_a_snapshot() -> None:
+    answers, first, second = SnapshotAnswers(), object(), object()
+    made: list[object] = []
+
+    def ask(snapshot: object, key: str) -> int:
+        return answers.get(snapshot, key, lambda: made.append(snapshot) or len(made))
+
+    assert [ask(first, "a"), ask(first, "a"), ask(first, "b"), ask(second, "a")] == [1, 1, 2, 3]
+    assert made == [first, first, second]
+
+
+def test_threads_that_ask_at_once_get_one_answer() -> None:
+    answers, snapshot = SnapshotAnswers(), object()
+    begun, go_on = threading.Event(), threading.Event()
+    made: list[int] = []
+
+    def make() -> int:
+        begun.set()
+        assert go_on.wait(300)
+        made.append(1)
+        return len(made)
+
+    got: list[int] = []
+    threads = [threading.Thread(target=lambda: got.append(answers.get(snapshot, "a", make))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    assert begun.wait(300)
+    assert answers.get(snapshot, "b", lambda: 7) == 7, "another answer waited for the one that is being made"
+    go_on.set()
+    for thread in threads:
+        thread.join(120)
+    assert got == [1, 1, 1, 1] and made == [1]
+
+
+def test_what_fails_is_tried_again_and_the_oldest_go() -> None:
+    answers, snapshot = SnapshotAnswers(), object()
+    with pytest.raises(ZeroDivisionError):
+        answers.get(snapshot, "a", lambda: 1 / 0)
+    assert answers.get(snapshot, "a", lambda: 5) == 5
+    for number in range(MAX_ANSWERS):
+        answers.get(snapshot, number, lambda: 0)
+    assert answers.get(snapshot, "a", lambda: 6) == 6
+
+
+LARGE = 4 * SMALL_BYTES
+
+
+class Sender:
+    """A client that sends its body in parts."""
+
+    def __init__(self, bodies: LargeBodies) -> None:
+        self.parts: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self.reading = asyncio.ensure_future(bodies.read(Request({"type": "http"}, self.parts.get), LARGE))
+
+    async def send(self, size: int, more: bool = True) -> None:
+        self.parts.put_nowait({"type": "http.request", "body": b"x" * size, "more_body": more})
+        while not self.parts.empty():
+            await asyncio.sleep(0)
+
+    async def leave(self) -> None:
+        self.parts.put_nowait({"type": "http.disconnect"})
+        with pytest.raises(ClientDisconnect):
+            await self.reading
+
+
+async def test_large_bodies_that_never_end_leave_room_for_small_ones() -> None:
+    bodies = LargeBodies(2 * LARGE)
+    slow = [Sender(bodies) for _ in range(2)]
+    for each in slow:
+        await each.send(SMALL_BYTES + 1)
+    late, small = Sender(bodies), Sender(bodies)
+    await late.send(SMALL_BYTES + 1)
+    with pytest.raises(HTTPException) as refused:
+        await late.reading
+    assert refused.value.status_code == 503 and refused.value.headers == {"Retry-After": "5"}
+    await small.send(SMALL_BYTES, more=False)
+    assert len(await small.reading) == SMALL_BYTES
+    await slow[0].leave()
+    again = Sender(bodies)
+    await again.send(LARGE - 1)
+    await again.send(1, more=False)
+    assert len(await again.reading) == LARGE
+    await slow[1].leave()
+
+
+async def test_a_body_that_is_too_long_gives_its_room_back() -> None:
+    bodies = LargeBodies(LARGE)
+    for _ in range(3):
+        sender = Sender(bodies)
+        await sender.send(LARGE + 1)
+        with pytest.raises(WireError):
+            await sender.reading
+
+
+ROUTES = all_routes(None, CollectorSettings())  # type: ignore[arg-type]
+
+
+def asked(app: Any, path: str, method: str = "GET", host: str = "localhost") -> httpx.Response:
+    """Also where a handler has a defect."""
+
+    async def run() -> httpx.Response:
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url=f"http://{host}") as client:
+            return await client.request(method, path)
+
+    return asyncio.run(run())
+
+
+def expect_headers(headers: httpx.Headers, where: object) -> None:
+    wanted = {
+        "x-content-type-options": "nosniff",
+        "referrer-policy": "no-referrer",
+        "cross-origin-resource-policy": "same-origin",
+    }
+    assert {name: headers.get(name) for name in wanted} == wanted, where
+    policy = headers.get("content-security-policy", "")
+    for part in ("default-src 'none'", "frame-ancestors 'none'", "base-uri 'none'", "form-action 'none'"):
+        assert part in policy, (where, policy)
+    assert "unsafe" not in policy and "*" not in policy, (where, policy)
+
+
+@pytest.mark.parametrize("settings", [CollectorSettings(), CollectorSettings(tenant_certificates=True)])
+@pytest.mark.parametrize("route", [route.path for route in ROUTES])
+def test_each_route(route: str, settings: CollectorSettings) -> None:
+    path = route.replace("{name}", "page.js").replace("{code}", "DISK_FULL")
+    for method in ("GET", "HEAD", "POST"):
+        answer = asked(make_app(Source(ClusterSnapshot(nodes=())), settings), path, method)
+        where = (method, path, answer.status_code)
+        expect_headers(answer.headers, where)
+        kept = "no-cache" if route == "/page/{name}" and answer.status_code == 200 else "no-store"
+        assert answer.headers["cache-control"] == kept, where
+
+
+class Broken(Source):
+    def __init__(self) -> None: ...
+
+    @property
+    def snapshot(self) -> ClusterSnapshot:  # type: ignore[override]
+        raise ZeroDivisionError
+
+
+@pytest.mark.parametrize(
+    ("path", "host", "status"),
+    [("/nothing", "localhost", 404), ("/", "evil.example", 421), ("/api/v1/nodes", "localhost", 500)],
+)
+def test_each_error(path: str, host: str, status: int) -> None:
+    answer = asked(make_app(Broken(), CollectorSettings()), path, "GET", host)
+    assert answer.status_code == status
+    expect_headers(answer.headers, path)

@@ -14,10 +14,11 @@ from msgspec import structs
 from support.browsing import OUT, Browsed, needs_chromium
 from support.collectors import CollectorProcess, FakeAgent
 from support.daemons import laggard
+from support.paths import TESTS
 from support.steps import StepRow
 
-from laggard.model import Finding, Fix, RankEnd, Report, Severity, Verdict
-from laggard.wire import encode
+from laggard.model import Finding, RankEnd, Report, Verdict
+from laggard.wire import decode, encode
 from laggard.wire.ranks import CollectiveLane, CollectiveRow, CollectivesDocument, RankCollectives, RanksDocument
 
 pytestmark = [pytest.mark.slow, needs_chromium]
@@ -38,51 +39,7 @@ LOOKS = [(size, scheme) for size in SIZES for scheme in SCHEMES]
 
 
 SLOW, STEPS = 29, 60
-FINDINGS = {
-    3: (
-        Finding(
-            "GPU_THROTTLED",
-            Severity.CRITICAL,
-            "GPU 5 (0000:ab:00.0)",
-            "slowed down by heat (the hardware's limit), 50% of the last 3600 s",
-            {"hw_thermal": 0.5},
-            Fix(
-                "Check inlet temperature, fans or coolant flow, heat-sink seating and dust; compare with the other GPUs"
-                " of the node.",
-                ("nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER -i 5",),
-            ),
-            "docs/findings/GPU_THROTTLED.md",
-        ),
-        Finding(
-            "PCIE_LINK_DEGRADED",
-            Severity.CRITICAL,
-            "0000:ab:00.0",
-            "link runs at 8 lanes, 16 is what both ends can do",
-            {"lanes": 8},
-            Fix(
-                "Reseat the card, riser or cable and check the slot's settings in the firmware (link speed,"
-                " bifurcation).",
-                ("lspci -vvv -s 0000:ab:00.0", "lspci -vvv -s 0000:a9:01.0"),
-            ),
-            "docs/findings/PCIE_LINK_DEGRADED.md",
-        ),
-    ),
-    9: (
-        Finding(
-            "ACS_ENABLED",
-            Severity.CRITICAL,
-            "0000:17:01.0",
-            "sends traffic between GPUs and NICs behind one switch to the root: ReqRedir+ CmpltRedir+ UpstreamFwd+",
-            {"bits": "ReqRedir CmpltRedir UpstreamFwd"},
-            Fix(
-                "Turn ACS off where the machine runs no virtual machines: in the firmware, or until the next boot as"
-                " below.",
-                ("lspci -vvv -s 0000:17:01.0", "setpci -s 0000:17:01.0 ECAP_ACS+0x6.w=0000"),
-            ),
-            "docs/findings/ACS_ENABLED.md",
-        ),
-    ),
-}
+FINDINGS = decode((TESTS / "data" / "pages" / "findings.json").read_bytes(), dict[int, tuple[Finding, ...]])
 """By node, in the words of the probes on the recorded machines gpu_throttled, pcie_gpu_narrow and acs_on."""
 
 

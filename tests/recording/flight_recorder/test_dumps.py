@@ -225,23 +225,11 @@ def test_two_jobs_in_one_folder_are_refused_with_the_choices(tmp_path: Path) -> 
         read_recording([mixed])
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "told"),
-    [
-        ("trace_0", b"\x80\x02}.", "no Flight Recorder dump"),
-        ("trace_0", b"\x80\x02N.", "no Flight Recorder dump"),
-        ("trace_0", b'{"version": "1.5", "entries": []}', "version '1.5'"),
-        ("trace_0", b'{"version": "2.5", "entries": [', "truncated"),
-        ("trace_0", b'{"entries": ' + b"[" * 100_000, "truncated|nested|deep|recursion"),
-        ("trace_x", b'{"version": "2.5", "entries": []}', "number that ends its file's name"),
-        ("trace_99999999", b'{"version": "2.5", "entries": []}', "no rank's number"),
-    ],
-)
-def test_a_file_that_cannot_be_read_is_one_line(tmp_path: Path, name: str, content: bytes, told: str) -> None:
-    (tmp_path / name).write_bytes(content)
-    with pytest.raises(UsageError, match=told) as caught:
-        read_recording([tmp_path / name])
-    assert "\n" not in str(caught.value) and name in str(caught.value)
+def test_a_file_of_brackets_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "trace_0").write_bytes(b'{"entries": ' + b"[" * 100_000)
+    with pytest.raises(UsageError, match="trace_0.*(truncated|nested|deep|recursion)") as caught:
+        read_recording([tmp_path / "trace_0"])
+    assert "\n" not in str(caught.value)
 
 
 def test_files_of_two_kinds_are_refused(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.rows import rows
 from support.waiting import wait_for
 
 from laggard.agent.ranks.reader import RankFiles
@@ -127,20 +128,7 @@ def test_it_grows_old_while_the_gil_is_held(train: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("body", "status"),
-    [
-        ("", 0),
-        ("sys.exit(3)", 3),
-        ("raise RuntimeError('x')", 1),
-        ("os._exit(4)", 4),
-        ("os.kill(os.getpid(), signal.SIGTERM)", -15),
-        ("os.kill(os.getpid(), signal.SIGKILL)", -9),
-        ("os.execv(sys.executable, [sys.executable, '-c', 'raise SystemExit(6)'])", 6),
-        ("import threading; threading.Thread(target=lambda: time.sleep(0.3)).start()", 0),
-        ("import atexit; atexit.register(lambda: time.sleep(0.3))", 0),
-    ],
-)
+@rows("hooks/exits")
 def test_the_exit_is_the_trainers_own(train: Any, tmp_path: Path, body: str, status: int) -> None:
     process = train(body)
     _, errors = process.communicate(timeout=300)  # what would keep it keeps it for good

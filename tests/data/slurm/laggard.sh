@@ -1,0 +1,2 @@
+#!/bin/bash
+PYTHONPATH={source} exec {python} -m laggard "$@"
