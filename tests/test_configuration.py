@@ -114,14 +114,12 @@ def test_a_file_of_settings_that_is_none_is_not_read_to_its_end(tmp_path: Path) 
 
 PROFILE = Profile(thresholds={"gpu_temperature": {}}, skip=("gpu_ecc",))
 
-
 WEB = {
     "tls_server_config": {
         "cert_file": "a", "key_file": "b", "client_ca_file": "c", "client_auth_type": "RequireAndVerifyClientCert",
         "client_allowed_sans": ["a"], "min_version": "TLS12", "max_version": "TLS13"
     }
 }  # fmt: skip
-
 
 SIGNS = (
     "[", "]", "{", "}", ":", ": ", ",", "- ", "&a ", "*a", "!", "!!", "|", ">", "'", '"', "%", "@", "#", "? ", "\n",
@@ -130,21 +128,16 @@ SIGNS = (
     "...", "\ufeff", "\x85", "\x00"
 )  # fmt: skip
 
-
 values = st.recursive(
     st.none() | st.booleans() | st.floats() | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
 )
 
-
 text = st.one_of(
     st.lists(st.sampled_from(SIGNS), max_size=12).map("".join), st.text(max_size=60), values.map(json.dumps)
 )
 
-
 anything = st.one_of(st.binary(max_size=60), text.map(lambda it: it.encode("utf-8", "surrogatepass")))
-
-
 few = settings(max_examples=20, deadline=None, database=None, derandomize=True)
 
 

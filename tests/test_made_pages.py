@@ -21,8 +21,6 @@ from support.paths import REPOSITORY, TESTS
 from laggard.catalogue.metrics import METRICS
 
 PACKAGE = REPOSITORY / "src" / "laggard"
-
-
 SCHEMA = re.compile(r"\"(laggard\.[a-z_]+/\d+)\"")
 
 
@@ -71,17 +69,9 @@ def test_units_follow_from_names() -> None:
 
 
 OF_OTHERS = re.compile(r"""<(?:script|img|link|iframe)\b[^>]*\b(?:src|href)=["']?(?:https?:)?//[^>]*>""")
-
-
 PAGES = [*REPOSITORY.glob("*.md"), *sorted((REPOSITORY / "docs").rglob("*.md")), *(REPOSITORY / "deploy").rglob("*.md")]
-
-
 CODE = re.compile(r"^ *```.*?^ *```|^    .*?$|`[^`]*`", re.MULTILINE | re.DOTALL)
-
-
 MACHINE = re.compile(r"https?://(?:127\.0\.0\.1|localhost|[\w-]+:\w+)")
-
-
 """An address of this machine, or of one of the reader's."""
 
 
@@ -146,23 +136,13 @@ def test_a_link_to_elsewhere_is_by_https_and_has_words(page: Path) -> None:
 
 
 PAGE = REPOSITORY / "docs" / "operate.md"
-
-
 SYSTEMD = "scripts/install_check_parts/systemd.py"
-
-
 RUN_BY: dict[str, str] = json.loads((TESTS / "data" / "pages" / "operate.json").read_text())
-
-
 """How each command of the page begins, and what runs it. Its code has those words, or runs the page's whole block, of
 which BLOCKS has the heading."""
 
-
 BLOCKS = {f"{SYSTEMD}::_backup_and_restore": "Backup and restore", f"{SYSTEMD}::_upgrade": "Upgrade, and back"}
-
-
 """What runs whole blocks of the page, as they stand there, and under which heading those are."""
-
 
 COMMANDS = [line.text for line in command_lines(PAGE)]
 

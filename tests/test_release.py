@@ -25,8 +25,6 @@ PLACES = {
     "deploy/kubernetes/examples/gated-job.yaml": r"image: laggard:(.*)$",
     "docs/openapi/agent.json": r'^  "version": "(.*)",$',
 }
-
-
 """Where the version stands beside src/laggard/__init__.py: in the changelog as that of the newest entry."""
 
 
@@ -60,26 +58,16 @@ def test_manual_and_completion_have_every_command(tmp_path: Path) -> None:
 
 
 SCRIPT = REPOSITORY / "scripts" / "wheelhouse.py"
-
-
 NO_INDEX = re.compile(r"No matching distribution|Could not find a version|[Cc]onnection|timed out")
-
-
 SECONDS = 600
-
 
 WITHOUT_SETTINGS = {
     **{name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "PYTHONPATH"))},
     "PIP_CONFIG_FILE": os.devnull,
 }
-
-
 """An environment in which pip knows no other place than those that it is told of."""
 
-
 WITHOUT_MAKE = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
-
-
 """An environment in which make is not one of another's."""
 
 

@@ -61,9 +61,7 @@ def function_of(where: str) -> FunctionType:
         for name in path.split("."):
             found = inspect.getattr_static(found, name)
     except (ImportError, AttributeError) as error:
-        raise Unresolved(
-            f"{where}: {error}; say in ablation/rules.jsonl which function decides this"
-        ) from error
+        raise Unresolved(f"{where}: {error}; say in ablation/rules.jsonl which function decides this") from error
     found = getattr(found, "__func__", None) or getattr(found, "fget", None) or found
     if not isinstance(found, FunctionType) or found.__code__.co_freevars:
         raise Unresolved(f"{where} is no plain function, so that its code cannot be replaced")

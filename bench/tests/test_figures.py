@@ -21,8 +21,6 @@ from laggard.locate.verdict import locate
 from laggard.recording.reader import read_recording
 
 MARKS = ("ablation", "drains", "false alarms", "real runs", "results")
-
-
 """Those of docs/benchmark.md."""
 
 
@@ -41,11 +39,7 @@ def test_a_page_without_the_marks_is_left_alone() -> None:
 
 
 PAGE = (REPOSITORY / "docs" / "compared.md").read_text()
-
-
 BEFORE, _, VERSIONS = PAGE.partition("## Versions")
-
-
 A_VERSION = re.compile(r"\b\d+\.\d+\.\d+|\bv?\d+\.\d{1,2}\b(?! %)|\b20\d\d-\d\d\b|\b(?=[0-9a-f]*\d)[0-9a-f]{7}\b")
 
 
@@ -85,7 +79,6 @@ def test_a_switch_between_two_stages_of_a_pipeline_is_named_by_the_machines_behi
 
 
 TESTS = BENCH / "tests"
-
 
 UNKNOWN = (
     (("all", "NAME"), "no benchmark 'NAME'; there are hook, "),

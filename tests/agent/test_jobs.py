@@ -76,11 +76,7 @@ def report(ports: dict[str, str] | None, verdict: Verdict = Verdict.OK) -> Repor
 
 
 WITH_RDMA = report({"mlx5_0": "4: ACTIVE, 400 Gb/sec"})
-
-
 WITHOUT = report(None, Verdict.SKIPPED)
-
-
 NOT_KNOWN = report(None, Verdict.UNKNOWN)
 
 

@@ -118,8 +118,6 @@ def test_what_an_agent_tells_of_jobs_may_be_anything() -> None:
 
 
 NOW = 1.79e9
-
-
 HOUR = 3600.0
 
 

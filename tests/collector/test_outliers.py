@@ -234,13 +234,8 @@ def test_every_compared_fact_has_a_name_of_its_own() -> None:
 
 # --- properties -------------------------------------------------------------------------------------------------------
 scalars = st.none() | st.booleans() | st.integers(-3, 3) | st.floats(allow_nan=False) | st.text(max_size=4)
-
-
 values = scalars | st.lists(scalars, max_size=3) | st.dictionaries(st.text(max_size=2), scalars, max_size=2)
-
-
 IDENTITY = ("product", "gpu_models", "kernel_release", "bios_version", "nccl_versions", "gpu_count")
-
 
 nodes_facts = st.dictionaries(
     st.sampled_from(("identity", "limits", "clock", "x")),
@@ -248,9 +243,7 @@ nodes_facts = st.dictionaries(
     max_size=3,
 )
 
-
 versions = st.sampled_from((None, KERNEL, OTHER, "6.8.0"))
-
 
 small_fleets = st.dictionaries(
     st.integers(0, 40).map(lambda number: f"n{number:02}"),

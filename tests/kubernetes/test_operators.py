@@ -15,8 +15,6 @@ from support.paths import REPOSITORY
 from laggard.kit.environment import SHARED_RANK_DIR
 
 PROMETHEUS = REPOSITORY / "deploy" / "prometheus"
-
-
 GROUP = "monitoring.coreos.com"
 
 

@@ -19,7 +19,6 @@ TAIL = (
     b" 1 1 0 0 0 0 0 0 0 0 0 0 17 5 0 0 0 0 0 0 0 0 0 0 0 0 9"
 )
 
-
 TICKS = os.sysconf("SC_CLK_TCK")
 
 

@@ -24,14 +24,8 @@ from laggard.rankfile.layout import FILE_BYTES, LIVE_OFFSET, STEP_COUNT
 from laggard.rankfile.writer import RankFileWriter
 
 Start = Callable[..., Any]
-
-
 MS = 10**6
-
-
 PHASES = (100 * MS, 200 * MS, 300 * MS, 100 * MS, 0, 0, 0, 0, 50 * MS)
-
-
 thorough = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 

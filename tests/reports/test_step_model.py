@@ -30,11 +30,7 @@ from laggard.reports.runs import Configuration, Run
 from laggard.reports.step_model import fit_step_model, predict, solve_nonnegative
 
 SAMPLE, MICRO_STEP = 3e-3, 8e-3
-
-
 EXTRA = {1: 0.0, 2: 20e-3}
-
-
 ONCE = {1: 170e-3, 2: 10e-3}
 
 
@@ -147,8 +143,6 @@ def test_observations_that_contradict_the_plan() -> None:
 
 
 MICRO_BATCHES = (16, 32, 64, 128)
-
-
 SAMPLES = 512
 
 

@@ -13,7 +13,6 @@ from laggard.rings.messages import MAX_PART_BYTES, Connected, Put, Value, Want
 
 TORCHRUN = {"RANK": "5", "WORLD_SIZE": "16", "LOCAL_RANK": "1", "MASTER_ADDR": "gpu-01", "MASTER_PORT": "29500"}
 
-
 SLURM = {
     "SLURM_PROCID": "3",
     "SLURM_NTASKS": "4",

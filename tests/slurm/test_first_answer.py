@@ -16,7 +16,6 @@ from support.transcript import commands_of, run
 
 PAGE = REPOSITORY / "docs" / "start" / "slurm.md"
 
-
 OWN_FOLDERS = """
 for folder in etc opt; do
     mkdir -p own/$folder/upper own/$folder/work
@@ -26,8 +25,6 @@ done
 mkdir -p /opt/laggard/bin
 ln -s {laggard} /opt/laggard/bin/laggard
 """
-
-
 """What the page installs below /etc goes into a layer that this shell alone sees."""
 
 

@@ -25,7 +25,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 LONGER = 600.0
 
-
 IN_STEP = """#!/bin/bash
 export MASTER_ADDR=10.77.0.2 OMP_NUM_THREADS=1 PYTHONPATH={source}
 enter=({spaces})
@@ -93,12 +92,10 @@ def test_the_example_job_trains_with_the_hooks(cluster: Any) -> None:
 
 LONG = 300.0
 
-
 RING = """#!/bin/bash
 export MASTER_ADDR=127.0.0.1 OMP_NUM_THREADS=1 PYTHONPATH={source}
 exec {python} -m laggard "$@"
 """
-
 
 MEASURES = "#!/bin/bash\necho measured\n"
 

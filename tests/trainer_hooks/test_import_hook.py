@@ -44,7 +44,6 @@ def test_a_module_that_is_half_imported_is_waited_for(
 
 SUBJECT = "import colorsys\nimport subject.part\nWHOLE = True\ndef initialize(): return 'whole'\n"
 
-
 PROGRAM = """
 import importlib, importlib.machinery, importlib.util, json, os, sys
 hooked = sys.argv[1] == "hooked"
@@ -109,7 +108,6 @@ about = [*of_spec, type(subject).__name__, sorted(vars(subject))]
 loader = vars(spec.loader) if spec and hasattr(spec.loader, "__dict__") else {{}}
 print(json.dumps([seen, about + [str(type(getattr(spec, "loader", None))), sorted(loader)]]))
 """
-
 
 WAYS = {
     "plainly": ("import subject", 1),

@@ -21,10 +21,7 @@ from laggard.agent.ranks.stack_files import is_below, users_mounts
 from laggard.rankfile.layout import own_directory
 
 USER, OTHER = 12345, 54321
-
-
 ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be several users")
-
 
 DROP = """
 import encodings.idna, os, sys
@@ -43,8 +40,6 @@ def as_user(user: int, script: str, *words: object) -> subprocess.CompletedProce
 
 
 OWN = "print(own_directory(sys.argv[1]))"
-
-
 LOG = "print(private_log.prepare_log({}, log_directory(sys.argv[1])) is not None)"
 
 

@@ -20,8 +20,6 @@ from laggard.kit.http_message import HttpError, Request, Response, bind
 from laggard.kit.http_server import Server
 
 PLACES, KEPT = 2, 2
-
-
 QUESTION = b"GET / HTTP/1.1\r\nHost: n1\r\nConnection: %s\r\n\r\n"
 
 
@@ -179,8 +177,6 @@ def test_a_server_that_stops_closes_them(running: Running) -> None:
 
 
 MB = 1 << 20
-
-
 BODY = bytes(8 * MB)
 
 

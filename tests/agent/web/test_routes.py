@@ -29,8 +29,6 @@ from laggard.stacks.sampled import encode
 from laggard.wire.ranks import RanksDocument, RejectedFiles
 
 Start = Callable[..., Any]
-
-
 TOKEN = "correct horse battery staple"
 
 

@@ -35,8 +35,6 @@ from laggard.model import Culprit, JobKey, Location, Note, Verdict
 from laggard.wire import encode
 
 MANY_KEYS = [JobKey(1000 + number % 3, f"train-{number}") for number in range(300)]
-
-
 NAMES = JobKey(0, 'ü; \\ " {}'), JobKey(4294967294, "x" * 128)
 
 
@@ -97,17 +95,9 @@ def test_one_that_comes_back_under_another_name_counts_once() -> None:
 
 
 NOW, ROUND, MANY = 1000.0, 60.0, 100
-
-
 MEMBERS = Members(("a", "b"), "a")
-
-
 KEYS = [JobKey(1000, f"train-{number}") for number in range(20)]
-
-
 MINE = next(key for key in KEYS if MEMBERS.is_mine(key))
-
-
 THEIRS = next(key for key in KEYS if not MEMBERS.is_mine(key))
 
 
@@ -203,8 +193,6 @@ def test_a_verdict_of_any_length_fits_into_its_row() -> None:
 
 
 KEY = JobKey(1000, "train")
-
-
 Make = Callable[..., Exchange]
 
 

@@ -16,11 +16,7 @@ from laggard.collector.node_history import failures, offenders
 from laggard.model import Finding, Fix, ProbeResult, Report, Severity, Verdict
 
 WALL = 1.79e9
-
-
 DAY = 86400.0
-
-
 GPUS = ("GPU-a", "GPU-b")
 
 

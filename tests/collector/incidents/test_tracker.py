@@ -16,8 +16,6 @@ from laggard.collector.incidents.tracker import MAX_CULPRITS, MAX_OPEN_OF_OWNER,
 from laggard.model import Culprit, JobKey, Severity
 
 JOB = JobKey(1000, "train")
-
-
 QUIET = 300.0
 
 

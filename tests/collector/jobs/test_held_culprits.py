@@ -23,8 +23,6 @@ from laggard.locate.verdict import locate
 from laggard.model import Culprit, JobKey, Location, Verdict, Window
 
 KEY = JobKey(1000, "job")
-
-
 SLOW = [([5], 0.2)]
 
 

@@ -24,8 +24,6 @@ from laggard.rankfile.fact_names import GROUPS, member_runs
 from laggard.wire.ranks import RankRow
 
 Batch = Sequence[StepRow]
-
-
 LENGTHS = (0.01, 0.1, 0.3)
 
 

@@ -26,12 +26,8 @@ ROOMS += "kit.processes kit.progress kit.terminal kit.users kit.words"
 
 """What may be loaded: what reads a recording, judges it and says so."""
 
-
 MAX_MODULES = 120
-
-
 """Against a room that loads all of its files where a few are asked for."""
-
 
 SCRIPT = """
 import sys

@@ -100,7 +100,6 @@ def read(data: bytes, size: int = 1 << 20) -> tuple[list[tuple[str, list[float],
 
 HOSTILE = '{"metric":{"rank":"9"},"values":[[1,"2"]]},"value":[1,"2"]]}\\\u2028'
 
-
 SERIES: list[dict[str, Any]] = [
     {"metric": {"rank": "0", "job_id": HOSTILE}, "values": [[1.5, "1"], [2.5, "1e3"]]},
     {"metric": {}, "values": [[1.5, "NaN"]]},

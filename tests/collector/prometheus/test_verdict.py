@@ -25,8 +25,6 @@ from laggard.collector.prometheus.watch import snapshot_of
 from laggard.model import JobKey
 
 RANKS = 16_384
-
-
 STEP = 0.2
 
 
@@ -105,8 +103,6 @@ def test_a_rank_whose_process_is_gone_is_dead_while_others_wait() -> None:
 
 
 NOW = 1_000_000.0
-
-
 STEP_SECONDS = 0.25
 
 

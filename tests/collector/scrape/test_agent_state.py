@@ -48,8 +48,6 @@ def test_one_line_a_minute_holds_what_came_since() -> None:
 
 
 NOW = 1.7e9
-
-
 NEXT = 100_000.0
 
 

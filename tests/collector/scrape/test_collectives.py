@@ -35,8 +35,6 @@ from laggard.wire import WireError, encode
 from laggard.wire.ranks import MAX_ROWS, CollectiveLane, CollectiveRow, CollectivesDocument, RankCollectives
 
 KEY = JobKey(1000, "job-1")
-
-
 LANES = (CollectiveLane("all_reduce", "dp", "dp:0-3", -1),)
 
 

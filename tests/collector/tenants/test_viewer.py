@@ -33,10 +33,7 @@ SETTINGS: dict[str, Any] = {
     "gate_clients": ("certificate:*.nodes.example",),
 }
 
-
 PROXY = Peer("10.1.2.3")
-
-
 ELSEWHERE = Peer("10.2.0.1")
 
 

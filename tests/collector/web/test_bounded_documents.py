@@ -27,17 +27,13 @@ from laggard.wire.nodes import NodeRow, RingPairs
 
 NODES = JOBS = 4096
 
-
 VIEWS = {
     "job": ["summary?job=", "nodes?limit=100&job=", "findings?limit=100&job=", "incidents?limit=20&job="],
     "fleet": ["summary?job=", "tiles", "nodes?limit=100", "rings/newest", "incidents?limit=50", "findings?limit=100"],
     "node": ["summary?job=", "nodes?limit=100&node=gpu-0050", "findings?limit=100&node=gpu-0050", "incidents?limit=50"],
 }
 
-
 MAX_BYTES = 160_000
-
-
 """Of all answers of a view together, but for the heat map and the timeline, whose size does not depend on nodes or
 jobs."""
 

@@ -14,8 +14,6 @@ from laggard.model import Fix
 pytestmark = [pytest.mark.slow, needs_chromium]
 
 HOSTILE = "<script>document.title='taken'</script><img src=x onerror=alert(1)>"
-
-
 Start = Callable[..., Any]
 
 

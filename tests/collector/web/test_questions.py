@@ -22,22 +22,11 @@ from laggard.collector.web.signed_requests import SMALL_BYTES, LargeBodies
 from laggard.wire import WireError
 
 WHOLE = "a whole number from 0 to"
-
-
 RANK = f"{WHOLE} 2147483648"
-
-
 NUMBER = f"{WHOLE} 9007199254740992"
-
-
 NAME = "a text of up to 300 characters"
-
-
 MEASURES = "own, waited, input, forward, backward, optimizer, between_steps, evaluation, checkpoint, logging, other"
-
-
 LATEST_JOB = "a job's key or id. Without it: the job that progressed last"
-
 
 WRONG = {
     "nodes?limit": (("-1", "1.5", "+1", " 1", "1_0", "٣", "", "null", "1e3", "2147483649", "9" * 5000), RANK),
@@ -64,7 +53,6 @@ WRONG = {
     "incidents?limit": (("0", "501"), "a whole number from 1 to 500"),
     "recommendation?job": (("x" * 301,), NAME),
 }  # fmt: skip
-
 
 CASES = [(question, value) for question, (values, _) in WRONG.items() for value in values]
 

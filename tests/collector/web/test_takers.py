@@ -172,11 +172,7 @@ def test_where_all_are_being_answered_gates_and_supervisors_have_places(
 
 
 COUNT = 20
-
-
 SECONDS = 120.0
-
-
 RESET = struct.pack("ii", 1, 0)  # SO_LINGER: closing sends a reset
 
 

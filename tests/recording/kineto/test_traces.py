@@ -194,7 +194,6 @@ JSON = st.recursive(
     max_leaves=12,
 )
 
-
 EVENTS = st.lists(st.dictionaries(st.text(max_size=6), JSON, max_size=4), max_size=6)
 
 

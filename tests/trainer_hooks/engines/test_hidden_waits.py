@@ -26,14 +26,12 @@ LIBRARIES = {  # as their packages are made; nobody without GPUs has them
     "nvshmem/core/init_fini.py": "def init(device=None): return device\n",
 }
 
-
 OTHERS = {  # by module: what a user of the library calls first
     "uccl.ep": "class Buffer:\n    def __init__(self): pass\n",
     "pplx_kernels.all_to_all": "class AllToAll:\n    def __init__(self): pass\n",
     "mscclpp": "class CommGroup:\n    def __init__(self): pass\n",
     "transformer_engine.pytorch.module.base": "def initialize_ub(): pass\n",
 }
-
 
 USE_OTHERS = """
 import contextlib, mscclpp, pplx_kernels.all_to_all, transformer_engine.pytorch.module.base, uccl.ep
@@ -43,7 +41,6 @@ transformer_engine.pytorch.module.base.initialize_ub()
 with contextlib.suppress(Exception):
     symmetric.rendezvous(torch.ones(1), "no such group")
 """
-
 
 SCRIPT = """
 import torch, deep_ep, nvshmem.core

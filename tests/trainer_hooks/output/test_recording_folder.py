@@ -18,8 +18,6 @@ from laggard.trainer_hooks.output.run_environment import MAX_CHARACTERS, RunEnvi
 from laggard.trainer_hooks.record.ending import Facts
 
 LONG_AGO = 86_400.0
-
-
 GONE = {**own_identity(), "start_ticks": 1}
 
 

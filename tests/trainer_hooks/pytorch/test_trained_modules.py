@@ -35,7 +35,6 @@ for _ in range(6):
 assert type(called).__name__ == "{name}"
 """
 
-
 MODELS = {
     "alone": ("trained = called = Slow(4, 4)", "Slow"),
     "nested": ("trained = called = nn.Sequential(nn.Identity(), Slow(4, 4))", "Sequential"),
@@ -202,7 +201,6 @@ def train(steps):
         optimizer.step()
 train(12)
 """
-
 
 LEAVES = "dist.destroy_process_group(); time.sleep(0.3); "
 

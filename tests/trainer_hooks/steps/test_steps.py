@@ -182,7 +182,6 @@ def test_parameters_that_are_sent_to_all_ranks_are_no_steps() -> None:
 
 UPDATES, DELAY_SECONDS = 12, 0.05
 
-
 SCRIPT = f"""
 import time, torch, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel as DDP
