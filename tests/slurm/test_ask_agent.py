@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from support.gate_agent import HEAD, StandIn, agent_that_says
 from support.paths import REPOSITORY
+from support.rows import rows
 
 GATE = REPOSITORY / "deploy" / "slurm" / "gate.sh"
 SOMEBODY = 4242
@@ -55,39 +56,24 @@ def ask(run: Path, request: pytest.FixtureRequest) -> Ask:
     return asks
 
 
-@pytest.mark.parametrize(
-    ("text", "answer"),
-    [
-        (b"PASS 12\n", "PASS 12"),
-        (b"CHECK old\n", "CHECK old"),
-        (b"PASS 12\nCHECK old\n", "PASS 12"),  # the first line is the answer
-        (b"PASS 12", ""),
-        (b"PASS \n", ""),
-        (b"PASS -1\n", ""),
-        (b"PASS 1.5\n", ""),
-        (b"PASS 123456\n", ""),
-        (b"PASS 12 \n", ""),
-        (b"PASS 12\r\n", ""),
-        (b"PASS 1\x00\n", ""),
-        (b" PASS 12\n", ""),
-        (b"pass 12\n", ""),
-        (b"WAIT\nPASS 12\n", ""),
-        (b"CHECK $(reboot)\n", ""),
-        (b"CHECK \n", ""),
-        (b"\n", ""),
-        (b"", ""),
-        (b"\xff" * 64 + b"\n", ""),
-        (b"PASS " + b"1" * 10_000_000 + b"\n", ""),
-        (b"x" * 10_000_000, ""),
-        (HEAD + b"PASS 12\n", ""),
-    ],
-)
-def test_one_line_is_an_answer_and_no_other(text: bytes, answer: str, run: Path, ask: Ask) -> None:
+def told(text: bytes, answer: str, run: Path, ask: Ask) -> None:
     with agent_that_says(run / "agent/gate.sock", text) as agent:
         done = ask()
-    told = answer or f"{run}/agent/gate.sock gives no answer that counts"
-    assert (done.returncode, done.stdout, done.stderr) == (0 if answer else 1, f"{told}\n", "")
+    words = answer or f"{run}/agent/gate.sock gives no answer that counts"
+    assert (done.returncode, done.stdout, done.stderr) == (0 if answer else 1, f"{words}\n", "")
     assert agent.asked == ["/gate/1/prolog/question"]
+
+
+@rows("slurm/answers")
+def test_one_line_is_an_answer_and_no_other(text: str, answer: str, run: Path, ask: Ask) -> None:
+    told(text.encode(), answer, run, ask)
+
+
+@pytest.mark.parametrize(
+    "text", [b"\xff" * 64 + b"\n", b"PASS " + b"1" * 10_000_000 + b"\n", b"x" * 10_000_000, HEAD + b"PASS 12\n"]
+)
+def test_what_is_no_line_is_no_answer(text: bytes, run: Path, ask: Ask) -> None:
+    told(text, "", run, ask)
 
 
 @pytest.mark.parametrize("first", [b"PASS 12\n", HEAD + b"PASS 12\n", HEAD.replace(b"200", b"500") + b"x\nPASS 12\n"])

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.rows import rows
 
 from laggard.stacks import sampled as module
 from laggard.stacks.sampled import (
@@ -75,23 +76,7 @@ def test_any_bytes_are_a_document_or_refused(text: bytes) -> None:
         decode(text)
 
 
-@pytest.mark.parametrize(
-    ("path", "value"),
-    [
-        (("rank",), -1),
-        (("rank",), True),
-        (("rank",), 1 << 40),
-        (("why",), "because"),
-        (("at",), float("inf")),
-        (("threads",), []),
-        (("threads", 0, "stacks", 0, "frames"), []),
-        (("threads", 0, "stacks", 0, "frames"), [99]),
-        (("frames", 0, 0), None),
-        (("frames", 0, 2), "10"),
-        (("frames", 0, 3), "evil"),
-        (("laggard_stacks",), 2),
-    ],
-)
+@rows("stacks/impossible")
 def test_a_document_with_an_impossible_value_is_refused(path: tuple[str | int, ...], value: object) -> None:
     whole = json.loads(encode(document((Thread("m", (stack("f"),)),))))
     at = whole

@@ -4,29 +4,20 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from support import sessions
 from support.agents import let_others_enter
+from support.sessions import SESSION
 
 from laggard.rankfile.layout import FILE_BYTES
 
 pytestmark = pytest.mark.slow  # trainings with torch
 
-TRAINER = """
-import os, sys, time
-from laggard.rankfile import Lane
-from laggard.trainer_hooks.session import Session
-from laggard.trainer_hooks.record.events import BACKWARD, FORWARD, INPUT, OPTIMIZER
-session = Session(); session.open(); recorder = session.recorder
-log = recorder.lane(Lane("all_reduce", "dp", "dp:0-1"), (0, 1))
-for step in range(20):
-    for phase in (INPUT, FORWARD, BACKWARD, OPTIMIZER):
-        recorder.enter(phase); recorder.leave()
-    log.append((log.next_word(), 1, 2, 1, 4096))
-    recorder.end_step(step + 1)
+TRAINER = f"""{SESSION}
+for _ in range(20): step()
 recorder.drain()
 print("trained", recorder.totals.steps, recorder.totals.errors)
 raise SystemExit(7)
@@ -34,8 +25,7 @@ raise SystemExit(7)
 
 
 def train(rank_dir: Path, script: str = TRAINER, **extra: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "LAGGARD_RANK_DIR": str(rank_dir), "RANK": "0", "WORLD_SIZE": "2", **extra}
-    return subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=300)
+    return sessions.train(script, sessions.environ_of(rank_dir, **extra))
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.rows import rows
 
 from laggard.agent.ranks.reader import RankFiles
 from laggard.kit.processes import own_identity
@@ -38,29 +39,22 @@ def test_a_mark_is_told_while_its_process_runs_and_for_a_while_after(rank_dir: P
     assert {each.owner for each in document.unseen} == {os.geteuid()} and document.ignored == ()
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"",
-        b"[]",
-        b"[" * 4000,
-        b"{" + b" " * 5000,
-        json.dumps({**mark()._asdict(), "rank": -1}).encode(),
-        json.dumps({**mark()._asdict(), "rank": True}).encode(),
-        json.dumps({**mark()._asdict(), "why": "x" * 257}).encode(),
-        json.dumps({**mark()._asdict(), "script": "\x1b[2J"}).encode(),
-        json.dumps({**mark()._asdict(), "kind": "other"}).encode(),
-        json.dumps({**mark()._asdict(), "at": float("nan")}).encode(),
-        json.dumps({**mark()._asdict(), "job_id": ""}).encode(),
-        json.dumps({**mark()._asdict(), "process": []}).encode(),
-    ],
-)
-def test_what_is_no_mark_is_rejected(rank_dir: Path, content: bytes) -> None:
+def rejected(rank_dir: Path, content: bytes) -> None:
     (Path(own_directory(str(rank_dir))) / "bad.unseen").write_bytes(content)
     document = RankFiles(str(rank_dir), "n0").read()
     assert document.unseen == ()
-    (rejected,) = document.ignored
-    assert rejected.count == 1 and rejected.example == "bad.unseen" and rejected.reason.startswith("no mark")
+    (told,) = document.ignored
+    assert told.count == 1 and told.example == "bad.unseen" and told.reason.startswith("no mark")
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"[" * 4000, b"{" + b" " * 5000])
+def test_what_is_no_mark_is_rejected(rank_dir: Path, content: bytes) -> None:
+    rejected(rank_dir, content)
+
+
+@rows("agent/no_marks")
+def test_a_mark_with_an_impossible_value_is_rejected(rank_dir: Path, change: dict[str, Any]) -> None:
+    rejected(rank_dir, json.dumps({**mark()._asdict(), **change}).encode())
 
 
 def test_links_pipes_and_floods_cost_nothing(rank_dir: Path) -> None:

@@ -15,7 +15,9 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import sessions
 from support.rows import rows
+from support.sessions import SESSION
 from support.waiting import wait_for
 
 from laggard.agent.ranks.reader import RankFiles
@@ -39,16 +41,8 @@ pytestmark = pytest.mark.apart  # processes that wait
 
 IDENTITY = {"job_id": "j", "rank": 0, "local_rank": 0, "world_size": 2, "node": "n", "attempt": 0}
 
-TRAINER = """
-import ctypes, os, signal, sys, time
-from laggard.rankfile import Lane
-from laggard.rankfile.writer import RankFileWriter
-from laggard.trainer_hooks.session import Session
+TRAINER = f"""{SESSION}
 from laggard.trainer_hooks.record.ending import FACTS
-session = Session(); session.open(); recorder = session.recorder
-log = recorder.lane(Lane("all_reduce", "dp", "dp:0-1"), (0, 1))
-def collective():
-    log.append((log.next_word(), 1, 2, 1, 4096))
 print("ready", flush=True)
 """
 
@@ -58,14 +52,8 @@ def train(tmp_path: Path) -> Iterator[Callable[[str], subprocess.Popen[str]]]:
     started: list[subprocess.Popen[str]] = []
 
     def start(body: str) -> subprocess.Popen[str]:
-        pipe = subprocess.PIPE
-        process = subprocess.Popen(
-            [sys.executable, "-W", "error", "-c", TRAINER + body], stdin=pipe, stdout=pipe, stderr=pipe, text=True,
-            env={**os.environ, "LAGGARD_RANK_DIR": str(tmp_path), "RANK": "0", "WORLD_SIZE": "2"},
-        )  # fmt: skip
-        started.append(process)
-        assert process.stdout and process.stdout.readline() == "ready\n"
-        return process
+        started.append(sessions.start(TRAINER + body, sessions.environ_of(tmp_path)))
+        return started[-1]
 
     yield start
     for process in started:

@@ -6,8 +6,6 @@ import contextlib
 import os
 import re
 import socket
-import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -17,7 +15,9 @@ from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families as parse
+from support import sessions
 from support.ports import free_port
+from support.sessions import SESSION
 
 from laggard.agent.prober.loop import ProbeRound
 from laggard.agent.ranks.reader import RankFiles
@@ -29,19 +29,11 @@ from laggard.trainer_hooks.output.http_export import rank_address
 
 pytestmark = pytest.mark.apart
 
-TRAINER = """
-import logging, os, sys
+TRAINER = f"""
+import logging
 logging.basicConfig(format="%(message)s", level=logging.INFO)
-from laggard.rankfile import Lane
-from laggard.trainer_hooks.session import Session
-from laggard.trainer_hooks.record.events import BACKWARD, FORWARD, INPUT, OPTIMIZER
-session = Session(); session.open(); recorder = session.recorder
-log = recorder.lane(Lane("all_reduce", "dp", 'dp:0-1'), (0, 1))
-for step in range(5):
-    for phase in (INPUT, FORWARD, BACKWARD, OPTIMIZER):
-        recorder.enter(phase); recorder.leave()
-    log.append((log.next_word(), 1, 2_000_000_001, 2_000_000_000, 4096))
-    recorder.end_step(step + 1)
+{SESSION}
+for _ in range(5): step()
 print("ready", flush=True)
 """
 WAIT = "sys.stdin.readline()\n"
@@ -51,13 +43,8 @@ class Trainer:
     """A training process that has done five steps and waits for a line on its standard input."""
 
     def __init__(self, folder: Path, body: str, **extra: str) -> None:
-        values = {"LAGGARD_EXPORT": "127.0.0.1:0", "LAGGARD_RANK_DIR": str(folder), "LAGGARD_JOB_ID": 'a"b\\c'}
-        pipe = subprocess.PIPE
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", TRAINER + body], stdin=pipe, stdout=pipe, stderr=pipe, text=True,
-            env={**os.environ, "RANK": "1", "WORLD_SIZE": "2", **values, **extra},
-        )  # fmt: skip
-        assert self.process.stdout and self.process.stdout.readline() == "ready\n", self.process.communicate()[1]
+        own = {"LAGGARD_EXPORT": "127.0.0.1:0", "LAGGARD_JOB_ID": 'a"b\\c', **extra}
+        self.process = sessions.start(TRAINER + body, sessions.environ_of(folder, 1, **own))
 
     def url(self) -> str:
         assert self.process.stderr

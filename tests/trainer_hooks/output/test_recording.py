@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import sessions
+from support.sessions import SESSION
 from support.waiting import wait_for
 
 from laggard.locate.describe import sentence
@@ -25,13 +27,10 @@ from laggard.trainer_hooks.output.recording import LineFile
 
 pytestmark = pytest.mark.apart
 
-TRAINER = """
-import os, signal, sys, time
-from laggard.rankfile import Lane
-from laggard.trainer_hooks.session import Session
+TRAINER = (
+    SESSION
+    + """
 from laggard.trainer_hooks.collectives.process_group import hook_calls
-from laggard.trainer_hooks.record.events import BACKWARD, FORWARD, INPUT, OPTIMIZER
-session = Session(); session.open(); recorder = session.recorder
 
 class Groups:
     "Stands in for torch's process groups."
@@ -71,20 +70,16 @@ def wait_for_steps(count):
 
 for _ in range(9): step()
 """
+)
 
 
 def environment_of(folder: Path, rank: int = 0, recording: Path | None = None) -> dict[str, str]:
-    extra = {"LAGGARD_RECORD_DIR": str(recording or folder / "recording"), "LAGGARD_RANK_DIR": str(folder / "ranks")}
-    return {**os.environ, "RANK": str(rank), "WORLD_SIZE": "2", **extra}
+    kept = str(recording or folder / "recording")
+    return sessions.environ_of(folder / "ranks", rank, LAGGARD_RECORD_DIR=kept)
 
 
-def train(
-    folder: Path, body: str, recording: Path | None = None, hooks: bool = True
-) -> subprocess.CompletedProcess[str]:
-    environment = environment_of(folder, 0, recording)
-    return subprocess.run(
-        [sys.executable, "-c", TRAINER + body], env=environment, capture_output=True, text=True, timeout=300
-    )
+def train(folder: Path, body: str, recording: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return sessions.train(TRAINER + body, environment_of(folder, 0, recording))
 
 
 def records(folder: Path) -> list[dict[str, Any]]:
@@ -285,11 +280,7 @@ def test_of_a_recording_from_elsewhere_without_an_end_no_death_is_told(tmp_path:
 @pytest.mark.slow
 def test_the_end_of_a_process_without_torch_does_not_import_it(tmp_path: Path) -> None:
     before = "import atexit, sys\natexit.register(lambda: print('torch' in sys.modules))\n"  # runs after laggard's own
-    done = subprocess.run(
-        [sys.executable, "-c", before + TRAINER],
-        env={**os.environ, "RANK": "0", "WORLD_SIZE": "2", "LAGGARD_RANK_DIR": str(tmp_path)},
-        capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
+    done = sessions.train(before + TRAINER, sessions.environ_of(tmp_path))
     assert (done.returncode, done.stdout) == (0, "False\n"), done.stderr
 
 
