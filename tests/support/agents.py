@@ -38,7 +38,15 @@ class RankProcess:
     def __init__(
         self, directory: Path, lanes: list[list[str]], user: int, identity: dict[str, Any], started_by: Iterable[str]
     ) -> None:
-        command = [*started_by, sys.executable, str(SCRIPT), str(directory), str(user), json.dumps(identity), json.dumps(lanes)]
+        command = [
+            *started_by,
+            sys.executable,
+            str(SCRIPT),
+            str(directory),
+            str(user),
+            json.dumps(identity),
+            json.dumps(lanes),
+        ]
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
         assert self.process.stdout is not None and self.process.stderr is not None
