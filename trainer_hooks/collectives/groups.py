@@ -19,7 +19,7 @@ from laggard.trainer_hooks.record.recorder import Recorder, clock
 
 
 class GroupCounts:
-    """The counts of one process group, and of those that took its place after its end: their collectives are counted on.
+    """The counts of one process group, and of those that took its place later: their collectives are counted on.
 
     `name`: torch's, of the first. `lanes`: the group's lanes with their logs, by the id() of the log. `ended_at`: when
     the group before ended, on the recorder's clock; 0: there was none.
