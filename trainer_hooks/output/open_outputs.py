@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import logging
 import os
 import sys
@@ -95,6 +96,7 @@ def open_outputs(
     thread = WriterThread(recorder)
     own_threads = OwnThreads(FACTS, training_thread)
     thread.on_wake.append(own_threads.woke)
+    gc.callbacks.append(own_threads.collecting)
     _say_what_runs()
     directory = os.environ.get(ENV_RECORD_DIR)
     rank_file = _open_rank_file(recorder, identity)
