@@ -202,8 +202,8 @@ class FindingsLine(msgspec.Struct):
 
 LINES: Final[Mapping[str, type[msgspec.Struct]]] = {
     "rank": RankLine, "state": StateLine, "threads": ThreadsLine, "cpu_wait": CpuWaitLine, "digest": DigestLine,
-    "environment": EnvironmentLine, "end": EndLine, "saw": SawLine, "left": LeftLine, "stopped": StoppedLine, "beat": BeatLine,
-    "stacks": StacksLine, "findings": FindingsLine,
+    "environment": EnvironmentLine, "end": EndLine, "saw": SawLine, "left": LeftLine, "stopped": StoppedLine,
+    "beat": BeatLine, "stacks": StacksLine, "findings": FindingsLine,
 }  # fmt: skip
 """The records that are not timed, by kind."""
 

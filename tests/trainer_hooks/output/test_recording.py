@@ -386,7 +386,8 @@ def test_the_last_lines_of_a_recording_have_room_beyond_its_bound(tmp_path: Path
     file.write_last("left")
     file.write_last("end")
     file.close()
-    assert (tmp_path / "x.jsonl").read_text().split() == ["head", *["x" * 19] * 4, "stopped:", "it", "has", "left", "end"]
+    words = (tmp_path / "x.jsonl").read_text().split()
+    assert words == ["head", *["x" * 19] * 4, "stopped:", "it", "has", "left", "end"]
 
 
 @pytest.mark.parametrize("hard_links", [True, False])
