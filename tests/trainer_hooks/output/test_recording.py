@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -322,6 +322,24 @@ step(fork)
     assert train(tmp_path, body).returncode == 0
     assert [step["step"] for step in lines_of(tmp_path, 0, "step")] == list(range(10))
     assert len(lines_of(tmp_path, 0, "collective")) == 20 and len(lines_of(tmp_path, 0, "end")) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("words", "told"), [((), True), (("--quiet",), False)])
+def test_at_the_end_of_a_run_rank_0_says_what_was_recorded(tmp_path: Path, words: Sequence[str], told: bool) -> None:
+    script, recording = tmp_path / "train.py", tmp_path / "recording"
+    script.write_text(TRAINER)
+    command = [sys.executable, "-m", "laggard", "run", "--record", str(recording), *words, str(script)]
+    for rank in (1, 0):
+        environment = {**environment_of(tmp_path, rank), "LAGGARD_RECORD_DIR": ""}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr
+        if rank == 1 or not told:
+            assert done.stderr == ""
+    if told:
+        answer, command_line = done.stderr.splitlines()
+        assert answer.startswith("laggard: Cannot tell: 9 steps seen")
+        assert command_line == f"laggard: all of it: laggard locate --trace {recording}"
 
 
 @pytest.fixture
