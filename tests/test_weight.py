@@ -17,7 +17,7 @@ import pytest
 from support.paths import REPOSITORY
 
 ROOMS = {
-    "agent": 4_660,
+    "agent": 4_675,
     "catalogue": 665,
     "cli, model and single files": 1_000,
     "collector": 13_700,
@@ -27,18 +27,18 @@ ROOMS = {
     "kernel_rules": 380,
     "kit": 2_345,
     "kubernetes": 1_185,
-    "locate": 5_980,
+    "locate": 6_005,
     "nccl": 2_300,
     "probes": 12_240,
-    "rankfile": 760,
-    "recommend": 1_780,
-    "recording": 2_890,
+    "rankfile": 765,
+    "recommend": 1_790,
+    "recording": 2_900,
     "reports": 1_840,
     "rings": 3_450,
     "stack_answers": 490,
     "stacks": 915,
     "suspects": 680,
-    "trainer_hooks": 7_285,
+    "trainer_hooks": 7_390,
     "tune": 2_330,
     "wire": 945,
 }
@@ -47,7 +47,7 @@ ROOMS = {
 FILES = 624
 """The most files of the product."""
 
-CARRIED = {"healthcheck": 16_160, "recommend": 13_810, "agent": 20_360, "collector": 23_520, "run": 11_755}
+CARRIED = {"healthcheck": 16_160, "recommend": 13_875, "agent": 20_375, "collector": 23_545, "run": 11_870}
 """The most code lines of all files that a command imports, also those that it imports late."""
 
 OWN_PROCESSES = {"agent": ("laggard.agent.prober.known",)}

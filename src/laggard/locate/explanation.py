@@ -99,8 +99,7 @@ _ADVICE = {
     "slow_host": "look for what its ranks share: other work on the CPUs, the CPUs' quota, clocks and governor, memory "
     "pressure, power and cooling",
     "unknown": "record its phases (laggard run does), and compare its GPU's and CPU's clocks and load with its peers'",
-    "intermittent": "look for what comes and goes on its machine: other jobs, cron, garbage collection, checkpoints, "
-    "thermal throttling",
+    "intermittent": "look for what comes and goes on its machine: other jobs, cron, checkpoints, thermal throttling",
     "slow_link": "check the adapters, cables and switch ports on the way for errors and rate",
     "in_machine": "compare its NVLink and PCIe links (nvidia-smi nvlink -s, nvidia-smi topo -m, lspci -vv), its GPUs' "
     "access to each other and its shared memory with another machine's",

@@ -123,6 +123,7 @@ class RecordedJob:
         """Adds to `gaps` what of `parts` was lost or cannot be used."""
         self.gaps += _lost_gaps(parts)
         self.gaps += _killed_gaps(parts, tables)
+        self.gaps += _stopped_gaps(parts, tables)
         for part in parts:
             self.gaps += _empty_gaps(part)
         living = {rank for part in parts for rank in part.living}
@@ -152,6 +153,14 @@ def _lost_gaps(parts: Sequence[RecordedPart]) -> Iterable[str]:
         least, most = min(lost.values()), max(lost.values())
         each = f"{least} each" if least == most else f"{least} to {most} each"
         yield f"the recordings of {ranks_text(lost)} lack records that could not be written, {each}"
+
+
+def _stopped_gaps(parts: Sequence[RecordedPart], tables: Tables) -> Iterable[str]:
+    for part in parts:
+        for rank, why in part.stopped.items():
+            if rank not in part.end_lines:
+                after = f"after step {tables.last_step(rank)}: {printable_line(why, _MAX_CHARACTERS)}"
+                yield f"the recording of rank {rank} could not go on {after}; whether its process ended is not known"
 
 
 def _killed_gaps(parts: Sequence[RecordedPart], tables: Tables) -> Iterable[str]:

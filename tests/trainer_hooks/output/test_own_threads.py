@@ -89,6 +89,16 @@ def test_names_and_their_number_are_bounded(spinning: Any) -> None:
     assert len(told["names"]) <= MAX_NAMED and all(len(name) <= 48 for name in told["names"])
 
 
+def test_garbage_collections_are_timed_over_the_whole_run() -> None:
+    facts = Facts()
+    watch = OwnThreads(facts, threading.get_ident)
+    watch.collecting("stop", {})  # one that began before the hooks did
+    watch.collecting("start", {})
+    time.sleep(0.2)
+    watch.collecting("stop", {})
+    assert 0 < told_by(watch, facts)["collecting_ratio"] < 1
+
+
 def test_a_calm_process_names_nobody() -> None:
     facts = Facts()
     told = told_by(OwnThreads(facts, threading.get_ident), facts)
