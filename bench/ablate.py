@@ -11,8 +11,6 @@ judged anew.
 A run that was stopped goes on where it was: answers are kept in out/ablate, for these sources alone.
 docs/benchmark.md says how to read the tables."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Sequence

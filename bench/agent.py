@@ -7,8 +7,6 @@ Memory and CPU time are those of the agent and its prober together. One round of
 in production there is one a minute.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json

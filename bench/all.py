@@ -1,8 +1,6 @@
 """Runs every benchmark, or those named, one after the other: the figures of docs/measurements.md. Exit status 1 where
 one is over its budget."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

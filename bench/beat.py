@@ -1,7 +1,5 @@
 """What a heartbeat costs the training: the CPU time of its thread, which is the most that it can hold the GIL."""
 
-from __future__ import annotations
-
 import os
 import socket
 import tempfile

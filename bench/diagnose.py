@@ -2,8 +2,6 @@
 other work on the machine adds little. The log is a job's with eight ranks, one of which runs out of GPU memory at the
 end; a quarter of it packed; one that is all errors; and a gzip file that unpacks to 2 GiB of nothing."""
 
-from __future__ import annotations
-
 import argparse
 import gzip
 import re

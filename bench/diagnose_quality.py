@@ -11,8 +11,6 @@ words; wrong where it accuses another rank, is of another kind, or is critical w
 says nothing.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import re

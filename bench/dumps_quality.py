@@ -8,8 +8,6 @@ An answer is `right` where every culprit named is at fault (or the very note tha
 all at fault are among the ranks of one culprit or note that names a group, `wrong` where somebody else is named,
 `unsure` where nobody is. Where nobody is at fault, `right` is to name nobody."""
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import shutil

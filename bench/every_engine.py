@@ -9,8 +9,6 @@ A run's result is a line in out/engines/ as soon as it is there, and what has a 
 bench goes on where it was. Times are judged: leave the machine alone meanwhile.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import importlib.util

@@ -10,8 +10,6 @@ Live jobs go through the collector's own parts, round by round (bench/common/liv
 jobs of the three simulators, with the same noise as each of them draws it. docs/benchmark.md says what the tables
 mean."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import itertools

@@ -9,8 +9,6 @@ million simulated node-hours, by laggard and by the default rules of NHC and nod
 
 docs/benchmark.md says what is simulated, and how it is scored."""
 
-from __future__ import annotations
-
 import argparse
 import random
 import shutil

@@ -10,8 +10,6 @@ machines, their jobs are simulated. The collector is `laggard collector`, with i
 not in its own, but they share the machine.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json

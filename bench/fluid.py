@@ -6,8 +6,6 @@ python bench/fluid.py --seed 11 --case 7 --family gpu --out CASES    one case of
 python bench/laggard_bench/score.py CASES bench/laggard_bench/laggard_entry.py
 """
 
-from __future__ import annotations
-
 import argparse
 import concurrent.futures
 import functools

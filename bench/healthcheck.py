@@ -1,8 +1,6 @@
 """How long `laggard healthcheck` takes from start to exit: on this machine beside a bare interpreter, on a recorded
 node with 8 GPUs and 10 RDMA NICs, with a probe that hangs, and with the agent's report. `--pairs N`."""
 
-from __future__ import annotations
-
 import argparse
 import atexit
 import functools

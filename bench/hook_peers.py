@@ -5,8 +5,6 @@ step of the watched run less that of the bare run of the same round; and the sam
 cost of background threads.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -5,8 +5,6 @@ medians of peers. Each size runs in a process of its own, so that the peak of it
 single precision, which the largest size needs: those of 131,072 ranks take half a gigabyte.
 """
 
-from __future__ import annotations
-
 import argparse
 import resource
 import subprocess

@@ -8,8 +8,6 @@
 
 docs/benchmark.md says what a case is, how answers are scored, and how another tool is entered."""
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import json

@@ -3,8 +3,6 @@ heat map is there, and from a click to what it shows; the views of the fleet and
 The collector's web part runs in a process of its own on a made snapshot that is replaced every five seconds, as its
 rounds do; it scrapes nothing meanwhile."""
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import multiprocessing

@@ -4,8 +4,6 @@ same moment, and 200 at once; and 200 at once without an agent. `--runs N`, `--s
 The scripts of deploy/slurm run as they are shipped, with a real agent and a real laggard, on this machine.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import shutil

@@ -9,8 +9,6 @@ Each run leaves a case in out/real_runs: `trace`, a recording for each rank, and
 result is a line in results.jsonl there; a run that has one is not run again, so that an interrupted bench goes on where
 it was. Processes are slowed and times are judged: leave the machine alone meanwhile."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json

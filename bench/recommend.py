@@ -1,7 +1,5 @@
 """`laggard recommend` on a simulated recording of 64 ranks, from start to exit, beside Python with numpy alone."""
 
-from __future__ import annotations
-
 import argparse
 import subprocess
 import sys

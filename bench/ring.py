@@ -4,8 +4,6 @@ Both run in the same two processes, in turn, so that a machine that slows down s
 times each iteration; the bare loop does what a user would write. Budget: within 3 % at 16 MiB and more.
 """
 
-from __future__ import annotations
-
 import argparse
 import multiprocessing
 import os

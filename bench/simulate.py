@@ -6,8 +6,6 @@ beside them.
     python bench/simulate.py OUT --layout dp=8,tp=2,pp=2,schedule=1f1b,micro=4 --fault slow_nic --size 0.2
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Sequence

@@ -5,8 +5,6 @@ crashed, none grew, and every incident that was ever told is in the history. Tim
 makes it inject fewer faults. Needs root (it mounts a small disk) and Prometheus.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import json

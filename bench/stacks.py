@@ -1,7 +1,5 @@
 """What stacks cost: the rank that is sampled, the rank that nobody asks, and the answer about a job that hangs."""
 
-from __future__ import annotations
-
 import sys
 import tempfile
 import threading

@@ -1,7 +1,5 @@
 """What several test folders need: a real training job's ranks, and a place for what tests leave to be looked at."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import inspect

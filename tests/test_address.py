@@ -1,7 +1,5 @@
 """Addresses of collectors as people write them."""
 
-from __future__ import annotations
-
 from support.rows import rows
 
 from laggard.kit.address import as_url

@@ -1,7 +1,5 @@
 """Which tests a change can break: where a change begins, and what it reaches (scripts/changed_tests.py)."""
 
-from __future__ import annotations
-
 import importlib.util
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the command line does before any command runs."""
 
-from __future__ import annotations
-
 import gc
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The settings of all parts: documented from their types, checked and shown without a start, refused in plain words."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The log of the daemons: how often one kind of failure is told, and in which form."""
 
-from __future__ import annotations
-
 import json
 import logging
 import subprocess

@@ -1,7 +1,5 @@
 """Every command line of the docs is run by a test, or taken by laggard's own parser, or on a list that was reviewed."""
 
-from __future__ import annotations
-
 import argparse
 import functools
 import json

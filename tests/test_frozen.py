@@ -3,8 +3,6 @@
 After a change on purpose: LAGGARD_WRITE_GOLDEN=1 make test TESTS=tests/test_frozen.py
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import os

@@ -1,7 +1,5 @@
 """The golden set: a part of its answers is as frozen, a changed one shows, and what is wrong is told in a line."""
 
-from __future__ import annotations
-
 import importlib
 import shutil
 from pathlib import Path

@@ -4,8 +4,6 @@ each slow test a quick one.
 The floors of the folders are import-linter's, in pyproject.toml.
 """
 
-from __future__ import annotations
-
 import ast
 import graphlib
 import os

@@ -1,7 +1,5 @@
 """Agent, collector and commands on a machine that has IPv6 alone: a network namespace without 127.0.0.1."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable, Iterator

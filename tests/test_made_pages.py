@@ -1,7 +1,5 @@
 """Pages: those that scripts make, the site of all, docs/operate.md, and docs/openapi by the answers' types."""
 
-from __future__ import annotations
-
 import ast
 import importlib.util
 import json

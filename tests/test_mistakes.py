@@ -4,8 +4,6 @@ A row of tests/data/mistakes.jsonl: the `words` of the command line, what it `sa
 `never` say, and the `files` of the folder in which it runs, byte by byte in Latin-1.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,8 +1,6 @@
 """Parts of laggard that are one change apart (docs/contracts.md), on documents made of their types: a field more is
 passed over, and a field less has its default."""
 
-from __future__ import annotations
-
 import copy
 import gzip
 import json

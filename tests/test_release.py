@@ -1,7 +1,5 @@
 """What a release has: manual, completion, and the wheelhouse for machines without a network."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

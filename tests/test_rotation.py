@@ -1,7 +1,5 @@
 """Certificates and tokens that are replaced while agent and collector run, as docs/operate.md has it."""
 
-from __future__ import annotations
-
 import json
 import re
 import time

@@ -1,7 +1,5 @@
 """Files of secrets: whose they have to be, what is a token, and that they are read anew."""
 
-from __future__ import annotations
-
 import json
 import os
 import time

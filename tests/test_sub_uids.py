@@ -1,7 +1,5 @@
 """Ids of /etc/subuid count as the account that has them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from laggard.agent.ranks.directory import round_robin

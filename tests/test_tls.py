@@ -1,7 +1,5 @@
 """TLS of the real daemons: who may ask, what those are told who may not, and certificates that are replaced."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import ssl

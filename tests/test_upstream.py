@@ -1,7 +1,5 @@
 """docs/upstream.md: each claim has a source, and each test, machine and part of gpu-check that it names exists."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import NamedTuple

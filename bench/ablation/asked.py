@@ -1,7 +1,5 @@
 """Asks about one case: what its verdict is without each rule, and which thresholds decide it."""
 
-from __future__ import annotations
-
 import random
 import sys
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """What an answer is worth by a case's truth. Pure."""
 
-from __future__ import annotations
-
 from typing import Final, NamedTuple
 
 from golden.case import Truth

@@ -1,7 +1,5 @@
 """The tables of what each rule is worth, and the thresholds that decide nothing. Pure."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple

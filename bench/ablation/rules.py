@@ -4,8 +4,6 @@
 `part`. A rule that is the measure itself stands in core.json, with the reason why it has no neutral answer.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Asks about many cases in several processes, and keeps each answer at once: a run that was stopped goes on."""
 
-from __future__ import annotations
-
 import concurrent.futures
 import contextlib
 import hashlib

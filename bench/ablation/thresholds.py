@@ -6,8 +6,6 @@ the function was made: all of these move together. A constant computed from anot
 own.
 """
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import functools

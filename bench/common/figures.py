@@ -1,7 +1,5 @@
 """What the benchmarks share: timings in pairs, and the form of their tables."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Callable, Sequence
 from typing import NamedTuple

@@ -4,8 +4,6 @@ collector's own parts.
 The ranks of a job do equal work and wait for one another at the end of each step. What they differ by is noise, which
 may last (`Noise`), and one of them may be slower from a moment on."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from pathlib import Path

@@ -4,8 +4,6 @@ storage) in place of this machine's, and an NVML library of the tests' that answ
 What the daemons cannot have here: the driver's files in /proc, and device nodes. They pay for looking.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

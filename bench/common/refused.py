@@ -1,7 +1,5 @@
 """What a benchmark says in one line, and with exit status 64, in place of a run."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import shutil

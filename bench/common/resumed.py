@@ -1,7 +1,5 @@
 """The results of benchmarks that go on where they were stopped: one JSON document a line, of the case that it names."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import Callable

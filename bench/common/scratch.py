@@ -1,7 +1,5 @@
 """Where benchmarks put files that go when they end."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

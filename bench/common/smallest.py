@@ -1,7 +1,5 @@
 """A benchmark, run as a user runs it, for its test: bounded in time, and with nothing left behind."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -1,7 +1,5 @@
 """Ordinary churn: what happens to healthy nodes every day and must drain none of them."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from typing import Final

@@ -1,8 +1,6 @@
 """The form of an event, and what events of both sorts share: variants are drawn by seed, so that another seed gives
 others."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple

@@ -1,7 +1,5 @@
 """Harmless look-alikes of the faults of every day: what fit nodes show that must drain none of them."""
 
-from __future__ import annotations
-
 import random
 from typing import Final
 

@@ -1,8 +1,6 @@
 """Faults of every day that other checkers of nodes have looked for since long: mounts, disks, memory, the kernel, the
 driver's parts, ports that the jobs need. Where a rate was published, the class says where; others are our choice."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from typing import Final

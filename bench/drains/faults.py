@@ -1,8 +1,6 @@
 """Real faults, and what a node shows of each. Rates and repair times are those of a public trace of 400 nodes over 349
 days: stepfun-ai/InfiniteHBD-Trace@7aacdc8 (Apache-2.0), fault_trace.json; `n of 584` is its count."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from typing import Final

@@ -1,8 +1,6 @@
 """The kinds of healthy nodes of the fleets, laid out as recorded machines. What they look like is what people posted
 of such machines; where a value is a real capture's, the line says of which."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

@@ -1,8 +1,6 @@
 """What everyday faults change on a node, as it is while it is well: fstab, arrays and disks, memory modules, device
 files, processors, partitions of InfiniBand. Files that the machine has already stay as they are."""
 
-from __future__ import annotations
-
 import re
 from typing import Final
 

@@ -1,8 +1,6 @@
 """laggard's own answer: its real probes, on the machine laid out as a recorded one, with the history of counters that
 its earlier looks at the same machine would have left."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 

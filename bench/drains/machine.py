@@ -1,8 +1,6 @@
 """What one node shows at one moment: its kernel's log, NVML's readings, its files, its mounts. No rule of any tool is
 in here: events change it, and every tool reads the same values."""
 
-from __future__ import annotations
-
 import copy
 import json
 import os

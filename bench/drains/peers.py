@@ -13,8 +13,6 @@ kernel-monitor.json, readonly-monitor.json and docker-monitor.json. Rules of the
 node, which remedy systems act on, until the detector starts anew; those of the type `temporary` (OOMKilling, TaskHung,
 KernelOops, Ext4Error, IOError, MemoryReadError) are events that nothing drains for."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final

@@ -1,7 +1,5 @@
 """The tables of docs/benchmark.md about drains, and the list of what was wrong."""
 
-from __future__ import annotations
-
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence

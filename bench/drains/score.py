@@ -1,7 +1,5 @@
 """What the answers cost: healthy nodes taken out, and for how long; faults that were caught, and when."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections import Counter, defaultdict

@@ -1,8 +1,6 @@
 """Distinct states of nodes, and what laggard says of each. A state is a kind of node with the events that it shows,
 each at one of its ages; it is judged once, however many hours some node is in it."""
 
-from __future__ import annotations
-
 import math
 import shutil
 import tempfile

@@ -1,7 +1,5 @@
 """The fleet's year: when each node has which event, and so for how long it is in which state."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from typing import Final, NamedTuple

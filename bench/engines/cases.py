@@ -1,7 +1,5 @@
 """The thirteen cases that each engine is tried in: seven faults of one rank, and six innocents. Pure."""
 
-from __future__ import annotations
-
 from typing import Final, NamedTuple
 
 LIMIT_SECONDS: Final = 180.0

@@ -1,7 +1,5 @@
 """The engines that are tried: how each is started, and what differs from one to the next. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 

@@ -1,7 +1,5 @@
 """What an answer of laggard is worth in a case: right, wrong or unsure. Pure functions on `laggard.location/1`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 

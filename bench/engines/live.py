@@ -1,7 +1,5 @@
 """An agent and a collector beside the jobs, as they are deployed: what is said of a job while it runs."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """docs/engines.md: one row an engine, one column a case. Pure: from results to text."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 

@@ -1,7 +1,5 @@
 """A job's processes, started as users start them, and ended with all that they have started."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

@@ -1,7 +1,5 @@
 """One run of an engine in a case: started, watched until it ends or stands still, and asked about."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

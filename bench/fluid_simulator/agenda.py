@@ -1,7 +1,5 @@
 """The queue of events of one simulation: what will happen, and when."""
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Callable
 from typing import Any

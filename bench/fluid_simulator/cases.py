@@ -1,7 +1,5 @@
 """Makes cases: each a folder with the recording of a job, and the truth. Seed and number give the same case again."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """Draws from a generator, as plain Python values."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A cluster: machines, their GPUs and adapters, leaf switches, and what a byte passes between two ranks. Pure."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Sets what a step is like: the factors of ranks and of the network, as plan and faults have them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from fluid_simulator.plan import ON_LINKS, ON_MACHINES, Fault, Plan

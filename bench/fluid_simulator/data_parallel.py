@@ -1,7 +1,5 @@
 """The programs of ranks that hold the whole model, or shards of it: DDP, FSDP2, HSDP."""
 
-from __future__ import annotations
-
 from fluid_simulator.conditions import Conditions
 from fluid_simulator.groups import Group
 from fluid_simulator.job import Job, Replicated, Sharded

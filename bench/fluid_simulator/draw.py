@@ -1,7 +1,5 @@
 """Draws a job: its layout, and how much it does, so that communication takes a share of the step. Pure."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The network, the links within machines, and their noise: all that transfers of one simulation share."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Sequence

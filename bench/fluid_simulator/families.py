@@ -1,7 +1,5 @@
 """The families of cases: how often each comes, and what each wants of a job. Pure."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from fluid_simulator.chance import Generator, pick

@@ -1,7 +1,5 @@
 """Draws faults, and makes them as severe as they shall be."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Process groups, and over which channels their collectives go between machines. Pure."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from functools import cached_property

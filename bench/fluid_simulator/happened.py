@@ -1,7 +1,5 @@
 """The happenings of a case, as values: a run, its truth, and how it stood still."""
 
-from __future__ import annotations
-
 import dataclasses
 
 from fluid_simulator.run import Run

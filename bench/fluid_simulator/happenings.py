@@ -1,7 +1,5 @@
 """Runs and judges what befalls a job: nothing, something slow, or a stop."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

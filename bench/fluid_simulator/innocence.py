@@ -1,7 +1,5 @@
 """Draws what is uneven in a job and nobody's fault: by design, by its data, by what it does now and then. Pure."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 

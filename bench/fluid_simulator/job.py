@@ -1,7 +1,5 @@
 """A job as drawn: what its ranks do in a step, and how much of it. Pure."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Writes the last lines of ranks whose job stands still: beats, what they see of others, and how they end."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Noise that lasts, which a plan may have: ranks that are slower for a while, and data that are more work. Pure."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 

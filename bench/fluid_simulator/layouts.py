@@ -1,7 +1,5 @@
 """Megatron's layouts of ranks: which groups there are, and where each rank stands in them. Pure."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterable, Iterator
 from itertools import product

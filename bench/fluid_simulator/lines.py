@@ -1,7 +1,5 @@
 """The lines of a rank's recording. Times are on the clock of its machine."""
 
-from __future__ import annotations
-
 from fluid_simulator.losses import Clocks
 from fluid_simulator.operations import Operation
 from fluid_simulator.rank import Rank, Record, Span, Step

@@ -1,7 +1,5 @@
 """The losses of a recording, and its clocks, which are off."""
 
-from __future__ import annotations
-
 import dataclasses
 
 from fluid_simulator.chance import Generator, pick, uniform

@@ -4,8 +4,6 @@ Rates are what nccl-tests' busbw comes to on such machines, in round figures: ad
 headers, and NVLink from A100 to H100 as a ring sees it.
 """
 
-from __future__ import annotations
-
 from fluid_simulator.chance import Generator, chance, pick, uniform
 from fluid_simulator.cluster import Cluster
 from fluid_simulator.fabric import Settings

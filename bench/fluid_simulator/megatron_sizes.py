@@ -1,7 +1,5 @@
 """Draws how a stage of Megatron works, and how much it sends. Pure."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from fluid_simulator.chance import Generator, chance, pick, uniform

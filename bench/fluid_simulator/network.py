@@ -5,8 +5,6 @@ Gallager, Data Networks, 1992, section 6.5.2). TCP and the congestion control of
 milliseconds; what is shorter is not modelled.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 

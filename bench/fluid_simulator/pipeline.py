@@ -1,7 +1,5 @@
 """The program of a rank of Megatron: tensor, context, data, expert and pipeline parallelism."""
 
-from __future__ import annotations
-
 import math
 
 from fluid_simulator.conditions import Conditions

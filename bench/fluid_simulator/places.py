@@ -1,8 +1,6 @@
 """Places where a network can be slow, and the transfers that show it: so a truth knows whom no recording tells
 apart."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Iterable
 from typing import Any, NamedTuple
 

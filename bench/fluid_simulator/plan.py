@@ -1,7 +1,5 @@
 """A case before it runs: a job, what is uneven in it by design or by chance, and what befalls it. Pure."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any

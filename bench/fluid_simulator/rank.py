@@ -4,8 +4,6 @@ Host and main stream each have a clock of their own. The host runs ahead of the 
 main stream goes on when what it waits for is done, and the host has launched what comes next.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from collections import defaultdict

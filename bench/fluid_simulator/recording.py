@@ -1,7 +1,5 @@
 """Writes the recording of a case: for each rank a file of JSON lines, as docs/contracts.md describes them."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """One simulation of a job, with faults or without."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 

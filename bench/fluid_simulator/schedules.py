@@ -4,8 +4,6 @@ GPipe (Huang et al., 2019), 1F1B and interleaved 1F1B (Narayanan et al., 2021, s
 gradient of the weights (`W`) comes later than that of the inputs (`B`; Qi et al., 2023).
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 

@@ -1,7 +1,5 @@
 """One simulation: the fabric, and what ranks take part in over it."""
 
-from __future__ import annotations
-
 from fluid_simulator.cluster import Cluster
 from fluid_simulator.collectives import Collectives
 from fluid_simulator.fabric import Fabric, Settings

@@ -1,7 +1,5 @@
 """The begin and the end of each engine's step: input and copy; the loss, and what comes now and then."""
 
-from __future__ import annotations
-
 import math
 
 from fluid_simulator.conditions import Conditions

@@ -1,7 +1,5 @@
 """Ranks that stop for good: in compute, in input, on the GPU, with their process or machine, or as the network dies."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

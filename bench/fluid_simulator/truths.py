@@ -1,7 +1,5 @@
 """The truth of a case: who is at fault, by how much, and whom no recording tells apart from them."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from typing import Any

@@ -1,7 +1,5 @@
 """A family's wish for a job. Pure."""
 
-from __future__ import annotations
-
 import dataclasses
 
 from fluid_simulator.layouts import Layout

@@ -10,8 +10,6 @@ It runs in a process of its own, which is ended after --seconds a case. What it 
 all that you may: run an entry that you do not trust where it can do no harm.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import importlib

@@ -1,7 +1,5 @@
 """Draws a case: a job, what befalls it, how it was recorded, and the truth. Seed and name give the same case again."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import zlib

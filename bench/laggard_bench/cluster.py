@@ -1,7 +1,5 @@
 """A cluster: which rank is on which node, switch and rack, and how long a transfer takes between them. Pure."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Draws the jobs: layout, cluster, what is uneven by design, and how well it was recorded. Pure."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

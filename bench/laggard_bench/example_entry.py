@@ -3,8 +3,6 @@
 python laggard_bench/score.py CASES laggard_bench/example_entry.py
 """
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What makes a step longer, or stop: additions to a program's durations, and who may be named for them. Pure."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from typing import Any

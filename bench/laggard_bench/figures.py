@@ -1,7 +1,5 @@
 """Counts what was judged: shares with their intervals, for programs and as a table. Pure."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence

@@ -4,8 +4,6 @@ The `*.schema.json` beside this file are ordinary JSON Schema (2020-12), so that
 knows the keywords that they use, and refuses a schema with any other.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

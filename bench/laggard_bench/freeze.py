@@ -4,8 +4,6 @@ python laggard_bench/freeze.py            compare frozen.json with what is here;
 python laggard_bench/freeze.py --write    freeze anew: where cases come out otherwise, VERSION has to be another
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import sys

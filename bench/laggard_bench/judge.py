@@ -1,7 +1,5 @@
 """Judges one answer by the truth of its case: which faults it found, and whom it accuses of nothing. Pure."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Any, Final

@@ -3,8 +3,6 @@
 python laggard_bench/score.py CASES laggard_bench/laggard_entry.py
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

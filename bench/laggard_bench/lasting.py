@@ -1,7 +1,5 @@
 """Noise that lasts for some steps, or for good: an option that no case of a set has."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Callable

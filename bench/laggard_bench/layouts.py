@@ -1,7 +1,5 @@
 """How jobs divide their work among ranks, and what each kind of engine does in a step. Pure."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Sequence
 

@@ -7,8 +7,6 @@ The folder is called by the number alone. For a part that is held out, draw a se
 `python -c "import secrets; print(secrets.randbits(63))"`.
 """
 
-from __future__ import annotations
-
 import argparse
 import concurrent.futures
 import functools

@@ -4,8 +4,6 @@ An event happens once all events before it have, and its own duration has passed
 step of all ranks is computed level by level, and what a fault costs is the same step without it.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Writes what happened as the recording of each rank: JSON lines, as docs/contracts.md describes them."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import uuid

@@ -4,8 +4,6 @@ GPipe (Huang et al., 2019), 1F1B and interleaved 1F1B (Narayanan et al., 2021, s
 (Qi et al., 2023), which does the gradient of the weights (`W`) later than that of the inputs (`B`).
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero_bubble")

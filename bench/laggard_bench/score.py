@@ -11,8 +11,6 @@ Status 0: scored; 1: scored, but some answers are none: there is a line for each
 said; 64: nothing can be scored.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

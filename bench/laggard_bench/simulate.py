@@ -1,7 +1,5 @@
 """Runs a job step by step, with its faults and, on the same noise, without them. Pure."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """What befalls a job: each family of cases, how often it comes, and who may be named. Pure."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any

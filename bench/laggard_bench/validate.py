@@ -5,8 +5,6 @@
 A line for each thing that is wrong, the first of each file. Status 0: all is right; 1: something is not; 64: no cases.
 """
 
-from __future__ import annotations
-
 import argparse
 import concurrent.futures
 import os

@@ -1,7 +1,5 @@
 """What a tool answers: the culprits that it names."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Judges what laggard says of the dumps of a simulated job, whose truth is known."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """laggard, by the functions behind `laggard locate --trace`: a process for each answer would take most of the time."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from laggard.locate import verdict

@@ -1,7 +1,5 @@
 """Which cases the benchmark runs. Everything is drawn from one seed; a fresh seed gives fresh cases."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple

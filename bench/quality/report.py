@@ -1,7 +1,5 @@
 """The benchmark's tables, and the list of what was missed."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Runs the benchmark's cases: simulates each, asks the tool, and scores its answers, several cases at once."""
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import random

@@ -1,7 +1,5 @@
 """Compares what a tool named with the truth."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 

@@ -3,8 +3,6 @@
 Each is a with statement around the rest of the job's life, and leaves nothing behind. cgroups are those of version 1,
 as far as the machine has them."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -3,8 +3,6 @@
 The jobs are those of bench/engines, whose scripts are as users write them. None of them knows of the fault: it comes
 from the operating system, as it does in a cluster."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 

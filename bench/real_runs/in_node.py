@@ -3,8 +3,6 @@
 python bench/real_runs/in_node.py NAMESPACE bench/engines/jobs/ddp.py ...
 """
 
-from __future__ import annotations
-
 import runpy
 import sys
 from pathlib import Path

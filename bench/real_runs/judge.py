@@ -1,7 +1,5 @@
 """What an answer is worth, given a run's truth. Pure: it knows no tool."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 

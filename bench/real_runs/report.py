@@ -1,7 +1,5 @@
 """The table of real runs: what was said of each, by job and fault. Pure."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any

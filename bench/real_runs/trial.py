@@ -1,7 +1,5 @@
 """One run: a job is started, something befalls it once it trains, and its recording is kept beside its truth."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

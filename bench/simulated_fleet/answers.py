@@ -1,8 +1,6 @@
 """What each agent of the fleet answers, as bytes. The times of steps are drawn once for a job and put together for each
 answer, so that one process answers for thousands of agents."""
 
-from __future__ import annotations
-
 import json
 import random
 import subprocess

@@ -1,7 +1,5 @@
 """A real `laggard collector` in front of the fleet: started, killed, started again, asked, and looked at."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Whether what a collector says of the fleet's jobs is right. Pure."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple

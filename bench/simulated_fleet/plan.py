@@ -1,8 +1,6 @@
 """Who is in the fleet: its jobs and what is wrong with them, which agents are away, lie or are slow. The same seed
 makes the same fleet. Pure."""
 
-from __future__ import annotations
-
 import bisect
 import dataclasses
 import math

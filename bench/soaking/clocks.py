@@ -2,8 +2,6 @@
 preloaded library. CLOCK_MONOTONIC goes on, as when an administrator or NTP sets a clock. Time namespaces shift only the
 latter. Needs a C compiler."""
 
-from __future__ import annotations
-
 import mmap
 import struct
 import subprocess

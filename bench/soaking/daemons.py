@@ -1,7 +1,5 @@
 """Daemons that are killed and started again at the same address, and how much each of them uses over time."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -1,7 +1,5 @@
 """The faults. Each is done, lasts some seconds, and is over when its function returns; what it needs, a site has."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random

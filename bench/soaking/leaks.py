@@ -1,7 +1,5 @@
 """Whether a daemon's memory and descriptors are flat. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from statistics import median
 from typing import Final

@@ -1,7 +1,5 @@
 """What a soak found, as Markdown and as a graph."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from statistics import median
 from typing import Any

@@ -1,8 +1,6 @@
 """A small site on this machine: two agents, a collector that keeps incidents on a small disk, a job, a Prometheus, and
 where its programs are here a Kubernetes control plane with laggard's controller."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json

@@ -1,7 +1,5 @@
 """The benchmarks' tests stand on what the repository's stand on, by whose conftest.py they are ordered and run."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack

@@ -1,7 +1,5 @@
 """The ablation of localisation: each rule can be switched off, each threshold moved, and what that changes is told."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import inspect

@@ -1,7 +1,5 @@
 """The benchmark of false drains: a node's state is what its events make of it, for laggard and for others' rules."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

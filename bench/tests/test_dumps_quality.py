@@ -1,7 +1,5 @@
 """The benchmark of Flight Recorder dumps: simulated dumps hold what torch's do, and nobody is accused wrongly."""
 
-from __future__ import annotations
-
 import json
 import pickle
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the bench of engines makes of laggard's answers, and its page."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

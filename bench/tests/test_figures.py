@@ -1,7 +1,5 @@
 """What the benches share: figures, comparisons, verdicts, and words that are refused."""
 
-from __future__ import annotations
-
 import argparse
 import ast
 import os

@@ -1,8 +1,6 @@
 """The simulated fleet of bench/fleet.py: it is the same each time, its agents answer as agents do, and its truth is
 what laggard finds where it is told all."""
 
-from __future__ import annotations
-
 import dataclasses
 import time
 from collections import Counter

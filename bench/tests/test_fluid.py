@@ -1,8 +1,6 @@
 """The fluid simulator: its network against the rules of fair shares, its faults against the steps that they lengthen,
 and its cases against laggard-bench's schemas and judge."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

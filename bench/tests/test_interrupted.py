@@ -1,8 +1,6 @@
 """Benchmarks that are interrupted, as by Ctrl-C in a terminal: nothing of what they started goes on, no network
 namespace stays, and no temporary file."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

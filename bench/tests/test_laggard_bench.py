@@ -1,7 +1,5 @@
 """laggard-bench: its physics against formulas, its truth against the simulation, its cases against their schemas."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

@@ -1,7 +1,5 @@
 """laggard-bench asks entries and scores answers, whatever these are, and knows nothing of laggard."""
 
-from __future__ import annotations
-
 import ast
 import json
 import os

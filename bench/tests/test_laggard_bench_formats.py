@@ -1,7 +1,5 @@
 """laggard-bench's formats: its own checker of schemas agrees with jsonschema, and nothing that is read crashes it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """laggard-bench's judge, by truths and answers that are written by hand."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

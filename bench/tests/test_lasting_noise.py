@@ -1,8 +1,6 @@
 """Noise that lasts: each simulator draws what it is asked for and nothing else otherwise, the bench that measures noise
 finds it again, and the bench of false alarms counts what the collector's parts say."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable

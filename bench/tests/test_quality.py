@@ -1,7 +1,5 @@
 """The benchmark of localisation: answers are scored as docs/benchmark.md says."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Real runs: their truth, what an answer is worth, the table, and one short run for real where this machine can."""
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from pathlib import Path

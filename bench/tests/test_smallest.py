@@ -2,8 +2,6 @@
 
 How long things take is not judged: the machine may be busy. That a figure is there and possible is."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """What bench/soak.py calls a leak, a crash and a lost incident: each check can fail."""
 
-from __future__ import annotations
-
 import signal
 import sqlite3
 import subprocess

@@ -1,7 +1,5 @@
 """What the agent says of a job as a whole: that no hook sees it train, and how its ranks reach one another."""
 
-from __future__ import annotations
-
 import json
 import os
 import urllib.request

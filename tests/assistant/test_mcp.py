@@ -1,7 +1,5 @@
 """`laggard mcp`: what an assistant may ask, and how others' words reach it."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

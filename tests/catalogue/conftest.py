@@ -1,7 +1,5 @@
 """The catalogue of findings: no test here starts a process."""
 
-from __future__ import annotations
-
 import pytest
 
 

@@ -1,7 +1,5 @@
 """`laggard findings`: the codes and their pages, also where laggard is installed without its repository."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """glibc gives back what a round no longer needs, unless an operator says otherwise."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The collector as a process: it takes its settings from a file, and stops when it is told to."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Which rank a finding of its machine can concern: recorded machines, as their agents report them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path

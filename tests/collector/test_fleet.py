@@ -1,7 +1,5 @@
 """What the collector decides for the fleet: how many nodes may drain, and which the next job leaves out."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Jobs in words: by script, user and start where a launcher gave a number, by the name that somebody gave else."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec import structs
 

@@ -1,7 +1,5 @@
 """Nodes that differ from their peers: by what most of them have, and by their values."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A machine's history through the collector's faces: command, API, tenants."""
 
-from __future__ import annotations
-
 import json
 import re
 import sqlite3

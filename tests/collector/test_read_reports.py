@@ -1,7 +1,5 @@
 """What a round needs of a report is read once."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

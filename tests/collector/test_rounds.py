@@ -1,8 +1,6 @@
 """Rounds of scrapes and what the API and the commands tell of them, in this process: agents are threads, and no daemon
 is started."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

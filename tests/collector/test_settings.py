@@ -1,7 +1,5 @@
 """Targets and settings: what people write, and the error when it cannot be read."""
 
-from __future__ import annotations
-
 import socket
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`laggard top`: its screen, and a terminal that shows it."""
 
-from __future__ import annotations
-
 import io
 import signal
 import sys

@@ -1,8 +1,6 @@
 """Grafana's boards, as files: their queries name what laggard has, and their data source is found however they get into
 a Grafana."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

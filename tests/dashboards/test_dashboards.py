@@ -1,8 +1,6 @@
 """Grafana's dashboards: every query has data in a real Prometheus, every label that a legend or column shows exists,
 and the files reach a server that answers as Grafana does."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re

@@ -2,8 +2,6 @@
 the linter is a Go program. What it does not look at, and why, is in deploy/grafana/lint.yml. Its rules about
 valid PromQL are test_dashboards.py's, which asks a real Prometheus; those about Loki have nothing to look at."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 

@@ -1,7 +1,5 @@
 """Grafana reads its boards from files: docs/dashboards.md installs them where deploy/grafana/provisioning looks."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

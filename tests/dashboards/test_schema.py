@@ -1,7 +1,5 @@
 """The boards have Grafana's own form, as grafana-foundation-sdk has it, and one that is broken has not."""
 
-from __future__ import annotations
-
 import pytest
 from support.boards import BOARDS
 

@@ -1,8 +1,6 @@
 """Grafana's dashboards where Prometheus is set up otherwise: several clusters in one, two collectors of a cluster, a
 job that went on elsewhere. Each board shows the same as in one plain fleet."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from collections.abc import Iterator

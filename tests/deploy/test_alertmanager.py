@@ -1,8 +1,6 @@
 """From a rank that died to the page: a real collector, a real Prometheus with the rules that are shipped, and a real
 Alertmanager with their inhibitions. The agent is a stand-in that answers as one."""
 
-from __future__ import annotations
-
 import json
 import time
 import urllib.request

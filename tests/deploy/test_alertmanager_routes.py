@@ -1,7 +1,5 @@
 """The example of a whole alertmanager.yml, and absolute addresses of runbooks (docs/alerts.md)."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

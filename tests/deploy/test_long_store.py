@@ -1,8 +1,6 @@
 """What a long-term store is given by deploy/prometheus/remote-write.yml: the recorded series, and of each rank only
 what is recorded for weeks."""
 
-from __future__ import annotations
-
 import re
 
 import yaml

@@ -1,7 +1,5 @@
 """docs/privileges.md is current, and the daemons open and call no more than it and their units say: they are traced."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -1,7 +1,5 @@
 """deploy/prometheus: promtool takes the rules, their tests pass, and they ask for metrics that laggard serves."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

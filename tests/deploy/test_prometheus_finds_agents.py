@@ -1,8 +1,6 @@
 """deploy/prometheus: a real Prometheus finds real agents, by the files of prometheus.yml and by the collector's list of
 prometheus-http-sd.yml, and loses one that leaves; and with prometheus-tls.yml those that ask for its certificate."""
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 from pathlib import Path

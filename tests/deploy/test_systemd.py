@@ -1,7 +1,5 @@
 """deploy/systemd: systemd takes the units, they are as closed as they can be, and the daemons talk to systemd."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

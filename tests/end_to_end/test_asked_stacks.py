@@ -1,7 +1,5 @@
 """Where in the code a slow rank is, and where a job stands still: real ranks, a real agent and a real collector."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

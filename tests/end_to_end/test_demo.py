@@ -1,7 +1,5 @@
 """The demo, with all its real parts from the hooks in DeepSpeed to the verdict."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """docs/start/training.md as a reader would go through it: every command of it, with the ports and flags it has."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

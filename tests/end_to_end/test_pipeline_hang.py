@@ -1,7 +1,5 @@
 """A hang in a pipeline, whose stages send and receive: real ranks on gloo, their rank files, an agent, a collector."""
 
-from __future__ import annotations
-
 import re
 import signal
 import time

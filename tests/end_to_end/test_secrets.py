@@ -1,8 +1,6 @@
 """Secrets are planted wherever a user may have some, and the parts run for real on one job: then no file, log, answer
 or word of theirs holds one."""
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import gzip

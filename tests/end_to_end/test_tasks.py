@@ -1,7 +1,5 @@
 """docs/tasks as a reader would go through it: the commands of each page, and what the page shows of what they print."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

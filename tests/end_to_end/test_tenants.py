@@ -5,8 +5,6 @@ The agents of the shared nodes are stand-ins: they report what takes other users
 finding of every code. A real agent with a real rank of each user is beside them, where the tests run as root.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import os

@@ -1,8 +1,6 @@
 """Tensor parallelism on gloo with one slow rank: its waits are seen where Python waits, and where only C++ does the
 verdict is unknown."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 from pathlib import Path

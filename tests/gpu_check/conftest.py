@@ -1,7 +1,5 @@
 """gpu-check is a script of the repository, not part of the package."""
 
-from __future__ import annotations
-
 import pytest
 from support.paths import REPOSITORY
 

@@ -1,7 +1,5 @@
 """How `make gpu-check` checks the hooks' times, on a lazy device: true times pass, and no others."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Each part of gpu-check, run to its end without a GPU: on a lazy device in the GPU's place; and killed on its way."""
 
-from __future__ import annotations
-
 import importlib
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """`make gpu-check` where there is no GPU, or not much else: each part says so; and what is kept of what ran."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

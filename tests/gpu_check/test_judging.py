@@ -1,7 +1,5 @@
 """What gpu-check makes of what it measured: the faults that it is there for do not pass."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 

@@ -1,8 +1,6 @@
 """The parts of gpu-check that a lazy device cannot stand in for: those that read NVML, run to their end on a machine
 whose NVML and PCI tree are the tests' own, and the one that takes two GPUs, on ranks that ended well."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections import Counter

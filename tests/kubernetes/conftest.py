@@ -1,7 +1,5 @@
 """One real control plane for all tests of this folder, with what the chart makes applied."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

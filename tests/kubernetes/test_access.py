@@ -1,7 +1,5 @@
 """What the controller's token may do on a real API server, and above all what it may not."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The controller with a real API server and a real collector, whose agents are fakes with whatever findings."""
 
-from __future__ import annotations
-
 import ssl
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The controller's decisions as values: what the breaker lets through, what becomes of a node, which patches."""
 
-from __future__ import annotations
-
 import socket
 import threading
 import time

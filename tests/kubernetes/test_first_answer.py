@@ -4,8 +4,6 @@ No kubelet runs here: agents that are made up, a real collector and the real con
 chart makes. The page's commands that need a container stand indented on it, and are not run.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import ssl

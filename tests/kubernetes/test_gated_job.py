@@ -1,8 +1,6 @@
 """deploy/kubernetes/examples/gated-job.yaml: the gate's own script, and what the real Job controller makes of its exit
 status."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

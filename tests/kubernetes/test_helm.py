@@ -1,7 +1,5 @@
 """deploy/helm: what Helm itself makes of the chart."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`laggard agent --kubernetes-job` with a cluster that is a stand-in: what it makes of a template, and how it ends."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Mapping
 from pathlib import Path

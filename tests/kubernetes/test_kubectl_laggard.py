@@ -1,8 +1,6 @@
 """`kubectl laggard`, a plugin of one file: a real kubectl and API server before a real collector, and a kubectl that is
 made up where what is tried takes a kubelet (port-forward) or a cluster that is not as it should be."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

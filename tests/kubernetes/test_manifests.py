@@ -1,7 +1,5 @@
 """What the chart makes takes no more rights than it says; the examples hold against the schemas."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,7 +1,5 @@
 """Whom the network policies let in, by the rules of policies. That a network enforces them is not tried."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

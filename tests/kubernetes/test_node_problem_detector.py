@@ -1,7 +1,5 @@
 """The plugin of node-problem-detector: bash alone, which asks the real agent; and servers that misbehave."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re

@@ -1,7 +1,5 @@
 """Objects of the operators, of Prometheus' and of Slinky's: as their own definitions have them."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,8 +1,6 @@
 """The controller's rounds, with a stand-in for API server and collector: what is written to nodes, when, and what not.
 The real API server's own checks, of rights and of patches, are test_controller.py's."""
 
-from __future__ import annotations
-
 import json
 import logging
 import re

@@ -2,8 +2,6 @@
 
 The certificates are as cert-manager would make them; who probes shows none, as the kubelet."""
 
-from __future__ import annotations
-
 import ssl
 import urllib.error
 import urllib.request

@@ -1,8 +1,6 @@
 """The chart of earlier commits, upgraded to this one and back, by Helm itself on a real API server; its objects
 applied in any order. No kubelet runs: what is looked at is what the API server keeps."""
 
-from __future__ import annotations
-
 import io
 import os
 import shutil

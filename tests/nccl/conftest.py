@@ -1,7 +1,5 @@
 """What NCCL writes and reads, as text: hardly a test here starts a process."""
 
-from __future__ import annotations
-
 import pytest
 
 

@@ -1,7 +1,5 @@
 """NCCL Inspector's files, in `laggard diagnose` and in `laggard locate --trace`: who is regularly the last to come."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections.abc import Sequence

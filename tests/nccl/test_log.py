@@ -1,7 +1,5 @@
 """Reading NCCL's logs: messages of every release, any launcher's prefix, interleaved, torn and cut-off lines."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """What a training process reports of its NCCL: the loaded library, variables, open RDMA devices, the private log."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import stat

@@ -1,7 +1,5 @@
 """What ranks report of their NCCL as JSON, and the agent's findings from it."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

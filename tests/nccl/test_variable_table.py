@@ -1,8 +1,6 @@
 """The table of NCCL's variables against its releases (support/nccl_tags.py): a variable that is said to be read since a
 later version than it is would be reported as without effect where it has one."""
 
-from __future__ import annotations
-
 import pytest
 from support.nccl_tags import first_tags
 

@@ -1,7 +1,5 @@
 """/proc/PID/stat is parsed right whatever a process is called: it decides which process counts as alive or stuck."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """The rank file against damage: a writer killed anywhere, flipped bits, cut files, a full file system."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

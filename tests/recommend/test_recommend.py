@@ -1,7 +1,5 @@
 """`laggard recommend`: what is wrong with a job's set-up is named, with what it should gain, and nothing is changed."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,8 +1,6 @@
 """Recordings that are damaged, incomplete or contradict themselves: what is lost is told, and nothing is called healthy
 for lack of records."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

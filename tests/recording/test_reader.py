@@ -1,7 +1,5 @@
 """Reading recordings: gaps are reported, and files that are no recording are refused in one line."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Recordings of writers that declare little: no positions, no groups, other names of roles, no promise of ends."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`laggard locate --record`: what a collector holds of a live job, judged again from the file."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import subprocess

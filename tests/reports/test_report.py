@@ -1,7 +1,5 @@
 """`laggard report`: published tables give the published answers, and a changed number changes them."""
 
-from __future__ import annotations
-
 import json
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path

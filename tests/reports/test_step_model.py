@@ -1,7 +1,5 @@
 """Computed of measured runs: a model of a step, a surface and its outliers, and two logs of NCCL compared."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ it finds the ports on which they listen, and writes what it can. What it did is 
 It reads the kernel's table of sockets for them, as everybody may, and not their memory.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

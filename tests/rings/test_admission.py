@@ -1,7 +1,5 @@
 """Who is let into a ring, and what happens to it: a real coordinator, and hand-made nodes that connect to it."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import functools

@@ -1,7 +1,5 @@
 """Rings whose ports somebody attacks: real processes, and an attacker who has everything but the token."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

@@ -1,7 +1,5 @@
 """What a ring's worker says of its device, with a torch for AMD's GPUs: `torch.version.hip`, RCCL under NCCL's name."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any

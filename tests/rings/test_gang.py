@@ -1,7 +1,5 @@
 """What each node of a gang is told of the ring's findings."""
 
-from __future__ import annotations
-
 from laggard.model import Finding, Severity, Verdict
 from laggard.probes.probe import finding
 from laggard.rings import messages

@@ -1,7 +1,5 @@
 """What a ring leaves on its nodes, for their agents."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

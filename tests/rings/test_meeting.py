@@ -1,7 +1,5 @@
 """Where the processes of a ring meet that torchrun started: the coordinator has one port, on all addresses."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

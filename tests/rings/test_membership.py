@@ -1,7 +1,5 @@
 """Which node of which ring a process is, and at which addresses the others reach it."""
 
-from __future__ import annotations
-
 import pytest
 from support.rows import rows
 

@@ -1,7 +1,5 @@
 """Who is slow, by simulated times of pairs: one node, two, a link, nobody, with noise."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """`laggard ring --pairs` and a cut cable, in network namespaces whose links have a rate: real processes and packets."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """`laggard ring` as its users run it: real nodes, which are processes here, and real faults among them."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import json

@@ -1,7 +1,5 @@
 """Whether one node is slow, by simulated times of pairs in both places: it, a link, a peer, nobody, with noise."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Mapping

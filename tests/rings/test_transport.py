@@ -1,7 +1,5 @@
 """What a ring says of its sizes, bandwidths and transport."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from pathlib import Path

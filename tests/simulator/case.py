@@ -1,7 +1,5 @@
 """Makes one case of the benchmark: a job with faults of stated sizes, and the truth about it."""
 
-from __future__ import annotations
-
 import zlib
 from dataclasses import dataclass, replace
 from functools import lru_cache

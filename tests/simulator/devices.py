@@ -5,8 +5,6 @@ it can say at any moment what each rank has launched, what its device has begun,
 Flight Recorder's dump tells. A stopped GPU completes nothing any more, while its CPU and all others go on launching.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections import defaultdict
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ Everything is drawn from a seed. A GPU stops before, within or after a collectiv
 or a send of a pipeline; one or two of them; or a CPU does, or the program is wrong, or nothing is.
 """
 
-from __future__ import annotations
-
 import random
 from functools import lru_cache
 from pathlib import Path

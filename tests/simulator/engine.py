@@ -1,7 +1,5 @@
 """Runs a programme step after step, at several severities of its faults at once, on arrays."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What can be wrong with a machine: which items and transfers it slows or stops, and where."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import dataclass
 from typing import NamedTuple

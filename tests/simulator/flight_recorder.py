@@ -4,8 +4,6 @@ The fields are those of torch 2.13's ProcessGroupNCCL, version 2.10 of the forma
 in its own work does, since the watchdog is a thread of its own. Each send and recv is an entry of its own, as they are
 where they are not coalesced. Without TORCH_NCCL_ENABLE_TIMING, as torch ships, nothing tells what a device began."""
 
-from __future__ import annotations
-
 import pickle
 from collections import defaultdict
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """What makes a healthy job look slow somewhere: none of it has a culprit."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

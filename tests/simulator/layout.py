@@ -1,7 +1,5 @@
 """Says how a job is laid out: its parallel dimensions, its schedule, and which rank sits on which node and NIC."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property

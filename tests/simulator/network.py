@@ -1,7 +1,5 @@
 """Models how long a transfer takes once all members came: a latency and bytes over bandwidth, in a node and between."""
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 

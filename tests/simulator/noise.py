@@ -1,7 +1,5 @@
 """What a healthy job's times are like: jitter, hiccups, GPUs that differ a little, an uneven network."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

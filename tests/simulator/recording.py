@@ -1,7 +1,5 @@
 """Writes a simulated case as recordings, one file a rank, in docs/contracts.md's form, each on its node's clock."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterator

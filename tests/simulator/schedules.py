@@ -1,7 +1,5 @@
 """Writes what each rank does in one step: data parallel, ZeRO, tensor, expert and pipeline parallelism together."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from simulator.layout import Group, Layout

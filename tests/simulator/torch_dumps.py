@@ -6,8 +6,6 @@ a state is that of its moment. Without TORCH_NCCL_ENABLE_TIMING nothing tells wh
 gives a collective both times when it is done. Messages that are posted together are a batch: one launch, which ends
 with a record of its own. Torch 2.4 and 2.5 give that a collective's number."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

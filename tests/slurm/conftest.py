@@ -1,8 +1,6 @@
 """A real SLURM on this machine: slurmctld and four slurmd, as the current user, with the scripts of deploy/slurm. Each
 node is judged as a recorded machine of its own. There is no munge and no accounting: auth/none and cred/none."""
 
-from __future__ import annotations
-
 import contextlib
 import getpass
 import os

@@ -1,8 +1,6 @@
 """By curl or a bare Python, gate.sh takes one line of an agent that is believed for an answer, and nothing else that
 anybody may put in its way."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import socket

@@ -1,7 +1,5 @@
 """Jobs that fail on one node, or fill its disk, in a real SLURM: which nodes are drained."""
 
-from __future__ import annotations
-
 import json
 import os
 import pwd

@@ -1,7 +1,5 @@
 """The collector finds agents by a real SLURM: nodes come by their addresses."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """The line of fstab in deploy/slurm/README.md for containers of enroot and pyxis, mounted by enroot's own program."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """The pages about SLURM, as a reader goes through them."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

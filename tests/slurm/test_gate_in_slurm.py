@@ -1,7 +1,5 @@
 """The gate in a real SLURM: it rejects, requeues, drains up to the cap, and sees what was resumed by hand."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

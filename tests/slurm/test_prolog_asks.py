@@ -1,7 +1,5 @@
 """A prolog asks the agent first, and starts laggard where it must; of many at once one does. The scripts alone."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import shutil

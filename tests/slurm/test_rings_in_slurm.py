@@ -1,7 +1,5 @@
 """Rings in a real SLURM: of a job's nodes in the gate, and of idle nodes until a job comes."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

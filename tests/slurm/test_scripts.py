@@ -1,7 +1,5 @@
 """The scripts of deploy/slurm: shellcheck finds nothing in them, and as shipped they change nothing."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

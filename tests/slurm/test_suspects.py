@@ -4,8 +4,6 @@ the next job, and back by itself after its time.
 SLURM, the ring, the links and the collector are real. The agents stand in for those of four nodes, and tell of a job of
 which one rank was slow."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

@@ -1,7 +1,5 @@
 """One real DeepSpeed job that is slow, stands still and dies, from the hooks in its ranks to the page in a browser."""
 
-from __future__ import annotations
-
 import signal
 import time
 from collections.abc import Iterator

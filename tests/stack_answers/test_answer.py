@@ -1,7 +1,5 @@
 """`laggard stacks`: what it says of ranks' stacks, which job it means, and which ranks."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """An ask for stacks: where it may stand, who is believed, and what others put in its place."""
 
-from __future__ import annotations
-
 import json
 import os
 import stat

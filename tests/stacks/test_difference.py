@@ -1,7 +1,5 @@
 """What a slow rank does more than its peers: named where it is clear, and nothing where ranks are alike."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 

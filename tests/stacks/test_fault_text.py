@@ -1,7 +1,5 @@
 """What faulthandler writes is read in the form in which the Python of this machine writes it."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Where the ranks of a job stand is told once for all that stand alike."""
 
-from __future__ import annotations
-
 from laggard.stacks.difference import differing_from, standing_beside, standings
 from laggard.stacks.sampled import STALLED, Counted, Frame, Sampled, Thread, collective_of, own_frame, place_text
 

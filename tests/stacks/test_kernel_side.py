@@ -1,7 +1,5 @@
 """Where a thread stands in the kernel: real processes, and what the kernel and strangers may write."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

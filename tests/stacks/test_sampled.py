@@ -1,7 +1,5 @@
 """A process's document of stacks: bounded when it is written, not trusted when it is read."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

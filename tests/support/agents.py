@@ -1,7 +1,5 @@
 """Fixtures for real ranks that write real rank files, each in a process of its own, and for a real agent."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """A real Prometheus and a real Alertmanager with the files of deploy/prometheus, and whom they tell."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

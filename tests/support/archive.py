@@ -13,8 +13,6 @@ A line that begins with `/` names a directory; the lines after it list what is i
 `#` begins a comment line. Names hold no spaces.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path

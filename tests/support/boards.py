@@ -1,7 +1,5 @@
 """Grafana's boards, as deploy/grafana has them."""
 
-from __future__ import annotations
-
 import json
 from typing import Any, Final
 

@@ -1,7 +1,5 @@
 """Pages in a real Chromium, with what the browser complained of."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Iterator

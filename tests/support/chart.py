@@ -1,7 +1,5 @@
 """The Helm chart, rendered by Helm itself."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from pathlib import Path

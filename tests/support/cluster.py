@@ -1,7 +1,5 @@
 """A collector, one agent, and the ranks of real jobs on this machine, each a process of its own."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import urllib.request

@@ -1,7 +1,5 @@
 """Collectives of a job, from rows that a test writes down."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Iterable, Sequence

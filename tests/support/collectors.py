@@ -1,7 +1,5 @@
 """Fake agents (real HTTP servers in threads, with any defect) and the real collector as a process."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json

@@ -1,7 +1,5 @@
 """Builds the PCI configuration space of made-up devices. Offsets: include/uapi/linux/pci_regs.h."""
 
-from __future__ import annotations
-
 import struct
 from typing import NamedTuple
 

@@ -4,8 +4,6 @@ server-side validation. There is no kubelet and no scheduler: nodes are objects 
 The programs are looked for in the folder that KUBE_BIN names, packed (kube-apiserver.xz) or not, and in PATH.
 """
 
-from __future__ import annotations
-
 import contextlib
 import lzma
 import os

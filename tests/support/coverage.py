@@ -1,7 +1,5 @@
 """Finds out which probe raises which code, by running one probe at a time on recorded machines."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final

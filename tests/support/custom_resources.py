@@ -7,8 +7,6 @@ that laggard's objects have, with the types and limits that the operators give t
 misspelt is an error here as there.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Daemons and commands of laggard as processes, as a user starts them."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

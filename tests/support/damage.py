@@ -1,7 +1,5 @@
 """Ways to damage files of a recorded machine."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Texts as files of `laggard diagnose`, and what the command answers."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

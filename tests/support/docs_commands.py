@@ -4,8 +4,6 @@ Commands stand in fenced blocks `sh` and in indented blocks. What is printed, pi
 `text`; settings stand in `yaml`, or are YAML.
 """
 
-from __future__ import annotations
-
 import contextlib
 import re
 import shlex

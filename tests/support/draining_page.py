@@ -4,8 +4,6 @@ For each code that is critical on a recorded machine: a healthy situation that l
 and the machines that prove it.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from laggard.gate.draining import DRAINING_CODES

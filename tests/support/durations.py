@@ -1,8 +1,6 @@
 """How long each test takes: what each run keeps in out/junit.xml, and of the last whole one on a quiet machine
 tests/durations.json, which `make durations` makes."""
 
-from __future__ import annotations
-
 import json
 import xml.etree.ElementTree as ET
 from collections import defaultdict

@@ -1,8 +1,6 @@
 """Real engines that keep Prometheus' series for long, as processes on the loopback, and real Prometheus that scrape
 and write into them."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import shutil

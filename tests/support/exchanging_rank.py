@@ -7,8 +7,6 @@ A line is `HOST PORT SOURCE SEND RECEIVE`: on its connection to HOST from the ad
 so many bytes, and receives so many.
 """
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import sys

@@ -7,8 +7,6 @@ and 2.28.9 leave out before `status` of a missing rank; an older one has no SET 
 2.27.7 does. Every process of a job listens at one port (SO_REUSEPORT), and so may several of these.
 """
 
-from __future__ import annotations
-
 import socket
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence

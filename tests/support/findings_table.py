@@ -1,7 +1,5 @@
 """Generates docs/findings/README.md: `cd tests && python -m support.findings_table`."""
 
-from __future__ import annotations
-
 import functools
 import tempfile
 from collections.abc import Callable, Sequence

@@ -4,8 +4,6 @@ The fields and their forms follow torch/csrc/distributed/c10d/FlightRecorderDeta
 test_the_fields_are_those_of_a_real_dump compares them with a dump of a real gloo job.
 """
 
-from __future__ import annotations
-
 import json
 import pickle
 from collections.abc import Mapping, Sequence

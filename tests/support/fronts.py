@@ -1,7 +1,5 @@
 """What stands in front of a Prometheus, or in its place: stand-ins of proxies and of engines that cannot be had."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 import urllib.request

@@ -1,8 +1,6 @@
 """Questions to a daemon's HTTP API at random: those that its description in docs/openapi has, and their neighbours, by
 schemathesis; and those that nobody would ask (other paths, methods, headers, bodies), by hypothesis."""
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import json

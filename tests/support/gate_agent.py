@@ -1,7 +1,5 @@
 """Stand-ins for the agent that a prolog asks."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import threading

@@ -5,8 +5,6 @@ qx-h100.xml; its temperatures are of GPUs 0, 1 and 4). It shows no temperature a
 NVLinks and the log are made up.
 """
 
-from __future__ import annotations
-
 import json
 from typing import Any, Final
 

@@ -4,8 +4,6 @@ The models' from_json() keeps whatever it is given, so that two things are looke
 the way to JSON and back, and each value is compared with the type that its model declares.
 """
 
-from __future__ import annotations
-
 import enum
 import inspect
 import json

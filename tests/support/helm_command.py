@@ -1,7 +1,5 @@
 """`helm`, as far as the docs use it, by Helm as a library: template, install, upgrade and uninstall."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

@@ -7,8 +7,6 @@ ports have ACS switched on, and root ports of the chipset with source validation
 a NIC: nothing is wrong with that machine.
 """
 
-from __future__ import annotations
-
 from support.archive import Tree
 from support.config_space import DOWNSTREAM, PCI_BRIDGE, REDIRECT, ROOT_PORT, SOURCE_VALID, UPSTREAM, Device, Link
 from support.gpus import gpu_files

@@ -1,7 +1,5 @@
 """An HGX H100 node's GPUs and NVSwitches alone: small, for the many machines that differ in NVML's readings."""
 
-from __future__ import annotations
-
 from support.archive import Tree
 from support.gpus import BUSES, gpu_files
 from support.hgx_h100 import GPU, NVSWITCH

@@ -1,7 +1,5 @@
 """The files of hgx_h100 about its NICs and the places of its GPUs: a sixth of all, for the many faults of NICs."""
 
-from __future__ import annotations
-
 import re
 
 from support.archive import Tree

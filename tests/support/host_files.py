@@ -1,7 +1,5 @@
 """Files in /proc and /sys that belong to no device, for made-up machines: processors, memory, kernel, command line."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterable
 

@@ -1,7 +1,5 @@
 """Hostile processes of an ordinary user, as C programs of tests/data/hostile that are compiled for the test."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

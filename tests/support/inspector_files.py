@@ -2,8 +2,6 @@
 plugins/profiler/inspector/json.cc (no white space, a float as %lf), inspector_json.cc (the order of the keys) and
 inspector_prom.cc (labels and metrics)."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path

@@ -2,8 +2,6 @@
 for each kind of failure one that has it, and those that come close. expect.json: by name, the findings (code,
 severity, device), whether the cause stays unknown, and the codes that it comes near to."""
 
-from __future__ import annotations
-
 import json
 from functools import cache
 from typing import Any, Final

@@ -4,8 +4,6 @@ A recorded machine always answers, so that deadlines have nothing to do. tests/p
 judgement with the gate's, and the runner's tests own its processes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 

@@ -4,8 +4,6 @@ The events have the form of real ones: those of 2023, whose NCCL kernels tell no
 kernels have the collective's metadata (torch/csrc/distributed/c10d/ParamCommsUtils.hpp names the fields).
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections.abc import Sequence

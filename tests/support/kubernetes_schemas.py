@@ -1,8 +1,6 @@
 """Kubernetes' own schemas, 1.25 to 1.37, as kubernetes-validate ships them, kept from one object to the next: that
 package reads a megabyte for each."""
 
-from __future__ import annotations
-
 import functools
 import re
 from collections.abc import Iterable

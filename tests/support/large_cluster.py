@@ -1,8 +1,6 @@
 """A cluster of thousands of nodes and jobs as a snapshot, and the collector's real web part that serves it from a
 thread: no agent is asked."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import threading

@@ -1,8 +1,6 @@
 """A module that is imported when it is first used. The suite forks hundreds of times, and a process that has torch in
 it takes twenty times as long to fork."""
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 

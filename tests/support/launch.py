@@ -1,7 +1,5 @@
 """A real training job on this machine: its ranks, started as srun would start them."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os

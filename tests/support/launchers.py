@@ -5,8 +5,6 @@ A program of that name, first in PATH, hands its words to the test and waits for
 launchers start laggard is tested in trainer_hooks/test_ways_to_start.py and end_to_end/test_first_answer.py.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

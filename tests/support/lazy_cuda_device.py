@@ -4,8 +4,6 @@ It is GPU 1 of two. GPU 0 stays the current one, as in a script that never calls
 used it: a context that the hooks make there fails the test (stray_contexts.py).
 """
 
-from __future__ import annotations
-
 import threading
 from typing import Any
 

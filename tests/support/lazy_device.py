@@ -13,8 +13,6 @@ Its times are those of a device, which a busy machine does not hold up: a stream
 when it could begin, and its thread, which may come late to it, sleeps until that time has come.
 """
 
-from __future__ import annotations
-
 import itertools
 import queue
 import threading

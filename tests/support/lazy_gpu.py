@@ -3,8 +3,6 @@
 Where the hooks are in this process, they time this device.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -6,8 +6,6 @@ of 2.4.0, 2.5.1, 2.6.0, 2.7.1, 2.8.0, 2.9.1, 2.10.0, 2.11.0, 2.12.1 and 2.14.1; 
 of the repository's main branch, and so without lines.
 """
 
-from __future__ import annotations
-
 import contextlib
 import threading
 from types import SimpleNamespace

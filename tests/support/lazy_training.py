@@ -1,7 +1,5 @@
 """Training on lazy devices under torch.cuda's names: what the tests of the CUDA part of the hooks share."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence

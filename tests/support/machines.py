@@ -4,8 +4,6 @@ A base machine has up to 4,000 files and 30 machines are made of it: a base is l
 machine that is only read shares the base's files by hard links.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

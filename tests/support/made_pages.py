@@ -1,7 +1,5 @@
 """Pages of the docs that a script makes from the code."""
 
-from __future__ import annotations
-
 import importlib.util
 from types import ModuleType
 

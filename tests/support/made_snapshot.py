@@ -1,7 +1,5 @@
 """A job of any size as a collector has it after a round, and what the collector's web part asks for it."""
 
-from __future__ import annotations
-
 import time
 from functools import cache
 from typing import Any

@@ -14,8 +14,6 @@ A machine's files are in its folder, or together in tree.txt (see archive.py), o
 fault, add a folder with an expect.json and the few files that differ. The machine is named after its folder.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import shutil

@@ -5,8 +5,6 @@ The folder is the run's own, in a name that nobody can guess, and goes when the 
 its folder; the next one knows by the lock on it that nobody holds it any more, and removes it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os

@@ -6,8 +6,6 @@ the files those of the driver's sources (docs/upstream.md). Which bridges are ab
 has a root port of its own.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Mapping
 

@@ -1,7 +1,5 @@
 """JSON documents that are nearly right: hypothesis changes some places of a valid one."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator
 from typing import Any

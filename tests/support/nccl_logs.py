@@ -2,8 +2,6 @@
 healthy ones that come close. expect.json: by name, the findings (code, severity, device), what the log lacks, the
 codes that it comes near to, and the code of the job's end that it shows."""
 
-from __future__ import annotations
-
 import json
 from functools import cache
 from typing import Any, Final

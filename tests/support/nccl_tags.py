@@ -2,8 +2,6 @@
 support.nccl_tags CLONE LIBRARY...`, with a clone of github.com/NVIDIA/nccl that has its tags, and libnccl.so.2 of the
 releases after them, oldest first (wheels nvidia-nccl-cu13)."""
 
-from __future__ import annotations
-
 import ctypes
 import re
 import subprocess

@@ -5,8 +5,6 @@ adds more: `NAME=VALUE:wrong|sometimes|hang|crash|memory|garbage`, separated by 
     python nccl_tests.py all_reduce_perf -b SIZE -e SIZE
 """
 
-from __future__ import annotations
-
 import os
 import random
 import sys

@@ -1,8 +1,6 @@
 """Label selectors and network policies as Kubernetes documents them, as pure functions. They stand in for the cluster's
 network, which enforces policies: here no packet is held back. Policies without `endPort` and `ipBlock` alone."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 

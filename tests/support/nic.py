@@ -1,7 +1,5 @@
 """/sys/class/infiniband and /sys/class/net of an RDMA NIC, as mlx5 makes them, for made-up machines."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from support.archive import Tree

@@ -3,8 +3,6 @@
 A mount namespace puts the GPUs in the place of the machine's own PCI devices: nothing outside sees them.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -3,8 +3,6 @@
 The order comes of what tests took (support/durations.py); the rest of marks, which pyproject.toml lists. A mark stands
 in the test's file, or in its folder's conftest.py for the whole folder, and moves with it."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

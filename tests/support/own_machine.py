@@ -1,7 +1,5 @@
 """A machine on which laggard is used: what is held there of its rings, jobs and incidents is none of the tests'."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Where tests find the repository, their data, and recorded hardware that is not part of the repository."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Final

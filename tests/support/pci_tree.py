@@ -1,7 +1,5 @@
 """/sys/devices and /sys/bus/pci of made-up machines."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Two small servers: `plain` has neither GPU nor RDMA NIC, `one_nic` is the same with one ConnectX-7 for RoCE."""
 
-from __future__ import annotations
-
 from support.archive import Tree
 from support.config_space import ROOT_PORT, Device, Link
 from support.host_files import host_files

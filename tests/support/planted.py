@@ -1,7 +1,5 @@
 """Secrets with values that nothing else has, and where in files they are: plain, in hexadecimal digits or in base64."""
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import gzip

@@ -1,7 +1,5 @@
 """TCP ports for servers that a test starts: free, and nobody else's until the server listens."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import socket

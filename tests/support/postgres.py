@@ -1,7 +1,5 @@
 """A PostgreSQL of a test's own: in a temporary folder, over a Unix socket alone, as a user who is not root."""
 
-from __future__ import annotations
-
 import contextlib
 import glob
 import importlib.util

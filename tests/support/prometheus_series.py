@@ -1,8 +1,6 @@
 """Makes the series of a large job in a real Prometheus: OpenMetrics text, blocks made from it with promtool, and a
 server that answers from these blocks."""
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 import subprocess

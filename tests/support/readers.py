@@ -1,8 +1,6 @@
 """laggard's reader: in a test's own process, as a process with its unit's capabilities, and asked by a user without
 any."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -1,7 +1,5 @@
 """Recordings of a small job, as lines of JSON."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

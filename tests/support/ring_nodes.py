@@ -1,7 +1,5 @@
 """Nodes of a ring or a gang, which are processes here."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Tables of a test's cases that are data: tests/data/rows."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A real Prometheus that scrapes what a test says, and what it knows."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import urllib.request

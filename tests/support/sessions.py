@@ -1,7 +1,5 @@
 """Training processes without torch: a session of the hooks, and what follows it, as `python -c`."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

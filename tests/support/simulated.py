@@ -1,7 +1,5 @@
 """Simulated jobs, located."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from simulator.case import Case, simulate

@@ -1,8 +1,6 @@
 """What a run did not test for want of a program: one line at its end, since among thousands of tests nobody sees a
 skipped folder."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from typing import Final

@@ -1,7 +1,5 @@
 """Documents of stacks as ranks write them."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

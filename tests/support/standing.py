@@ -1,7 +1,5 @@
 """Recordings of jobs that stood still and were ended early, with where each rank stood in the code."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

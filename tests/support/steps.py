@@ -1,7 +1,5 @@
 """Steps written down in seconds, as a table or in a rank file's nanoseconds."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 

@@ -1,8 +1,6 @@
 """Both places in which incidents are kept: tests that take `place` run with a file, and with PostgreSQL; and what is
 kept there."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,8 +1,6 @@
 """Fails a test whose hooks made a CUDA context on a GPU that its script has not used: half a gigabyte of a rank's
 neighbour. Every test that uses lazy devices in its own process is covered; a script in another one asks by itself."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """A fleet in a real Prometheus: series of every metric of the catalogue, and the recording rules over them."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re

@@ -1,7 +1,5 @@
 """A process on a terminal of its own."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import pty

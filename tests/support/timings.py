@@ -1,7 +1,5 @@
 """The timings of a synchronous job, as arrays."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from typing import Any

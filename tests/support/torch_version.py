@@ -1,7 +1,5 @@
 """What differs between the versions of torch with which the hooks' tests run. Torch is not imported for that."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import importlib.util
 import re

@@ -8,8 +8,6 @@ N}]}`. Each step exchanges what it says, runs the command, if any, adds to the s
 `sys`, if it says so, and looks. Prints `SEEN:` and one JSON list with the findings and the traffic after each step.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

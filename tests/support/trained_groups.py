@@ -1,7 +1,5 @@
 """Jobs made of steps and of collectives of groups, whose transfers take as long as a test wants."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Sequence
 

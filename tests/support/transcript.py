@@ -4,8 +4,6 @@ A fenced block `sh` has commands, a block `text` after it what they print (both 
 anything. What needs a network or a machine that tests do not have stands indented on the page and is not run.
 """
 
-from __future__ import annotations
-
 import re
 import subprocess
 from collections.abc import Mapping, Sequence

@@ -6,8 +6,6 @@ below 2 have no memory for a micro-batch of 8; without contiguous gradients it i
     python tuned_training.py CONFIG RECORDING
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -4,8 +4,6 @@ A line of TWINS is the fault in words, its changes to the recorded machine, and 
 of the healthy one, as `severity GPU: CODE CODE`. GPUs go by their index in the machine's nvml.json.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path

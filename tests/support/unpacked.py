@@ -1,7 +1,5 @@
 """Unpacks the archives of the repository itself."""
 
-from __future__ import annotations
-
 import tarfile
 from pathlib import Path
 

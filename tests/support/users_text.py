@@ -1,7 +1,5 @@
 """Text that an ordinary user makes the kernel write to its log: by the real calls, where this kernel lets them."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -13,8 +13,6 @@ The kernel and the initial file system are made at the first use, and kept in LA
 ~/.cache/laggard-vm.
 """
 
-from __future__ import annotations
-
 import base64
 import os
 import re

@@ -10,8 +10,6 @@ A request is the JSON {"words", "environment", "folder"} with three descriptors:
 answers are {"pid"}, in the order of the requests, and {"pid", "status"} when a job has ended.
 """
 
-from __future__ import annotations
-
 import array
 import contextlib
 import gc

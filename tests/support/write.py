@@ -1,7 +1,5 @@
 """Writes tree.txt of the made-up machines: `cd tests && python -m support.write`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Final
 

@@ -3,8 +3,6 @@
 The writer must be another process than the reader: a process that closes its own file drops its own lock.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

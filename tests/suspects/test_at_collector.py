@@ -1,7 +1,5 @@
 """`laggard exclude` and `laggard confirm` against a collector: the real process, with fake agents."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable

@@ -1,8 +1,6 @@
 """`laggard exclude` and `laggard confirm`: what they make of a collector's documents, and tell it. The collector is
 a stand-in, which sends the documents of the test; test_at_collector.py has the real one."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable, Iterator

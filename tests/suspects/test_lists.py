@@ -1,7 +1,5 @@
 """The next job's list of nodes, and the ring that measures a suspect under SLURM."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Lines and tables as rich draws them at a width: wrapped between words, commands whole, tables with what has room."""
 
-from __future__ import annotations
-
 import io
 
 import pytest

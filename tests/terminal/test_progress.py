@@ -1,7 +1,5 @@
 """Progress: on a terminal's standard error alone, with share and time left, and gone at the end."""
 
-from __future__ import annotations
-
 import io
 import os
 import pty

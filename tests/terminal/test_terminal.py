@@ -1,7 +1,5 @@
 """What commands print on a terminal: wrapped to its width and coloured; and the same bytes as ever anywhere else."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

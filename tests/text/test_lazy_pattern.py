@@ -1,7 +1,5 @@
 """A pattern that is compiled when it is first used does what a compiled one does."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

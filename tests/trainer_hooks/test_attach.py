@@ -1,7 +1,5 @@
 """Attaching in plain torch: whatever a script does, it does the same with the hooks."""
 
-from __future__ import annotations
-
 import ast
 import subprocess
 import sys

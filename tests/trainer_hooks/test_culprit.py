@@ -1,7 +1,5 @@
 """The culprit's line in W&B, TensorBoard and MLflow: asked of a collector by a thread beside the training."""
 
-from __future__ import annotations
-
 import http.server
 import json
 import os

@@ -1,7 +1,5 @@
 """The hooks in real gloo jobs, in every way to train: they record what happened and change nothing."""
 
-from __future__ import annotations
-
 import hashlib
 import importlib.metadata
 import json

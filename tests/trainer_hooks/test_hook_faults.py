@@ -1,7 +1,5 @@
 """Faults of the machine while a trainer runs with the hooks: it behaves and exits as without, and a loss is logged."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections.abc import Callable, Iterator

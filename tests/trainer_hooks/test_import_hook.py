@@ -1,7 +1,5 @@
 """Hooks that wait for an import."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import py_compile

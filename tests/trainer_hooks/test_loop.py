@@ -1,7 +1,5 @@
 """`step` and `phase` in a loop of one's own: what they record, and that they do no harm where laggard does nothing."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The example of Ray Train with the real Ray and two workers: by `make test-ray`, in an environment that has it."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """`laggard run` runs the script as `python SCRIPT` does."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import zipfile

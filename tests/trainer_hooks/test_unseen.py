@@ -1,7 +1,5 @@
 """A process that trains and is not seen says so, and leaves a mark; one that does not train says nothing."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,8 +1,6 @@
 """Ranks however they are started: by real launchers, or by the script itself. Each is seen from its first step to its
 last."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

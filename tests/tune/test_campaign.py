@@ -1,7 +1,5 @@
 """A campaign's trials and study: killed, resumed, two at once, a full disk, and whatever a command may do."""
 
-from __future__ import annotations
-
 import os
 import resource
 import signal

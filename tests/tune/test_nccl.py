@@ -1,7 +1,5 @@
 """`laggard tune nccl`: the variables that it tries, and that nothing fast and wrong is ever recommended."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import sys

@@ -1,7 +1,5 @@
 """What a search is told, and what it makes of noise, drift, memory and contradictions."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Callable

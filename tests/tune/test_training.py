@@ -1,7 +1,5 @@
 """`laggard tune zero`, `deepspeed`, `all` and `ab`: trainings, measured by the recordings that they leave."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import sys

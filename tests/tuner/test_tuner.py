@@ -1,7 +1,5 @@
 """`laggard tuner`: tables as NCCL's example plugin applies them, compiled so that no message falls to one channel."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

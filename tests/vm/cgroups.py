@@ -1,8 +1,6 @@
 """Ranks in a cgroup of version 2 with limits of memory and CPU, and what an agent tells of them. Runs in the virtual
 machine, as root."""
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

@@ -4,8 +4,6 @@ time.
 Prints one line of JSON: the exit status and the report of each step. See support/vm.py for the PCI tree.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

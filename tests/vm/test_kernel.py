@@ -5,8 +5,6 @@ One boot runs every step of inside.py; each test checks some. Slow: about a minu
 the tests are skipped, with a warning.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """What a case says: who is at fault, and which verdicts are right. The docstring of its function says why."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple

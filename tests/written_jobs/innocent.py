@@ -1,7 +1,5 @@
 """Jobs in which nothing is wrong, though it may look so: by design, by chance, or since it is over."""
 
-from __future__ import annotations
-
 import math
 import random
 

@@ -1,7 +1,5 @@
 """Jobs of the usual layouts, with what a case changes in them."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Callable, Container, Iterable

@@ -1,8 +1,6 @@
 """Recordings that lack something: files and lines that are lost or cut off, clocks that are set, steps that come
 twice."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Callable

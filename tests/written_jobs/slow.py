@@ -1,7 +1,5 @@
 """Jobs of which something is slow: always, for a part of the run, or now and then; and links."""
 
-from __future__ import annotations
-
 import random
 
 from written_jobs.case import COMPUTE, HOST, INPUT, LINK, case, maybe, who

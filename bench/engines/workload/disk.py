@@ -1,7 +1,5 @@
 """What a step reads of a disk: a part of a file, past the page cache, as of a data set that is larger than memory."""
 
-from __future__ import annotations
-
 import mmap
 import os
 

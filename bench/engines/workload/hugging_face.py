@@ -1,7 +1,5 @@
 """What the trainers of Hugging Face have in common: the chores as a callback, and settings for a run on the CPU."""
 
-from __future__ import annotations
-
 import tempfile
 from typing import Any
 

@@ -1,7 +1,5 @@
 """How much work a rank has in a step: of most cases the same, and of two of them not. Pure but for the plan."""
 
-from __future__ import annotations
-
 from workload import plan
 
 LONGER = 3

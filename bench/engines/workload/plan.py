@@ -1,7 +1,5 @@
 """What a job is told by its environment: its case, whom it befalls, and for how many steps it trains."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What a rank has computed, to the bit, for the comparison of a run with the hooks and one without."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import time

@@ -1,7 +1,5 @@
 """A tokenizer of words `w0` to `w63`, made here: nothing is loaded."""
 
-from __future__ import annotations
-
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace

@@ -1,7 +1,5 @@
 """The agent vouches for a node only while its last round says all that a prolog would ask."""
 
-from __future__ import annotations
-
 import os
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """On every recorded machine: where the agent's answer passes a prolog, `laggard healthcheck` passes the job, too."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from pathlib import Path

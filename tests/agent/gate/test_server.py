@@ -1,7 +1,5 @@
 """The agent's socket for prologs: answered at once, held while the agent looks, and never stopped by one of them."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import socket

@@ -1,7 +1,5 @@
 """What counts as a job's arrival, and what does not."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

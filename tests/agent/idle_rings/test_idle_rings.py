@@ -1,8 +1,6 @@
 """`laggard agent --idle-rings` on four nodes, each with processes and a /run/laggard of its own: rings that the
 plans, and what ends them."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

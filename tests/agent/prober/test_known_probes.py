@@ -1,7 +1,5 @@
 """What the agent's own process knows of the probes, without their code."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The prober and the probe loop: whatever happens to the helper process, there is a report, and it says why."""
 
-from __future__ import annotations
-
 import importlib.util
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What the kernel counts of a process's wait for a CPU."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

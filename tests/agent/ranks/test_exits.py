@@ -1,7 +1,5 @@
 """How ranks end: what the kernel reports of a process that is not ours, and how that is joined with its log."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

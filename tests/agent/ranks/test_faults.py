@@ -1,7 +1,5 @@
 """Restarts of jobs and agents, two jobs on one node, two jobs under one name, killed ranks."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

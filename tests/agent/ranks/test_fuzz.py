@@ -2,8 +2,6 @@
 to its collector, which would refuse the whole node for one number, and the file of another rank is told of all the
 same."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import time

@@ -1,7 +1,5 @@
 """Reading a rank directory: real files by real processes, and everything else that may lie there."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

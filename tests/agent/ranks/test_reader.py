@@ -1,7 +1,5 @@
 """What is read of rank files and of their processes: anew only where it changed, packed, and joined by process."""
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The stacks that an agent reads beside rank files: whose they are, and what users put in their place."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Marks of processes that are not seen as ranks: what an agent tells of them, and what it does with hostile ones."""
 
-from __future__ import annotations
-
 import json
 import os
 import time

@@ -1,7 +1,5 @@
 """The rank directory among users who do not wish each other well: what they can remove, fill, and take."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """NCCL RAS at the agent: who is asked and how often, what is believed, and what stands in the ranks document."""
 
-from __future__ import annotations
-
 import errno
 import os
 import signal

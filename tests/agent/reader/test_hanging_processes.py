@@ -1,7 +1,5 @@
 """A user's process that makes everybody wait who reads it: it costs the reader and the probes a moment, once."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

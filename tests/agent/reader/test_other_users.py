@@ -1,7 +1,5 @@
 """What the reader tells of other users' processes and of the kernel's log: what an agent without privileges needs."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

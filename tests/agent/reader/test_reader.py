@@ -1,7 +1,5 @@
 """The reader: whom it answers, which questions, and what no client can do to it."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

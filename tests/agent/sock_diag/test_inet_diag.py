@@ -1,7 +1,5 @@
 """The kernel's answers about TCP connections: whatever it sends is parsed or left out, and real ones are right."""
 
-from __future__ import annotations
-
 import ipaddress
 import os
 import socket

@@ -1,7 +1,5 @@
 """When a running job is called one that fell back to TCP, from what was carried between two looks."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

@@ -1,8 +1,6 @@
 """The agent's watch on what the network carries for a running job: real connections between network namespaces. The
 RDMA device is a stand-in: files with a counter (tests/vm has a real one)."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

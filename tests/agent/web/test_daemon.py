@@ -1,7 +1,5 @@
 """The real agent as a process: what it serves, how it starts and stops, and that no client can disturb it."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 import signal

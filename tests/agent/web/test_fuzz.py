@@ -1,7 +1,5 @@
 """The agent's API asked at random: no 500, no traceback, and it answers afterwards as before."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

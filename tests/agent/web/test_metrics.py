@@ -1,7 +1,5 @@
 """The agent's metrics: a golden text, Prometheus' own linter, and the series that a node may have."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """The agent's routes, asked as functions: which path answers what, who is refused, and what stands in each answer."""
 
-from __future__ import annotations
-
 import json
 import os
 import time

@@ -1,7 +1,5 @@
 """Who makes room at an agent where many connect, and what is remembered of each address."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import threading

@@ -1,7 +1,5 @@
 """The agent's routes for stacks: who may ask, how often, and that ranks of a real job answer."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A server's side of TLS: what a client may send, what that costs, and that it is a socket to those who speak HTTP."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import ssl

@@ -1,7 +1,5 @@
 """Agents found by name and by file: what is taken, what is refused and named, and how long the last answer holds."""
 
-from __future__ import annotations
-
 import json
 import socket
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Where nodes stand in their site: what files, SLURM and the file of labels say, which is first, what is wrong."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from types import SimpleNamespace

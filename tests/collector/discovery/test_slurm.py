@@ -1,8 +1,6 @@
 """SLURM's nodes as agents: what sinfo says is read, and what it does wrong is one line. The programs here stand in for
 sinfo; tests/slurm has the real one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 """One evaluator beside others, with a real PostgreSQL. Prometheus and the verdicts from it are stand-ins here:
 test_fleet.py has them real."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 import time

@@ -1,8 +1,6 @@
 """Real evaluators and a real PostgreSQL: one that wants a password, one that hangs, and three evaluators of whom one
 is killed."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """Which evaluator judges a job, what moves with it, and what all of them answer."""
 
-from __future__ import annotations
-
 import shutil
 import time
 from collections import Counter

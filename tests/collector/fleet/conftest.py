@@ -1,7 +1,5 @@
 """Nodes compared, on values: no test here starts a process."""
 
-from __future__ import annotations
-
 import pytest
 
 

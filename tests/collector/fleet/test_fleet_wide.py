@@ -1,7 +1,5 @@
 """One cause on many nodes, and how many nodes are drained within an hour."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import pytest

@@ -1,7 +1,5 @@
 """Idle rings as the collector plans them, and signed questions that are answered once."""
 
-from __future__ import annotations
-
 import itertools
 import time
 from pathlib import Path

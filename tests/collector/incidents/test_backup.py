@@ -1,8 +1,6 @@
 """Backup and restore of incidents, in a file and in PostgreSQL, by the commands of docs/operate.md, beside a real
 collector."""
 
-from __future__ import annotations
-
 import shlex
 import shutil
 import signal

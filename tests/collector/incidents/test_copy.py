@@ -1,7 +1,5 @@
 """What is kept, copied from a file to PostgreSQL and back: all of it, once, also where it is ended in the middle."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

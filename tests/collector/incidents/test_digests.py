@@ -1,8 +1,6 @@
 """Digests of runs beside the incidents: kept over restarts, found by script and size, bounded, and brought into files
 of another version."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import sqlite3

@@ -1,7 +1,5 @@
 """Faults of nodes: opened, repaired, taken back, come back; under new names, with other GPUs, over clocks set back."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

@@ -1,7 +1,5 @@
 """Incidents in a real SQLite file: over restarts, with files that cannot be used, bounded, paged, read by others."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import json

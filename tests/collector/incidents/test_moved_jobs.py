@@ -1,8 +1,6 @@
 """A job that moves from one collector to another takes its incidents along: none is doubled, closed too early, or
 counted twice. With a real PostgreSQL."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 

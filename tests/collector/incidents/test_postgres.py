@@ -1,8 +1,6 @@
 """Collectors that share a PostgreSQL: one row of what two saw, what is left behind, and a database that is
 away, slow, full, of a newer release, or killed in the middle."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import signal

@@ -1,7 +1,5 @@
 """PostgreSQL as sites have it: over TLS with its certificate checked and a password from a file; behind PgBouncer."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

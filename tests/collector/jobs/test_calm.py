@@ -1,7 +1,5 @@
 """Calm jobs are judged in every second round, all others in each."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

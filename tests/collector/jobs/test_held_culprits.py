@@ -1,7 +1,5 @@
 """What is held of a job beside its window: culprits that stay named, how noisy it is, and how fast it was itself."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A job as a collector keeps it: its last steps, its layout for as long as it holds, and its names."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

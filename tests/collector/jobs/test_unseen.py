@@ -1,7 +1,5 @@
 """What is noted of a job beside its verdict: that hooks do not see it, and which of its nodes fail."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Job windows: duplicates, bounds, restarts, claims and expiry."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any

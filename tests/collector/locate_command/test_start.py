@@ -1,7 +1,5 @@
 """What `laggard locate --trace` loads: whoever reads a recording needs no daemon, no page and no HTTP."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

@@ -1,7 +1,5 @@
 """What the tests of verdicts from a store share."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any

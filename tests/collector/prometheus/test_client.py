@@ -1,7 +1,5 @@
 """Prometheus asked: the login and other headers while their files rotate, its answers, and what is none."""
 
-from __future__ import annotations
-
 import base64
 import json
 from collections.abc import Iterator

@@ -1,8 +1,6 @@
 """What befalls a long-term store, in real engines that are filled from files, and in stand-ins of those that cannot be
 had here: an hour is missing, samples come late, answers are cut into parts or moved, a clock is off."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

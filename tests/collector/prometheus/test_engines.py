@@ -1,8 +1,6 @@
 """The verdict from real engines that keep Prometheus' series for long. In one store are two clusters, whose Prometheus
 write into it as they scrape, with an external label `cluster`; their jobs, users and nodes have the same names."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import re

@@ -1,7 +1,5 @@
 """`laggard locate --prometheus`: verdicts from a real Prometheus on jobs of each kind, and from servers that refuse."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import time

@@ -1,7 +1,5 @@
 """What is made of a Prometheus' answers: which job is meant, who is worth a second look, and who stands still."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

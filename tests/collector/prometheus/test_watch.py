@@ -1,7 +1,5 @@
 """A look at all jobs of a Prometheus: what is told of it, and when."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """What a collector keeps of each agent between rounds: its last steps, its clock, its report, and whose turn it is."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

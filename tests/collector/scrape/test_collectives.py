@@ -1,7 +1,5 @@
 """Single collectives from agents: what is asked for, how often, and what a hostile agent may answer."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Callable

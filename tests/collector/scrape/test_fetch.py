@@ -1,7 +1,5 @@
 """What comes of asking one agent: its answer, or one line that says why there is none."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import socket

@@ -1,8 +1,6 @@
 """Agents' documents that are nearly right: each is refused with a reason, or judged and shown, and another user's job
 keeps its verdict."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 import json

@@ -1,7 +1,5 @@
 """Connections that are kept between two questions, where the agent keeps them, too."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

@@ -1,7 +1,5 @@
 """Steps come as columns, and whatever an agent may lie is refused."""
 
-from __future__ import annotations
-
 import base64
 import json
 import struct

@@ -1,7 +1,5 @@
 """Agents that say nothing hold up no others, and what comes late is read within bounds."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable

@@ -1,7 +1,5 @@
 """Stacks from agents: which ranks are asked and how often, what is held, and what a hostile agent may answer."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Callable

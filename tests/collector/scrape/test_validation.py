@@ -1,7 +1,5 @@
 """Validation of what agents send."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

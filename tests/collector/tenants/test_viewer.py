@@ -1,7 +1,5 @@
 """Who asks, by addresses, certificates and headers, and what that user sees."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The page for readers who do not tell all colours apart, who use the keyboard, or who hear it read."""
 
-from __future__ import annotations
-
 import base64
 import itertools
 import re

@@ -1,7 +1,5 @@
 """The page's documents, the heatmap among them: bounded, whatever the cluster's size."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Connections are taken and bounded: by client, by network, and by what the machine has."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import dataclasses

@@ -1,7 +1,5 @@
 """The collector's bounds on its clients: slow ones, many of them, names that are not its own, large recordings."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import re

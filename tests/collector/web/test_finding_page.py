@@ -1,7 +1,5 @@
 """/findings/CODE: HTML for browsers, text for others, and only the part of Markdown that the pages are written in."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """The collector's API asked at random: no 500, no traceback, and it answers afterwards as before."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

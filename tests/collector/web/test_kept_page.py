@@ -1,7 +1,5 @@
 """`laggard locate --html`: one page that loads nothing, from every source, in a real browser."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

@@ -1,8 +1,6 @@
 """Links to a site's Prometheus and Grafana: what they ask for is there, in a real Prometheus; without settings there
 are none."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit

@@ -1,7 +1,5 @@
 """The page in Chromium: its scripts, pixels and layout; clicks, zoom and links."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

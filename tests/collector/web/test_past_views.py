@@ -1,7 +1,5 @@
 """The page's card of a machine's history, in a real browser."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What is asked and answered: parameters, bodies, headers, and what a browser may do with an answer."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Iterator

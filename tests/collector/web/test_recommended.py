@@ -1,7 +1,5 @@
 """What the metrics say of recommendations: of jobs that run, within a time, each user's in turn."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

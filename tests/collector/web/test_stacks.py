@@ -1,7 +1,5 @@
 """/api/v1/stacks of the collector: who reads what, and who may have ranks asked."""
 
-from __future__ import annotations
-
 import dataclasses
 import time
 from collections.abc import Sequence

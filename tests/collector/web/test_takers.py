@@ -1,7 +1,5 @@
 """Clients that take no answer, or end their connection: nothing waits for them, and nothing is kept."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import gc

@@ -1,7 +1,5 @@
 """Who asks, in front of the collector's handlers, where the user database hangs."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 import threading

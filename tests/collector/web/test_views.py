@@ -1,8 +1,6 @@
 """Every view of the page at three sizes, light and dark: nothing is cut off, nothing bars a reader, the browser has no
 complaint. A picture of each is kept."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path

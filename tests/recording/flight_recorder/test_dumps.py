@@ -1,7 +1,5 @@
 """Verdicts from Flight Recorder dumps of NCCL jobs; what is told of dumps that are damaged, missing or of two jobs."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 from typing import Any

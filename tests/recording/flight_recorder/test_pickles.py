@@ -1,7 +1,5 @@
 """The reader of pickles reads what torch writes, executes nothing, and keeps to its bounds whatever the file."""
 
-from __future__ import annotations
-
 import gc
 import os
 import pickle

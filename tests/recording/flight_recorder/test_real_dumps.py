@@ -1,7 +1,5 @@
 """Dumps of a real job on gloo, from the hang to what `laggard locate --trace` prints."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

@@ -1,7 +1,5 @@
 """Traces of a real job on gloo in which a rank computes for longer, up to what `laggard locate --trace` prints."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Verdicts from profiler traces, and what is told of those that are damaged, missing or of two jobs."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import tracemalloc

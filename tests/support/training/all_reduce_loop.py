@@ -3,8 +3,6 @@
 It stands in for a trainer without the start-up of one. What is recorded, and how, is laggard's own.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import time

@@ -1,7 +1,5 @@
 """Waits for the thread beside training, which writes about once a second where the rank stands, and its facts."""
 
-from __future__ import annotations
-
 import threading
 
 from laggard.trainer_hooks.record.ending import Facts

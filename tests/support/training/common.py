@@ -4,8 +4,6 @@ Each prints lines of JSON after a word: the collectives in torch's Flight Record
 (RESULT), and for each step of a training with delays how long its parts took (MEASURED).
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

@@ -5,8 +5,6 @@ calls a barrier where rank 0 calls an all_reduce). The dumps are written when no
 in which collective it has to end up.
 """
 
-from __future__ import annotations
-
 import contextlib
 import datetime
 import json

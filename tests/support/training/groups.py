@@ -1,8 +1,6 @@
 """Process groups that are started in every way that names no backend, ended by whatever name, and made again; one that
 is written in Python."""
 
-from __future__ import annotations
-
 import os
 import threading
 import time

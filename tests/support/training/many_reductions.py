@@ -1,8 +1,6 @@
 """A training that all-reduces the gradient of each parameter by itself, some hundred in a step: whatever costs time for
 each collective, costs it often. `batch=N`: samples a step."""
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

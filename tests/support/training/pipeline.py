@@ -3,8 +3,6 @@
 It stands in for a pipeline engine.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import time

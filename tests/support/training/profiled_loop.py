@@ -1,7 +1,5 @@
 """Ranks on gloo whose steps PyTorch's profiler records; one computes for longer. Arguments: the folder, its rank."""
 
-from __future__ import annotations
-
 import os
 import sys
 import time

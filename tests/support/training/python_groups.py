@@ -4,8 +4,6 @@ Prints what came of each call. With the hooks, also how many collectives they sa
 on a lazy device; `late`: the hooks come once there are such classes.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable

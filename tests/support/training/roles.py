@@ -1,7 +1,5 @@
 """Four ranks: experts spread over pairs; two pipelines of two stages; tensor-parallel pairs with FSDP across them."""
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A small real job: rank 1 is slow in a function of its own, or at step `--hang` stands still in one."""
 
-from __future__ import annotations
-
 import argparse
 import time
 

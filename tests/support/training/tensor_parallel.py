@@ -1,7 +1,5 @@
 """Tensor parallelism by DTensor, whose rank 1 is slow in each forward pass; or a collective in a compiled graph."""
 
-from __future__ import annotations
-
 import sys
 import time
 from typing import Any

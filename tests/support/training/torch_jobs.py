@@ -1,8 +1,6 @@
 """Plain torch, one way to train after another: DDP, accumulation, a communication hook, both versions of FSDP, tensor
 parallel."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from typing import Any
 

@@ -1,7 +1,5 @@
 """torch_jobs.py in a process that computes on a device: a lazy one, in whose stream the host's work leaves gaps."""
 
-from __future__ import annotations
-
 import runpy
 from pathlib import Path
 

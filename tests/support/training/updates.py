@@ -1,7 +1,5 @@
 """Plain torch where not every backward pass is followed by an update: a scaler skips some, modules take turns."""
 
-from __future__ import annotations
-
 import torch
 import torch.distributed as dist
 from common import Model, finish, loader, print_result, tag_step

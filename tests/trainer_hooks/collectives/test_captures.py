@@ -1,7 +1,5 @@
 """Collectives that C++ makes while a CUDA graph is captured: nothing is asked then, and none of them is recorded."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

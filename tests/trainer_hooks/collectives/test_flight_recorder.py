@@ -1,8 +1,6 @@
 """The status that torch's Flight Recorder reports: of a real gloo group, and in the forms of other backends and
 versions."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Waits for collectives by their futures, as optimizers that reduce gradients themselves make them."""
 
-from __future__ import annotations
-
 import gc
 import json
 from collections.abc import Callable

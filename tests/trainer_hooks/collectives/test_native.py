@@ -1,7 +1,5 @@
 """What the Flight Recorder holds, less what the hooks saw, is what C++ made."""
 
-from __future__ import annotations
-
 import json
 import sys
 import time

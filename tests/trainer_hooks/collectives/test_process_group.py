@@ -1,7 +1,5 @@
 """The collectives that Python calls: what the hooks hold of them, and for how long."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

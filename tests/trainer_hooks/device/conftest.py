@@ -1,7 +1,5 @@
 """What the tests of the hooks' times on a device share."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from typing import Any

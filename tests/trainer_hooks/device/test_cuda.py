@@ -1,7 +1,5 @@
 """The CUDA part of the hooks, on torch.cuda's names over a lazy device; and that the real torch has those names."""
 
-from __future__ import annotations
-
 import inspect
 import os
 import threading

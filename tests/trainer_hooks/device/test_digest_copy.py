@@ -1,7 +1,5 @@
 """What else is asked of a device: copies of digests that wait for nothing, and ROCm in CUDA's place."""
 
-from __future__ import annotations
-
 import sys
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """The stand-in for torch with CUDA does what torch's source does: support/lazy_torch.py names the places."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from typing import Any

@@ -6,8 +6,6 @@ package index; without it these tests are skipped. It has two devices, and no gr
 own, which it lacks, is compiled here.
 """
 
-from __future__ import annotations
-
 import ctypes
 import subprocess
 import sys

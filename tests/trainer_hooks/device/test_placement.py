@@ -1,7 +1,5 @@
 """On which device and stream a collective's times are taken, and where a step begins and ends there."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,8 +1,6 @@
 """The steps recorded from a device's times, compared with a simulation by the tick: any program, any lag of the
 device's answers."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any

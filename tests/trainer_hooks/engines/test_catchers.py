@@ -4,8 +4,6 @@ Ray itself is not among the tests' dependencies: a module of that name with the 
 `make bench-engines` runs the real one.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The hooks in real DeepSpeed jobs on gloo: they record what happened and change nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The true reduce-scatter in real DeepSpeed jobs on gloo: it trains as DeepSpeed is shipped, bit by bit."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a rank keeps of a standstill: its own files, what NCCL RAS tells, and who beside it can write nothing."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

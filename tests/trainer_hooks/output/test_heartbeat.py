@@ -1,7 +1,5 @@
 """The heartbeat: what it reports, when it grows old, and that it never disturbs the training."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

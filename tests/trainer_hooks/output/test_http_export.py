@@ -1,7 +1,5 @@
 """Metrics that the training process serves: the same as the agent's, and never at the training's cost."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -1,7 +1,5 @@
 """What a rank tells of its process beside its steps: its threads, its wait for the CPU, NCCL's transport."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """A rank's recording, however the rank ends: its lines are whole, and what it lacks is reported."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """The head of a recording: its folder, one for each run, and what the run was started with."""
 
-from __future__ import annotations
-
 import json
 import os
 import platform

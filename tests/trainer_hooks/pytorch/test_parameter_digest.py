@@ -1,7 +1,5 @@
 """A digest changes with every bit, whichever way it is computed, and with nothing else."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Digests of the parameters of real trainings: a bit that flips on one rank is told, and nothing of a healthy one."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Trainings with torch's modules, optimizers and DDP: nothing is other with the hooks, and who leaves is told."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

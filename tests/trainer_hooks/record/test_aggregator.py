@@ -1,7 +1,5 @@
 """Events become steps and counters: whichever thread drains them, in whatever portions, and whatever fails."""
 
-from __future__ import annotations
-
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """How a training process ends, as Python sees it: the status, the exception's type, and nothing of its text."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 

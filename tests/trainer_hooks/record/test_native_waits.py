@@ -1,7 +1,5 @@
 """Waits for functional collectives are assigned to them in order; when they are not seen the rank says so."""
 
-from __future__ import annotations
-
 import sys
 from threading import get_ident
 from types import ModuleType, SimpleNamespace

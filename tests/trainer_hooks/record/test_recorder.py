@@ -1,7 +1,5 @@
 """The recorder and the collective hook with a real rank file, in a process of its own as in training."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,8 +1,6 @@
 """A rank takes its own stacks: when somebody asks, at a standstill, where C code holds the GIL, and at its end. Each
 test runs a process of its own, since faulthandler and signals belong to a whole process."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Where a step ends: by the optimizer or the engine that leads, or by the period of the collectives."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections.abc import Callable
