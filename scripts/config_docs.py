@@ -26,14 +26,7 @@ from laggard.probes.system.model.site_lines import Nhc, SiteCheck, SiteChecks
 
 GATE_CONF = Path(__file__).parents[1] / "deploy" / "slurm" / "gate.conf"
 
-HEAD = """\
-# Configuration
-
-Made by `scripts/config_docs.py` from the types that read the files; a test keeps it current. Every key may be left out:
-the default is in the table. An unknown key is an error that lists the valid ones. For agent, idle rings, collector
-and controller `--config FILE --check-config` says whether a file is right, and `--dump-config` prints what holds, with
-the flags. Durations are in seconds, sizes in bytes.
-"""
+HEAD = (Path(__file__).parent / "heads" / "configuration.md").read_text(encoding="utf-8")
 
 
 def page() -> str:

@@ -33,13 +33,7 @@ MAX_.. are bounds of memory, work and text, too, but for MAX_DECIDES."""
 
 MAX_DECIDES = frozenset(("MAX_CULPRITS", "MAX_DEVICES", "MAX_LINKS", "MAX_RANKS", "MAX_ROUNDS"))
 
-HEAD = """\
-# Constants
-
-Made by `scripts/constants_docs.py` from `src/laggard/locate`; a test keeps it current. These are the numbers that
-decide a verdict of [`laggard locate`](location.md). The docstrings there say more: the source of each, or by what it
-was chosen. Bounds of memory, work and text are left out.
-"""
+HEAD = (Path(__file__).parent / "heads" / "constants.md").read_text(encoding="utf-8")
 
 
 class Constant(NamedTuple):

@@ -14,6 +14,7 @@ import textwrap
 import types
 import typing
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
@@ -119,16 +120,7 @@ WITHOUT_A_TYPE = {
     "laggard.tuner/1": "`{schema, tables}`, or the compiled table, of `laggard tuner ... --format json`",
 }
 
-HEAD = """\
-# Formats
-
-Made by `scripts/format_docs.py` from the types that write and read these documents; a test keeps it current.
-[contracts.md](contracts.md) says what may be relied on, and has the formats that are no JSON documents: the rank file,
-and recordings.
-
-Each document has a field `schema` with its name and version. A field with a default may be absent. A type with a link
-is described in the section [Parts](#parts), or is a document itself.
-"""
+HEAD = (Path(__file__).parent / "heads" / "formats.md").read_text(encoding="utf-8")
 
 UNITS = (
     ("_timestamp_seconds", "s, Unix time"),

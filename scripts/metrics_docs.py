@@ -29,43 +29,7 @@ EXPORTERS = (
     Exporter("Kubernetes controller", "src/laggard/kubernetes/command.py", "`http://CONTROLLER:19402/metrics`"),
 )
 
-HEAD = """\
-# Metrics
-
-Made by `scripts/metrics_docs.py` from `src/laggard/catalogue`; a test keeps it current. `laggard metrics list` prints
-the same names. A counter only ever grows, and begins anew with its process. [alerts.md](alerts.md) has the rules and
-alerts that use these metrics.
-
-- `job_id` and `user` (a uid) say which job: two users may give their jobs one name.
-- `rank` is the global rank. What describes a rank is on `laggard_rank_info`: join it on `job_id`, `user` and `rank`.
-
-## OpenTelemetry
-
-An OpenTelemetry Collector scrapes as Prometheus does, and sends by OTLP what it has. Its scrape configurations are
-those of `deploy/prometheus`, such as these, in which laggard's collector lists the agents:
-
-```yaml
-receivers:
-  prometheus:
-    config:
-      scrape_configs:
-        - job_name: laggard-collector
-          scrape_interval: 15s
-          honor_labels: true
-          static_configs: [{targets: ["collector.example:19401"]}]
-        - job_name: laggard-agent
-          scrape_interval: 15s
-          honor_labels: true
-          http_sd_configs: [{url: "http://collector.example:19401/api/v1/targets"}]
-exporters:
-  otlphttp: {endpoint: "https://otlp.example.org"}
-service:
-  pipelines:
-    metrics: {receivers: [prometheus], exporters: [otlphttp]}
-```
-
-This follows the receiver's documentation, and was not tried here.
-"""
+HEAD = (Path(__file__).parent / "heads" / "metrics.md").read_text(encoding="utf-8")
 
 
 def page() -> str:

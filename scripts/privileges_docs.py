@@ -20,15 +20,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 UNITS = REPOSITORY / "deploy" / "systemd" / "system"
 NONE = "none"
 
-HEAD = """\
-# What each daemon may do, and what it opens
-
-Made by `scripts/privileges_docs.py` from `deploy/systemd`, `deploy/helm` and `deploy/access.yaml`; a test keeps
-it current, and another traces the daemons (strace): what they open is in the last table, what they call is in the
-units' filters. [security.md](security.md) has what an attacker can do.
-
-`laggard healthcheck` runs as root, for seconds, as SLURM's prolog does. It starts no listener.
-"""
+HEAD = (Path(__file__).parent / "heads" / "privileges.md").read_text(encoding="utf-8")
 
 
 class Unit(NamedTuple):

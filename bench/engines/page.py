@@ -1,6 +1,7 @@
 """docs/engines.md: one row an engine, one column a case. Pure: from results to text."""
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from engines.cases import BY_NAME, CASES, REFERENCE, Case
@@ -10,33 +11,9 @@ from engines.judge import NOT_TRIED, RIGHT, SILENT, UNSURE, WRONG, Judged, judge
 Results = Mapping[tuple[str, str], Mapping[str, Any]]
 BARE: Final = "bare"
 
-_HEAD: Final = """# What laggard says of each engine
+_HEAD: Final = (Path(__file__).parent / "head.md").read_text(encoding="utf-8")
 
-`make bench-engines` made this page: real trainings on the CPU (gloo), each engine in {cases} cases, {faults} faults of
-one rank and {innocents} innocents. Two ranks unless the engine needs more; the fault is in rank 1. Each step takes some
-25 ms, which is spent as on an accelerator: the CPU is free meanwhile. Two answers of laggard are judged: that of
-`laggard locate` on the recording, and a collector's, which is asked when the job ends or stands.
-
-{counts}
-
-| engine | {titles} | equal | steps |
-|---|{rules}---|---|
-"""
-
-_LEGEND: Final = """
-- **right**: a fault is named by its rank, kind and, where it is slow, phase, and nobody else is accused. In a case
-  without a fault nobody is: at most `uneven_work` is said of the rank that has more to do (rank 0 for its checkpoint,
-  logs and evaluation).
-- **wrong**: anything else, also nothing at all. **unsure**: laggard says that it cannot tell. **-**: cannot be tried.
-- **equal**: losses and weights of the job with the hooks are those without them, to the bit. **steps**: the hooks have
-  recorded as many steps as there were.
-
-| case | what is done |
-|---|---|
-{cases}
-
-## What is not right
-"""
+_LEGEND: Final = (Path(__file__).parent / "legend.md").read_text(encoding="utf-8")
 
 
 class Cell(NamedTuple):

@@ -7,28 +7,12 @@ from typing import Any
 
 import pytest
 from support.kubernetes_schemas import VERSIONS, errors_by_schema
+from support.paths import DATA
 
 from laggard.kubernetes import job as run_module
 from laggard.kubernetes.job import INDEX, KubectlError, asked, job_of, read_template, run_job, state_of
 
-TEMPLATE = """
-apiVersion: batch/v1
-kind: Job
-metadata: {name: all-reduce, labels: {team: vision}}
-spec:
-  parallelism: 2
-  completions: 2
-  completionMode: Indexed
-  backoffLimit: 6
-  template:
-    spec:
-      containers:
-        - name: test
-          image: tests
-          args: [sleep, "1"]
-          env: [{name: NCCL_ALGO, value: Tree}, {name: NCCL_DEBUG, value: WARN}]
-          resources: {limits: {nvidia.com/gpu: 8}}
-"""
+TEMPLATE = (DATA / "kubernetes" / "job.yaml").read_text()
 
 
 def made(folder: Path, *words: str) -> dict[str, Any]:

@@ -8,21 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.paths import REPOSITORY
+from support.paths import DATA, REPOSITORY
 from support.ports import free_port
 from support.transcript import commands_of, run
 
 PAGE = REPOSITORY / "docs" / "start" / "slurm.md"
 
-OWN_FOLDERS = """
-for folder in etc opt; do
-    mkdir -p own/$folder/upper own/$folder/work
-    layers=lowerdir=/$folder,upperdir=own/$folder/upper,workdir=own/$folder/work
-    mount -t overlay overlay -o $layers /$folder || exit 1
-done
-mkdir -p /opt/laggard/bin
-ln -s {laggard} /opt/laggard/bin/laggard
-"""
+OWN_FOLDERS = (DATA / "slurm" / "own_folders.sh").read_text()
 """What the page installs below /etc goes into a layer that this shell alone sees."""
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 from support.namespaces import Namespaces, can_make
-from support.paths import REPOSITORY
+from support.paths import DATA, REPOSITORY
 from support.ports import free_port
 from support.waiting import wait_for
 
@@ -23,14 +23,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 LONGER = 600.0
 
-IN_STEP = """#!/bin/bash
-export MASTER_ADDR=10.77.0.2 OMP_NUM_THREADS=1 PYTHONPATH={source}
-enter=({spaces})
-[ "$SLURMD_NODENAME" = n4 ] && exit 0
-ip netns exec ${{enter[SLURM_PROCID]}} {python} -m laggard healthcheck --active --gang --only disks --no-agent \
-    --gate enforce --collector none --join-seconds 25 --token-file {folder}/step-token > {folder}/said-$SLURMD_NODENAME
-echo $? > {folder}/status-$SLURMD_NODENAME
-"""
+IN_STEP = (DATA / "slurm" / "in_step.sh").read_text()
 
 
 def said(folder: Path, node: str) -> str:

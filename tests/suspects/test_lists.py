@@ -8,6 +8,7 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from support.paths import DATA
 from support.rows import rows
 
 from laggard.model import Verdict
@@ -82,13 +83,7 @@ def test_it_is_explained_with_its_times() -> None:
     assert lines[2] == "n4 stays in: which end of the link is at fault is not known"
 
 
-HOSTFILE = """# the cluster
-n1 slots=8
-n2.cluster slots=8  # rack 4
-
-n3:4
-#n2 slots=8
-"""
+HOSTFILE = (DATA / "texts" / "hostfile").read_text()
 
 
 def test_a_hostfile_keeps_slots_comments_and_the_others() -> None:

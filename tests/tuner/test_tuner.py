@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.diagnosed import answer
+from support.paths import DATA
 from support.rows import rows
 
 from laggard.cli import main
@@ -32,16 +33,7 @@ LARGEST = 8 << 30
 ALL_REDUCE_ONLY = (
     "allreduce,65537,1048576,ring,simple,4,4,32,1,0\nallreduce,1048577,4294967295,tree,ll128,8,4,32,-1,-1\n"
 )
-TESTS = """# nThread 1 nGpus 1 minBytes 1024 maxBytes 1048576 step: 32(factor) warmup iters: 5 iters: 20 agg iters: 1
-# Collective test starting: all_reduce_perf
-# Using devices
-#  Rank  0 Group  0 Pid  10 on     node1 device  0 [0000:07:00] NVIDIA H100
-#  Rank  1 Group  0 Pid  11 on     node2 device  0 [0000:07:00] NVIDIA H100
-#
-#                                                              out-of-place                       in-place
-#       size         count      type   redop    root     time   algbw   busbw  #wrong     time   algbw   busbw  #wrong
-#        (B)    (elements)                               (us)  (GB/s)  (GB/s)             (us)  (GB/s)  (GB/s)
-"""
+TESTS = (DATA / "texts" / "nccl_tests_head.txt").read_text()
 
 
 def nccl_tests_output(times: dict[int, float], wrong: int | str = 0) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.paths import DATA
 from support.rows import rows
 from support.waiting import wait_for
 
@@ -87,14 +88,7 @@ def test_a_pid_that_is_another_process_by_now_is_not_watched(watch: ExitWatch) -
     assert watch.exit_of("rank") is None
 
 
-LOG = """\
-6,1,100000000,-;Memory cgroup out of memory: Killed process 41 (python) total-vm:9kB, anon-rss:8kB, UID:0
-4,2,200000000,-;NVRM: Xid (PCI:0000:3b:00): 31, pid='42', name=python, Ch 00000008, MMU Fault
-6,3,200500000,-;python[43]: segfault at 0 ip 00007f sp 00007f error 4 in libtorch.so
-4,4,201000000,-;Memory failure: 0x1234: Sending SIGBUS to python:44 due to hardware memory corruption
-4,5,202000000,-;NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.
-6,6,300000000,-;oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),cpuset=/,mems_allowed=0,task=python,pid=45,uid=0
-"""
+LOG = (DATA / "host" / "kills_kmsg").read_text()
 
 
 @rows("agent/kernel_words")

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from support.hostile import compiled, needs_fuse
+from support.paths import DATA
 
 from laggard.agent.ranks import directory as directory_module
 from laggard.agent.ranks import directory as safety
@@ -141,14 +142,7 @@ def test_a_directory_is_made_where_there_is_none(tmp_path: Path) -> None:
     assert own == tmp_path / "ranks" / str(os.geteuid()) and (tmp_path / "ranks").stat().st_mode & 0o7777 == 0o1777
 
 
-TABLE = """\
-24 1 0:22 / /proc rw shared:5 - proc proc rw
-30 1 0:30 / /dev/shm/laggard/1001 rw - fuse evil rw,user_id=1001
-31 1 0:31 / /dev/shm/laggard/a\\040b\\134c rw,relatime shared:3 - fuse.sshfs x rw
-32 1 0:32 / /dev/shm/laggard rw - tmpfs tmpfs rw
-33 1 0:33 / /dev/shm/laggard/1003 rw - tmpfs tmpfs rw
-34 1 0:34 / /dev/shm/laggard2/1001 rw - fuse evil rw
-"""
+TABLE = (DATA / "host" / "users_mountinfo").read_text()
 
 
 def test_users_mounts_are_those_of_fuse_within_the_directory(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from support.browsing import Browsed, needs_chromium
 from support.large_cluster import made_snapshot, served, with_findings
+from support.paths import DATA
 
 pytestmark = [pytest.mark.slow, needs_chromium]
 
@@ -20,33 +21,12 @@ VIEWS = {
     "node": ("/#node=gpu-0000", "#node-facts div", "gpu-0000 fails its checks"),
 }
 
-PIXELS = """async ([data, places]) => {
-    const image = new Image();
-    image.src = `data:image/png;base64,${data}`;
-    await image.decode();
-    const canvas = new OffscreenCanvas(image.width, image.height), pen = canvas.getContext("2d");
-    pen.drawImage(image, 0, 0);
-    return places.map(([x, y]) => Array.from(pen.getImageData(x, y, 1, 1).data.slice(0, 3)));
-}"""
+PIXELS = (DATA / "browser" / "pixels.js").read_text()
 
 # The middle of each row's cells in the map, and the upper left corner of the first bar of each phase.
-PLACES = """() => {
-    const box = document.getElementById("heat-canvas").getBoundingClientRect(), each = (box.height - 26) / ROWS;
-    const at = (x, y) => [Math.round(x + scrollX), Math.round(y + scrollY)];
-    const rows = Array.from({ length: ROWS }, (_, n) => at(box.left + box.width * 0.7, box.top + (n + 0.5) * each));
-    const bars = ["input", "forward", "backward", "optimizer"].map((name) => {
-        const bar = document.querySelector(`#timeline rect.part-${name}`).getBoundingClientRect();
-        return at(bar.left + Math.min(3, bar.width / 2), bar.top + 4);
-    });
-    return [...rows, ...bars];
-}"""
+PLACES = (DATA / "browser" / "places.js").read_text()
 
-TABBED = """() => {
-    const it = document.activeElement, style = getComputedStyle(it);
-    const beside = it.type === "radio" ? getComputedStyle(it.nextElementSibling) : style;
-    const shown = beside.outlineStyle !== "none" && parseFloat(beside.outlineWidth) > 0;
-    return [it.id || it.className || it.tagName, it.tagName, shown];
-}"""
+TABBED = (DATA / "browser" / "tabbed.js").read_text()
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ from support.daemons import laggard
 from support.flight_recorder import dump, entry, write_dumps
 from support.kineto import document, gpu_rank
 from support.kineto import write as write_trace
+from support.paths import DATA
 from support.recordings import lines, write
 
 from laggard.collector.web.page_html import bundle
@@ -98,14 +99,7 @@ def test_a_collectors_job_brings_findings_and_what_to_change(
     assert any(name.endswith("has a culprit)") for name in named), named
 
 
-AXIS = """
-window.written = [];
-const write = CanvasRenderingContext2D.prototype.fillText;
-CanvasRenderingContext2D.prototype.fillText = function (text, ...place) {
-  window.written.push(text);
-  return write.call(this, text, ...place);
-};
-"""
+AXIS = (DATA / "browser" / "axis.js").read_text()
 
 
 @pytest.mark.slow
