@@ -10,6 +10,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from support.paths import DATA
+
+ENTRY = (DATA / "flight_recorder" / "entry.json").read_text()
+"""A record's fields in torch's order, with what all have."""
+
 Group = tuple[str, str, Sequence[int]]
 """Its name, description and members."""
 WORLD: Group = ("0", "default_pg", [0, 1, 2, 3])
@@ -26,26 +31,17 @@ def entry(
 ) -> dict[str, Any]:
     """A record. With `number`, that of the process group in its process."""
     return {
-        "frames": [{"name": "step", "filename": "train.py", "line": 7}],
-        "record_id": 0,
+        **json.loads(ENTRY),
         "pg_id": fields.pop("number", 0),
         "process_group": (group[0], group[1]),
-        "thread_name": "python",
-        "thread_id": "140",
         "collective_seq_id": seq,
-        "p2p_seq_id": 0,
         "op_id": seq,
         "profiling_name": f"nccl:{op}",
         "time_created_ns": 1_795_383_441_407_774_007 + seq,
         "input_sizes": [[numel]],
-        "input_dtypes": ["Float"],
         "output_sizes": [[numel]],
-        "output_dtypes": ["Float"],
         "state": state,
-        "time_discovered_started_ns": None,
-        "time_discovered_completed_ns": None,
         "retired": state == "completed",
-        "timeout_ms": 600_000,
         "is_p2p": op.startswith(("send", "recv")),
         **fields,
     }

@@ -15,7 +15,7 @@ from laggard.catalogue.metrics import METRICS, PROCESS_METRICS
 from laggard.catalogue.rank_metrics import RANK_METRICS, Metric
 from laggard.kit.constants import PHASES
 from support.engines import prometheus_server
-from support.paths import REPOSITORY
+from support.paths import DATA, REPOSITORY
 from support.waiting import wait_for
 
 RULES = REPOSITORY / "deploy" / "prometheus" / "rules.yml"
@@ -30,28 +30,9 @@ STEP_SECONDS = 15
 BEFORE_SECONDS, AHEAD_SECONDS = 900, 1800  # what the fleet has samples of, from when it is made
 NODES = ("n0:19400", "n1:19400")
 COLLECTOR = "collector:19401"
-VALUES: dict[str, tuple[str, ...]] = {
-    "job_id": ("a",),
-    "user": ("1000",),
-    "rank": ("0", "1", "2", "3"),
-    "phase": PHASES,
-    "basis": ("measured",),
-    "op": ("all_reduce", "all_gather"),
-    "group": ("dp",),
-    "probe": ("mounts", "gpu_throttle"),
-    "code": ("FLEET_OUTLIER",),
-    "severity": ("critical",),
-    "device": ("0000:40:01.0",),
-    "kind": ("slow_compute",),
-    "target": ("http://n0:19400",),
-    "reason": ("version",),
-    "version": ("0.1.0",),
-    "hostname": ("n0",),
-    "local_rank": ("0",),
-    "gpu": ("GPU-1",),
-    "world_size": ("4",),
-    "attempt": ("0",),
-}
+VALUES: dict[str, Sequence[str]] = {**json.loads((DATA / "fleet_labels.json").read_text()), "phase": PHASES}
+"""Of each label."""
+
 VERDICTS = {
     ("n0:19400", "mounts"): ("unknown", "unknown"),
     ("n0:19400", "gpu_throttle"): ("ok", "ok"),

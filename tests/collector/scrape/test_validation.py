@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from support.collectors import packed
+from support.paths import DATA
 from support.rows import rows
 
 from laggard.collector.scrape.validation import validate_ranks, validate_report
@@ -117,25 +118,7 @@ def test_many_agents_may_answer_first_at_once(make: Any) -> None:
     assert (done.returncode, done.stdout) == (0, b"0\n"), f"{done.stdout!r} of 60 died: {done.stderr[-2000:]!r}"
 
 
-RAS_RANK = {"rank": 2, "host": "10.0.0.1", "pid": 7, "gpu": 0, "launches": {"AllReduce": 8}}
-RAS_COMMUNICATOR = {
-    "id": "0x1/0x2:0x3",
-    "size": 4,
-    "answered": 4,
-    "launches": {"AllReduce": 9},
-    "at_front": 3,
-    "unchanged_seconds": 20.0,
-    "readings": 3,
-    "ranks": [RAS_RANK],
-}
-RAS_JOB = {
-    "job_id": "nccl-1",
-    "owner": 1000,
-    "nccl_version": "2.30.7",
-    "age_seconds": 4.0,
-    "local_hosts": ["10.0.0.1"],
-    "communicators": [RAS_COMMUNICATOR],
-}
+RAS_JOB = json.loads((DATA / "ras" / "job.json").read_text())
 
 
 @rows("collector/absurd_ras")
