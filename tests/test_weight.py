@@ -18,12 +18,12 @@ from support.paths import REPOSITORY
 
 ROOMS = {
     "agent": 4_675,
-    "catalogue": 665,
+    "catalogue": 550,
     "cli, model and single files": 1_000,
     "collector": 13_700,
     "demo": 460,
     "diagnose": 10_560,
-    "gate": 2_115,
+    "gate": 1_860,
     "kernel_rules": 380,
     "kit": 2_345,
     "kubernetes": 1_185,
@@ -44,10 +44,10 @@ ROOMS = {
 }
 """The most code lines of each room: without docstrings, comments and blanks."""
 
-FILES = 624
+FILES = 623
 """The most files of the product."""
 
-CARRIED = {"healthcheck": 16_160, "recommend": 13_875, "agent": 20_375, "collector": 23_545, "run": 11_870}
+CARRIED = {"healthcheck": 15_780, "recommend": 13_775, "agent": 20_275, "collector": 23_400, "run": 11_870}
 """The most code lines of all files that a command imports, also those that it imports late."""
 
 OWN_PROCESSES = {"agent": ("laggard.agent.prober.known",)}

@@ -8,7 +8,7 @@ import pytest
 from support.nccl_logs import NCCL_LOGS
 from support.rows import rows
 
-from laggard.catalogue.findings import FINDINGS
+from laggard.catalogue.findings import all_types
 from laggard.cli import main
 from laggard.deepspeed_config import find_problems, parse_config
 from laggard.kit.parts import plain_text
@@ -499,7 +499,7 @@ def test_rules_that_are_not_loaded_without_a_configuration_have_nothing_to_say()
     profile = JobProfile(1.0, input_share=0.5, exposed_share=0.5, collectives={"all_reduce": (50.0, 1e3)})
     known = Situation(profile=profile, ranks=64, nodes=8, culprits=culprits, data_parallel_groups=((0, 1),))
     known = known._replace(node_of_rank={rank: f"n{rank // 8}" for rank in range(64)})
-    of_nodes = [it for it in FINDINGS if not it.code.startswith("JOB_")]  # agents tell of these alone
+    of_nodes = [it for it in all_types() if not it.code.startswith("JOB_")]  # agents tell of these alone
     findings = tuple(Finding(it.code, it.severity, "x", "is so", {}, Fix("mend it"), it.doc) for it in of_nodes)
     others = [rule for rule in RULES if rule not in WATCHED_RULES]
     assert len(others) == len(RULES) - len(WATCHED_RULES)
