@@ -1,5 +1,6 @@
 """Files in /proc and /sys that belong to no device, for made-up machines: processors, memory, kernel, command line."""
 
+import json
 import struct
 from collections.abc import Iterable
 
@@ -7,6 +8,8 @@ from support.archive import Tree
 from support.paths import TESTS
 
 _FILES = TESTS / "data" / "host"
+_CONSTANT: dict[str, Tree] = json.loads((_FILES / "files.json").read_text())
+"""Files that are the same on all machines."""
 
 _CPU = "/sys/devices/system/cpu"
 OPEN_DRIVER = (
@@ -19,16 +22,7 @@ OPEN_DRIVER = (
 def software_files(cpus: int, modules: Iterable[str]) -> Tree:
     """The files of a machine with processors 0 to `cpus` - 1, all usable by every job, tuned for throughput, and
     without swap."""
-    files: Tree = {
-        "/proc/swaps": "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n",
-        "/proc/vmstat": "nr_free_pages 471859200\npgpgin 98123412\npswpin 0\npswpout 0\npgfault 8812345678\n",
-        "/proc/sys/vm/swappiness": "60\n",
-        "/laggard/replies.json": '{"/home": {}}\n',
-        "/laggard/kmsg": "6,1,0,-;Linux version 5.15.0-113-generic (buildd@lcy02-amd64-080)\n",
-        f"{_CPU}/isolated": "",
-        f"{_CPU}/smt/active": "1\n",
-        f"{_CPU}/smt/control": "on\n",
-    }
+    files: Tree = dict(_CONSTANT["software"])
     for cpu in range(cpus):
         policy = f"{_CPU}/cpufreq/policy{cpu}"
         files[f"{policy}/scaling_driver"] = "intel_pstate\n"
@@ -73,35 +67,25 @@ def host_files(cmdline: str, nodes: dict[int, str], gigabytes: int, modules: Ite
     node_list = f"0-{len(nodes) - 1}" if len(nodes) > 1 else "0"
     kilobytes = gigabytes << 20
     files: Tree = {
-        "/proc/sys/kernel/random/boot_id": "3f0a5c1e-6d6b-4f0e-9c55-0c6f2f1f7a10\n",
-        "/proc/sys/kernel/osrelease": "5.15.0-113-generic\n",
+        **_CONSTANT["host"],
         "/proc/cmdline": cmdline + "\n",
         "/proc/cpuinfo": CPUINFO,
-        "/proc/uptime": "864000.00 86400000.00\n",
         "/proc/meminfo": f"MemTotal: {kilobytes} kB\nMemFree: {kilobytes * 9 // 10} kB\n"
         f"MemAvailable: {kilobytes * 9 // 10} kB\nSwapTotal: 0 kB\nSwapFree: 0 kB\nShmem: 20480 kB\n"
         "HugePages_Total:       0\nHugePages_Free:        0\nHugepagesize:       2048 kB\n",
         "/etc/fstab": FSTAB,
-        "/sys/kernel/kexec_crash_size": "0\n",
         "/proc/modules": "".join(f"{module} 1048576 1 - Live 0x0000000000000000\n" for module in modules),
         "/proc/self/limits": _OWN_LIMITS,
         "/proc/self/mounts": MOUNTS,
         "/proc/self/status": "Name:\tlaggard\nCapInh:\t0000000000000000\nCapPrm:\t0000000000000000\n"
         f"CapEff:\t0000000000000000\nCpus_allowed_list:\t0-{count}\n",
         "/proc/mdstat": _MDSTAT,
-        "/proc/2212/comm": "slurmd\n",
-        "/proc/2212/stat": f"2212 (slurmd) S 1 2212 2212 0 -1 4194560 {'0 ' * 12}6120 0 0\n",
-        "/proc/2212/status": "Name:\tslurmd\nState:\tS (sleeping)\nPid:\t2212\nPPid:\t1\nUid:\t0\t0\t0\t0\n",
         "/proc/2212/limits": LIMITS,
-        "/sys/fs/cgroup/system.slice/slurmd.service/cgroup.procs": "2212\n",
-        "/sys/devices/system/clocksource/clocksource0/current_clocksource": "tsc\n",
         "/sys/devices/system/cpu/online": f"0-{count}\n",
         "/sys/devices/system/cpu/possible": f"0-{count}\n",
         "/sys/devices/system/cpu/present": f"0-{count}\n",
         "/sys/devices/system/node/online": node_list + "\n",
         "/sys/devices/system/node/possible": node_list + "\n",
-        "/sys/class/iommu": None,
-        "/sys/kernel/iommu_groups": None,
     }
     files.update(software_files(int(count) + 1, modules))
     files.update(memory_modules(gigabytes, 32 if gigabytes > 512 else 8))

@@ -1,9 +1,14 @@
 """/sys/class/infiniband and /sys/class/net of an RDMA NIC, as mlx5 makes them, for made-up machines."""
 
+import json
 from typing import NamedTuple
 
 from support.archive import Tree
+from support.paths import TESTS
 from support.pci_tree import PciTree
+
+_CONSTANT: dict[str, dict[str, str]] = json.loads((TESTS / "data" / "host" / "nic.json").read_text())
+"""Files that all NICs have alike, of the network device, the RDMA device and its port."""
 
 _COUNTERS = (
     "VL15_dropped excessive_buffer_overrun_errors link_downed link_error_recovery local_link_integrity_errors "
@@ -76,25 +81,8 @@ def add_nic(pci: PciTree, nic: Nic) -> None:
 
 def add_netdev(pci: PciTree, address: str, name: str, mac: str, megabits: int, mtu: int = 1500, index: int = 2) -> None:
     folder = f"{pci.folder(address)}/net/{name}"
-    _texts(
-        pci.files,
-        folder,
-        {
-            "address": mac,
-            "carrier": "1",
-            "carrier_changes": "2",
-            "carrier_down_count": "1",
-            "carrier_up_count": "1",
-            "dev_port": "0",
-            "duplex": "full",
-            "flags": "0x1003",
-            "ifindex": str(index),
-            "mtu": str(mtu),
-            "operstate": "up",
-            "speed": str(megabits),
-            "type": "1",
-        },
-    )
+    own = {"address": mac, "ifindex": str(index), "mtu": str(mtu), "speed": str(megabits)}
+    _texts(pci.files, folder, {**_CONSTANT["netdev"], **own})
     _texts(pci.files, f"{folder}/statistics", dict.fromkeys(_STATISTICS.split(), "0"))
     pci.link(f"{folder}/device", pci.folder(address))
     pci.link(f"/sys/class/net/{name}", folder)
@@ -102,31 +90,12 @@ def add_netdev(pci: PciTree, address: str, name: str, mac: str, megabits: int, m
 
 def _device(nic: Nic) -> dict[str, str]:
     guid = f"a088:c203:00b8:{0xA0B0 + nic.number:04x}"
-    return {
-        "board_id": nic.board,
-        "fw_ver": nic.firmware,
-        "hca_type": nic.type,
-        "hw_rev": "0",
-        "node_desc": nic.name,
-        "node_guid": guid,
-        "node_type": "1: CA",
-        "sys_image_guid": guid,
-    }
+    named = {"board_id": nic.board, "fw_ver": nic.firmware, "hca_type": nic.type, "node_desc": nic.name}
+    return {**_CONSTANT["device"], **named, "node_guid": guid, "sys_image_guid": guid}
 
 
 def _port(nic: Nic) -> dict[str, str]:
-    return {
-        "cap_mask": "0x00010000",
-        "lid": "0x0",
-        "lid_mask_count": "0",
-        "link_layer": "Ethernet",
-        "phys_state": "5: LinkUp",
-        "rate": nic.rate,
-        "sm_lid": "0x0",
-        "sm_sl": "0",
-        "state": "4: ACTIVE",
-        "pkeys/0": "0xffff",
-    }
+    return {**_CONSTANT["port"], "rate": nic.rate}
 
 
 def _gids(files: Tree, port: str, nic: Nic) -> None:
