@@ -83,7 +83,7 @@ def test_it_is_explained_with_its_times() -> None:
     assert lines[2] == "n4 stays in: which end of the link is at fault is not known"
 
 
-HOSTFILE = (DATA / "texts" / "hostfile").read_text()
+HOSTFILE = (DATA / "slurm" / "hostfile").read_text()
 
 
 def test_a_hostfile_keeps_slots_comments_and_the_others() -> None:

@@ -33,7 +33,7 @@ LARGEST = 8 << 30
 ALL_REDUCE_ONLY = (
     "allreduce,65537,1048576,ring,simple,4,4,32,1,0\nallreduce,1048577,4294967295,tree,ll128,8,4,32,-1,-1\n"
 )
-TESTS = (DATA / "texts" / "nccl_tests_head.txt").read_text()
+TESTS = (DATA / "nccl_tests_head.txt").read_text()
 
 
 def nccl_tests_output(times: dict[int, float], wrong: int | str = 0) -> str:
