@@ -32,7 +32,7 @@ ROOMS = {
     "probes": 12_240,
     "rankfile": 765,
     "recommend": 1_790,
-    "recording": 2_900,
+    "recording": 2_910,
     "reports": 1_840,
     "rings": 3_450,
     "stack_answers": 490,

@@ -40,9 +40,10 @@ _MAX_CHARACTERS = 120  # of a script's name
 class RecordedJob:
     """One job, built up part by part. `gaps` are lines that say what the recording lost or contradicts, in the order in
     which they were found. `owner`: the uid of the job's user, which only a collector's recording has. `stacks`: those
-    of the job, once timings() was asked for."""
+    of the job, once timings() was asked for. `beside`: stacks that lie beside the recording."""
 
-    def __init__(self) -> None:
+    def __init__(self, beside: Sequence[Sampled] = ()) -> None:
+        self._beside = beside
         self.gaps: list[str] = []
         self.owner: int | None = None
         self.stacks: tuple[Sampled, ...] = ()
@@ -80,7 +81,7 @@ class RecordedJob:
         ranks = np.array(sorted({rank for part in parts for rank in part.ranks} - ambiguous), np.int64)
         rows = tables.rank_steps(ranks)
         self._tell(parts, tables, rows)
-        return _timings(JobFacts.of(parts, tables), ranks, rows, tables, list(self._group_names))
+        return _timings(JobFacts.of(parts, tables, self._beside), ranks, rows, tables, list(self._group_names))
 
     def _parts_of_one_job(self) -> list[RecordedPart]:
         """The parts of the job that has the most records, and of its last attempt."""
