@@ -136,22 +136,3 @@ def test_it_can_be_ended_while_it_runs(started: Callable[..., subprocess.Popen[s
     _url_behind("the page is", process)
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=300) == 130
-
-
-@pytest.mark.parametrize(
-    ("words", "complaint"),
-    [
-        (["--slow-rank", "4"], "--slow-rank 4: give random, none or 0 to 3"),
-        (["--slow-rank", "x"], "--slow-rank x: give random, none or 0 to 3"),
-        (["--ranks", "1", "--nodes", "1"], "a rank is slow beside its peers: give at least 2 ranks"),
-        (["--nodes", "5"], "give at least one node, at least one rank a node, at most 64 ranks"),
-        (["--slow-by", "nan"], "--slow-by nan: give seconds, above 0 and below 60"),
-        (["--steps", "3"], "a verdict takes some steps: give at least 12"),
-        (["--record", "/"], "/ is not empty: give --record a new directory"),
-        (["--zero", "4"], "argument --zero: invalid choice: 4 (choose from 0, 1, 2, 3); see `laggard demo --help`"),
-    ],
-)
-def test_wrong_flags_are_rejected_in_one_line(words: list[str], complaint: str) -> None:
-    result = demo(*words, "--format", "json")
-    assert (result.returncode, result.stderr) == (64, f"laggard: {complaint}\n")
-    assert json.loads(result.stdout)["error"] == complaint

@@ -11,7 +11,6 @@ from support.agents import put
 from laggard.collector.discovery import MAX_FILE_BYTES, Answer, Discovery, DnsName, Source, TargetFiles, Unanswered
 from laggard.collector.settings import load_settings
 from laggard.collector.targets import Target, parse_targets
-from laggard.kit.errors import UsageError
 
 
 def urls(targets: Sequence[Target]) -> list[str]:
@@ -43,8 +42,6 @@ def test_a_name_is_the_addresses_that_the_machine_resolves_it_to() -> None:
 
 def test_an_address_is_a_name_too() -> None:
     assert urls(DnsName("[::1]:80").read().targets) == ["http://[::1]:80"]
-    with pytest.raises(UsageError, match="write HOST:PORT"):
-        DnsName("a/b")
 
 
 def test_a_name_that_cannot_be_one_is_told_of() -> None:
