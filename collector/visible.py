@@ -42,6 +42,7 @@ WHOLE: Final = frozenset(
         *("PFC_OFF", "ECN_OFF", "NIC_MIXED", "PEERMEM_MISSING", "PCIE_LINK_DEGRADED", "PCIE_MAX_READ_REQUEST_LOW"),
         *("PCIE_AER_ERRORS", "ACS_ENABLED", "IOMMU_ENABLED", "NUMA_MISMATCH"),
         *("CPU_MISSING", "KERNEL_LIMIT_REACHED", "SHM_SMALL", "MODULE_MISSING", "BOND_DEGRADED", "RDMA_PKEY_MISSING"),
+        *("SERVICE_DOWN", "FILE_MODE_WRONG"),
     )
 )
 """The findings about hardware and the machine's settings alone."""
@@ -58,6 +59,7 @@ their device is hardware."""
 CODE_ALONE: Final = frozenset(
     (
         *("DISK_FULL", "DISK_FAILED", "KERNEL_FAULT", "MOUNT_HUNG", "FLEET_OUTLIER", "RING_SLOW", "RING_FAILED"),
+        "JOB_LEFTOVERS",
         *("MOUNT_MISSING", "SITE_CHECK_FAILED"),
         "JOBS_FAIL_AT_ONCE",  # of other users
         *("GPU_SLOW", "GPU_MEMORY_SLOW", "GPU_WRONG_RESULT"),  # a ring finds them, too

@@ -167,6 +167,16 @@ DRAINING_CODES: Final[Mapping[str, DrainingCode]] = {
         "there, a place that no job needs.",
         "fstab's options, the kernel's table of mounts, whether the device is there; ten minutes after boot.",
     ),
+    "SERVICE_DOWN": DrainingCode(
+        "expected",
+        "A package enabled a service that nobody has set up; a masked one; munge beside Slurm's own authentication.",
+        "systemd's own answer; critical only munge under slurmd, where users are looked up, the automounter of homes.",
+    ),
+    "FILE_MODE_WRONG": DrainingCode(
+        "expected",
+        "Device files of GPUs for a group; a link in the place of /tmp; a folder without its sticky bit.",
+        "What all users need of each place; the driver's own DeviceFileMode; ten minutes after boot.",
+    ),
     "NCCL_ENV_HARMFUL": DrainingCode(
         "nccl_env",
         "A site's own nccl.conf; a variable of a plugin; what a user sets for a job.",
