@@ -48,7 +48,8 @@ def check(host: Host, thresholds: BusyThresholds) -> Iterator[Finding | Fact]:
             of_users = [each for each in unexpected if _is_a_users_of_no_job(host, each[0].pid)]
             severity = Severity.CRITICAL if of_users and job is not None else Severity.WARNING
             yield _finding(gpu, of_users or unexpected, severity, len(of_users))
-    yield from _left_memory(judged, job is not None)
+    if not _is_shared_with_the_host(host):
+        yield from _left_memory(judged, job is not None)
     if job is not None and job.missing:
         raise Unknown(f"the job was given device numbers {list(job.missing)}, which NVML does not list")
     reading.raise_if_incomplete()
@@ -57,6 +58,14 @@ def check(host: Host, thresholds: BusyThresholds) -> Iterator[Finding | Fact]:
 LEFT_RATIO: Final = 0.1
 """The share of a GPU's memory that may be in use without a process that computes: the driver's own part is less than
 1 GiB, and so is what a display takes."""
+
+
+def _is_shared_with_the_host(host: Host) -> bool:
+    """Whether GPUs' memory is the host's, too, where any process may have a part: on Grace it is a node without CPUs
+    (NVreg_CoherentGPUMemoryMode)."""
+    nodes = "/sys/devices/system/node"
+    lists = [f"{nodes}/{name}/cpulist" for name in host.names(nodes) if name.startswith("node")]
+    return any(host.read_if_present(path) == "" for path in lists)
 
 
 def _left_memory(gpus: Sequence[Gpu], of_this_job: bool) -> Iterator[Finding]:

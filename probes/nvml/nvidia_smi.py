@@ -245,17 +245,6 @@ def _processes(element: ElementTree.Element) -> tuple[GpuProcess, ...] | None:
     return tuple(GpuProcess(pid=pid) for pid in pids if pid is not None)
 
 
-def _mig_devices(element: ElementTree.Element) -> int | None:
-    """`nvidia-smi -q` names each `MIG Device`, and writes None where there is none."""
-    group = element.find("mig_devices")
-    return None if group is None or _text(element, "mig_mode/current_mig") != "Enabled" else len(group)
-
-
-def _memory_used_ratio(element: ElementTree.Element) -> float | None:
-    used, total = (_integer(_text(element, f"fb_memory_usage/{name}") or "") for name in ("used", "total"))
-    return used / total if total and used is not None else None
-
-
 _FIELDS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "uuid": ("uuid", _string),
     "name": ("product_name", _string),
@@ -303,8 +292,6 @@ _GROUPS: Final[dict[str, Callable[[ElementTree.Element], Any]]] = {
     "ecc_aggregate": _uncorrected("aggregate"),
     "fabric": _fabric,
     "processes": _processes,
-    "mig_devices": _mig_devices,
-    "memory_used_ratio": _memory_used_ratio,
 }
 
 

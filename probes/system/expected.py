@@ -114,7 +114,7 @@ LINKS: Final = Row(
 )  # fmt: skip
 
 SERVICES: Final = Row(
-    "services", "SERVICE_DOWN", "does not run, and systemd starts it at boot",
+    "services", "SERVICE_DOWN", "does not run",
     "Its log says why it ended. Mend that and start it; where nobody needs it, disable it.",
     ("systemctl --failed", "systemctl status UNIT", "journalctl -b -u UNIT"), services.read_services,
 )  # fmt: skip

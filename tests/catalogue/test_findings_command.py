@@ -7,7 +7,7 @@ import json
 import pytest
 from support.paths import REPOSITORY
 
-from laggard.catalogue.findings import FINDINGS
+from laggard.catalogue.findings import FINDINGS, finding_type
 from laggard.cli import main
 
 
@@ -45,3 +45,22 @@ def test_a_misspelt_code_gets_a_suggestion(capsys: pytest.CaptureFixture[str]) -
     assert main(["findings", "explain", "X"]) == 64
     assert "no finding has the code 'X'; `laggard findings list`" in capsys.readouterr().err
     assert main(["findings", "explain"]) == 64
+
+
+@pytest.mark.parametrize(
+    ("base", "doc"),
+    [
+        (
+            "https://git.example.org/laggard/blob/v1",
+            "https://git.example.org/laggard/blob/v1/docs/findings/DISK_FULL.md",
+        ),
+        ("https://git.example.org/laggard/", "https://git.example.org/laggard/docs/findings/DISK_FULL.md"),
+        ("javascript:alert(1)", "docs/findings/DISK_FULL.md"),
+        ("", "docs/findings/DISK_FULL.md"),
+    ],
+)
+def test_a_findings_page_has_the_address_of_the_sites_copy(
+    base: str, doc: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAGGARD_RUNBOOKS", base)
+    assert finding_type("DISK_FULL").doc == doc

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from laggard.gate.draining import DRAINING_CODES
+from laggard.gate.draining import read_rule
 from support.coverage import look_alikes, raised_by_probes
 from support.materialise import expectation, names
 from support.paths import REPOSITORY
@@ -70,7 +70,7 @@ def _severities(name: str, code: str) -> set[str]:
 
 
 def _row(code: str) -> str:
-    found = DRAINING_CODES[code]
+    found = read_rule(code)
     cells = (
         f"[{code}](findings/{code}.md)",
         found.healthy,

@@ -12,14 +12,21 @@ from laggard.probes.gpu.model.pci_devices import exists
 from laggard.probes.host.host import Host
 from laggard.probes.host.jobs import living_jobs, slurm_setting
 from laggard.probes.host.mount_table import read_homes
+from laggard.probes.host.virtualization import read_uptime
 from laggard.probes.rows import Item
 
 _WANTS: Final = ("/etc/systemd/system", "/run/systemd/generator.late")  # what is enabled, and by SysV's scripts
 _ACTIVE: Final = "/run/systemd/units"
 """Holds `invocation:UNIT` as long as the unit is neither inactive nor failed (unit_unlink_state_files of unit.c)."""
 _CGROUPS: Final = ("/sys/fs/cgroup/system.slice", "/sys/fs/cgroup/systemd/system.slice")  # v2, v1
-_SYSTEMCTL: Final = ("/usr/bin/systemctl", "show", "--property=Id,LoadState,ActiveState,ConditionResult")
+_SYSTEMCTL: Final = (
+    "/usr/bin/systemctl",
+    "show",
+    "--property=Id,LoadState,ActiveState,ConditionResult,StateChangeTimestampMonotonic",
+)
 _SYSTEMCTL_SECONDS: Final = 1.0
+RESTART_SECONDS: Final = 60.0
+"""The time in which a service that went away may come back: an upgrade stops and starts it."""
 
 
 def _slurm_by_munge(host: Host) -> bool:
@@ -69,8 +76,8 @@ def read_services(host: Host, asked: Collection[str]) -> Iterator[Item]:
     if not active and not cgroups:
         raise NotFound("neither systemd's units nor their cgroups are shown here")
     enabled = {name for top in _WANTS for folder in _wanting(host, top) for name in host.names(f"{top}/{folder}")}
-    names = {name.removesuffix(".service"): name for name in asked}
-    names |= {name: name for name in _SERVICES if f"{name}.service" in enabled}
+    names = {name: name for name in _SERVICES if f"{name}.service" in enabled}
+    names |= {name.removesuffix(".service"): name for name in asked}
     running = {name for name in names if {f"invocation:{name}.service", f"{name}.service"} & {*active, *cgroups}}
     states = _states(host, sorted({*names} - running)) if running != {*names} else {}
     for name, as_asked in names.items():
@@ -78,10 +85,15 @@ def read_services(host: Host, asked: Collection[str]) -> Iterator[Item]:
         there = name in running or state.get("ActiveState", "failed") not in ("failed", "inactive")
         excused = state.get("ConditionResult") == "no" or state.get("LoadState", "loaded") != "loaded"
         wanted = int(f"{name}.service" in enabled and not excused)
-        needed = wanted and not there and _SERVICES.get(name, _no_job)(host)
+        needed = wanted and not there and _SERVICES.get(name, _no_job)(host) and not _has_just_changed(host, state)
         severity = Severity.CRITICAL if needed else Severity.WARNING
         failed = "has failed" if not there and state.get("ActiveState") == "failed" else ""
         yield Item(as_asked, int(there), wanted, severity, says=failed)
+
+
+def _has_just_changed(host: Host, state: Mapping[str, str]) -> bool:
+    microseconds, uptime = state.get("StateChangeTimestampMonotonic", ""), or_none(read_uptime, host)
+    return microseconds.isdecimal() and uptime is not None and uptime - int(microseconds) / 1e6 < RESTART_SECONDS
 
 
 def _wanting(host: Host, top: str) -> Iterator[str]:

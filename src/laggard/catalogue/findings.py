@@ -6,6 +6,7 @@ import os
 from typing import NamedTuple
 
 import laggard
+from laggard.kit.environment import ENV_RUNBOOKS
 from laggard.kit.errors import UsageError
 from laggard.model import Severity
 
@@ -26,7 +27,9 @@ class FindingType(NamedTuple):
 
     @property
     def doc(self) -> str:
-        return f"docs/findings/{self.code}.md"
+        """The path of its page in the repository; its address where LAGGARD_RUNBOOKS has that of a copy of it."""
+        base = os.environ.get(ENV_RUNBOOKS, "")
+        return os.path.join(base if base.startswith(("http://", "https://")) else "", f"docs/findings/{self.code}.md")
 
 
 FINDINGS: tuple[FindingType, ...] = (
@@ -183,3 +186,16 @@ def read_page(code: str) -> str:
             return file.read()
     except OSError as error:
         raise UsageError(f"the page of {code} is not installed: {path}: {error.strerror}") from None
+
+
+def find_type(code: str) -> FindingType:
+    """The type of the code that a person has typed. Raises UsageError."""
+    import difflib  # slow, and for people alone
+
+    wanted = code.upper().replace("-", "_")
+    codes = [finding_type.code for finding_type in FINDINGS]
+    if wanted in codes:
+        return FINDINGS[codes.index(wanted)]
+    similar = difflib.get_close_matches(wanted, codes, n=1)
+    hint = f"did you mean {similar[0]}? " if similar else ""
+    raise UsageError(f"no finding has the code {code!r}; {hint}`laggard findings list` lists them all")

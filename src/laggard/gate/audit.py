@@ -7,7 +7,8 @@ from typing import Final
 
 import msgspec
 
-from laggard.gate.draining import DRAINING_CODES
+from laggard.catalogue.findings import finding_type
+from laggard.gate.draining import DRAINING_CODES, read_rule
 from laggard.kit.majority import grouped
 from laggard.kit.parts import Line
 from laggard.kit.words import ascii_line, counted
@@ -63,11 +64,9 @@ def audit(report: Report) -> GateAudit:
 def _audited(
     code: str, findings: Iterable[Finding], results: Mapping[str, ProbeResult], raised: Mapping[str, str]
 ) -> AuditedCode:
-    known = DRAINING_CODES.get(code)
-    probe = known.probe if known else raised.get(code, "")
+    probe, rule = DRAINING_CODES.get(code) or raised.get(code, ""), read_rule(code)
     state, now = _state(tuple(findings), results.get(probe))
-    rule, healthy = (known.apart, known.healthy) if known else ("", "")
-    return AuditedCode(code, probe, state, now, rule, healthy, f"docs/findings/{code}.md")
+    return AuditedCode(code, probe, state, now, rule.apart, rule.healthy, finding_type(code).doc)
 
 
 def _state(findings: tuple[Finding, ...], result: ProbeResult | None) -> tuple[str, tuple[str, ...]]:
