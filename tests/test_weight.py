@@ -18,18 +18,18 @@ from support.paths import REPOSITORY
 
 ROOMS = {
     "agent": 4_660,
-    "catalogue": 665,
+    "catalogue": 670,
     "cli, model and single files": 1_000,
     "collector": 13_700,
     "demo": 460,
     "diagnose": 10_560,
-    "gate": 2_115,
+    "gate": 1_910,
     "kernel_rules": 380,
     "kit": 2_345,
     "kubernetes": 1_185,
     "locate": 5_980,
     "nccl": 2_300,
-    "probes": 12_240,
+    "probes": 12_490,
     "rankfile": 760,
     "recommend": 1_780,
     "recording": 2_890,
@@ -44,10 +44,10 @@ ROOMS = {
 }
 """The most code lines of each room: without docstrings, comments and blanks."""
 
-FILES = 624
+FILES = 626
 """The most files of the product."""
 
-CARRIED = {"healthcheck": 16_160, "recommend": 13_810, "agent": 20_360, "collector": 23_520, "run": 11_755}
+CARRIED = {"healthcheck": 16_150, "recommend": 13_830, "agent": 20_620, "collector": 23_520, "run": 11_755}
 """The most code lines of all files that a command imports, also those that it imports late."""
 
 OWN_PROCESSES = {"agent": ("laggard.agent.prober.known",)}

@@ -29,7 +29,7 @@ LEFT_RATIO: Final = 0.5
 _SCOPE: Final = "/sys/fs/cgroup/system.slice/slurmstepd.scope"  # cgroup v2, and v1 with a folder for each user
 _OF_USERS: Final = "/sys/fs/cgroup/freezer/slurm"
 _JOB: Final = lazy_pattern(r"job_(\d+)")
-_SERVICE: Final = lazy_pattern(r":/system\.slice/(?!slurm)[^/\n]+\.service")
+_OF_SLURM: Final = lazy_pattern(r":/system\.slice/slurm")
 
 
 def read_free(host: Host, asked: Collection[str]) -> Iterator[Item]:
@@ -47,7 +47,8 @@ def read_free(host: Host, asked: Collection[str]) -> Iterator[Item]:
 
 
 def _held(host: Host, living: LivingJobs) -> int:
-    """The bytes of /dev/shm, and of the processes of no job, no service and no pod. What several share counts again."""
+    """The bytes of /dev/shm, and of the processes that SLURM started and that are of no job which lives here. What
+    several share counts again. A login's do not count: a launcher that comes by ssh has no step here."""
     shm = or_none(host.file_system, "/dev/shm")
     left = [pid for pid in pids(host) if _is_left(host, living, pid)]
     words = [status_words(host.text, pid, name)[:1] for pid in left for name in ("VmRSS", "VmSwap")]
@@ -57,8 +58,8 @@ def _held(host: Host, living: LivingJobs) -> int:
 
 def _is_left(host: Host, living: LivingJobs, pid: int) -> bool:
     process = read_process(host, pid)
-    of_person = process.user >= FIRST_USER and not _SERVICE.search(host.text(f"/proc/{pid}/cgroup"))
-    return bool(of_person or process.job) and living.has(host, pid) is False
+    of_slurmd = process.user >= FIRST_USER and _OF_SLURM.search(host.text(f"/proc/{pid}/cgroup"))
+    return bool(of_slurmd or process.job) and living.has(host, pid) is False
 
 
 def read_leftovers(host: Host, asked: Collection[str]) -> Iterator[Item]:
