@@ -19,7 +19,7 @@ import msgspec
 from laggard import __version__
 from laggard.agent.web.routes import ErrorBody
 from laggard.agent.web.stacks import AskStacks, Collectives, Ranks, Stacks
-from laggard.catalogue.findings import FINDINGS
+from laggard.catalogue.findings import all_types
 from laggard.collector.incidents.incident import IncidentsDocument
 from laggard.collector.node_history import NodeHistoryDocument
 from laggard.collector.web import documents
@@ -143,7 +143,7 @@ COLLECTOR = {
 }
 IN_PATH = {
     "name": ["page.js"],
-    "code": [finding.code for finding in FINDINGS],
+    "code": [finding.code for finding in all_types()],
 }
 
 

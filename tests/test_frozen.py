@@ -13,7 +13,6 @@ from pathlib import Path
 
 from support.paths import DATA
 
-from laggard.catalogue.findings import FINDINGS
 from laggard.catalogue.metrics import METRICS
 from laggard.cli import AGENT_PARTS, COMMANDS
 from laggard.kit import environment
@@ -44,11 +43,6 @@ def test_commands_and_flags() -> None:
 def test_metrics() -> None:
     lines = [f"{metric.name} {metric.kind} {','.join(metric.labels)}".rstrip() for metric in METRICS]
     check("metric_names.txt", "\n".join(sorted(lines)) + "\n")
-
-
-def test_finding_codes() -> None:
-    lines = [f"{kind.code} {kind.severity.value}" for kind in FINDINGS]
-    check("finding_codes.txt", "\n".join(sorted(lines)) + "\n")
 
 
 def test_every_metric_is_named_as_prometheus_wants_it() -> None:

@@ -17,37 +17,37 @@ import pytest
 from support.paths import REPOSITORY
 
 ROOMS = {
-    "agent": 4_660,
-    "catalogue": 670,
+    "agent": 4_675,
+    "catalogue": 550,
     "cli, model and single files": 1_000,
     "collector": 13_700,
     "demo": 460,
     "diagnose": 10_560,
-    "gate": 1_910,
+    "gate": 1_860,
     "kernel_rules": 380,
     "kit": 2_345,
     "kubernetes": 1_185,
-    "locate": 5_980,
+    "locate": 6_005,
     "nccl": 2_300,
     "probes": 12_490,
-    "rankfile": 760,
-    "recommend": 1_780,
-    "recording": 2_890,
+    "rankfile": 765,
+    "recommend": 1_790,
+    "recording": 2_910,
     "reports": 1_840,
     "rings": 3_450,
     "stack_answers": 490,
     "stacks": 915,
     "suspects": 680,
-    "trainer_hooks": 7_285,
+    "trainer_hooks": 7_390,
     "tune": 2_330,
     "wire": 945,
 }
 """The most code lines of each room: without docstrings, comments and blanks."""
 
-FILES = 626
+FILES = 625
 """The most files of the product."""
 
-CARRIED = {"healthcheck": 16_150, "recommend": 13_830, "agent": 20_620, "collector": 23_520, "run": 11_755}
+CARRIED = {"healthcheck": 15_980, "recommend": 13_790, "agent": 20_530, "collector": 23_410, "run": 11_870}
 """The most code lines of all files that a command imports, also those that it imports late."""
 
 OWN_PROCESSES = {"agent": ("laggard.agent.prober.known",)}

@@ -14,7 +14,7 @@ from collections.abc import MutableMapping
 from pathlib import Path
 from typing import Final
 
-from laggard.kit.environment import ENV_RECORD_DIR
+from laggard.kit.environment import ENV_ANSWER, ENV_RECORD_DIR
 from laggard.kit.errors import UsageError
 from laggard.trainer_hooks import child_processes
 from laggard.trainer_hooks.attach import hook_process, is_disabled
@@ -25,8 +25,9 @@ _PYTHON_SUFFIXES: Final = (".py", ".pyc", ".pyw", ".pyz")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.usage = "laggard run [--record DIR] (SCRIPT | LAUNCHER | -m MODULE) [ARGS]"
+    parser.usage = "laggard run [--record DIR [--quiet]] (SCRIPT | LAUNCHER | -m MODULE) [ARGS]"
     parser.add_argument("--record", metavar="DIR", help="also write a recording, one file a rank, for `locate --trace`")
+    parser.add_argument("--quiet", action="store_true", help="do not print at the end what the recording says")
     parser.add_argument(
         "-m", dest="module", metavar="MODULE", nargs=argparse.REMAINDER, help="run a module, as `python -m` does"
     )
@@ -42,6 +43,7 @@ def main(arguments: argparse.Namespace) -> int:
         raise UsageError("name a script, or -m and a module")
     if arguments.record:
         os.environ[ENV_RECORD_DIR] = str(Path(arguments.record).absolute())
+        os.environ.setdefault(ENV_ANSWER, "0" if arguments.quiet else "1")
     hook_child_processes(os.environ)
     program = None if arguments.module else _program(arguments.script)
     if program is not None:

@@ -11,14 +11,14 @@ from collections.abc import Callable, Mapping
 from threading import get_ident
 from typing import Any, Final
 
-from laggard.kit.environment import ENV_HOST_CLOCK, ENV_RANK_PROCESS
+from laggard.kit.environment import ENV_ANSWER, ENV_HOST_CLOCK, ENV_RANK_PROCESS
 from laggard.rankfile.fact_names import ENDING, GPU, UNSEEN_WAITS
 from laggard.trainer_hooks.collectives import process_group
 from laggard.trainer_hooks.collectives.groups import FunctionalWaits, ProcessGroups, hook_ends, sharding_groups
 from laggard.trainer_hooks.collectives.native import NativeCollectives
 from laggard.trainer_hooks.device.gpu import GraphCaptures, Placement, gpu_uuid
 from laggard.trainer_hooks.output.open_outputs import open_outputs
-from laggard.trainer_hooks.output.recording_folder import identify
+from laggard.trainer_hooks.output.recording_folder import identify, tell_answer
 from laggard.trainer_hooks.output.witness import WITNESS, StartWatch
 from laggard.trainer_hooks.pytorch import forward as dataloader
 from laggard.trainer_hooks.pytorch.ddp import Reducers, StepDigests, digest_steps, hook_buffer_broadcasts
@@ -61,6 +61,7 @@ class Session:
         if every := digest_steps(os.environ):
             self.digests = StepDigests(every, DIGEST_LOG, self.captures)
             self.digests.begin(self.recorder, self.forward.watched_modules)
+        self._recorded: str | None = None  # the folder of the recording of rank 0
         self.is_hooked = False  # in torch: a loop of another kind needs none
         self._sought_modules = False
         self._begin()
@@ -118,7 +119,8 @@ class Session:
             identity = identify(os.environ, gpu_uuid(self.placement.find()))
             if self.loop.is_bare and identity.world_size > 1:
                 FACTS.set(UNSEEN_WAITS, True)  # the loop's own library waits for the others, where no hook sees it
-            self.stacks = open_outputs(self.recorder, identity, lambda: self.steps.thread)
+            self.stacks, recorded = open_outputs(self.recorder, identity, lambda: self.steps.thread)
+            self._recorded = recorded if identity.rank == 0 else None
 
     def _close_at_exit(self) -> None:
         if not self._closes_at_exit:
@@ -139,6 +141,8 @@ class Session:
         if self.stacks is not None:
             suppress_errors(self.stacks.close)
         self.recorder.close()
+        if self._recorded is not None and os.environ.get(ENV_ANSWER) == "1":
+            suppress_errors(tell_answer, self._recorded)
 
     def _is_helper(self) -> bool:
         """Whether this process was started beside a rank, as a worker of its DataLoader is. It becomes a rank, with a

@@ -43,7 +43,7 @@ _MAX_NUMBER: Final = 1 << 53
 def read_collectives(snapshot: RankSnapshot) -> RankCollectives | None:
     """The newest MAX_ROWS collectives that a rank has finished in steps. None where the path is another rank's file by
     now, or no longer one."""
-    row = snapshot.row
+    row, ahead = snapshot.row, snapshot.ahead_ns
     expected = (row.owner, snapshot.started_ns, row.job_id, row.rank)
     try:
         with RankFileReader(snapshot.path) as file:
@@ -53,7 +53,8 @@ def read_collectives(snapshot: RankSnapshot) -> RankCollectives | None:
             lanes, records = file.lanes(), file.collectives()
     except RankFileError:
         return None
-    rows = tuple(_row(each) for each in records if _is_valid(each, len(lanes)))[-MAX_ROWS:]
+    here = (it._replace(arrival=it.arrival - ahead, end=it.end and it.end - ahead) for it in records)
+    rows = tuple(_row(each) for each in here if _is_valid(each, len(lanes)))[-MAX_ROWS:]
     return RankCollectives(row.rank, tuple(CollectiveLane(it.op, it.role, it.group, it.peer) for it in lanes), rows)
 
 
@@ -265,9 +266,10 @@ class RankFiles:
         # The files' times are on the clock that the kernel had when they were written: one that was set forward since
         # must not make them older than the boot.
         self._booted = min(self._booted, _booted())
+        ahead = {it.path: it.ahead_ns for it in self._selected}
         for file in files:
             try:
-                snapshot = read_rank(file.path, self._node, now, self._exits, self._cpu)
+                snapshot = read_rank(file.path, self._node, now, self._exits, self._cpu, ahead.get(file.path, 0))
             except RankFileError as error:
                 if error.reason != _VANISHED:
                     self._rejections.add(file.path, error.reason)

@@ -145,12 +145,13 @@ class Now(NamedTuple):
 class RankSnapshot(NamedTuple):
     """One rank file as read at one moment, without its steps. `started_ns`: when the rank started, Unix time.
     `idle_ns`: time since the rank's last progress; negative where that is still to come, as in a file from before a
-    reboot."""
+    reboot. `ahead_ns`: what clock_ahead_ns() says of its process, while it lived."""
 
     path: str
     row: RankRow
     started_ns: int
     idle_ns: int
+    ahead_ns: int = 0
 
 
 class _Writer(NamedTuple):
@@ -183,15 +184,35 @@ class _Contents:
         return min(max(now.wall_ns - now.monotonic_ns + monotonic_ns, 0), now.wall_ns) / 1e9
 
 
+def clock_ahead_ns(pid: int) -> int:
+    """The nanoseconds by which a process's CLOCK_MONOTONIC is ahead of this one's: a container runtime, or CRIU when it
+    restores a process, may have put it into a time namespace (time_namespaces(7)). 0 where the kernel does not tell."""
+    return _offset_ns(str(pid)) - _offset_ns("self")
+
+
+def _offset_ns(pid: str) -> int:
+    try:
+        found = _MONOTONIC.search(read_text(f"/proc/{pid}/timens_offsets"))
+    except OSError:  # gone, or a kernel without time namespaces
+        return 0
+    return int(found[1]) * 10**9 + int(found[2]) if found else 0
+
+
+_MONOTONIC: Final = re.compile(r"^(?:monotonic|1)\s+(-?\d{1,10})\s+(\d{1,9})$", re.MULTILINE)
+
+
 def read_rank(
-    path: str, node: str, now: Now, exits: ExitWatch | None = None, cpu: CpuWaits | None = None
+    path: str, node: str, now: Now, exits: ExitWatch | None = None, cpu: CpuWaits | None = None, ahead_ns: int = 0
 ) -> RankSnapshot:
-    """Reads the rank file at `path`, without its steps, has `exits` watch its writer, and `cpu` sample it. Raises
-    RankFileError where the file is rejected."""
+    """Reads the rank file at `path`, without its steps, has `exits` watch its writer, and `cpu` sample it. `ahead_ns`:
+    its writer's, should that be gone. Raises RankFileError where the file is rejected."""
     with RankFileReader(path) as file:
         writer = _find_writer(file)
         if exits is not None and writer.pid:
             exits.watch(path, writer.pid, lambda: file.lock_holder() == writer.pid)
+        if writer.pid:
+            ahead_ns = clock_ahead_ns(writer.pid)
+        now = now._replace(monotonic_ns=now.monotonic_ns + ahead_ns)  # as the writer's clock has it
         finished, left = file.finished(), file.left()
         contents = _read_contents(file)
     moment = None if writer.alive else _last_moment(contents, now)
@@ -205,22 +226,24 @@ def read_rank(
     row = _row(contents, node, writer, state, now, end)
     if cpu is not None and writer.pid and writer.process:
         row = structs.replace(row, cpu_wait=cpu.sample(path, writer.pid, row.owner))
-    return RankSnapshot(path, row, contents.identity["wall_ns"], now.monotonic_ns - contents.progress_ns)
+    return RankSnapshot(path, row, contents.identity["wall_ns"], now.monotonic_ns - contents.progress_ns, ahead_ns)
 
 
 def read_steps(snapshot: RankSnapshot, since_ns: int, max_steps: int) -> list[Step]:
-    """Reads the newest `max_steps` steps that ended at or after `since_ns` (CLOCK_MONOTONIC). Returns none where the
-    path is another rank's file by now."""
+    """Reads the newest `max_steps` steps that ended at or after `since_ns`, on this process's CLOCK_MONOTONIC. Returns
+    none where the path is another rank's file by now."""
+    ahead = snapshot.ahead_ns
     expected = (snapshot.row.owner, snapshot.started_ns, snapshot.row.job_id, snapshot.row.rank)
     try:
         with RankFileReader(snapshot.path) as file:
             identity = file.identity
             if (file.owner, identity["wall_ns"], identity["job_id"], identity["rank"]) != expected:
                 return []
-            steps = file.steps(since_ns)[-max_steps:]
+            steps = file.steps(since_ns + ahead)[-max_steps:]
     except RankFileError:
         return []
-    return [step for step in steps if is_valid_step(step)]
+    here = (it._replace(start=it.start - ahead, end=it.end - ahead) for it in steps) if ahead else steps
+    return [step for step in here if is_valid_step(step)]
 
 
 def _find_writer(file: RankFileReader) -> _Writer:

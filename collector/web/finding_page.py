@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 
 from laggard import __version__
-from laggard.catalogue.findings import FINDINGS, read_page
+from laggard.catalogue.findings import codes, read_page
 from laggard.collector.web.page_html import template
 from laggard.kit.errors import UsageError
 
@@ -116,13 +116,12 @@ def _marked(found: re.Match[str], link: Link) -> str:
     return text if leads is None else f'<a href="{escape(leads)}">{text}</a>'
 
 
-_CODES: Final = frozenset(finding.code for finding in FINDINGS)
 _PAGE: Final = re.compile(r"([A-Z0-9_]+)\.md")
 
 
 def finding_page(request: Request) -> Response:
     code = request.path_params["code"]
-    if code not in _CODES:
+    if code not in codes():
         return PlainTextResponse("no finding has this code\n", 404)
     try:
         if "text/html" in request.headers.get("accept", ""):
@@ -142,6 +141,6 @@ def _html(code: str) -> str:
 
 def _leads_to(target: str) -> str | None:
     found = _PAGE.fullmatch(target)
-    if found and found[1] in _CODES:
+    if found and found[1] in codes():
         return f"/findings/{found[1]}"
     return target if target.startswith("https://") else None

@@ -64,9 +64,9 @@ class Groups:
 
     def __init__(self) -> None:
         self._logs: dict[Any, Any] = {}
-        self._counts = GroupCounts()
+        self._counts = GroupCounts("0")
 
-    def counts_of(self, name: str) -> GroupCounts:
+    def counts_of(self, group: str) -> GroupCounts:
         return self._counts
 
     def lane_logs(self, op: str) -> dict[Any, Any]:

@@ -7,8 +7,11 @@ import json
 import pytest
 from support.paths import REPOSITORY
 
-from laggard.catalogue.findings import FINDINGS, finding_type
+from laggard.catalogue.findings import ACTIONS, SHOWN, all_types, finding_type, known_type
 from laggard.cli import main
+from laggard.kit.errors import UsageError
+from laggard.probes.choose import list_active_probes
+from laggard.probes.registry import PROBES
 
 
 def test_the_list_is_the_catalogue(capsys: pytest.CaptureFixture[str]) -> None:
@@ -16,7 +19,7 @@ def test_the_list_is_the_catalogue(capsys: pytest.CaptureFixture[str]) -> None:
     document = json.loads(capsys.readouterr().out)
     assert document["schema"] == "laggard.findings/1"
     rows = {row["code"]: row for row in document["findings"]}
-    assert list(rows) == [finding_type.code for finding_type in FINDINGS]
+    assert list(rows) == [finding_type.code for finding_type in all_types()]
     assert rows["DISK_FULL"] == {
         "code": "DISK_FULL",
         "severity": "critical",
@@ -29,14 +32,32 @@ def test_the_list_is_the_catalogue(capsys: pytest.CaptureFixture[str]) -> None:
 def test_text_has_one_line_for_each_code(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["findings", "list"]) == 0
     first, _, *lines = capsys.readouterr().out.splitlines()
-    assert first.startswith(f"{len(FINDINGS)} codes")
-    assert [line.split()[0] for line in lines] == [finding_type.code for finding_type in FINDINGS]
+    assert first.startswith(f"{len(all_types())} codes")
+    assert [line.split()[0] for line in lines] == [finding_type.code for finding_type in all_types()]
 
 
-@pytest.mark.parametrize("code", [finding_type.code for finding_type in FINDINGS])
+@pytest.mark.parametrize("code", [finding_type.code for finding_type in all_types()])
 def test_every_code_is_explained_by_its_page(code: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["findings", "explain", code.lower()]) == 0
-    assert capsys.readouterr().out == (REPOSITORY / f"docs/findings/{code}.md").read_text()
+    page = (REPOSITORY / f"docs/findings/{code}.md").read_text()
+    assert page.startswith("---\n") and capsys.readouterr().out == page.split("---\n", 2)[2]
+    assert page.split("---\n", 2)[2].startswith(f"# {code}\n")
+
+
+@pytest.mark.parametrize("code", [it.code for it in all_types()])
+def test_the_head_of_a_page_says_all_of_a_code(code: str) -> None:
+    """Who adds a finding decides what users may read of it, and what healthy machine looks like one that it takes."""
+    it = finding_type(code)
+    assert it.action in ACTIONS and it.shown in SHOWN and it.summary.endswith(".")
+    assert bool(it.draining_probe) == bool(it.healthy) == bool(it.apart)
+    known = {"", "ring", *(probe.name for probe in (*PROBES, *list_active_probes()))}
+    assert it.draining_probe in known
+
+
+def test_a_code_that_this_release_does_not_have_is_none() -> None:
+    assert known_type("NEWER") is None and known_type("../README") is None
+    with pytest.raises(UsageError, match="the page of NEWER is not installed"):
+        finding_type("NEWER")
 
 
 def test_a_misspelt_code_gets_a_suggestion(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from support.paths import REPOSITORY
 
-from laggard.catalogue.findings import FINDINGS
+from laggard.catalogue.findings import all_types
 from laggard.catalogue.metrics import METRICS
 from laggard.cli import main
 
@@ -72,7 +72,7 @@ def test_each_alert_says_what_to_do_and_has_its_page() -> None:
         page = alert["annotations"]["runbook_url"]
         assert page in (f"docs/alerts.md#{alert['alert'].lower()}", "docs/findings/{{ $labels.code }}.md")
         assert {"summary", "description"} <= set(alert["annotations"])
-    for finding in FINDINGS:
+    for finding in all_types():
         assert (REPOSITORY / "docs" / "findings" / f"{finding.code}.md").is_file(), "the page of alerts about findings"
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from support.diagnosed import diagnose_text
 from support.job_logs import JOB_LOGS, job_expectations, job_text, jobs_firing, jobs_near
 
-from laggard.catalogue.findings import FINDINGS
+from laggard.catalogue.findings import all_types
 from laggard.cli import main
 from laggard.diagnose.job.advice import ADVICE
 from laggard.diagnose.job.lines import LineParser
@@ -24,7 +24,7 @@ from laggard.diagnose.job.rules import RULES
 from laggard.wire.diagnosis import Diagnosis
 
 CODES = [
-    kind.code for kind in FINDINGS if kind.code.startswith("JOB_") and kind.code != "JOB_STALE_LOCK"
+    kind.code for kind in all_types() if kind.code.startswith("JOB_") and kind.code != "JOB_STALE_LOCK"
 ]  # which no log tells
 FIRING = [name for name, expected in job_expectations().items() if expected["findings"]]
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."

@@ -30,10 +30,9 @@ from support.daemons import Daemon
 from support.paths import REPOSITORY
 from support.ports import free_port
 
-from laggard.catalogue.findings import FINDINGS
+from laggard.catalogue.findings import all_types, finding_type
 from laggard.cli import main
 from laggard.collector.settings import CollectorSettings
-from laggard.collector.visible import CODE_ALONE, OF_A_JOB, WHOLE, WITH_DEVICE
 from laggard.collector.web.app import all_routes
 from laggard.collector.web.page_html import PAGE_DIR
 from laggard.collector.web.tenants import GATE, OPEN, OPERATOR, TENANT
@@ -79,13 +78,14 @@ def everything_that_can_be_found(node: str) -> Report:
     """A finding of each code; what the code's page says may name others does."""
 
     def found(code: str) -> Finding:
-        own = code in WHOLE
-        device = "gpu0" if own or code in WITH_DEVICE else BOBS["device of a finding"]
+        shown = finding_type(code).shown
+        own = shown == "whole"
+        device = "gpu0" if own or shown == "device" else BOBS["device of a finding"]
         words = f"{code.lower()} was found" if own else f"{code} {BOBS['words of a finding']}"
-        owner = {"owner": BOB} if code in OF_A_JOB else {}
+        owner = {"owner": BOB} if shown == "owner" else {}
         return Finding(code, Severity.WARNING, device, words, {"said": words, **owner}, Fix(words, (words,)), "doc")
 
-    findings = tuple(found(it.code) for it in FINDINGS)
+    findings = tuple(found(it.code) for it in all_types())
     return Report(Verdict.FAIL, node, 0.1, (ProbeResult("all", Verdict.FAIL, "", 0.1),), findings, {})
 
 
@@ -332,7 +332,7 @@ def test_a_user_sees_what_is_theirs(site: Site) -> None:
     assert rows["n0"]["ranks"] == [0, 1] and BOBS["node"] not in rows
     found = json.loads(site.ask("/api/v1/findings?node=n0", "ada").text)["findings"]
     by_code = {it["finding"]["code"]: it["finding"] for it in found}
-    assert by_code.keys() == WHOLE | WITH_DEVICE | CODE_ALONE | {"TCP_FALLBACK"}
+    assert by_code.keys() == {it.code for it in all_types() if it.shown != "owner"} | {"TCP_FALLBACK"}
     assert by_code["TCP_FALLBACK"]["summary"] == "adas own words" and by_code["GPU_TOO_HOT"]["evidence"]
     assert by_code["GPU_XID"]["device"] == "gpu0" and by_code["DISK_FULL"]["device"] == "this node"
     incidents = json.loads(site.ask("/api/v1/incidents", "ada").text)
@@ -415,13 +415,10 @@ def test_commands_log_in_as_the_site_asks(
         assert PASSWORDS["eve"] not in said
 
 
-def test_each_route_and_each_code_stands_in_one_list() -> None:
-    """Who adds a route or a finding decides who may see it; until then nobody does, where users see their own."""
+def test_each_route_stands_in_one_list() -> None:
+    """Who adds a route decides who may see it; until then nobody does, where users see their own."""
     lists = (OPEN, TENANT, OPERATOR)
     assert set().union(*lists) == ROUTES and sum(map(len, lists)) == len(ROUTES), ROUTES ^ set().union(*lists)
-    sets = (WHOLE, WITH_DEVICE, CODE_ALONE, OF_A_JOB)
-    codes = {it.code for it in FINDINGS}
-    assert codes == set().union(*sets) and sum(map(len, sets)) == len(codes), codes ^ set().union(*sets)
 
 
 def test_the_page_asks_for_nothing_that_users_may_not() -> None:

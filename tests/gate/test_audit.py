@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.draining_page import critical_codes, taken
+from support.coverage import critical_codes, taken
 from support.materialise import expectation, materialise
 
+from laggard.catalogue.findings import finding_type
 from laggard.cli import main
-from laggard.gate.draining import DRAINING_CODES
 
 pytestmark = pytest.mark.usefixtures("without_processes")
 
@@ -45,7 +45,7 @@ def test_each_code_that_takes_a_node_is_explained_on_one_that_it_takes(code: str
     status, out = explain(machine, "--format", "json")
     found = codes(out)[code]
     assert (status, found["state"]) == (1, "takes")
-    assert found["now"] and found["probe"] == DRAINING_CODES[code] and found["rule"]
+    assert found["now"] and found["probe"] == finding_type(code).draining_probe and found["rule"]
 
 
 def test_the_answer_comes_first(explain: Explain) -> None:

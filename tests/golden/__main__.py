@@ -1,4 +1,4 @@
-"""Answers every recorded and simulated job and machine, and tells each answer that differs from the frozen one.
+"""Answers every recorded and simulated job and the twins of machines, and tells each answer that differs.
 
     make golden                             all; ends with status 1 where an answer differs
     make golden ARGS=--write                freezes what differs: the diff of the files is what is to be reviewed

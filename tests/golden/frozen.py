@@ -41,7 +41,7 @@ class Difference(NamedTuple):
 
 def file_of(case: str) -> str:
     """The name of the file that has the case."""
-    return MACHINES if case.startswith(("machines/", "twins/")) else RECORDINGS
+    return MACHINES if case.startswith("twins/") else RECORDINGS
 
 
 def read(path: Path) -> dict[str, Row]:

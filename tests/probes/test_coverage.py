@@ -10,19 +10,19 @@ from pathlib import Path
 
 import pytest
 from support.coverage import (
+    critical_codes,
     firing,
     found_codes,
     judging_probes,
     look_alikes,
     probes_raising,
     raised_by_probes,
+    staying,
 )
-from support.draining_page import PAGE, critical_codes, page, staying
-from support.findings_table import README, table
 from support.judge import probes_of
 from support.materialise import expectation, names
 
-from laggard.catalogue.findings import FINDINGS
+from laggard.catalogue.findings import all_types, finding_type
 
 Machine = Callable[[str], Path]
 
@@ -36,7 +36,7 @@ def test_a_machine_shows_the_fault_and_a_look_alike_stays_quiet(code: str) -> No
 @pytest.mark.parametrize("name", names())
 def test_a_look_alike_does_not_have_the_fault(name: str) -> None:
     expected = expectation(name)
-    known = {kind.code for kind in FINDINGS}
+    known = {kind.code for kind in all_types()}
     codes = set(expected.get("near", ()))
     assert codes <= known
     assert not codes & {row[0] for row in expected["findings"]}
@@ -44,12 +44,9 @@ def test_a_look_alike_does_not_have_the_fault(name: str) -> None:
 
 @pytest.mark.parametrize("code", critical_codes())
 def test_what_takes_a_node_away_has_a_look_alike_that_stays(code: str) -> None:
-    """A warning, or nothing, where the fault is critical: docs/draining.md says what keeps them apart."""
-    assert staying(code), f"no machine is like {code} and healthy: add it, and what keeps them apart"
-
-
-def test_the_page_of_what_takes_a_node_away_is_up_to_date() -> None:
-    assert PAGE.read_text() == page(), "run `python -m support.draining_page` in tests/"
+    """A warning, or nothing, where the fault is critical."""
+    assert staying(code), f"no machine is like {code} and healthy: add it"
+    assert finding_type(code).apart, f"the head of docs/findings/{code}.md lacks draining_probe, healthy and apart"
 
 
 @pytest.fixture(scope="module")
@@ -69,9 +66,3 @@ def test_without_a_probe_a_fault_is_missed(probe: str, found: dict[str, list[str
     others = [other for other in probes_of(name) if other.name != probe]
     left = found_codes(name, others, machine) if others else set()
     assert mine[0] not in left, f"{name} is as expected without {probe}"
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1200)
-def test_the_table_of_findings_is_up_to_date(found: dict[str, list[str]]) -> None:
-    assert README.read_text() == table(found.__getitem__), "run `python -m support.findings_table` in tests/"

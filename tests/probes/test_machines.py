@@ -14,7 +14,7 @@ from support.paths import REPOSITORY
 from support.write import MADE_UP
 
 from laggard import wire
-from laggard.catalogue.findings import FINDINGS
+from laggard.catalogue.findings import all_types
 from laggard.cli import main
 from laggard.model import EXIT_CODES, Verdict
 
@@ -54,7 +54,7 @@ def test_made_up_machines_are_up_to_date(name: str) -> None:
     assert written == dump(MADE_UP[name]()), "run `python -m support.write` in tests/"
 
 
-@pytest.mark.parametrize("kind", FINDINGS, ids=lambda kind: kind.code)
+@pytest.mark.parametrize("kind", all_types(), ids=lambda kind: kind.code)
 def test_every_code_has_its_page(kind: object) -> None:
     page = REPOSITORY / kind.doc  # type: ignore[attr-defined]
     text = page.read_text()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from support.nccl_logs import NCCL_LOGS
 
-from laggard.catalogue.findings import FINDINGS
+from laggard.catalogue.findings import all_types
 from laggard.cli import main
 from laggard.deepspeed_config import find_problems, parse_config
 from laggard.kit.parts import plain_text
@@ -541,17 +541,15 @@ def test_locate_says_what_to_change_besides(tmp_path: Path, capsys: pytest.Captu
     assert f"How, and why: laggard recommend {tmp_path / 'job.jsonl'}" in lines
 
 
-def test_ranks_that_pause_now_and_then_collect_garbage_together() -> None:
-    pauses = [
-        Culprit("slow_compute", (rank,), node="n1", recoverable_ratio=0.1, persistence="intermittent", evidence=("e",))
-        for rank in (1, 5)
-    ]
-    item = keys_of(Situation(culprits=tuple(pauses)))["garbage collection"]
+def test_ranks_that_pause_to_collect_garbage_do_so_together() -> None:
+    pauses = [Culprit("uneven_work", (rank,), recoverable_ratio=0.1, evidence=("e",)) for rank in (1, 5)]
+    collecting = {1: 0.08, 5: 0.05, 6: 0.001}
+    item = keys_of(Situation(culprits=tuple(pauses), collecting=collecting))["garbage collection"]
     assert item.gain.high == pytest.approx(1.25), "all of what the pauses of both cost"
     assert "rank 1" in item.reason and "rank 5" in item.reason and "gc.freeze" in item.apply
-    for kind, persistence in (("slow_compute", "persistent"), ("slow_input", "intermittent"), ("dead", "intermittent")):
-        other = Culprit(kind, (1,), node="n1", recoverable_ratio=0.1, persistence=persistence)
-        assert "garbage collection" not in keys_of(Situation(culprits=(other,))), (kind, persistence)
+    for rank in (6, 7):
+        other = Culprit("slow_compute", (rank,), node="n1", recoverable_ratio=0.1, persistence="intermittent")
+        assert "garbage collection" not in keys_of(Situation(culprits=(other,), collecting=collecting)), rank
 
 
 def test_rules_that_are_not_loaded_without_a_configuration_have_nothing_to_say() -> None:
@@ -561,7 +559,7 @@ def test_rules_that_are_not_loaded_without_a_configuration_have_nothing_to_say()
     profile = JobProfile(1.0, input_share=0.5, exposed_share=0.5, collectives={"all_reduce": (50.0, 1e3)})
     known = Situation(profile=profile, ranks=64, nodes=8, culprits=culprits, data_parallel_groups=((0, 1),))
     known = known._replace(node_of_rank={rank: f"n{rank // 8}" for rank in range(64)})
-    of_nodes = [it for it in FINDINGS if not it.code.startswith("JOB_")]  # agents tell of these alone
+    of_nodes = [it for it in all_types() if not it.code.startswith("JOB_")]  # agents tell of these alone
     findings = tuple(Finding(it.code, it.severity, "x", "is so", {}, Fix("mend it"), it.doc) for it in of_nodes)
     others = [rule for rule in RULES if rule not in WATCHED_RULES]
     assert len(others) == len(RULES) - len(WATCHED_RULES)

@@ -21,6 +21,7 @@ from laggard.kit.processes import own_identity
 from laggard.locate.verdict import locate
 from laggard.model import Verdict
 from laggard.recording.reader import read_recording
+from laggard.stacks.fault_text import header
 
 
 def test_one_file_a_rank_and_one_for_all_give_the_same_verdict(tmp_path: Path) -> None:
@@ -243,6 +244,23 @@ def test_a_rank_that_told_of_anothers_end_outlived_it(tmp_path: Path) -> None:
         write(tmp_path / f"rank-{rank}.jsonl", [*on_one_node(rank), *more], ends=True, process=GONE)
     location = locate(read_recording([tmp_path]).timings)
     assert [(culprit.kind, culprit.ranks) for culprit in location.culprits] == [("dead", (1,))]
+
+
+@pytest.mark.parametrize(("terminated", "dead"), [((0, 2), [(1,)]), ((0, 1, 2), []), ((), [])])
+def test_who_was_told_to_end_did_not_die_first(
+    tmp_path: Path, terminated: tuple[int, ...], dead: list[tuple[int, ...]]
+) -> None:
+    """A launcher ends the others by SIGTERM, at which Python's faulthandler writes where each of them stands. Who was
+    killed writes nothing."""
+    stood = b'Thread 0x1 (most recent call first):\n  File "train.py", line 7 in main\n'
+    for rank in range(3):
+        write(tmp_path / f"rank-{rank}.jsonl", on_one_node(rank), ends=True, process=GONE, job_id="j")
+        faults = header("j", rank, "n0", 5, 1) + (stood if rank in terminated else b"")
+        (tmp_path / f"rank-{rank}.fault").write_bytes(faults)
+    location = locate(read_recording([tmp_path]).timings)
+    assert [culprit.ranks for culprit in location.culprits] == dead
+    if not dead:
+        assert "ended" in [note.kind for note in location.notes]
 
 
 @pytest.mark.parametrize("killed", [(1,), ()])

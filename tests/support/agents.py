@@ -8,7 +8,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from http.client import HTTPMessage
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,8 +35,18 @@ sys.exit(main())
 class RankProcess:
     """A process that writes a rank file (write_rank.py). `path` is the file's."""
 
-    def __init__(self, directory: Path, lanes: list[list[str]], user: int, identity: dict[str, Any]) -> None:
-        command = [sys.executable, str(SCRIPT), str(directory), str(user), json.dumps(identity), json.dumps(lanes)]
+    def __init__(
+        self, directory: Path, lanes: list[list[str]], user: int, identity: dict[str, Any], started_by: Iterable[str]
+    ) -> None:
+        command = [
+            *started_by,
+            sys.executable,
+            str(SCRIPT),
+            str(directory),
+            str(user),
+            json.dumps(identity),
+            json.dumps(lanes),
+        ]
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
         assert self.process.stdout is not None and self.process.stderr is not None
@@ -111,10 +121,14 @@ def start_rank(rank_dir: Path) -> Iterator[Callable[..., RankProcess]]:
     started: list[RankProcess] = []
 
     def start(
-        lanes: list[list[str]] | None = None, user: int = 0, directory: Path | None = None, **identity: object
+        lanes: list[list[str]] | None = None,
+        user: int = 0,
+        directory: Path | None = None,
+        started_by: Iterable[str] = (),
+        **identity: object,
     ) -> RankProcess:
         lanes = LANES if lanes is None else lanes
-        rank = RankProcess(directory or rank_dir, lanes, user, {**IDENTITY, **identity})
+        rank = RankProcess(directory or rank_dir, lanes, user, {**IDENTITY, **identity}, started_by)
         started.append(rank)
         return rank
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from laggard.catalogue.findings import FINDINGS
+from laggard.catalogue.findings import all_types
 from laggard.probes.probe import Probe
 from laggard.probes.registry import PROBES
 from support.judge import judge, probes_of
@@ -31,7 +31,7 @@ ELSEWHERE: Final = {
     "NODE_DRAINED": "`laggard diagnose` (Slurm's nodes)",
     "POD_NOT_STARTED": "`laggard diagnose` (Kubernetes' pods and events)",
     "TEST_MEASURED_NOTHING": "`laggard diagnose` (nccl-tests)",
-    **{kind.code: "`laggard diagnose` (job logs)" for kind in FINDINGS if kind.code.startswith("JOB_")},
+    **{kind.code: "`laggard diagnose` (job logs)" for kind in all_types() if kind.code.startswith("JOB_")},
     **{code: "active probes" for code in ("GPU_SLOW", "GPU_MEMORY_SLOW", "GPU_WRONG_RESULT")},
 }
 """Codes that no recorded machine can show, and who raises them: a fleet has several machines, an active probe needs a
@@ -42,7 +42,7 @@ _CHEAP: Final = ("plain", "one_nic")
 
 def raised_by_probes() -> list[str]:
     """The codes that probes raise on a machine; ELSEWHERE has the others."""
-    return [kind.code for kind in FINDINGS if not kind.later and kind.code not in ELSEWHERE]
+    return [kind.code for kind in all_types() if kind.code not in ELSEWHERE]
 
 
 def firing(code: str) -> list[str]:
@@ -77,3 +77,26 @@ def found_codes(name: str, probes: Sequence[Probe], machine: Callable[[str], Pat
 def judging_probes() -> list[str]:
     """The names of the probes that can raise a code."""
     return [probe.name for probe in PROBES if probe.name not in FACTS_ONLY]
+
+
+def critical_codes() -> list[str]:
+    """The codes that are critical on some recorded machine."""
+    return [code for code in raised_by_probes() if taken(code)]
+
+
+def taken(code: str) -> list[str]:
+    return [name for name in names() if _is_critical(name, code)]
+
+
+def staying(code: str) -> list[str]:
+    """The machines that look like the fault `code` and are not taken for it: with a warning, or without a finding."""
+    warned = [name for name in names() if "warning" in _severities(name, code) and not _is_critical(name, code)]
+    return [*warned, *look_alikes(code)]
+
+
+def _is_critical(name: str, code: str) -> bool:
+    return "critical" in _severities(name, code)
+
+
+def _severities(name: str, code: str) -> set[str]:
+    return {severity for found, severity, _ in expectation(name)["findings"] if found == code}

@@ -44,8 +44,8 @@ def usual(steps: Sequence[StepRecord], of: Callable[[StepRecord], int]) -> float
 class StubGroups:
     """Stands in for ProcessGroups: a group is its own name."""
 
-    def counts_of(self, name: str) -> GroupCounts:
-        return GroupCounts()
+    def counts_of(self, group: str) -> GroupCounts:
+        return GroupCounts("0")
 
     def lane_logs(self, op: str) -> dict[Any, Any]:
         return {}

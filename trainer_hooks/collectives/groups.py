@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import sys
+from collections import deque
 from collections.abc import Callable, Sequence
 from threading import get_ident
 from typing import Any, Final
@@ -18,14 +19,14 @@ from laggard.trainer_hooks.record.recorder import Recorder, clock
 
 
 class GroupCounts:
-    """The counts of one process group's name. A group that is made later may have the name of one that ended: its
-    collectives are counted on.
+    """The counts of one process group, and of those that took its place later: their collectives are counted on.
 
-    `lanes`: the group's lanes with their logs, by the id() of the log. `ended_at`: when the group that had the name
-    before ended, on the recorder's clock; 0: there was none.
+    `name`: torch's, of the first. `lanes`: the group's lanes with their logs, by the id() of the log. `ended_at`: when
+    the group before ended, on the recorder's clock; 0: there was none.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
+        self.name = name
         self.lanes: dict[int, tuple[Lane, LaneLog]] = {}
         self.ended_at = 0
         self._when_ended = {False: 0, True: 0}
@@ -86,6 +87,7 @@ class ProcessGroups:
         self._pipelines: list[tuple[int, ...]] = []
         self._logs: dict[str, dict[Any, LaneLog]] = {}
         self._counts: dict[str, GroupCounts] = {}
+        self._ended: dict[tuple[int, ...], deque[GroupCounts]] = {}  # by their members, for the next group of these
         self.generation = 0  # how often the lane logs were forgotten
 
     def used(self) -> None:
@@ -124,7 +126,10 @@ class ProcessGroups:
             for key in list(logs):
                 if key is group or (type(key) is tuple and key[0] is group):
                     del logs[key]
-        self.counts_of(name_of(group)).end(clock())
+        counts, members = self.counts_of(group), self.members(group)
+        counts.end(clock())
+        if members and not _is_first(counts.name) and counts is self._counts.pop(name_of(group), None):
+            self._ended.setdefault(members, deque()).append(counts)
 
     def members(self, group: Any) -> tuple[int, ...]:
         """Global ranks of a process group; None is the world."""
@@ -144,7 +149,9 @@ class ProcessGroups:
         if op in ("send", "recv") and 0 <= peer < len(members):
             return self._pair_log(recorder, op, group, members, members[peer])
         role = self._role(members, group)
-        lane = Lane(op, role, f"{role}:{_ranks_text(members)}{_name_suffix(group)}")
+        name = self.counts_of(group).name
+        suffix = "" if _is_first(name) else f"#{name}"  # tells two groups with the same members apart
+        lane = Lane(op, role, f"{role}:{_ranks_text(members)}{suffix}")
         return self._keep(recorder, lane, group, members)
 
     def _pair_log(self, recorder: Recorder, op: str, group: Any, members: tuple[int, ...], peer: int) -> LaneLog:
@@ -163,7 +170,7 @@ class ProcessGroups:
 
     def _keep(self, recorder: Recorder, lane: Lane, group: Any, members: tuple[int, ...]) -> LaneLog:
         log = recorder.lane(lane, members)
-        self.counts_of(name_of(group)).lanes[id(log)] = lane, log
+        self.counts_of(group).lanes[id(log)] = lane, log
         return log
 
     def _role(self, members: tuple[int, ...], group: Any) -> str:
@@ -173,13 +180,16 @@ class ProcessGroups:
 
     def lanes(self, group: Any) -> list[tuple[Lane, LaneLog]]:
         """Those of a group that the hooks have seen so far."""
-        return list(self.counts_of(name_of(group)).lanes.values())
+        return list(self.counts_of(group).lanes.values())
 
-    def counts_of(self, name: str) -> GroupCounts:
-        """The counts of the group of that name, now and later."""
+    def counts_of(self, group: Any) -> GroupCounts:
+        """The counts of the group. One of the members of a group that ended goes on with that one's, and so with its
+        lanes: a script may make its groups anew as often as it likes. Every rank meets and ends groups in one order."""
+        name = name_of(group)
         counts = self._counts.get(name)
         if counts is None:
-            counts = self._counts[name] = GroupCounts()
+            ended = self._ended.get(self.members(group))
+            counts = self._counts[name] = ended.popleft() if ended else GroupCounts(name)
         return counts
 
 
@@ -227,10 +237,9 @@ def _described_role(description: str) -> str | None:
     return next((role for role, prefixes in _DESCRIPTION_PREFIXES.items() if text.startswith(prefixes)), None)
 
 
-def _name_suffix(group: Any) -> str:
-    """Tells two groups with the same members apart; nothing for the world."""
-    name = name_of(group)
-    return "" if name in ("0", "default_pg") else f"#{name}"
+def _is_first(name: str) -> bool:
+    """Whether torch gives this name to the world's group."""
+    return name in ("0", "default_pg")
 
 
 def _ranks_text(members: tuple[int, ...]) -> str:

@@ -117,7 +117,7 @@ class _GroupWatch:
             self.sequence = lambda: sum(count() for count in counts)
         self.launch_hook: LaunchHook | None = None  # where the Flight Recorder cannot name what C++ makes
         self._pairs = self.backends == {"gloo"}  # gloo alone counts sends and receives with the rest
-        self._counts = groups.counts_of(self.name)
+        self._counts = groups.counts_of(group)
         self.baseline = _Baseline(0, self._counts.when_ended(self._pairs), self._counts.ended_at)
 
     def hooked(self) -> int:

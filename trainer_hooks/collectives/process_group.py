@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 from laggard.rankfile.layout import WORD_CURRENT, WORD_ISSUED
-from laggard.trainer_hooks.collectives.groups import ProcessGroups, name_of
+from laggard.trainer_hooks.collectives.groups import ProcessGroups
 from laggard.trainer_hooks.collectives.python_groups import HookedMethod, as_method, leave_to_torch
 from laggard.trainer_hooks.record.event_log import HotPathState
 from laggard.trainer_hooks.record.events import LaneLog, word_of
@@ -408,7 +408,7 @@ def _wrap_batch_start(original: Callable[..., Any], recorder: Recorder, groups: 
     def _start_coalescing(self: Any, *args: Any, **named: Any) -> Any:
         result = original(self, *args, **named)  # raises where the backend has no batches
         try:
-            groups.counts_of(name_of(self)).begin_batch()
+            groups.counts_of(self).begin_batch()
             recorder.begin_batch()
         except Exception:
             recorder.totals.errors += 1
@@ -421,7 +421,7 @@ def _wrap_batch_end(original: Callable[..., Any], recorder: Recorder, groups: Pr
     def _end_coalescing(self: Any, *args: Any, **named: Any) -> Any:
         work = original(self, *args, **named)
         try:
-            groups.counts_of(name_of(self)).end_batch()
+            groups.counts_of(self).end_batch()
             recorder.live.words[WORD_ISSUED] = 0
             recorder.end_batch(None if work is None else id(work))
         except Exception:

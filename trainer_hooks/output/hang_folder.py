@@ -3,6 +3,7 @@ where it stood in its collectives, the dump of torch's Flight Recorder where tha
 write nothing themselves, and what NCCL RAS tells of all ranks.
 
 The ranks of a job share the folder `hang-TIME`: the first makes it, the others look for one that is a few minutes old.
+In a folder that users or jobs may share, it lies in one of the user's and the job's own.
 A process that comes to no step (witness.py) leaves its stacks there too.
 `laggard diagnose FOLDER` reads it.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import re
 import sys
@@ -19,10 +21,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final, NamedTuple
+from urllib.parse import quote
 
+from laggard.kit.environment import ENV_HANG_DIR
 from laggard.nccl.ras import DEFAULT_PORT, RasError, ask
 from laggard.rankfile import RankFileError, RankFileReader
 from laggard.rankfile.layout import SUFFIX as RANK_SUFFIX
+from laggard.rankfile.layout import own_folder
 from laggard.stacks.fault_text import MAX_TEXT, faults_of
 from laggard.stacks.fault_text import SUFFIX as FAULT_SUFFIX
 from laggard.stacks.kernel_side import SUFFIX as UNANSWERED_SUFFIX
@@ -30,6 +35,8 @@ from laggard.stacks.kernel_side import NotThere, Unanswered, encode, read_kernel
 from laggard.stacks.sampled import SUFFIX, Sampled, SampledError, read_small_file, write, write_private
 from laggard.trainer_hooks.collectives.flight_recorder import dump_functions, safe_backends, seen_backends
 from laggard.trainer_hooks.output.local_ranks import rank_files_beside
+
+log = logging.getLogger("laggard")
 
 # Asks the NCCL RAS of this job, in whose processes NCCL has a thread that answers whatever the training does, what it
 # knows of a standstill.
@@ -122,16 +129,17 @@ MAX_FOLDERS: Final = 8
 RAS_REPORT: Final = "ras-report.json"
 MAX_DUMP_BYTES: Final = 16 << 20
 _NAME: Final = re.compile(r"hang-\d{8}T\d{6}Z")
+_MAX_NAME: Final = 200  # bytes
 
 
 class HangFolder:
-    """The folder of one rank. `base`: where it is made; `events` returns where the rank stands, for JSON. `rank_file`:
-    this rank's own; None: there is none. `recorded`: the path, without its end, at which a rank's recording has its
-    files; None: there is no recording."""
+    """The folder of one rank. `base`: where it is made unless LAGGARD_HANG_DIR names a place. `events` returns where
+    the rank stands, for JSON. `rank_file`: this rank's own; None: there is none. `recorded`: the path, without its end,
+    at which a rank's recording has its files; None: there is no recording."""
 
     def __init__(
         self,
-        base: str,
+        base: str | None,
         rank: int,
         events: Callable[[], dict[str, Any]],
         rank_file: str | None = None,
@@ -145,7 +153,8 @@ class HangFolder:
 
     def keep(self, sampled: Sampled) -> None:
         """Writes all of it. Raises OSError."""
-        folder, is_new = shared_folder(self._base, sampled.at)
+        base = hang_base(os.environ, sampled.job_id) or self._base
+        folder, is_new = shared_folder(base, sampled.at) if base else (None, False)
         if folder is None:
             return
         name = os.path.join(folder, f"rank-{self._rank}")
@@ -175,23 +184,39 @@ class HangFolder:
             keep_faults(peer, self._recorded(rank) if self._recorded else None, os.path.join(folder, f"rank-{rank}"))
 
 
+def hang_base(environ: Mapping[str, str], job: str) -> str | None:
+    """The folder of this user's job in LAGGARD_HANG_DIR; None where that is not set. Others' folders there count for
+    nothing. Raises OSError."""
+    base = environ.get(ENV_HANG_DIR)
+    if not base:
+        return None
+    os.makedirs(base, exist_ok=True)
+    own = own_folder(os.path.join(base, str(os.geteuid())))
+    return own_folder(os.path.join(own, f"job-{quote(job, safe='')}"[:_MAX_NAME]))
+
+
 def shared_folder(base: str, now: float) -> tuple[str | None, bool]:
     """The folder in `base` of the standstill at `now` (Unix time), None where there are too many; and whether this
     process made it. Raises OSError."""
     os.makedirs(base, exist_ok=True)
-    names = sorted(name for name in os.listdir(base) if _NAME.fullmatch(name))
+    names = [name for name in sorted(os.listdir(base)) if _NAME.fullmatch(name) and _is_own(os.path.join(base, name))]
     for name in reversed(names):
         path = os.path.join(base, name)
         if abs(now - os.lstat(path).st_mtime) < SHARED_SECONDS:  # the mtime of the last rank that came
             return path, False
     if len(names) >= MAX_FOLDERS:
+        log.warning("laggard: a standstill is not kept: %s has %d already; remove what is read", base, len(names))
         return None, False
     path = os.path.join(base, time.strftime("hang-%Y%m%dT%H%M%SZ", time.gmtime(now)))
+    is_new = not os.path.lexists(path)
+    return own_folder(path), is_new
+
+
+def _is_own(path: str) -> bool:
     try:
-        os.mkdir(path, 0o700)
-    except FileExistsError:
-        return path, False
-    return path, True
+        return own_folder(path) == path
+    except OSError:
+        return False
 
 
 def _flight_recorder() -> list[bytes]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import logging
 import os
 import sys
@@ -89,12 +90,14 @@ _MAX_CHARACTERS: Final = 120  # of a script's name
 
 def open_outputs(
     recorder: Recorder, identity: Identity, training_thread: Callable[[], int] = get_ident
-) -> StackWatch | None:
+) -> tuple[StackWatch | None, str | None]:
     """Opens the outputs that the environment asks for, and starts the thread that writes them. `training_thread`: as
-    OwnThreads has it. Returns what is to be closed when the process ends. Never raises."""
+    OwnThreads has it. Returns what is to be closed when the process ends, and the folder of the recording. Never
+    raises."""
     thread = WriterThread(recorder)
     own_threads = OwnThreads(FACTS, training_thread)
     thread.on_wake.append(own_threads.woke)
+    gc.callbacks.append(own_threads.collecting)
     _say_what_runs()
     directory = os.environ.get(ENV_RECORD_DIR)
     rank_file = _open_rank_file(recorder, identity)
@@ -117,7 +120,7 @@ def open_outputs(
     except RuntimeError as error:
         log.warning("laggard: no heartbeat, so a hang of this rank will be noticed later: %s", error)
     thread.pause_around_forks()
-    return stacks
+    return stacks, sink.folder if sink is not None else None
 
 
 def _say_what_runs() -> None:

@@ -8,7 +8,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from laggard.kit.constants import PHASES
@@ -37,19 +37,27 @@ log = logging.getLogger("laggard")
 MAX_BYTES: Final = 1 << 30
 """The most bytes of one rank's recording: a day of a thousand collectives a minute. Later lines are counted as lost."""
 
-_NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+_NEW_FILE: Final = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _MAX_QUEUED_BYTES: Final = 64 << 20  # bytes, while the disk is slow or stuck
+_ROOM_BYTES: Final = 1024
+_LONGEST_LINE: Final = 64 << 10
 
 
 class LineFile:
     """Keeps lines until flush(), and writes them on a thread of its own: the caller never waits for a disk. Nothing is
     buffered in a file object, so a forked child inherits nothing that could be written twice. After the first write
-    that fails nothing more is written, and lines are counted as lost in `lost`."""
+    that fails lines are counted as lost in `lost`, but for the last one: it stands in the place of the lines before,
+    since a full disk has no other."""
 
-    def __init__(self, path: str, head: str = "", max_bytes: int = MAX_BYTES) -> None:
+    def __init__(
+        self, path: str, head: str = "", max_bytes: int = MAX_BYTES, stopped: Callable[[str], str] | None = None
+    ) -> None:
         """Creates the file with `head`, its first line: whatever becomes of the process, and whenever another looks, it
-        says what it is. Raises OSError where that fails; FileExistsError where the file exists."""
+        says what it is. `stopped` makes the last line of a file that ends before its process, of the reason. Raises
+        OSError where that fails; FileExistsError where the file exists."""
         self._path = path
+        self._line_of_stop = stopped
+        self._room: int | None = None  # where the last line stands, once writing has failed
         self._max_bytes = max_bytes
         self._written = 0
         self._create(f"{head}\n".encode() if head else b"")
@@ -99,10 +107,18 @@ class LineFile:
         """Queues a line for writing, before those that are kept. From any thread. Never raises."""
         self._enqueue([line])
 
+    def write_last(self, line: str) -> None:
+        """Writes the line that is the file's last, unless another such line follows. From any thread. Never raises."""
+        with self._queueing:
+            if self._room is None:
+                self._queue.append(f"{line}\n".encode())
+            else:
+                self._write_in_room(line)
+
     def settle(self, seconds: float) -> None:
         """Waits until what is queued is written, at most so long: for a process that may be killed next."""
         until = time.monotonic() + seconds
-        while self._queue and not self._stopped and time.monotonic() < until:
+        while self._queue and time.monotonic() < until:
             time.sleep(0.005)
 
     def _enqueue(self, lines: list[str]) -> None:
@@ -125,11 +141,32 @@ class LineFile:
                 self._write_all(data)
                 del self._queue[0]
             except OSError as error:
-                with contextlib.suppress(OSError):
-                    os.ftruncate(self._fd, self._written)  # do not leave half a line
-                self._stop_writing(error.strerror or "it cannot be written")
-                self.lost += sum(each.count(b"\n") for each in self._queue)
-                self._queue.clear()
+                with self._queueing:
+                    self._fail(error.strerror or "it cannot be written")
+
+    def _fail(self, reason: str) -> None:
+        """Gives up what is queued, and the file's last lines for the one that says why."""
+        self.lost += sum(each.count(b"\n") for each in self._queue)
+        self._queue.clear()
+        self._room = self._written
+        with contextlib.suppress(OSError):
+            os.ftruncate(self._fd, self._written)  # do not leave half a line
+            begin = max(0, self._written - _LONGEST_LINE)
+            end = os.pread(self._fd, _LONGEST_LINE, begin)
+            cut = end.rfind(b"\n", 0, max(0, len(end) - _ROOM_BYTES)) + 1
+            self.lost += end.count(b"\n", cut) if cut else 0
+            self._room = begin + cut if cut else self._written  # there, nothing fits
+        self._stopped = False  # what it may have said of its size is gone
+        self._stop_writing(reason)
+
+    def _write_in_room(self, line: str) -> None:
+        """Puts the line, filled up with blanks, from the room's begin to the file's end: on blocks that it has."""
+        assert self._room is not None
+        size = self._written - self._room
+        data = line.encode().ljust(size - 1) + b"\n"
+        if len(data) <= size:
+            with contextlib.suppress(OSError):
+                os.pwrite(self._fd, data, self._room)
 
     def _write_all(self, data: bytes) -> None:
         rest = memoryview(data)
@@ -138,6 +175,13 @@ class LineFile:
         self._written += len(data)
 
     def _stop_writing(self, reason: str) -> None:
+        """With the queue's lock held."""
+        if not self._stopped and self._line_of_stop is not None:
+            line = self._line_of_stop(reason)
+            if self._room is None:
+                self._queue.append(f"{line}\n".encode())
+            else:
+                self._write_in_room(line)
         self._stopped = True
         log.warning("laggard: the recording %s ends here, the training goes on: %s", self._path, reason)
 
@@ -176,7 +220,8 @@ class RecordingSink(Sink):
         self.folder = directory
         about = {"job_id": identity.job_id, "ends": True, "beats": True, "process": own_identity()}
         name = rank_file_name(identity.rank, identity.attempt)
-        self._file = LineFile(os.path.join(directory, name), json.dumps({"laggard_recording": 1, **about}))
+        head = json.dumps({"laggard_recording": 1, **about})
+        self._file = LineFile(os.path.join(directory, name), head, stopped=self._stopped)
         self._identity = identity
         self.lanes: list[Lane] = []
         self.quiet_since_ns = time.perf_counter_ns()
@@ -269,7 +314,7 @@ class RecordingSink(Sink):
 
     def write_departure(self) -> None:
         """Writes that the rank leaves torch.distributed in order, and waits for that: Ray ends its workers then."""
-        self.write_at_once({"kind": "left", "at_unix": time.time()})
+        self._file.write_last(json.dumps({"kind": "left", "rank": self._identity.rank, "at_unix": time.time()}))
         self._file.settle(_SETTLE_SECONDS)
 
     def flush(self, totals: Totals) -> None:
@@ -287,14 +332,18 @@ class RecordingSink(Sink):
 
     def write_ending(self) -> None:
         """Writes that the rank ends by an exception, and waits for that: what catches it may kill the process."""
-        self._file.write_at_once(self._end())
+        self._file.write_last(self._end())
         self._file.settle(_SETTLE_SECONDS)
 
     def close(self) -> None:
         self._write_rank_line()
         self._write_news()
-        self._file.write(self._end())
+        self._file.flush()
+        self._file.write_last(self._end())
         self._file.close()
+
+    def _stopped(self, reason: str) -> str:
+        return json.dumps({"kind": "stopped", "rank": self._identity.rank, "why": reason})
 
     def _end(self) -> str:
         end = {"lost": self._file.lost, "at_seconds": time.perf_counter(), **(FACTS.get(ENDING) or {})}

@@ -12,14 +12,15 @@ import itertools
 import json
 import os
 import re
+import shlex
 import sys
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from laggard import __version__
-from laggard.kit.environment import job_id, node_name
-from laggard.kit.processes import GONE, own_start, state_of
+from laggard.kit.environment import ENV_OFF, job_id, node_name
+from laggard.kit.processes import GONE, own_process, own_start, state_of
 
 
 class Identity(NamedTuple):
@@ -160,3 +161,23 @@ def _head(path: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         return {}
     return head if isinstance(head, dict) else {}
+
+
+ANSWER_SECONDS: Final = 20.0
+"""The longest that the end of a run waits for the answer: a second for most recordings."""
+
+
+def tell_answer(folder: str) -> None:
+    """Prints what the recording in `folder` says first, and the command that says all of it, on standard error."""
+    import subprocess  # torch has it
+
+    command = own_process("laggard", "locate", "--trace", folder)
+    environ = {**os.environ, ENV_OFF: "1"}
+    try:
+        done = subprocess.run(
+            command, env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=ANSWER_SECONDS
+        )
+    except (OSError, subprocess.SubprocessError):
+        return
+    if first := done.stdout.partition("\n")[0]:
+        print(f"laggard: {first}\nlaggard: all of it: laggard locate --trace {shlex.quote(folder)}", file=sys.stderr)

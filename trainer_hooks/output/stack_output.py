@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from laggard.kit.environment import ENV_HANG_DIR, ENV_STACKS, rank_dir
+from laggard.kit.environment import ENV_STACKS, rank_dir
 from laggard.rankfile.layout import SUFFIX as RANK_SUFFIX
 from laggard.rankfile.layout import own_directory
 from laggard.stacks.ask import ask_folders, trusted_users
@@ -58,9 +58,9 @@ def open_stacks(
             ask_folders(directory, own),
             trusted_users(directory, os.geteuid()),
         )
-        kept = os.environ.get(ENV_HANG_DIR) or (sink.folder if sink is not None else None)
+        kept = sink.folder if sink is not None else None
         of_rank = partial(_recorded_base, identity.attempt, sink) if sink is not None else None
-        hangs = HangFolder(kept, identity.rank, partial(_events, recorder), rank_file, of_rank) if kept else None
+        hangs = HangFolder(kept, identity.rank, partial(_events, recorder), rank_file, of_rank)
         told = partial(_tell, sink, hangs)
         head = header(identity.job_id, identity.rank, identity.node, os.getpid(), training_thread())
         faults = _fault_file((recorded or beside or "") + FAULT_SUFFIX, head, quiet)
@@ -111,10 +111,10 @@ def _fault_file(path: str, head: bytes, stall_seconds: float) -> FaultFile | Non
     return faults
 
 
-def _tell(sink: RecordingSink | None, hangs: HangFolder | None, sampled: Sampled) -> None:
+def _tell(sink: RecordingSink | None, hangs: HangFolder, sampled: Sampled) -> None:
     if sink is not None:
         sink.write_at_once({"kind": "stacks", "stacks": json.loads(encode(sampled))})
-    if hangs is not None and sampled.why == STALLED:
+    if sampled.why == STALLED:
         hangs.keep(sampled)
 
 

@@ -51,11 +51,21 @@ class OwnThreads(_Looks):
         self._queued = 0
         self._late = 0  # nanoseconds, since the last look
         self._wakes = 0
+        self._began = time.perf_counter_ns()
+        self._collecting_since = self._collected = 0  # nanoseconds
 
     def woke(self, late_ns: int) -> None:
         """The calling thread woke so much later than it asked for."""
         self._late += max(0, late_ns)
         self._wakes += 1
+
+    def collecting(self, phase: str, _: object) -> None:
+        """One of gc.callbacks: a garbage collection, in which no thread runs Python, starts or stops."""
+        now = time.perf_counter_ns()
+        if phase == "start":
+            self._collecting_since = now
+        elif self._collecting_since:
+            self._collected += now - self._collecting_since
 
     def look(self) -> None:
         """Says how the threads ran since the last look, where that is long enough ago."""
@@ -74,7 +84,8 @@ class OwnThreads(_Looks):
             for tid, spent in spent_by_now.items():
                 name = names.get(tid, "")
                 ran[name] = ran.get(name, 0.0) + max(0, spent - before.get(tid, 0)) / 1e9
-            self._facts.set(OWN_THREADS, _fact(seconds, ran, late / wakes / 1e9))
+            collected = self._collected / max(1, time.perf_counter_ns() - self._began)
+            self._facts.set(OWN_THREADS, _fact(seconds, ran, late / wakes / 1e9, collected))
 
     def _read(self) -> dict[int, int]:
         """The CPU time of each Python thread but the one that trains and laggard's own, in nanoseconds."""
@@ -97,12 +108,13 @@ def _times(tid: int) -> tuple[int, int]:
         return 0, 0
 
 
-def _fact(seconds: float, ran: dict[str, float], late: float) -> dict[str, Any]:
+def _fact(seconds: float, ran: dict[str, float], late: float, collected: float) -> dict[str, Any]:
     busy = sorted(((spent, name) for name, spent in ran.items() if spent >= MIN_CPU * seconds), reverse=True)
     return {
         "seconds": round(seconds, 3),
         "late_seconds": round(late, 6),  # a wake, on average
         "busy_seconds": round(sum(ran.values()), 3),
+        "collecting_ratio": round(collected, 4),
         "names": [name[:MAX_NAME] for _, name in busy[:MAX_NAMED]],
     }
 

@@ -12,12 +12,12 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from laggard.kit.environment import ENV_HANG_DIR, ENV_RECORD_DIR, rank_dir
+from laggard.kit.environment import ENV_RECORD_DIR, rank_dir
 from laggard.kit.processes import own_identity
 from laggard.rankfile.layout import own_directory
 from laggard.rankfile.unseen import MAX_TEXT, STARTING, UNSEEN, UnseenMark, has_room, write_mark
 from laggard.stacks.sampled import STALLED, SUFFIX, Sampled, collective_of, inner_place_text, place_text, write
-from laggard.trainer_hooks.output.hang_folder import shared_folder
+from laggard.trainer_hooks.output.hang_folder import hang_base, shared_folder
 from laggard.trainer_hooks.output.open_outputs import script_name
 from laggard.trainer_hooks.output.recording_folder import Identity, folder_of_run, identify
 from laggard.trainer_hooks.output.stack_output import stall_seconds
@@ -216,7 +216,7 @@ class StartWatch(PeriodicThread):
 
     def _keep(self, name: str, sampled: Sampled, who: Identity) -> None:
         """Writes what outlives the machine's memory, where the user wants that."""
-        base = os.environ.get(ENV_HANG_DIR)
+        base = hang_base(os.environ, who.job_id)
         if os.environ.get(ENV_RECORD_DIR):
             recording = folder_of_run(os.environ[ENV_RECORD_DIR], who)
             os.makedirs(recording, exist_ok=True)

@@ -8,10 +8,12 @@ the script's: its own timer, its own handlers, its own file.
 from __future__ import annotations
 
 import contextlib
+import errno
 import faulthandler
 import functools
 import os
 import signal
+import stat
 import sys
 import time
 from collections import Counter
@@ -41,6 +43,10 @@ class FaultFile:
         self.path = path
         self._held_seconds = stall_seconds * HELD_RATIO
         self._fd = os.open(path, flags, 0o600)
+        about = os.fstat(self._fd)
+        if about.st_uid != os.geteuid() or about.st_nlink != 1 or not stat.S_ISREG(about.st_mode):
+            os.close(self._fd)
+            raise PermissionError(errno.EPERM, "is not this user's alone", path)
         self._head = head
         self.empty()
         self._is_users_timer = self._is_forking = self._is_closed = False

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import msgspec
 
 from laggard import wire
-from laggard.catalogue.findings import FINDINGS, FindingType, find_type, read_page
+from laggard.catalogue.findings import FindingType, all_types, find_type, read_page
 from laggard.kit.errors import UsageError
 from laggard.kit.parts import Line, Part, Table, page_lines, plain_text
 from laggard.kit.terminal import show_or_write
@@ -24,8 +24,6 @@ class FindingRow(msgspec.Struct, frozen=True, omit_defaults=True):
     doc: str
     action: str = ""
     """What ends it: REBOOT, RESET, REPLACE, OPERATOR or USER."""
-    later: str = ""
-    """The part that will raise the code, while nothing raises it yet."""
     page: str = ""
     """The whole page, with `explain`."""
 
@@ -45,8 +43,8 @@ def main(arguments: argparse.Namespace) -> int:
     explain = arguments.action == "explain"
     if explain and not arguments.codes:
         raise UsageError("name a code to explain; `laggard findings list` lists them")
-    chosen = [find_type(code) for code in arguments.codes] if arguments.codes else list(FINDINGS)
-    rows = tuple(_row(finding_type, explain) for finding_type in chosen)
+    chosen = map(find_type, arguments.codes) if arguments.codes else all_types()
+    rows = tuple(_row(each, explain) for each in chosen)
     if arguments.format == "json":
         sys.stdout.write(wire.encode(FindingsDocument(rows)).decode() + "\n")
     else:
@@ -58,21 +56,12 @@ def main(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _row(finding_type: FindingType, explain: bool) -> FindingRow:
-    return FindingRow(
-        code=finding_type.code,
-        severity=finding_type.severity.value,
-        summary=finding_type.summary,
-        doc=finding_type.doc,
-        action=finding_type.action,
-        later=finding_type.later,
-        page=read_page(finding_type.code) if explain else "",
-    )
+def _row(it: FindingType, explain: bool) -> FindingRow:
+    return FindingRow(it.code, it.severity.value, it.summary, it.doc, it.action, read_page(it.code) if explain else "")
 
 
 def _table(rows: Sequence[FindingRow]) -> list[Part]:
-    later = ((row, f" (not raised yet: {row.later})" if row.later else "") for row in rows)
-    cells = tuple((row.code, row.severity, row.summary + text) for row, text in later)
+    cells = tuple((row.code, row.severity, row.summary) for row in rows)
     return [
         Line(f"{len(rows)} codes; `laggard findings explain CODE` shows a code's page."),
         Table(("code", "severity", "summary"), cells),

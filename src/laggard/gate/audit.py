@@ -7,8 +7,7 @@ from typing import Final
 
 import msgspec
 
-from laggard.catalogue.findings import finding_type
-from laggard.gate.draining import DRAINING_CODES, read_rule
+from laggard.catalogue.findings import all_types, known_type
 from laggard.kit.majority import grouped
 from laggard.kit.parts import Line
 from laggard.kit.words import ascii_line, counted
@@ -51,11 +50,12 @@ class GateAudit(msgspec.Struct, frozen=True):
 def audit(report: Report) -> GateAudit:
     """The audit of a report in which findings are as the gate judges them. A critical finding of a code that nothing
     is written about takes the node like any other, and is listed."""
-    taking = (it for it in report.findings if it.code in DRAINING_CODES or it.severity is Severity.CRITICAL)
+    draining = {it.code for it in all_types() if it.draining_probe}
+    taking = (it for it in report.findings if it.code in draining or it.severity is Severity.CRITICAL)
     by_code = grouped(taking, lambda finding: finding.code)
     results = {result.name: result for result in report.probes}
     raised = {report.findings[place].code: it.name for it in report.probes for place in it.findings}
-    codes = [_audited(code, by_code.get(code, ()), results, raised) for code in sorted({*DRAINING_CODES, *by_code})]
+    codes = [_audited(code, by_code.get(code, ()), results, raised) for code in sorted({*draining, *by_code})]
     order = [*_TOLD, NOT_HERE]
     codes.sort(key=lambda each: order.index(each.state))
     return GateAudit(report.node, report.verdict, tuple(codes))
@@ -64,9 +64,11 @@ def audit(report: Report) -> GateAudit:
 def _audited(
     code: str, findings: Iterable[Finding], results: Mapping[str, ProbeResult], raised: Mapping[str, str]
 ) -> AuditedCode:
-    probe, rule = DRAINING_CODES.get(code) or raised.get(code, ""), read_rule(code)
+    known = known_type(code)
+    probe = (known and known.draining_probe) or raised.get(code, "")
     state, now = _state(tuple(findings), results.get(probe))
-    return AuditedCode(code, probe, state, now, rule.apart, rule.healthy, finding_type(code).doc)
+    rule, healthy = (known.apart, known.healthy) if known else ("", "")
+    return AuditedCode(code, probe, state, now, rule, healthy, f"docs/findings/{code}.md")
 
 
 def _state(findings: tuple[Finding, ...], result: ProbeResult | None) -> tuple[str, tuple[str, ...]]:

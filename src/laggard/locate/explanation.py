@@ -13,7 +13,7 @@ from typing import Final
 
 from msgspec import structs
 
-from laggard.catalogue.findings import FINDINGS
+from laggard.catalogue.findings import known_type
 from laggard.kit.constants import SCRIPT_PHASES
 from laggard.locate.describe import situation
 from laggard.locate.job_timings import NOTHING, JobTimings, NodeFindings, Place
@@ -77,7 +77,6 @@ _CAUSES_IN: Final[_Codes] = {
 _MEASURED_BY_RINGS = ("RING_SLOW", "RING_FAILED")
 _OTHER_REASONS = ("slow_link", "hung")
 _MAX_FOLLOWED_CULPRITS = 3
-_TYPES = {it.code: it for it in FINDINGS}
 
 _ADVICE = {
     "input": "look at what its data loader reads: the storage and its cache, the workers' CPU time, and what else runs "
@@ -99,8 +98,7 @@ _ADVICE = {
     "slow_host": "look for what its ranks share: other work on the CPUs, the CPUs' quota, clocks and governor, memory "
     "pressure, power and cooling",
     "unknown": "record its phases (laggard run does), and compare its GPU's and CPU's clocks and load with its peers'",
-    "intermittent": "look for what comes and goes on its machine: other jobs, cron, garbage collection, checkpoints, "
-    "thermal throttling",
+    "intermittent": "look for what comes and goes on its machine: other jobs, cron, checkpoints, thermal throttling",
     "slow_link": "check the adapters, cables and switch ports on the way for errors and rate",
     "in_machine": "compare its NVLink and PCIe links (nvidia-smi nvlink -s, nvidia-smi topo -m, lspci -vv), its GPUs' "
     "access to each other and its shared memory with another machine's",
@@ -134,7 +132,8 @@ def explained(culprit: Culprit, timings: JobTimings) -> Culprit:
 
 def _gravity(code: str) -> int:
     """The place of the code's usual severity; one that the catalogue does not have, as a newer agent's, comes last."""
-    return SEVERITIES.index(_TYPES[code].severity) if code in _TYPES else len(SEVERITIES)
+    known = known_type(code)
+    return SEVERITIES.index(known.severity) if known else len(SEVERITIES)
 
 
 def advice(culprit: Culprit, findings: tuple[str, ...] = ()) -> str:
@@ -155,9 +154,10 @@ def advice(culprit: Culprit, findings: tuple[str, ...] = ()) -> str:
 
 def _meaning(code: str) -> str:
     """`: a GPU ran slower for heat`, the catalogue's sentence; empty where it has none."""
-    if code not in _TYPES:
+    known = known_type(code)
+    if known is None:
         return ""
-    text = _TYPES[code].summary.rstrip(".")
+    text = known.summary.rstrip(".")
     return f": {text if text[1].isupper() or text[1].isdigit() else text[0].lower() + text[1:]}"
 
 

@@ -145,11 +145,13 @@ _MAX_NAMES: Final = 4
 
 class OwnThreads(NamedTuple):
     """The Python threads beside the training: the share of the time for which they ran, all together, how much too late
-    a sleeping one woke, on average (seconds), and the names of the busiest."""
+    a sleeping one woke, on average (seconds), the names of the busiest, and the share of the run in which Python
+    collected garbage."""
 
     busy: float
     late_seconds: float
     names: tuple[str, ...]
+    collecting: float = 0.0
 
 
 class _ToldThreads(Struct):
@@ -159,6 +161,7 @@ class _ToldThreads(Struct):
     busy_seconds: _Span
     late_seconds: _Span
     names: tuple[str, ...] = ()
+    collecting_ratio: Annotated[float, Meta(ge=0, le=1)] = 0.0
 
 
 def own_threads(facts: Mapping[str, Any]) -> OwnThreads | None:
@@ -167,7 +170,9 @@ def own_threads(facts: Mapping[str, Any]) -> OwnThreads | None:
     if told is None:
         return None
     names = tuple(printable_line(name, _MAX_NAME) for name in told.names[:_MAX_NAMES])
-    return OwnThreads(told.busy_seconds / told.seconds, told.late_seconds, tuple(filter(None, names)))
+    return OwnThreads(
+        told.busy_seconds / told.seconds, told.late_seconds, tuple(filter(None, names)), told.collecting_ratio
+    )
 
 
 STEP, START, END, WAITED, WORK, FIRST_PHASE = range(6)

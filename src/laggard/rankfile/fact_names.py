@@ -44,7 +44,8 @@ GROUPS: Final = "groups"
 
 OWN_THREADS: Final = "own_threads"
 """The Python threads beside the training, as they ran of late: {seconds, busy_seconds (CPU, all together), late_seconds
-(how much too late a sleeping thread woke, on average, less its time in the run queue), names (of the busiest)}."""
+(how much too late a sleeping thread woke, on average, less its time in the run queue), names (of the busiest),
+collecting_ratio (the share of the time since the hooks began in which Python collected garbage)}."""
 
 DIGESTS: Final = "digests"
 """Digests of the parameters after steps, where LAGGARD_DIGEST_STEPS asks for them: {every (steps), first: [step,

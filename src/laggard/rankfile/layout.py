@@ -16,6 +16,7 @@ the read, or that a killed writer left half-written, has a wrong CRC, and the re
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 import struct
@@ -201,15 +202,24 @@ def own_directory(base: str) -> str:
     subdirectory cannot be created, or its name is taken by somebody else. Raises OSError where there is no `base` and
     it cannot be created."""
     _make_shared(base)
-    own = os.path.join(base, str(os.geteuid()))
     with contextlib.suppress(OSError):
-        os.mkdir(own)
-        os.chmod(own, 0o755)  # the agent is another user, whatever the umask
-    with contextlib.suppress(OSError):
-        about = os.lstat(own)
-        if stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid() and os.access(own, os.W_OK):
-            return own
+        return own_folder(os.path.join(base, str(os.geteuid())), 0o755)  # the agent is another user
     return base
+
+
+def own_folder(path: str, mode: int = 0o700) -> str:
+    """`path`, a folder of this user alone, created with `mode` where it is missing. In a folder that others may write
+    to, somebody else may have taken its name: raises OSError where it is another's, a link, or others may write to
+    it."""
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(path, mode)
+        os.chmod(path, mode)  # whatever the umask
+    about = os.lstat(path)
+    if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.geteuid() or about.st_mode & 0o022:
+        raise PermissionError(errno.EPERM, "is not this user's alone", path)
+    if not os.access(path, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+    return path
 
 
 def log_directory(base: str) -> str:

@@ -20,6 +20,7 @@ from laggard.model import RankEnd
 from laggard.recording.part import RecordedPart
 from laggard.recording.records import RankLine, SawLine, StateLine
 from laggard.recording.tables import Tables
+from laggard.stacks.sampled import TERMINATED, Sampled
 from laggard.wire.ranks import BeatRow, CpuWait, InFlight, LaneProgress
 
 
@@ -83,16 +84,21 @@ class JobFacts:
     environments: dict[int, Mapping[str, Any]]  # by rank: what surrounds it
     digests: dict[int, RankDigests | None]  # by rank
     said_steps: dict[int, int]  # by rank, of those that have no end: the last step that it said it had finished
-    alive_at: dict[int, float]  # by rank, of those that told of others: when they did so last, Unix time
+    alive_at: dict[
+        int, float
+    ]  # by rank, of those that wrote where they stood or what they saw of others: when they did so last, Unix time
 
     @classmethod
-    def of(cls, parts: Sequence[RecordedPart], tables: Tables) -> JobFacts:
+    def of(cls, parts: Sequence[RecordedPart], tables: Tables, beside: Sequence[Sampled] = ()) -> JobFacts:
+        """`beside`: stacks beside the recording. Those that SIGTERM made tell who was ended, as by a launcher."""
         job_id = next((part.job_id for part in parts if part.job_id is not None), None)
+        terminated = [it for it in beside if it.why == TERMINATED and it.job_id == job_id]
+        told_to_end = {it.rank: RankEnd(it.at, signal="SIGTERM") for it in terminated}
         facts = cls(job_id, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, set(), {}, {}, {}, {}, {})
         is_over = any(part.end_lines or part.departed for part in parts)
         seen = seen_by_others(line for part in parts for line in part.saw)
         for part in parts:
-            ends: dict[int, RankEnd | None] = dict.fromkeys(part.killed)
+            ends = {rank: told_to_end.get(rank) for rank in part.killed}
             ends |= {rank: _end_of(part, tables, rank) for rank, line in part.end_lines.items() if line.exit_code}
             names = tuple(part.columns.group_names)
             facts.died.update((rank, (_unfinished(tables, rank, names), end)) for rank, end in ends.items())
@@ -109,6 +115,8 @@ class JobFacts:
             facts.said_steps.update(
                 (rank, beat.last_step) for rank, beat in said if beat and beat.last_step is not None
             )
+            written = ((rank, part.last_record_at(tables, rank)) for rank in part.killed & part.beat_lines.keys())
+            facts.alive_at.update((rank, at) for rank, at in written if at is not None)
             for line in part.saw:
                 facts.alive_at[line.rank] = max(line.at_unix, facts.alive_at.get(line.rank, 0.0))
             facts.living.update(dict.fromkeys(part.living, part.writer.is_stopped))

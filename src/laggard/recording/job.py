@@ -40,9 +40,10 @@ _MAX_CHARACTERS = 120  # of a script's name
 class RecordedJob:
     """One job, built up part by part. `gaps` are lines that say what the recording lost or contradicts, in the order in
     which they were found. `owner`: the uid of the job's user, which only a collector's recording has. `stacks`: those
-    of the job, once timings() was asked for."""
+    of the job, once timings() was asked for. `beside`: stacks that lie beside the recording."""
 
-    def __init__(self) -> None:
+    def __init__(self, beside: Sequence[Sampled] = ()) -> None:
+        self._beside = beside
         self.gaps: list[str] = []
         self.owner: int | None = None
         self.stacks: tuple[Sampled, ...] = ()
@@ -80,7 +81,7 @@ class RecordedJob:
         ranks = np.array(sorted({rank for part in parts for rank in part.ranks} - ambiguous), np.int64)
         rows = tables.rank_steps(ranks)
         self._tell(parts, tables, rows)
-        return _timings(JobFacts.of(parts, tables), ranks, rows, tables, list(self._group_names))
+        return _timings(JobFacts.of(parts, tables, self._beside), ranks, rows, tables, list(self._group_names))
 
     def _parts_of_one_job(self) -> list[RecordedPart]:
         """The parts of the job that has the most records, and of its last attempt."""
@@ -123,6 +124,7 @@ class RecordedJob:
         """Adds to `gaps` what of `parts` was lost or cannot be used."""
         self.gaps += _lost_gaps(parts)
         self.gaps += _killed_gaps(parts, tables)
+        self.gaps += _stopped_gaps(parts, tables)
         for part in parts:
             self.gaps += _empty_gaps(part)
         living = {rank for part in parts for rank in part.living}
@@ -152,6 +154,14 @@ def _lost_gaps(parts: Sequence[RecordedPart]) -> Iterable[str]:
         least, most = min(lost.values()), max(lost.values())
         each = f"{least} each" if least == most else f"{least} to {most} each"
         yield f"the recordings of {ranks_text(lost)} lack records that could not be written, {each}"
+
+
+def _stopped_gaps(parts: Sequence[RecordedPart], tables: Tables) -> Iterable[str]:
+    for part in parts:
+        for rank, why in part.stopped.items():
+            if rank not in part.end_lines:
+                after = f"after step {tables.last_step(rank)}: {printable_line(why, _MAX_CHARACTERS)}"
+                yield f"the recording of rank {rank} could not go on {after}; whether its process ended is not known"
 
 
 def _killed_gaps(parts: Sequence[RecordedPart], tables: Tables) -> Iterable[str]:

@@ -88,6 +88,7 @@ class RecordedPart:
     _digest_lines: dict[int, records.DigestLine] = dataclasses.field(default_factory=dict)  # the last
     left: dict[int, float] = dataclasses.field(default_factory=dict)  # by rank: when it left torch.distributed
     departed: set[int] = dataclasses.field(default_factory=set)  # and recorded nothing after that
+    stopped: dict[int, str] = dataclasses.field(default_factory=dict)  # why the recording of a rank ends before it does
     saw: list[records.SawLine] = dataclasses.field(default_factory=list)
     stacks: list[Sampled] = dataclasses.field(default_factory=list)
     contradictory: set[int] = dataclasses.field(default_factory=set)  # ranks that are said to be on two nodes
@@ -117,6 +118,8 @@ class RecordedPart:
                 self.saw.append(line)
             case records.LeftLine():
                 self.left[line.rank] = line.at_unix
+            case records.StoppedLine():
+                self.stopped[line.rank] = line.why
             case records.BeatLine():
                 self.beat_lines[line.rank] = line
             case records.StacksLine() if len(self.stacks) < _MAX_STACKS:
@@ -164,7 +167,8 @@ class RecordedPart:
     @property
     def without_end(self) -> set[int]:
         """The ranks that have no end, where the part has one of each that ended."""
-        return self.ranks - self.end_lines.keys() - self.departed if self.ends else set()
+        ended = {*self.end_lines, *self.stopped, *self.departed}
+        return self.ranks - ended if self.ends else set()
 
     @property
     def killed(self) -> set[int]:

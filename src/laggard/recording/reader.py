@@ -57,7 +57,7 @@ def read_recording(paths: Sequence[str | Path]) -> RecordedTimings:
         if not by_kind:
             raise UsageError(f"the rank had nothing to say: {', '.join(map(str, paths))}")
         ((kind, files),) = by_kind.items()
-        read = _read(kind, files, gaps)
+        read = _read(kind, files, gaps, stacks)
         job_id = read.timings.job_id or _job_of(stacks)
         all_of = (*read.stacks, *(it for it in stacks if it.job_id == job_id))
         kept = tuple(it for it in all_of if not _is_over(it, read.moved_at))
@@ -91,8 +91,8 @@ def _job_of(stacks: Sequence[Sampled]) -> str | None:
     return max(stacks, key=lambda each: each.at).job_id if stacks else None
 
 
-def _read_lines(files: Sequence[Path], gaps: list[str]) -> RecordedTimings:
-    job = RecordedJob()
+def _read_lines(files: Sequence[Path], gaps: list[str], beside: Sequence[Sampled]) -> RecordedTimings:
+    job = RecordedJob(beside)
     job.gaps += gaps
     for file in files:
         if not read_lines(file, job):
@@ -101,10 +101,10 @@ def _read_lines(files: Sequence[Path], gaps: list[str]) -> RecordedTimings:
     return RecordedTimings(timings, tuple(job.gaps), job.owner, stacks=job.stacks, moved_at=job.moved_at)
 
 
-def _read(kind: Kind, files: Sequence[Path], gaps: list[str]) -> RecordedTimings:
+def _read(kind: Kind, files: Sequence[Path], gaps: list[str], beside: Sequence[Sampled]) -> RecordedTimings:
     """Reads files of one kind. Of the readers only theirs is imported: most recordings are laggard's own."""
     if kind is Kind.LINES:
-        return _read_lines(files, gaps)
+        return _read_lines(files, gaps, beside)
     if kind is Kind.FLIGHT_RECORDER:
         from laggard.recording.flight_recorder import read_dumps
 

@@ -136,6 +136,13 @@ class LeftLine(msgspec.Struct):
     at_unix: Seconds
 
 
+class StoppedLine(msgspec.Struct):
+    """The rank's recording ends before the rank does: nothing more could be written, for the reason `why`."""
+
+    rank: RankNumber
+    why: str = ""
+
+
 class ThreadsLine(msgspec.Struct):
     """The threads beside a rank's training, as they ran of late."""
 
@@ -195,8 +202,8 @@ class FindingsLine(msgspec.Struct):
 
 LINES: Final[Mapping[str, type[msgspec.Struct]]] = {
     "rank": RankLine, "state": StateLine, "threads": ThreadsLine, "cpu_wait": CpuWaitLine, "digest": DigestLine,
-    "environment": EnvironmentLine, "end": EndLine, "saw": SawLine, "left": LeftLine, "beat": BeatLine,
-    "stacks": StacksLine, "findings": FindingsLine,
+    "environment": EnvironmentLine, "end": EndLine, "saw": SawLine, "left": LeftLine, "stopped": StoppedLine,
+    "beat": BeatLine, "stacks": StacksLine, "findings": FindingsLine,
 }  # fmt: skip
 """The records that are not timed, by kind."""
 

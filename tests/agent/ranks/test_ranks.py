@@ -19,6 +19,7 @@ import pytest
 from msgspec import structs
 from support.agents import IDENTITY
 from support.steps import StepRow, step_rows
+from support.waiting import wait_for
 
 from laggard.agent.jobs import hook_blind_findings
 from laggard.agent.ranks import directory as directory_module
@@ -447,3 +448,26 @@ print(encode(RankFiles({str(rank_dir)!r}, "pod").read().ranks[0]).decode())
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert '"pid":0,"cgroup":"","state":"running"' in done.stdout
+
+
+@pytest.mark.parametrize("ahead", [100_000, -100])
+def test_a_writer_in_another_time_namespace(files: RankFiles, start_rank: Start, ahead: int) -> None:
+    """Its CLOCK_MONOTONIC is another than the agent's, as after CRIU: its beat and its steps are told by the agent's,
+    also once it is gone."""
+    own_time = ["unshare", "--time", "--monotonic", str(ahead), "--fork", "--kill-child"]
+    if os.geteuid() != 0 or subprocess.run([*own_time, "true"], capture_output=True).returncode:
+        pytest.skip("needs root and unshare: it makes a time namespace")
+    rank = start_rank(started_by=own_time)
+    rank.do("step", "beat", "block", "collectives")
+    asked = time.monotonic()
+    document = files.read(since=asked - 60)
+    (row,) = document.ranks
+    assert row.beat is not None and 0 <= row.beat.age_seconds < 60
+    assert row.in_flight is not None and 0 <= row.in_flight.seconds < 60
+    (step,) = step_rows(validate_ranks_answer(encode(document)).steps[0])
+    assert asked - 60 < step.end <= asked
+    (found,) = files.collectives(row.owner, "j1", [0]).ranks
+    assert found.rows and all(asked - 60 < each.start < each.end <= asked for each in found.rows)
+    rank.kill()
+    (row,) = wait_for(lambda: [it for it in files.read().ranks if it.state == "died"])
+    assert time.time() - 60 < row.last_progress_timestamp_seconds <= time.time()

@@ -11,7 +11,7 @@ import pytest
 from support.browsing import Browsed, needs_chromium
 from support.large_cluster import made_snapshot, served
 
-from laggard.catalogue.findings import FINDINGS, read_page
+from laggard.catalogue.findings import all_types, read_page
 from laggard.collector.web.finding_page import html_of
 
 HTML = {"Accept": "text/html,application/xhtml+xml"}
@@ -26,7 +26,7 @@ def url() -> Iterator[str]:
 def test_curl_gets_the_text_and_every_page_becomes_html(url: str) -> None:
     with httpx.Client(base_url=url, trust_env=False) as client:
         assert client.get("/findings/ACS_ENABLED").text == read_page("ACS_ENABLED")
-        for finding in FINDINGS:
+        for finding in all_types():
             answer = client.get(f"/findings/{finding.code}", headers=HTML)
             assert answer.status_code == 200 and answer.headers["content-type"].startswith("text/html")
             words = re.sub(r"<[^>]*>", "", answer.text.partition("<main")[2].partition("</main>")[0])

@@ -120,6 +120,7 @@ def test_ranks_of_a_machine_that_die_one_by_one_or_in_their_own_ways_are_no_mach
         (FAILED, died(0.9, exit_code=1, exception="ValueError"), died(0.02, exit_code=1, exception="ValueError")),
         (FAILED, FAILED, ENDED_BY_LAUNCHER, died(30.0, signal="SIGKILL")),
         (died(exit_code=3), died(0.5, exit_code=3)),
+        (ENDED_BY_LAUNCHER, RankState("died", 7, None, None, alive_at=NOW + 30.0)),  # its handler of SIGTERM took long
     ],
 )
 def test_a_job_that_was_ended_as_a_whole_has_no_culprit(states: tuple[RankState, ...]) -> None:

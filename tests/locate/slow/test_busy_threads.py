@@ -15,6 +15,7 @@ from laggard.locate.verdict import locate
 from laggard.rankfile.fact_names import OWN_THREADS
 
 CALM = OwnThreads(0.01, 0.0002, ())
+TOLD = ("seconds", "busy_seconds", "late_seconds", "collecting_ratio")
 SPINNING = OwnThreads(0.7, 0.009, ("Thread-1 (spin)",))
 
 
@@ -32,6 +33,18 @@ def test_the_threads_are_named_and_no_machine_is_accused() -> None:
     assert (culprit.kind, culprit.node) == ("busy_threads", None)
     assert "Thread-1 (spin)" in culprit.evidence[0] and "GIL" in culprit.evidence[0]
     assert "no machine is at fault" in culprit.advice
+
+
+def test_what_the_garbage_collector_takes_beyond_the_peers_explains() -> None:
+    """The rank costs a sixth of the step."""
+    timings = job(4, 60, slow=[((1,), 0.5)])
+    for collecting, kind in ((0.3, "uneven_work"), (0.02, "slow_compute")):
+        threads = (CALM, CALM._replace(collecting=collecting), CALM, CALM)
+        (culprit,) = locate(dataclasses.replace(timings, own_threads=threads)).culprits
+        assert (culprit.kind, culprit.node is None) == (kind, kind == "uneven_work")
+        assert ("collected garbage for 0.30 s of each second" in culprit.evidence[0]) == (kind == "uneven_work")
+    (culprit,) = locate(dataclasses.replace(timings, own_threads=(CALM._replace(collecting=0.3),) * 4)).culprits
+    assert culprit.kind == "slow_compute", "all ranks collect as much"
 
 
 @pytest.mark.parametrize(
@@ -54,7 +67,7 @@ anything = st.recursive(
 )
 
 
-@given(st.fixed_dictionaries({name: anything for name in ("seconds", "busy_seconds", "late_seconds", "names")}))
+@given(st.fixed_dictionaries({name: anything for name in (*TOLD, "names")}))
 def test_what_a_rank_says_of_its_threads_is_bounded(told: dict[str, Any]) -> None:
     found = own_threads({OWN_THREADS: told})
     if found is not None:

@@ -99,6 +99,30 @@ def test_of_two_culprits_each_is_worth_what_it_saves() -> None:
     assert list(found) == [1, 5], "the one that is worth more comes first"
 
 
+@pytest.mark.parametrize("delay", [0, 1, 2, 3])
+def test_waits_that_come_steps_later_hide_nothing_of_what_is_saved(delay: int) -> None:
+    """Two ranks of one machine launch an all-reduce at the end of each step and wait for it `delay` steps later. Who
+    spends those steps between both tells little of how long it took."""
+    work, steps = np.array([0.4, 0.6]), 40
+    now, waited = np.zeros(2), np.zeros((steps, 2))
+    came = np.zeros((steps, 2))
+    rows: list[Row] = []
+    for step in range(steps):
+        came[step] = now = now + work
+        if step >= delay:
+            over = came[step - delay].max() + TRANSFER
+            waited[step] = np.maximum(0.0, over - now)
+            now = np.maximum(now, over)
+            times = zip(came[step - delay].tolist(), now.tolist(), waited[step].tolist(), strict=True)
+            rows += [Row(r, step - delay + 2, 0, "all_reduce", step - delay, *each) for r, each in enumerate(times)]
+    timings = job(2, steps, per_node=2, collectives=collectives(rows, [ProcessGroup("world", "world", (0, 1))]))
+    timings.phase_seconds[:] = 0.0
+    timings.phase_seconds[:, :, 1] = work
+    timings.waited_seconds[:] = waited
+    timings.step_seconds[:] = waited + work
+    assert worth(timings) == {1: pytest.approx(0.2 / 0.6, abs=0.02)}
+
+
 @pytest.mark.parametrize("stalled", ["collectives", "steps"])
 def test_a_stall_of_one_step_does_not_drown_what_a_slow_rank_costs(stalled: str) -> None:
     """Rank 1 was stopped for 150 s, as by a debugger, and goes on slow as before."""

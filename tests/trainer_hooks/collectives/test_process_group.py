@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from support.paths import TESTS, TRAINING
 from support.warm import Warm
 
-from laggard.rankfile import RankFileReader
+from laggard.rankfile import Lane, RankCounters, RankFileReader
 
 SCRIPT = TRAINING / "python_groups.py"
 
@@ -42,18 +43,45 @@ dist.destroy_process_group()
 """
 
 
-def test_a_collective_that_is_polled_and_dropped_is_not_held(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(POLLED)
+MADE_ANEW = """
+import torch, torch.distributed as dist
+dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
+for _ in range(40):
+    other, group = dist.new_group([0]), dist.new_group([0])
+    dist.all_reduce(torch.ones(4), group=group)
+    dist.all_reduce(torch.ones(4), group=other)
+    dist.barrier(group=group)
+    dist.destroy_process_group(group)
+    dist.destroy_process_group(other)
+dist.destroy_process_group()
+"""
+
+
+def run(script: str, tmp_path: Path) -> tuple[Sequence[Lane], RankCounters]:
+    """The lanes and the counters of a script that is trained with the hooks."""
+    (tmp_path / "script.py").write_text(script)
     environment = {**os.environ, "LAGGARD_RANK_DIR": str(tmp_path / "ranks"), "GLOO_SOCKET_IFNAME": "lo"}
-    command = [sys.executable, "-m", "laggard", "run", str(script)]
+    command = [sys.executable, "-m", "laggard", "run", str(tmp_path / "script.py")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
     assert done.returncode == 0, done.stderr
     (path,) = (tmp_path / "ranks").rglob("*.rank")
     with RankFileReader(str(path)) as file:
         counters = file.counters()
         assert counters is not None and (counters.errors, counters.lost) == (0, 0)
-        assert [count for count, *_ in counters.lanes] == [4]
+        return file.lanes(), counters
+
+
+def test_a_collective_that_is_polled_and_dropped_is_not_held(tmp_path: Path) -> None:
+    _, counters = run(POLLED, tmp_path)
+    assert [count for count, *_ in counters.lanes] == [4]
+
+
+def test_groups_that_are_made_anew_go_on_in_the_lanes_of_those_that_ended(tmp_path: Path) -> None:
+    """A rank file has 64 lanes, and the script 120 pairs of group and operation."""
+    lanes, counters = run(MADE_ANEW, tmp_path)
+    assert sorted(it.op for it in lanes) == ["all_reduce", "all_reduce", "barrier"]
+    assert [count for count, *_ in counters.lanes] == [40, 40, 40]
+    assert len({it.group for it in lanes}) == 2, "two groups of the same members lived at once"
 
 
 @pytest.mark.parametrize("hooks", [("-m", "laggard", "run"), ()], ids=["early", "late"])

@@ -20,7 +20,7 @@ from laggard.rankfile import RankFileReader
 from laggard.stacks.fault_text import header
 from laggard.stacks.kernel_side import decode
 from laggard.stacks.sampled import STALLED
-from laggard.trainer_hooks.output.hang_folder import RAS_REPORT, HangFolder, own_report
+from laggard.trainer_hooks.output.hang_folder import MAX_FOLDERS, RAS_REPORT, HangFolder, own_report
 
 Ras = Callable[..., FakeRas]
 
@@ -62,6 +62,69 @@ def test_what_ras_tells_is_kept_and_read(tmp_path: Path, ras: Ras, capsys: pytes
     assert keep(tmp_path) == folder
     time.sleep(0.2)
     assert len(server.commands) == asked, "the rank that finds the folder asks nobody"
+
+
+@pytest.fixture
+def hang_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of all users, as /scratch."""
+    base = tmp_path / "scratch"
+    base.mkdir()
+    base.chmod(0o1777)
+    monkeypatch.setenv("LAGGARD_HANG_DIR", str(base))
+    return base
+
+
+def kept_by(job: str, rank: int) -> None:
+    told = sampled(rank, why=STALLED, stalled_seconds=31.0)
+    HangFolder(None, rank, dict).keep(told._replace(job_id=job))
+
+
+def test_each_job_of_a_user_has_a_folder_of_its_own(hang_dir: Path) -> None:
+    for job, rank in (("a", 0), ("a", 1), ("../b", 0)):
+        kept_by(job, rank)
+    own = hang_dir / str(os.geteuid())
+    found = {
+        path.parent.parent.name: {each.name for each in path.parent.glob("*.stacks")} for path in own.rglob("*.stacks")
+    }
+    assert found == {"job-a": {"rank-0.stacks", "rank-1.stacks"}, "job-..%2Fb": {"rank-0.stacks"}}
+    assert all(path.stat().st_mode & 0o077 == 0 for path in own.rglob("*")) and own.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("taken", ["theirs", "link", "open"])
+def test_a_folder_that_somebody_else_may_write_to_keeps_nothing(hang_dir: Path, tmp_path: Path, taken: str) -> None:
+    own = hang_dir / str(os.geteuid())
+    if taken == "link":
+        (tmp_path / "elsewhere").mkdir()
+        own.symlink_to(tmp_path / "elsewhere")
+    else:
+        own.mkdir()
+        own.chmod(0o777)
+    if taken == "theirs":
+        if os.geteuid() != 0:
+            pytest.skip("needs root: it gives a folder away")
+        own.chmod(0o755)
+        os.chown(own, 12345, 12345)
+    with pytest.raises(PermissionError, match="not this user's alone"):
+        kept_by("a", 0)
+    assert not [*own.rglob("*.stacks")]
+
+
+def test_of_a_job_that_stands_still_again_and_again_so_many_are_kept_and_one_line_says_so(
+    hang_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    place = hang_dir / str(os.geteuid()) / "job-a"
+    kept_by("a", 0)
+    for number in range(MAX_FOLDERS):
+        (place / f"hang-2020010{number + 1}T000000Z").mkdir(0o700)
+        os.utime(place / f"hang-2020010{number + 1}T000000Z", (0, 0))
+    (first,) = (path for path in place.glob("hang-*") if not path.name.startswith("hang-2020"))
+    for each in first.iterdir():
+        each.unlink()
+    first.rmdir()
+    kept_by("a", 0)
+    assert not [*place.rglob("*.stacks")] and "remove what is read" in caplog.text
+    kept_by("b", 0)
+    assert [*place.parent.rglob("*.stacks")], "another job has room of its own"
 
 
 def test_nccl_is_not_asked_before_the_first_step(tmp_path: Path, ras: Ras) -> None:

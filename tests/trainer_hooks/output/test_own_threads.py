@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -67,6 +68,16 @@ def test_names_and_their_number_are_bounded(spinning: Any) -> None:
     facts = Facts()
     told = told_by(OwnThreads(facts, threading.get_ident), facts)
     assert len(told["names"]) <= MAX_NAMED and all(len(name) <= 48 for name in told["names"])
+
+
+def test_garbage_collections_are_timed_over_the_whole_run() -> None:
+    facts = Facts()
+    watch = OwnThreads(facts, threading.get_ident)
+    watch.collecting("stop", {})  # one that began before the hooks did
+    watch.collecting("start", {})
+    time.sleep(0.2)
+    watch.collecting("stop", {})
+    assert 0 < told_by(watch, facts)["collecting_ratio"] < 1
 
 
 def test_a_calm_process_names_nobody() -> None:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -324,6 +324,24 @@ step(fork)
     assert len(lines_of(tmp_path, 0, "collective")) == 20 and len(lines_of(tmp_path, 0, "end")) == 1
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("words", "told"), [((), True), (("--quiet",), False)])
+def test_at_the_end_of_a_run_rank_0_says_what_was_recorded(tmp_path: Path, words: Sequence[str], told: bool) -> None:
+    script, recording = tmp_path / "train.py", tmp_path / "recording"
+    script.write_text(TRAINER)
+    command = [sys.executable, "-m", "laggard", "run", "--record", str(recording), *words, str(script)]
+    for rank in (1, 0):
+        environment = {**environment_of(tmp_path, rank), "LAGGARD_RECORD_DIR": ""}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr
+        if rank == 1 or not told:
+            assert done.stderr == ""
+    if told:
+        answer, command_line = done.stderr.splitlines()
+        assert answer.startswith("laggard: Cannot tell: 9 steps seen")
+        assert command_line == f"laggard: all of it: laggard locate --trace {recording}"
+
+
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """Room for a few dozen steps."""
@@ -337,18 +355,24 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.slow
-def test_a_full_disk_is_one_line_and_the_training_goes_on(small_disk: Path, tmp_path: Path) -> None:
-    body = "\nfor _ in range(100): step()\nrecorder.drain()\nprint(recorder.totals.lost, recorder.totals.errors)"
-    done = train(tmp_path, body, small_disk)
-    assert done.returncode == 0
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_full_disk_is_one_line_and_the_training_goes_on(small_disk: Path, tmp_path: Path, killed: bool) -> None:
+    """The recording's end has room all the same, and so has the line that says why it stops before the rank."""
+    body = "\nfor _ in range(100): step()\nrecorder.drain()\nprint(recorder.totals.errors, flush=True)"
+    done = train(tmp_path, body + "\nos.kill(os.getpid(), 9)" * killed, small_disk)
+    assert (done.returncode, done.stdout) == (-9 if killed else 0, "0\n")
     (line,) = done.stderr.splitlines()
     assert line.endswith("rank-0.jsonl ends here, the training goes on: No space left on device"), line
     there = [step["step"] for step in lines_of(tmp_path, 0, "step")]
     assert there == list(range(len(there))) and 4 < len(there) < 109
-    lost, errors = map(int, done.stdout.split())
-    # A step has six spans, two collectives and itself; the line of the environment may come before or after.
-    assert lost - (109 - len(there)) * 9 in (0, 1) and errors == 0
-    assert "has no end" in trace(tmp_path).gaps[0]
+    (gap, *_) = trace(tmp_path).gaps
+    if killed:
+        assert gap.startswith(f"the recording of rank 0 could not go on after step {there[-1]}: No space left")
+        return
+    (end,) = lines_of(tmp_path, 0, "end")
+    # A step has six spans, two collectives and itself; the last lines made room for the end's.
+    assert (109 - len(there)) * 9 <= end["lost"] + 9 and end["at_seconds"] > 0
+    assert f"lacks {end['lost']} records" in gap
 
 
 @pytest.mark.slow
@@ -370,6 +394,18 @@ def test_a_recording_is_bounded_and_logs_it(tmp_path: Path, caplog: pytest.LogCa
     file.close()
     assert (tmp_path / "x.jsonl").stat().st_size == 960  # 16 times 3 lines of 20
     assert len(caplog.records) == 1 and "960 bytes, and the limit is 1000" in caplog.text
+
+
+def test_the_last_lines_of_a_recording_have_room_beyond_its_bound(tmp_path: Path) -> None:
+    file = LineFile(str(tmp_path / "x.jsonl"), "head", max_bytes=100, stopped=lambda why: f"stopped: {why[:6]}")
+    for _ in range(30):
+        file.write("x" * 19)
+        file.flush()
+    file.write_last("left")
+    file.write_last("end")
+    file.close()
+    words = (tmp_path / "x.jsonl").read_text().split()
+    assert words == ["head", *["x" * 19] * 4, "stopped:", "it", "has", "left", "end"]
 
 
 @pytest.mark.parametrize("hard_links", [True, False])

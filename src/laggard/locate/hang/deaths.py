@@ -250,7 +250,8 @@ class _Deaths:
         if not len(self.timings.states) == len(self.deaths) > 1 or self._caused:
             return False
         at_once = len(ways) == 1 and len(self.first) == len(self.deaths) and not any(way[2] for way in ways)
-        return at_once or ways == {_BY_SIGTERM} or self._interrupted or self._met_one_error
+        told_to_end = {death.way for death in self.first} == {_BY_SIGTERM}
+        return at_once or told_to_end or self._interrupted or self._met_one_error
 
     @property
     def _interrupted(self) -> bool:

@@ -1,5 +1,5 @@
-"""Explains slow ranks by what their host does: their threads wait for a CPU, or threads of their own process hold
-Python's lock, and those of their peers do not. Pure.
+"""Explains slow ranks by what their host does: their threads wait for a CPU, threads of their own process hold
+Python's lock, or Python collects garbage, and those of their peers do not. Pure.
 
 Both count beside the middle of the ranks that are not slow: what all have makes none of them slower than the others.
 """
@@ -64,8 +64,8 @@ class _Hosts:
         missed = [_Missed.of(wait) for rank, wait in self.waits.items() if wait and rank not in slow]
         self._usual = _Missed(*map(middle, zip(*missed, strict=True))) if missed else None
         calm = [each for rank, each in self._threads.items() if each and rank not in slow]
-        late = [each.late_seconds for each in calm]
-        self._calm = OwnThreads(middle([each.busy for each in calm] or [0.0]), middle(late or [0.0]), ())
+        busy, late, collecting = ([each[place] for each in calm] or [0.0] for place in (0, 1, 3))
+        self._calm = OwnThreads(middle(busy), middle(late), (), middle(collecting))
 
     def explained(self, culprit: Culprit) -> Culprit:
         if culprit.kind not in _KINDS:
@@ -93,12 +93,20 @@ class _Hosts:
         return structs.replace(culprit, kind="slow_host", evidence=evidence, neighbours=neighbours)
 
     def _without_lock(self, culprit: Culprit) -> Culprit:
-        """The culprit as one that threads of its own process hold up, where those of all of its ranks do."""
-        found = [each for rank in culprit.ranks if (each := self._threads.get(rank)) and self._hold_up(each)]
-        if len(found) < len(culprit.ranks):
+        """The culprit as one that its own process holds up, where those of all of its ranks do: by threads, or by the
+        garbage collector, if that took half of what the culprit costs more than the peers' did."""
+        threads = [each for rank in culprit.ranks if (each := self._threads.get(rank))]
+        least = self._calm.collecting + HALF * (culprit.recoverable_ratio or 1.0)
+        collecting = [each for each in threads if each.collecting >= least]
+        holding = [each for each in threads if self._hold_up(each)]
+        if len(collecting) == len(culprit.ranks):
+            kind, why = "uneven_work", _collecting_text(collecting[0], self._calm)
+        elif len(holding) == len(culprit.ranks):
+            kind, why = "busy_threads", _threads_text(max(holding, key=lambda each: each.busy), self._calm)
+        else:
             return culprit
-        evidence = (_threads_text(max(found, key=lambda each: each.busy), self._calm), *culprit.evidence)
-        return structs.replace(culprit, kind="busy_threads", node=None, gpu=None, neighbours=None, evidence=evidence)
+        evidence = (why, *culprit.evidence)
+        return structs.replace(culprit, kind=kind, node=None, gpu=None, neighbours=None, evidence=evidence)
 
     def _hold_up(self, found: OwnThreads) -> bool:
         late = found.late_seconds - self._calm.late_seconds
@@ -167,6 +175,13 @@ def _neighbour(each: CpuNeighbour) -> str:
         return f"another user's process ran {seconds_text(each.seconds)}"
     command = f" ({printable_line(each.command, _MAX_COMMAND_CHARACTERS)})" if each.command else ""
     return f"process {each.pid}{command} of user {each.owner} ran {seconds_text(each.seconds)}"
+
+
+def _collecting_text(found: OwnThreads, usual: OwnThreads) -> str:
+    return (
+        f"Python collected garbage for {seconds_text(found.collecting)} of each second in its process, in its peers' "
+        f"for {seconds_text(usual.collecting)}"
+    )
 
 
 def _threads_text(found: OwnThreads, usual: OwnThreads) -> str:

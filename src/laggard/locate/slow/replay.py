@@ -14,10 +14,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from laggard.locate.collectives import RECV, SEND, Collectives
+from laggard.locate.collectives import NEEDS_ALL, RECV, SEND, Collectives
 from laggard.locate.job_timings import JobTimings
 from laggard.locate.slow.ranks import Slow
-from laggard.locate.slow.steps import Peers, Steps
+from laggard.locate.slow.steps import Peers, Steps, node_numbers
 
 MAX_RECORDS = 40_000
 """The most records of collectives that are replayed, of the last steps: a microsecond or two each."""
@@ -76,8 +76,7 @@ class Replay:
         members = np.bincount(meeting)
         if _lacks_members(collectives, rows[first], members):
             return None
-        transfers = np.full(len(members), np.inf)
-        np.minimum.at(transfers, meeting, (collectives.end - collectives.start)[rows])
+        transfers = _transfers(collectives, rows, meeting, node_numbers(timings.nodes))
         events = _events(collectives, rows, meeting)
         return cls(events, members, transfers, rows[first], int(chosen[0]), steps.peers, steps.numbers)
 
@@ -160,6 +159,27 @@ def _lacks_members(collectives: Collectives, rows: NDArray[np.int64], members: N
     most = np.zeros(int(number.max(initial=0)) + 1, np.int64)
     np.maximum.at(most, number, members)
     return bool((members < most[number]).mean() > MAX_LACKING_SHARE)
+
+
+def _transfers(
+    collectives: Collectives, rows: NDArray[np.int64], meeting: NDArray[np.int64], machine: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """The seconds that each meeting [M] takes at most once its last member came: the least that a member spent. Who
+    launches it long before it waits spends the work between as well. So the ranks of one machine [N], whose clocks are
+    one, tell more: the time from the last one's start to the first one's end. Where an operation that needs all seems
+    to end before it, each has a clock of its own."""
+    start, end = collectives.start[rows], collectives.end[rows]
+    least = np.full(int(meeting.max(initial=-1)) + 1, np.inf)
+    np.minimum.at(least, meeting, end - start)
+    joint = np.isin(collectives.op[rows], list(NEEDS_ALL))
+    there = np.stack((meeting, machine[collectives.column[rows]]))[:, joint]
+    (number, node), place = np.unique(there, axis=1, return_inverse=True)
+    came, over = np.full(len(number), -np.inf), np.full(len(number), np.inf)
+    np.maximum.at(came, place.reshape(-1), start[joint])
+    np.minimum.at(over, place.reshape(-1), end[joint])
+    one_clock = ~np.isin(node, node[over < came])
+    np.minimum.at(least, number[one_clock], (over - came)[one_clock])
+    return least
 
 
 def _events(

@@ -70,6 +70,8 @@ class Situation(NamedTuple):
     model_size: ModelSize | None = None
     profile: JobProfile | None = None
     culprits: tuple[Culprit, ...] = ()
+    collecting: Mapping[int, float] = {}
+    """The share of the run in which Python collected garbage, by rank."""
     lossless_priorities: frozenset[int] = frozenset()
     """The priorities, 0 to 7, for which the RoCE ports have priority flow control; of nodes that differ, those that all
     have."""
@@ -97,6 +99,11 @@ def with_job(known: Situation, timings: JobTimings, culprits: Sequence[Culprit])
     return known._replace(
         profile=profile_of(timings),
         culprits=tuple(culprits),
+        collecting={
+            int(rank): threads.collecting
+            for rank, threads in zip(timings.ranks, timings.own_threads, strict=False)
+            if threads is not None
+        },
         torch_variables=timings.environment or known.torch_variables,
         ranks=timings.world_size or known.ranks,
         nodes=len({node for node in timings.nodes if node}) or known.nodes,

@@ -181,12 +181,13 @@ GARBAGE_COLLECTION_SOURCE: Final = (
     "of gc.freeze"
 )
 _HIGHEST_SHARE: Final = 0.9
+_HALF: Final = 0.5
 _MAX_SHOWN: Final = 4
 
 
 def judge_garbage_collection(situation: Situation) -> Iterator[Item]:
-    """One change for all ranks. Pauses in a data loader or of a whole machine have other causes."""
-    paused = [each for each in situation.culprits if each.kind == "slow_compute" and each.persistence == "intermittent"]
+    """One change for all ranks, where the collections take half of what a culprit costs or more."""
+    paused = [each for each in situation.culprits if _collects(situation, each)]
     if not paused:
         return
     shares = [each.recoverable_ratio for each in paused if each.recoverable_ratio]
@@ -198,17 +199,21 @@ def judge_garbage_collection(situation: Situation) -> Iterator[Item]:
         key="garbage collection",
         current="automatic, at another step on each rank (Python's default)",
         recommended="switched off, and done by hand at the same step on all ranks",
-        reason=f"{names}{more}: now and then slow, and all others wait each time; automatic garbage collection is one "
-        "cause that comes and goes like this, and no recording tells it from others",
+        reason=f"{names}{more}: Python collects garbage there, and all others wait each time",
         evidence=tuple(f"{culprit_name(each)}: {line}" for each in paused for line in each.evidence[:1])[:_MAX_SHOWN],
         gain=Gain("modelled", None, 1.0, 1 / (1 - lost) if lost else None),
         risk="Objects in circles stay until the next collection: host memory grows. Collect every few hundred steps, "
-        "and watch the memory of the host. If the pauses stay, the cause is another.",
+        "and watch the memory of the host.",
         apply="after the first step: gc.collect(); gc.freeze(); gc.disable(); then on every rank, "
         "if step % 500 == 0: gc.collect(). Megatron-LM: --manual-gc --manual-gc-interval 500",
         revert="gc.unfreeze(); gc.enable(), without the calls of gc.collect()",
         source=GARBAGE_COLLECTION_SOURCE,
     )
+
+
+def _collects(situation: Situation, culprit: Culprit) -> bool:
+    least = _HALF * (culprit.recoverable_ratio or 1.0)
+    return bool(culprit.ranks) and all(situation.collecting.get(rank, 0.0) >= least for rank in culprit.ranks)
 
 
 DEBUG_VARIABLES_SOURCE: Final = (
