@@ -39,6 +39,8 @@ class Item(NamedTuple):
     """How bad it is if there is less than is asked for."""
     lasting: bool = False
     """Whether a boot brings it: then it is a fact for the fleet, and wanted in the next boots."""
+    says: str = ""
+    """What is wrong with this one, in place of the row's words."""
 
 
 class Row(NamedTuple):
@@ -73,16 +75,16 @@ def judge(host: Host, row: Row, site: Mapping[str, int] | None = None, ignore: S
     prefix, earlier = f"{LEARNT}{row.name} ", host.counter_history.earlier.items()
     past = {name.removeprefix(prefix): amount for name, amount in earlier if name.startswith(prefix)}
     booting = has_just_booted(host, row.starting_seconds)
-    short: dict[tuple[Severity, str], list[Item]] = {}
+    short: dict[tuple[Severity, str, str], list[Item]] = {}
     for name in {**past, **items, **lines}:
         item = items.get(name, Item(name, 0))
         source = _SITE if name in lines else _OWN if item.wanted else _PAST
         wanted = lines.get(name) or item.wanted or past.get(name, 0)
         severity = {_SITE: Severity.CRITICAL, _PAST: Severity.WARNING}.get(source, item.severity)
         if item.there < wanted * row.share and not matches_any(name, ignore):
-            place = Severity.WARNING if booting else severity, source
+            place = Severity.WARNING if booting else severity, source, item.says
             short.setdefault(place, []).append(item._replace(wanted=wanted))
-    for (severity, source), missing in short.items():
+    for (severity, source, _), missing in short.items():
         yield _finding(row, severity, source, missing)
     lasting = [(item.name, item.there) for item in items.values() if item.lasting and item.there and not booting]
     if lasting:
@@ -98,11 +100,12 @@ def judge_items(host: Host, row: Row, items: Iterable[Item], site: Mapping[str, 
 def _finding(row: Row, severity: Severity, source: str, missing: Sequence[Item]) -> Finding:
     there, wanted = missing[0].there / row.unit, missing[0].wanted / row.unit
     text = row.less if there and row.less else row.missing
+    text = text.format(there=there, wanted=wanted, missing=wanted - there)
     amounts = {item.name: {"is": item.there, "wanted": item.wanted} for item in missing[:_MAX_ITEMS]}
     return finding(
         row.code,
         listed([item.name for item in missing], 3),
-        f"{text.format(there=there, wanted=wanted, missing=wanted - there)} ({source})",
+        missing[0].says or f"{text} ({source})",
         severity=severity,
         evidence={"wanted": source, "items": amounts},
         fix=row.fix,

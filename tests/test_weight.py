@@ -29,7 +29,7 @@ ROOMS = {
     "kubernetes": 1_185,
     "locate": 6_005,
     "nccl": 2_300,
-    "probes": 12_240,
+    "probes": 12_490,
     "rankfile": 765,
     "recommend": 1_790,
     "recording": 2_910,
@@ -44,10 +44,10 @@ ROOMS = {
 }
 """The most code lines of each room: without docstrings, comments and blanks."""
 
-FILES = 623
+FILES = 625
 """The most files of the product."""
 
-CARRIED = {"healthcheck": 15_780, "recommend": 13_775, "agent": 20_275, "collector": 23_400, "run": 11_870}
+CARRIED = {"healthcheck": 15_980, "recommend": 13_790, "agent": 20_530, "collector": 23_410, "run": 11_870}
 """The most code lines of all files that a command imports, also those that it imports late."""
 
 OWN_PROCESSES = {"agent": ("laggard.agent.prober.known",)}

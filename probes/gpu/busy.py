@@ -48,9 +48,42 @@ def check(host: Host, thresholds: BusyThresholds) -> Iterator[Finding | Fact]:
             of_users = [each for each in unexpected if _is_a_users_of_no_job(host, each[0].pid)]
             severity = Severity.CRITICAL if of_users and job is not None else Severity.WARNING
             yield _finding(gpu, of_users or unexpected, severity, len(of_users))
+    if not _is_shared_with_the_host(host):
+        yield from _left_memory(judged, job is not None and living_jobs(host).idle)
     if job is not None and job.missing:
         raise Unknown(f"the job was given device numbers {list(job.missing)}, which NVML does not list")
     reading.raise_if_incomplete()
+
+
+LEFT_RATIO: Final = 0.1
+"""The share of a GPU's memory that may be in use without a process that computes: the driver's own part is less than
+1 GiB, and so is what a display takes."""
+
+
+def _is_shared_with_the_host(host: Host) -> bool:
+    """Whether GPUs' memory is the host's, too, where any process may have a part: on Grace it is a node without CPUs
+    (NVreg_CoherentGPUMemoryMode)."""
+    nodes = "/sys/devices/system/node"
+    lists = [f"{nodes}/{name}/cpulist" for name in host.names(nodes) if name.startswith("node")]
+    return any(host.read_if_present(path) == "" for path in lists)
+
+
+def _left_memory(gpus: Sequence[Gpu], idle: bool) -> Iterator[Finding]:
+    """Memory that a process has left behind: the driver did not get it back. Beside other jobs it is a warning: one of
+    them may draw on this GPU, and what draws is no process that computes."""
+    for gpu in gpus:
+        used = gpu.memory_used_ratio or 0.0
+        if used > LEFT_RATIO and gpu.processes == () and not gpu.mig:
+            yield finding(
+                "GPU_BUSY",
+                gpu.device,
+                f"has {used:.0%} of its memory in use, and no process",
+                evidence={"memory_used_ratio": round(used, 3)},
+                fix="Reset the GPU; where that fails, processes that are not seen from here hold it: reboot.",
+                commands=("nvidia-smi -q -d MEMORY,PIDS", "fuser -v /dev/nvidia*", "nvidia-smi -r -i INDEX"),
+                severity=Severity.CRITICAL if idle else Severity.WARNING,
+                action="RESET",
+            )
 
 
 def _unexpected(host: Host, processes: Sequence[GpuProcess], ignore: tuple[str, ...]) -> list[tuple[GpuProcess, str]]:

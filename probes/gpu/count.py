@@ -11,6 +11,7 @@ from laggard.probes.gpu.model.amd_gpus import driver_is_loaded, read_amd_gpus
 from laggard.probes.gpu.model.pci_devices import (
     NO_TREE,
     NvidiaDevices,
+    container_of,
     find_nvidia_devices,
     unlisted_gpus,
     why_confined,
@@ -69,9 +70,17 @@ def check(host: Host, thresholds: CountThresholds) -> Told:
     elif named and 0 < listed - len(divided) < expected:
         item = Item(_name(divided), listed - len(divided))
         yield from judge_items(host, _WHOLE, [item], {item.name: expected})
+    yield from judge_items(host, _DIVIDED, _without_a_part(host, nvml))
     without_handle = [gpu.index for gpu in nvml.gpus if "handle" in gpu.errors]
     if without_handle:
         raise Unknown(f"NVML lists GPU {', '.join(map(str, without_handle))}, and gives no access: see gpu_lost")
+
+
+def _without_a_part(host: Host, nvml: Nvml) -> Iterator[Item]:
+    """The GPUs in MIG mode that nobody has divided: SLURM gives a job nothing of them. Kubernetes may divide them when
+    a pod asks."""
+    severity = Severity.WARNING if container_of(host) else Severity.CRITICAL
+    return (Item(gpu.device, 0, 1, severity) for gpu in nvml.gpus if gpu.mig and gpu.mig_devices == 0)
 
 
 def _check_amd(host: Host, pci: NvidiaDevices, expected: int) -> Told:
@@ -110,6 +119,11 @@ _DISPLAYS: Final = _LISTED._replace(
     missing=_LISTED.missing + "; it is a display card of another model, without NVIDIA's driver"
 )
 _WHOLE: Final = _LISTED._replace(missing="{missing:.0f} of {wanted:.0f} missing: in MIG mode, and others are whole")
+_DIVIDED: Final = Row(
+    "divided", "GPU_MISSING", "is in MIG mode and not divided: no job gets a part of it",
+    "Divide it (`nvidia-smi mig -cgi PROFILE -C`), or switch MIG mode off (`nvidia-smi -i INDEX -mig 0`).",
+    ("nvidia-smi -L", "nvidia-smi mig -lgi"),
+)  # fmt: skip
 _STARTED: Final = _LISTED._replace(
     missing="{missing:.0f} of {wanted:.0f} missing: amdgpu has {there:.0f}",
     commands=("amd-smi list", "lspci -d 1002: -nnk", "dmesg -T | grep -E 'amdgpu|pcieport'"),

@@ -144,6 +144,11 @@ class Host:
         missing = StatvfsReply(error=f"not recorded in {REPLIES_PATH}")
         return {point: known.get(point, missing) for group in points.values() for point in group}
 
+    def places(self, paths: Sequence[str]) -> Mapping[str, str]:
+        """What is at each of `paths`, symlinks followed: kind and mode as `ls -l` writes them, with the numbers of a
+        character device (`crw-rw-rw- 1:3`); the kernel's message where nothing is."""
+        return self._ask("places", "", "look at the places of all users", lambda: live.read_places(paths))
+
     def run_program(self, name: str, command: Sequence[str], text: str, seconds: float) -> ProgramEnd:
         """The end of a program of the site's, which runs for `seconds` at most; `text` is its input. On a recorded
         machine the end that the program `name` had there."""

@@ -25,7 +25,6 @@ _JOB: Final = lazy_pattern(r"^\d+:[^:]*:(?:/system\.slice)?/[^/\n]*slurm[^/\n]*/
 _POD: Final = lazy_pattern(r"^\d+:[^:]*:(?:/[^/\n]+)*?/kubepods[./]", re.M)
 _STEP: Final = lazy_pattern(r"slurmstepd: \[(\d+)")
 _SOCKET: Final = lazy_pattern(r".+_(\d+)\.\d+(?:\+\d+)?")
-_SPOOL: Final = lazy_pattern(r"^\s*SlurmdSpoolDir\s*=\s*(\S+)", re.M | re.I)
 _CONFIGURATIONS: Final = ("/run/slurm/conf/slurm.conf", "/etc/slurm/slurm.conf")  # first that of slurmd --conf-server
 _MAX_DEPTH: Final = 64
 
@@ -83,18 +82,30 @@ def status_words(read: Callable[[str], str], pid: int | str, field: str) -> list
 
 @functools.lru_cache(maxsize=1)
 def living_jobs(host: Host) -> LivingJobs:
-    jobs, steps, names = set[str](), set[int](), set[str]()
-    for pid in _pids(host):
+    steps, names = set[int](), set[str]()
+    jobs = {*sockets_of_jobs(host)}
+    for pid in pids(host):
         names.add(name := host.text(f"/proc/{pid}/comm"))
         if name == "slurmstepd" and (process := read_process(host, pid)).user <= 0:
             command = or_none(host.read_bytes, f"/proc/{pid}/cmdline") or b""
             step = _STEP.match(command.decode(errors="replace"))
             steps.add(pid)
             jobs.add(step[1] if step else process.job)
-    named = _SPOOL.search(next(filter(None, map(host.text, _CONFIGURATIONS)), ""))
-    spool = named[1].replace("%n", host.node()).replace("%h", host.node()) if named else "/var/spool/slurmd"
-    jobs |= {found[1] for name in host.names(spool) if (found := _SOCKET.fullmatch(name))}
     return LivingJobs(frozenset(jobs - {""}), frozenset(steps), "slurmd" in names, sees_all_processes(host))
+
+
+def sockets_of_jobs(host: Host) -> frozenset[str]:
+    """The jobs that have a step with a socket here: nearly all that live here, and one folder to read."""
+    spool = (slurm_setting(host, "SlurmdSpoolDir") or "/var/spool/slurmd").replace("%n", host.node())
+    names = host.names(spool.replace("%h", host.node()))
+    return frozenset(found[1] for name in names if (found := _SOCKET.fullmatch(name)))
+
+
+def slurm_setting(host: Host, name: str) -> str:
+    """The value in slurm.conf; empty where there is none, or where it stands in a file that slurm.conf includes."""
+    text = next(filter(None, map(host.text, _CONFIGURATIONS)), "")
+    found = re.search(rf"^\s*{name}\s*=\s*(\S+)", text, re.MULTILINE | re.IGNORECASE)
+    return found[1] if found else ""
 
 
 def users_at_work(host: Host) -> frozenset[str]:
@@ -103,7 +114,7 @@ def users_at_work(host: Host) -> frozenset[str]:
     living, environ = living_jobs(host), host.variables()
     of_epilog = environ.get("SLURM_SCRIPT_CONTEXT", "").startswith("epilog")
     users = {environ.get("SLURM_JOB_UID", "")} if of_epilog else set[str]()
-    for pid in _pids(host):
+    for pid in pids(host):
         process = read_process(host, pid)
         if process.of_pod or process.job in living.jobs or process.parent in living.steps:
             users.add(str(process.user))
@@ -115,5 +126,6 @@ def sees_all_processes(host: Host) -> bool:
     return host.text("/proc/2/comm") == "kthreadd"
 
 
-def _pids(host: Host) -> list[int]:
+def pids(host: Host) -> list[int]:
+    """The processes that are seen from here."""
     return [int(name) for name in host.names("/proc") if name.isdecimal()]

@@ -22,6 +22,8 @@ REPLIES_PATH: Final = "/laggard/replies.json"
 """The path of the document with a StatvfsReply by mount point."""
 REFUSED_PATH: Final = "/laggard/refused.json"
 """The file of what could not be read, and of the kernel's error messages: `{"read /PATH": "Permission denied"}`."""
+PLACES_PATH: Final = "/laggard/places.json"
+"""The kinds and modes of places, as Host.places() has them: `{"/dev/null": "crw-rw-rw- 1:3"}`."""
 PFC_PATH: Final = "/laggard/pfc.json"
 """Priority flow control by network device: `{"eth0": {"enabled": 8, "capable": 8}}`, or null where the driver does not
 support it."""
@@ -95,6 +97,7 @@ class RecordedFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
 DOCUMENTS: Final[Mapping[str, tuple[str, Any]]] = {
     "pfc": (PFC_PATH, dict[str, Pfc | None]),
+    "places": (PLACES_PATH, dict[str, str]),
     "replies": (REPLIES_PATH, dict[str, StatvfsReply]),
 }
 """The kinds of answers with a document of their own, by key: its path and its type. Other kinds are the fields of

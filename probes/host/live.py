@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from laggard import wire
@@ -25,6 +26,20 @@ def read_file_system(path: str) -> FileSystem:
         inodes_free=answer.f_ffree,
         inodes_available=answer.f_favail,
     )
+
+
+def read_places(paths: Iterable[str]) -> Mapping[str, str]:
+    """What is at each of `paths`: as Host.places() has it."""
+    return {path: _about(path) for path in paths}
+
+
+def _about(path: str) -> str:
+    try:
+        it = os.stat(path)
+    except OSError as error:
+        return error.strerror or str(error)
+    device = f" {os.major(it.st_rdev)}:{os.minor(it.st_rdev)}" if stat.S_ISCHR(it.st_mode) else ""
+    return stat.filemode(it.st_mode) + device
 
 
 def read_usage(path: str) -> Usage:

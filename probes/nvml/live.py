@@ -153,6 +153,7 @@ _RANGES: Final[Mapping[str, tuple[float, float]]] = {
     "margin_celsius": (-200, 200),
     "_celsius": (-100, 300),
     "_mhz": (0, 20_000),
+    "_ratio": (0, 1),
     "_watts": (0, 20_000),
 }
 """By the end of a field's name, the first that fits: mostly its unit."""
@@ -321,6 +322,8 @@ def _gpu(nvml: Any, index: int, handle: Any, announce: Announce) -> Gpu:
     for name, read in _READINGS.items():
         announce(f"{name} of GPU {index}", CALL_LIMIT_SECONDS)
         found[name] = _attempt(read, nvml, handle)
+    if found["mig"] is True:
+        found["mig_devices"] = _mig_devices(nvml, handle)
     links = found["links"]
     announce(f"nvmlDeviceGetFieldValues of GPU {index}", CALL_LIMIT_SECONDS)
     found["link_errors"] = links  # the error of the links, where there are none
@@ -331,6 +334,21 @@ def _gpu(nvml: Any, index: int, handle: Any, announce: Announce) -> Gpu:
     found = {name: _plausible(name, value) for name, value in found.items()}
     errors = {name: value.error for name, value in found.items() if isinstance(value, Failed)}
     return Gpu(index=index, errors=errors, **_successes(found))
+
+
+def _mig_devices(nvml: Any, handle: Any) -> int | Failed:
+    """The number of the GPU's MIG devices."""
+    most = _attempt(lambda: int(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)))
+    if isinstance(most, Failed):
+        return most
+    found = [_attempt(nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, index) for index in range(most)]
+    unknown = [it for it in found if isinstance(it, Failed) and it.error != "NOT_FOUND"]
+    return unknown[0] if unknown else sum(not isinstance(it, Failed) for it in found)
+
+
+def _memory_used_ratio(nvml: Any, handle: Any) -> float:
+    memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+    return float(memory.used / memory.total)
 
 
 def _links(nvml: Any, handle: Any) -> tuple[bool, ...]:
@@ -406,6 +424,7 @@ _READINGS: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "vbios": lambda nvml, handle: _text(nvml.nvmlDeviceGetVbiosVersion(handle)),
     "minor": lambda nvml, handle: nvml.nvmlDeviceGetMinorNumber(handle),
     "mig": lambda nvml, handle: bool(nvml.nvmlDeviceGetMigMode(handle)[0]),
+    "memory_used_ratio": _memory_used_ratio,
     "persistence": lambda nvml, handle: bool(nvml.nvmlDeviceGetPersistenceMode(handle)),
     "ecc_volatile": lambda nvml, handle: nvml.nvmlDeviceGetTotalEccErrors(handle, _UNCORRECTED, _VOLATILE),
     "ecc_aggregate": lambda nvml, handle: nvml.nvmlDeviceGetTotalEccErrors(handle, _UNCORRECTED, _AGGREGATE),

@@ -1,5 +1,6 @@
-"""MOUNT_MISSING, HOST_MEMORY_LOW, KERNEL_LIMIT_REACHED, CPU_MISSING, SHM_SMALL, MODULE_MISSING and BOND_DEGRADED: what
-must be there, and is not. A row for each kind of thing: see rows.py."""
+"""MOUNT_MISSING, HOST_MEMORY_LOW, JOB_LEFTOVERS, KERNEL_LIMIT_REACHED, CPU_MISSING, SHM_SMALL, MODULE_MISSING,
+FILE_MODE_WRONG, SERVICE_DOWN and BOND_DEGRADED: what must be there, and is not, or not as it must be. A row for each
+kind of thing: see rows.py."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from typing import Final
 from laggard.probes.host.host import Host
 from laggard.probes.probe import Count, Probe, Thresholds
 from laggard.probes.rows import FILES, MODULES, Row, Told, judge
-from laggard.probes.system.model import own_tables
+from laggard.probes.system.model import leftovers, own_tables, services
 from laggard.probes.system.model.own_tables import READABLE, WRITABLE
 
 
@@ -35,8 +36,11 @@ class ExpectedThresholds(Thresholds, frozen=True):
     device_files: tuple[str, ...] = ()
     """Paths of device files that must be there: `/dev/gdrdrv`."""
 
+    services: tuple[str, ...] = ()
+    """Services of systemd that must run: `munge`."""
+
     ignore: tuple[str, ...] = ()
-    """Patterns of what may be missing: a mount point, `memory`, `processors`, `bond0 *`."""
+    """Patterns of what may be missing, or different: a mount point, `memory`, `processors`, `bond0 *`, a service."""
 
 
 def check(host: Host, thresholds: ExpectedThresholds) -> Told:
@@ -46,12 +50,15 @@ def check(host: Host, thresholds: ExpectedThresholds) -> Told:
         (MOUNTS, mounts),
         (MEMORY, {"memory": t.memory_bytes} if t.memory_bytes else {}),
         (FREE, {}),
+        (LEFT, {}),
         (LIMITS, {}),
         (PROCESSORS, {"processors": t.processors} if t.processors else {}),
         (SHM._replace(read=partial(own_tables.read_shm, least=t.shm_bytes)), {}),
         (MODULES, dict.fromkeys(t.modules, 1)),
         (FILES, dict.fromkeys(t.device_files, 1)),
         (LINKS, {}),
+        (SERVICES, dict.fromkeys(t.services, 1)),
+        (PLACES, {}),
     )
     for row, site in lines:
         yield from judge(host, row, site, t.ignore)
@@ -73,8 +80,14 @@ MEMORY: Final = Row(
 FREE: Final = Row(
     "free", "HOST_MEMORY_LOW", "is {there:.4g} GiB, and no job runs",
     "Memory is used up: remove what dead jobs left in /dev/shm, and end what has the rest.",
-    ("ls -lS /dev/shm", "ps -eo pid,user,rss,cmd --sort -rss | head", "slabtop -o | head -n 20"), own_tables.read_free,
+    ("ls -lS /dev/shm", "ps -eo pid,user,rss,cmd --sort -rss | head", "slabtop -o | head -n 20"), leftovers.read_free,
     unit=1 << 30,
+)  # fmt: skip
+LEFT: Final = Row(
+    "leftovers", "JOB_LEFTOVERS", "",
+    "End them; one in state D ends with its call. Slurm's UnkillableStepTimeout and ProctrackType=proctrack/cgroup "
+    "tell why they stayed.",
+    ("systemd-cgls /system.slice/slurmstepd.scope", "ps -eo pid,user,stat,wchan,cmd"), leftovers.read_leftovers,
 )  # fmt: skip
 LIMITS: Final = Row(
     "limits", "KERNEL_LIMIT_REACHED", "are used up: {there:.0f} are left",
@@ -98,6 +111,18 @@ LINKS: Final = Row(
     "bond_links", "BOND_DEGRADED", "is down: the bond carries less",
     "Check the cable, the transceiver and the switch's port of that link.",
     ("cat /proc/net/bonding/*", "ip -s link"), own_tables.read_links,
+)  # fmt: skip
+
+SERVICES: Final = Row(
+    "services", "SERVICE_DOWN", "does not run",
+    "Its log says why it ended. Mend that and start it; where nobody needs it, disable it.",
+    ("systemctl --failed", "systemctl status UNIT", "journalctl -b -u UNIT"), services.read_services,
+)  # fmt: skip
+PLACES: Final = Row(
+    "places", "FILE_MODE_WRONG", "",
+    "`chmod 1777` the folder. Remove what is in a device file's place, and let udev (`udevadm trigger`) or "
+    "nvidia-modprobe make it anew. A cleaning script or an image's build is the usual cause.",
+    ("ls -ld /tmp /var/tmp /dev/shm", "ls -l /dev/null /dev/zero /dev/urandom /dev/nvidia*"), own_tables.read_places,
 )  # fmt: skip
 
 PROBE: Final = Probe("expected", check, ExpectedThresholds())

@@ -64,8 +64,9 @@ class Fix(msgspec.Struct, frozen=True):
 
 class Finding(msgspec.Struct, frozen=True):
     """One thing that is wrong with hardware, software or configuration, with its evidence and a fix. `doc` is the path
-    of the code's page. `action`, for programs: REBOOT, RESET (the device), REPLACE (the part), OPERATOR (look) or USER
-    (the job's owner has to change something); empty from an agent that does not know it."""
+    of the code's page in the repository, or its address (LAGGARD_RUNBOOKS). `action`, for programs: REBOOT, RESET (the
+    device), REPLACE (the part), OPERATOR (look) or USER (the job's owner has to change something); empty from an agent
+    that does not know it."""
 
     code: Text
     severity: Severity

@@ -56,3 +56,22 @@ def test_a_code_that_this_release_does_not_have_is_none() -> None:
     assert known_type("NEWER") is None and known_type("../README") is None
     with pytest.raises(UsageError, match="the page of NEWER is not installed"):
         finding_type("NEWER")
+
+
+@pytest.mark.parametrize(
+    ("base", "doc"),
+    [
+        (
+            "https://git.example.org/laggard/blob/v1",
+            "https://git.example.org/laggard/blob/v1/docs/findings/DISK_FULL.md",
+        ),
+        ("https://git.example.org/laggard/", "https://git.example.org/laggard/docs/findings/DISK_FULL.md"),
+        ("javascript:alert(1)", "docs/findings/DISK_FULL.md"),
+        ("", "docs/findings/DISK_FULL.md"),
+    ],
+)
+def test_a_findings_page_has_the_address_of_the_sites_copy(
+    base: str, doc: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAGGARD_RUNBOOKS", base)
+    assert finding_type("DISK_FULL").doc == doc

@@ -25,6 +25,7 @@
 #define SUCCESS 0
 #define INVALID_ARGUMENT 2
 #define NOT_SUPPORTED 3
+#define NOT_FOUND 6
 #define INSUFFICIENT_SIZE 7
 #define GPU_IS_LOST 15
 #define ARGUMENT_VERSION_MISMATCH 25
@@ -242,6 +243,29 @@ int nvmlDeviceGetMigMode(device_t device, unsigned *current, unsigned *pending)
 {
     *pending = 0;
     return ask_unsigned(device, "mig", current, 0);
+}
+
+int nvmlDeviceGetMaxMigDeviceCount(device_t device, unsigned *count)
+{
+    return ask_unsigned(device, "most_mig_devices", count, 7);
+}
+
+int nvmlDeviceGetMigDeviceHandleByIndex(device_t device, unsigned index, device_t *part)
+{
+    unsigned count = 0;
+    int result = ask_unsigned(device, "mig_devices", &count, 0);
+    *part = device;
+    return result ? result : index < count ? 0 : NOT_FOUND;
+}
+
+int nvmlDeviceGetMemoryInfo(device_t device, unsigned long long *memory) /* total, free, used */
+{
+    long long used = 600;
+    int result = ask(device, "memory_used_mib", &used);
+    memory[0] = 81559ull << 20;
+    memory[2] = (unsigned long long)used << 20;
+    memory[1] = memory[0] - memory[2];
+    return result;
 }
 
 int nvmlDeviceGetPersistenceMode(device_t device, unsigned *mode)

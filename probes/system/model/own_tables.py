@@ -12,9 +12,8 @@ from typing import Final
 
 from laggard.model import Severity
 from laggard.probes.errors import NotApplicable, if_present, or_none
-from laggard.probes.gpu.model.pci_devices import container_of, find_nvidia_devices
+from laggard.probes.gpu.model.pci_devices import container_of, find_nvidia_devices, gpu_files
 from laggard.probes.host.host import Host
-from laggard.probes.host.jobs import living_jobs
 from laggard.probes.host.mount_table import REMOTE_TYPES, in_container, printable_path, read_mounts, unescape
 from laggard.probes.host.smbios import installed_memory
 from laggard.probes.host.virtualization import is_virtual_machine, parse_cpu_list, read_memory_sizes
@@ -95,20 +94,6 @@ def read_memory(host: Host, asked: Collection[str]) -> Iterator[Item]:
     yield Item("memory", there, installed, lasting=True)
 
 
-FREE_RATIO: Final = 0.05
-"""The share of memory below which next to nothing is left for a job that begins."""
-
-
-def read_free(host: Host, asked: Collection[str]) -> Iterator[Item]:
-    """The bytes that a job can have, with the pages that were set aside for jobs (vm.nr_hugepages): of a node of
-    SLURM's on which no step runs, as its processes show."""
-    memory = read_memory_sizes(host)
-    huge = memory.get("HugePages_Free", 0) // 1024 * memory.get("Hugepagesize", 0)
-    free, least = memory.get("MemAvailable", memory["MemTotal"]) + huge, int(FREE_RATIO * memory["MemTotal"])
-    if free < least:  # few times; then the processes are looked at
-        yield Item("free memory", free, least if living_jobs(host).idle else 0)
-
-
 def read_shm(host: Host, asked: Collection[str], least: int = 0) -> Iterator[Item]:
     """The size of /dev/shm, where jobs use the one that is seen here: on a machine with GPUs, and not in a container,
     which has one of its own."""
@@ -155,3 +140,39 @@ def read_links(host: Host, asked: Collection[str]) -> Iterator[Item]:
         for link in links if "active-backup" not in first else ():
             down = re.search(r"^MII Status: down", link, re.MULTILINE)
             yield Item(f"{bond} {(link.split() or ['?'])[0]}", int(not down), 1, Severity.WARNING)
+
+
+_EVERYBODYS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("/tmp", "/var/tmp", "/dev/shm"), "d------rwt"),
+    "/dev/null": "c------rw- 1:3",
+    "/dev/zero": "c------r-- 1:5",
+    "/dev/random": "c------r-- 1:8",
+    "/dev/urandom": "c------r-- 1:9",
+}
+"""The least that each place needs, in the form of Host.places(): what all users may do there, of what kind it is, and a
+device's numbers (devices.txt of the kernel; Filesystem Hierarchy Standard)."""
+_NVIDIA: Final = 195  # the major number of /dev/nvidiaN and nvidiactl (nv-linux.h, NV_MAJOR_DEVICE_NUMBER)
+
+
+def read_places(host: Host, asked: Collection[str]) -> Iterator[Item]:
+    """The places that every user's job uses. Without its sticky bit a folder serves, and is not safe: a warning."""
+    if container_of(host):
+        raise NotApplicable("a container has files of its own")
+    wanted = {**_EVERYBODYS, **_gpu_files(host)}
+    places = or_none(host.places, tuple(wanted)) if host.recorded else host.places(tuple(wanted))
+    for path, least in wanted.items() if places else ():
+        about = places[path] if places and path in places else least
+        missing = {*least[7:10].replace("t", "xt")} - {*about[7:10].replace("t", "xt").replace("T", "t")} - {"-"}
+        right = (about[:1], about[10:]) == (least[0], least[10:])
+        severity = Severity.WARNING if right and missing == {"t"} else Severity.CRITICAL
+        yield Item(path, int(right and not missing), 1, severity, says=f"is {about}, and has to be {least}")
+
+
+def _gpu_files(host: Host) -> Mapping[str, str]:
+    """The device files of NVIDIA's GPUs, open to all where the driver makes them so: its README, chapter on device
+    files."""
+    params = host.text("/proc/driver/nvidia/params")
+    for_all = "ModifyDeviceFiles: 1" in params and "DeviceFileMode: 438" in params
+    numbers = {name: name[6:] for name in gpu_files(host)} | {"nvidiactl": "255"} if gpu_files(host) else {}
+    mode = "c------rw-" if for_all else "c---------"
+    return {f"/dev/{name}": f"{mode} {_NVIDIA}:{number}" for name, number in numbers.items()}

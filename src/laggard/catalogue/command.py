@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import sys
 from collections.abc import Sequence
 
 import msgspec
 
 from laggard import wire
-from laggard.catalogue.findings import FindingType, all_types, codes, finding_type, read_page
+from laggard.catalogue.findings import FindingType, all_types, find_type, read_page
 from laggard.kit.errors import UsageError
 from laggard.kit.parts import Line, Part, Table, page_lines, plain_text
 from laggard.kit.terminal import show_or_write
@@ -55,16 +54,6 @@ def main(arguments: argparse.Namespace) -> int:
         )
     sys.stdout.flush()
     return 0
-
-
-def find_type(code: str) -> FindingType:
-    """Raises UsageError."""
-    wanted = code.upper().replace("-", "_")
-    if wanted in codes():
-        return finding_type(wanted)
-    similar = difflib.get_close_matches(wanted, codes(), n=1)
-    hint = f"did you mean {similar[0]}? " if similar else ""
-    raise UsageError(f"no finding has the code {code!r}; {hint}`laggard findings list` lists them all")
 
 
 def _row(it: FindingType, explain: bool) -> FindingRow:

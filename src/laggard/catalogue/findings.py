@@ -8,6 +8,7 @@ from functools import cache
 from typing import Final, NamedTuple
 
 import laggard
+from laggard.kit.environment import ENV_RUNBOOKS
 from laggard.kit.errors import UsageError
 from laggard.model import Severity
 
@@ -41,7 +42,9 @@ class FindingType(NamedTuple):
 
     @property
     def doc(self) -> str:
-        return f"docs/findings/{self.code}.md"
+        """The path of its page in the repository; its address where LAGGARD_RUNBOOKS has that of a copy of it."""
+        base = os.environ.get(ENV_RUNBOOKS, "")
+        return os.path.join(base if base.startswith(("http://", "https://")) else "", f"docs/findings/{self.code}.md")
 
 
 @cache
@@ -88,3 +91,15 @@ def _read(code: str) -> tuple[str, str]:
         raise UsageError(f"the page of {code} is not installed: {path}: {error.strerror}") from None
     _, head, page = text.split(_FENCE, 2)
     return head, page
+
+
+def find_type(code: str) -> FindingType:
+    """The type of the code that a person has typed. Raises UsageError."""
+    import difflib  # slow, and for people alone
+
+    wanted = code.upper().replace("-", "_")
+    if wanted in codes():
+        return finding_type(wanted)
+    similar = difflib.get_close_matches(wanted, codes(), n=1)
+    hint = f"did you mean {similar[0]}? " if similar else ""
+    raise UsageError(f"no finding has the code {code!r}; {hint}`laggard findings list` lists them all")

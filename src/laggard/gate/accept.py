@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Final
 
 from laggard import wire
-from laggard.catalogue.command import find_type
+from laggard.catalogue.findings import find_type
 from laggard.kit.errors import UsageError
 from laggard.kit.parts import Line
 from laggard.kit.terminal import show

@@ -86,6 +86,7 @@ def test_an_old_driver(gate: Gate, old_library: Path) -> None:
         ("4.fabric_state 2\n", ["FABRIC_NOT_READY", "critical", "GPU 4 (0000:14:00.0)"]),
         ("4.fabric_status 999\n", ["FABRIC_NOT_READY", "critical", "GPU 4 (0000:14:00.0)"]),
         ("4.p2p5 5\n", ["P2P_DISABLED", "critical", "GPU 4 (0000:14:00.0)"]),
+        ("4.mig 1\n", ["GPU_MISSING", "critical", "GPU 4 (0000:14:00.0)"]),
         ("2.field230 2\n", ["GPU_LOST", "critical", "GPU 2 (0000:12:00.0)"]),
     ],
 )

@@ -18,6 +18,8 @@ from laggard.probes.choose import choose_probes
 from laggard.probes.host.counter_history import LEARNT, CounterSnapshot
 from laggard.probes.host.host import Host
 from laggard.probes.profiles import PROFILES
+from laggard.probes.record.journal import write_documents
+from laggard.probes.record.recorder import RecordingHost
 from laggard.probes.runner import state_file
 from laggard.probes.runner.report import ProbeAnswer, build_report
 from laggard.probes.runner.state_file import MAX_BOOTS, HistoryStore
@@ -234,3 +236,60 @@ def test_a_root_of_another_type_may_be_read_only(copy_of: Copy) -> None:
     assert judged(machine) == [("MOUNT_MISSING", "critical", "/")]
     write(machine, "proc/self/mounts", MOUNTS.replace("/home nfs4 rw", "/home nfs4 ro"))
     assert judged(machine) == [("MOUNT_MISSING", "critical", "/home")]
+
+
+# Services, and everybody's places.
+
+
+@pytest.mark.parametrize(("services", "exit_status"), [("[munge, chronyd.service]", 0), ("[munge, postfix]", 1)])
+def test_a_sites_line_names_services_that_must_run(
+    services: str, exit_status: int, copy_of: Copy, tmp_path: Path
+) -> None:
+    assert gate(copy_of("services_run"), tmp_path, f"thresholds: {{expected: {{services: {services}}}}}") == exit_status
+
+
+def test_a_service_that_systemd_cannot_be_asked_for_is_told_by_its_files(copy_of: Copy) -> None:
+    machine = copy_of("munge_failed")
+    write(machine, "laggard/facts.json", '{"laggard_machine": 1, "time": 1763719200.0}')
+    assert ("SERVICE_DOWN", "critical", "munge") in judged(machine)
+
+
+@pytest.mark.parametrize("state", ["activating", "active", "reloading"])
+def test_systemds_own_answer_counts_more_than_its_files(state: str, copy_of: Copy) -> None:
+    machine = copy_of("munge_failed")
+    text = (machine / "laggard/facts.json").read_text().replace("ActiveState=failed", f"ActiveState={state}")
+    write(machine, "laggard/facts.json", text)
+    assert judged(machine) == []
+
+
+def test_a_recording_keeps_kinds_and_modes_of_places(tmp_path: Path) -> None:
+    folder, missing, recording = tmp_path / "all", tmp_path / "none", tmp_path / "machine"
+    folder.mkdir()
+    folder.chmod(0o1777)
+    recording.joinpath("laggard").mkdir(parents=True)
+    paths = ("/dev/null", str(folder), str(missing))
+    told = RecordingHost("/", str(recording)).places(paths)
+    assert told == dict(zip(paths, ("crw-rw-rw- 1:3", "drwxrwxrwt", "No such file or directory"), strict=True))
+    write_documents(str(recording), {})
+    assert Host(str(recording)).places(paths) == told
+
+
+@pytest.mark.parametrize(
+    ("path", "about", "severity"),
+    [
+        ("/dev/shm", "drwxrwxrwT", "critical"),
+        ("/var/tmp", "No such file or directory", "critical"),
+        ("/tmp", "lrwxrwxrwt", "critical"),
+        ("/dev/zero", "crw-rw-rw- 1:3", "critical"),
+        ("/dev/urandom", "brw-rw-rw- 1:9", "critical"),
+        ("/dev/shm", "drwxrwxrwx", "warning"),
+        ("/dev/urandom", "crw-r--r-- 1:9", None),
+    ],
+)
+def test_a_place_has_the_kind_the_numbers_and_what_all_need(
+    path: str, about: str, severity: str | None, copy_of: Copy
+) -> None:
+    machine = copy_of("gpu_files_of_a_group")
+    places = json.loads((machine / "laggard/places.json").read_text())
+    write(machine, "laggard/places.json", json.dumps({**places, path: about}))
+    assert judged(machine) == ([("FILE_MODE_WRONG", severity, path)] if severity else [])
