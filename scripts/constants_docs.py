@@ -19,8 +19,8 @@ LOCATE = Path(__file__).resolve().parents[1] / "src" / "laggard" / "locate"
 NAME = re.compile(r"_?[A-Z][A-Z0-9_]*")
 SENTENCE = re.compile(r".+?\.(?=\s|$)", re.DOTALL)
 PARTS = (
-    ast.Constant, ast.Name, ast.BinOp, ast.UnaryOp, ast.Tuple, ast.Call, ast.keyword, ast.operator, ast.unaryop,
-    ast.expr_context,
+    ast.Constant, ast.Name, ast.BinOp, ast.UnaryOp, ast.Tuple, ast.Dict, ast.Call, ast.keyword, ast.operator,
+    ast.unaryop, ast.expr_context,
 )  # fmt: skip
 """What the value of a constant is written with; of calls, those of classes."""
 
@@ -74,8 +74,9 @@ def _is_written(value: ast.expr) -> bool:
 
 
 def _is_of_numbers(value: Any) -> bool:
-    if isinstance(value, tuple):
-        return bool(value) and all(map(_is_of_numbers, value))
+    if isinstance(value, (tuple, dict)):
+        parts = [*value, *value.values()] if isinstance(value, dict) else value
+        return bool(parts) and all(map(_is_of_numbers, parts))
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 

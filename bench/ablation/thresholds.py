@@ -37,7 +37,6 @@ NO_THRESHOLDS: Final[Mapping[str, str]] = {
     "explanation:_NODES": "words",
     "slow.culprits:NO_PHASES_FACTOR": "the confidence that is told",
     "slow.culprits:ONE_PEER_FACTOR": "the confidence that is told",
-    "medians:BLOCK": "work at once",
     "medians:MAD_TO_SIGMA": "a fact of the normal distribution",
     "slow.steps:BLOCK_VALUES": "work at once",
     "job_timings:BLOCK_RANKS": "work at once",

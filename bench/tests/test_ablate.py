@@ -20,7 +20,7 @@ from ablation.thresholds import NO_THRESHOLDS, Threshold, bindings, moved, moved
 from golden.case import Case, chosen, load
 from golden.cases import all_cases
 
-from laggard.locate import verdict
+from laggard.locate import shares, verdict
 from laggard.locate.slow import by_place, culprits, noise, tested
 
 BENCH = Path(ablate.__file__).parent
@@ -120,7 +120,7 @@ def told(answers: Sequence[Answer], rule: Rule) -> str:
 
 
 def test_all_names_of_a_threshold_move_together() -> None:
-    least_cost = Threshold(tested.__name__, "MIN_COST")
+    least_cost = Threshold(shares.__name__, "MIN_COST")
     with moved({least_cost: 0.5}):
         assert tested.MIN_COST == by_place.MIN_COST == culprits.MIN_COST == 0.5
         assert tested.DOUBTED_COST == 0.05  # one of its own
@@ -145,7 +145,7 @@ def test_no_threshold_hides_in_a_default_that_is_computed() -> None:
 
 def test_thresholds_are_numbers_that_decide() -> None:
     told = {str(each) for each in thresholds()}
-    assert {"slow.tested:MIN_COST", "hang.wait_graph:WAITING_SECONDS", "links.raised:HIT_SIGMAS"} <= told
+    assert {"shares:MIN_COST", "hang.wait_graph:WAITING_SECONDS", "links.raised:HIT_SIGMAS"} <= told
     assert {"shares:MOST", "hang.unfinished:MAX_SHARE"} <= told
     assert not told & NO_THRESHOLDS.keys()
     assert not {each for each in told if "CONFIDENCE" in each or "_FORWARD" in each or "MAX_COMPARED" in each}
@@ -164,12 +164,12 @@ def test_a_threshold_stays_what_it_is(value: float, down: float, up: float) -> N
 
 
 def test_a_threshold_that_decides_is_told_by_name(handful: Sequence[Case]) -> None:
-    least_cost = Threshold(tested.__name__, "MIN_COST")
+    least_cost = Threshold(shares.__name__, "MIN_COST")
     unread = Threshold("laggard.locate.slow.uneven_work", "TIME_EXPONENT")
     asked = [least_cost, Threshold(tested.__name__, "LIVE_ERRORS"), Threshold(tested.__name__, "DOUBTED_COST"), unread]
     case = handful[0]
     answer = answered(case, Questions((), asked, (90.0,)))
-    assert answer.decide == {"slow.tested:MIN_COST": 90.0}
+    assert answer.decide == {"shares:MIN_COST": 90.0}
     assert {"slow.tested:LIVE_ERRORS", str(least_cost)} <= set(answer.read) and str(unread) not in answer.read
     kept = Kept({(FIRST, case.name): answer, (AGAIN, case.name): answer})
     report = "\n".join(text(Plan((), asked, (90.0,)), kept))

@@ -18,9 +18,9 @@ from laggard.kit.words import counted
 from laggard.locate.hang.wait_graph import WAITING_SECONDS, silence
 from laggard.locate.job_timings import END, START, STEP, WAITED, JobTimings
 from laggard.locate.medians import median_over_steps
+from laggard.locate.shares import MIN_COST
 from laggard.locate.slow.host_facts import NOT_KNOWN
 from laggard.locate.slow.steps import MIN_STEPS, Steps
-from laggard.locate.slow.tested import MIN_COST
 from laggard.model import Culprit, JobKey, Location, Note, Verdict
 
 # Keeps the kind of a live job's slow culprit. Of a rank near a threshold each verdict would name another kind, and who

@@ -13,6 +13,7 @@ import numpy as np
 from msgspec import structs
 from numpy.typing import NDArray
 
+from laggard.collector.jobs.live_collectives import with_collectives
 from laggard.collector.jobs.noise_history import NoiseHistory
 from laggard.locate.job_timings import (
     END,
@@ -32,7 +33,6 @@ from laggard.locate.job_timings import (
     distinct_steps,
     live_timings,
 )
-from laggard.locate.live_collectives import with_collectives
 from laggard.locate.positions import LiveLayout
 from laggard.rankfile.fact_names import GROUPS
 from laggard.stacks.sampled import Counted, Frame, Sampled, Thread

@@ -15,11 +15,10 @@ from laggard.collector.jobs.snapshot import JobSnapshot
 from laggard.kit.words import joined, phase_text, printable_line
 from laggard.locate.against.compare import compare
 from laggard.locate.against.digest import digest_of, layout_text
-from laggard.locate.job_timings import merged_environment
 from laggard.locate.slow.steps import MIN_STEPS
 from laggard.model import JobKey, Note, Verdict
 from laggard.rankfile.fact_names import GROUPS, parse_runs
-from laggard.wire.digest import MAX_TEXT, Digest
+from laggard.wire.digest import MAX_TEXT, Digest, merged_environment
 
 FIRST_SECONDS: Final = 3600.0
 """The time after its first digest in which a job's own past is taken down."""

@@ -24,7 +24,7 @@ from laggard.kit.constants import PHASES
 from laggard.kit.words import counted, listed, phase_text, ranks_text, step_times_text
 from laggard.locate.medians import median
 from laggard.locate.partial_verdict import PartialVerdict
-from laggard.locate.slow.tested import MIN_COST
+from laggard.locate.shares import MIN_COST
 from laggard.model import MAX_NAMED_RANKS, Culprit, Note
 
 MAX_RANKS = 64

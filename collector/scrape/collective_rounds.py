@@ -13,11 +13,11 @@ from urllib.parse import quote
 import numpy as np
 from numpy.typing import NDArray
 
+from laggard.collector.jobs.live_collectives import link_suspects
 from laggard.collector.jobs.window import JobWindows
 from laggard.collector.scrape.fetch import FetchFailure, fetch
 from laggard.collector.scrape.validation import validate_collectives
 from laggard.locate.links.network import SLOW_TRANSFERS
-from laggard.locate.live_collectives import link_suspects
 from laggard.model import JobKey, Location
 from laggard.wire import WireError
 from laggard.wire.ranks import RankCollectives

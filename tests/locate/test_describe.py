@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from laggard.kit.words import ranks_text
-from laggard.locate.describe import details, evidence_lines, note_lines, sentence
+from laggard.locate.describe import details, note_lines, sentence
 from laggard.model import Culprit, Location, Note, RankEnd, Verdict, Window
 
 
@@ -106,7 +106,7 @@ def test_details_name_the_culprit_only_where_there_are_several() -> None:
         "Its node reports GPU_THROTTLED",
         "Ranks 0-1 and 3 wait for it",
     ]
-    two = evidence_lines(_location(Verdict.FAIL, one, _culprit(ranks=(0,), evidence=("busy",))))
+    two = details(_location(Verdict.FAIL, one, _culprit(ranks=(0,), evidence=("busy",))))
     assert two[0] == "Rank 2 on n1: waits least" and two[-1] == "Rank 0 on n1: busy"
 
 
@@ -136,7 +136,7 @@ def test_a_note_that_is_in_the_sentence_is_not_repeated() -> None:
 
 def test_a_cut_list_of_victims_is_not_taken_for_all() -> None:
     victims = tuple(range(64))
-    lines = evidence_lines(_location(Verdict.FAIL, _culprit(ranks=(70,), victims=victims), ranks_seen=512))
+    lines = details(_location(Verdict.FAIL, _culprit(ranks=(70,), victims=victims), ranks_seen=512))
     assert lines == ["64 and more of the other 511 ranks wait for it"]
 
 

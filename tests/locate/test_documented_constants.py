@@ -19,7 +19,7 @@ PAGE = REPOSITORY / "docs" / "location.md"
 def test_the_page_of_constants_is_current_and_has_the_thresholds_alone() -> None:
     names = re.findall(r"^\| `(\w+)` \|", expect_current("constants_docs", "constants.md"), re.MULTILINE)
     assert {"ERRORS", "MOST", "PAIR_RATIO", "WINDOW_STEPS"} <= set(names)
-    assert not {"MAX_BLOCKS", "MAX_REPLAYED", "BLOCK", "CONFIDENCE", "SEND", "STEP_COLUMNS"} & set(names)
+    assert not {"MAX_BLOCKS", "MAX_REPLAYED", "CONFIDENCE", "SEND", "STEP_COLUMNS"} & set(names)
 
 
 def test_the_worked_example_is_what_the_code_says() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from laggard.locate.describe import evidence_lines, sentence
+from laggard.locate.describe import details, sentence
 from laggard.locate.stacked import with_stacks
 from laggard.model import Culprit, Location, Note, Verdict, Window
 from laggard.stacks.sampled import ASKED, FAILED, HELD, STALLED, TERMINATED, Counted, Frame, Sampled, Thread
@@ -53,7 +53,7 @@ def test_a_hung_rank_stands_beside_one_that_waits() -> None:
         "save (serialization.py:5), called in keep (ckpt.py:41);"
         " 3 ranks in all_reduce, called in <module> (train.py:120)"
     )
-    assert evidence_lines(told)[0] == f"In the code: {stack.text}"
+    assert details(told)[0] == f"In the code: {stack.text}"
 
 
 def test_what_sigterm_found_hides_no_child_process() -> None:

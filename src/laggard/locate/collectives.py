@@ -60,6 +60,26 @@ class Collectives:
         arrays: dict[str, Any] = {name: np.array(numbers, kind) for (name, kind), numbers in columns}
         return cls(**arrays, groups=tuple(groups))
 
+    def ends(self, ranks: Numbers) -> tuple[Numbers, Numbers]:
+        """[C] each: the ranks that send and that receive, of messages. `ranks` [R]: those of the columns."""
+        own, peer, sends = ranks[self.column], self.peer.astype(np.int64), self.op == SEND
+        return np.where(sends, own, peer), np.where(sends, peer, own)
+
+    def lanes(self, ranks: Numbers) -> Numbers:
+        """[C]: the same number for what is numbered together: the collectives of a group and operation, and the
+        messages from one rank to another. Those of groups come first."""
+        source, target = (ends + 1 for ends in self.ends(ranks))  # 0: any rank
+        ops, width = len(OPS) + 1, 1 + int(max(source.max(initial=0), target.max(initial=0)))
+        of_pair = len(self.groups) * ops + source * width + target
+        of_group = self.group.astype(np.int64) * ops + self.op + 1
+        return np.where(self.is_message, of_pair, of_group)
+
+    @property
+    def is_message(self) -> NDArray[np.bool_]:
+        """[C]"""
+        found: NDArray[np.bool_] = (self.op == SEND) | (self.op == RECV)
+        return found
+
 
 # What each rank's device has yet to finish of what its host launched, in the order of the launches, as values.
 #
@@ -155,50 +175,3 @@ class DeviceQueues:
         """The ranks that have to come to it."""
         lane = operation.lane
         return self.groups[lane.group].ranks if lane.group >= 0 else (lane.source, lane.target)
-
-
-# The times of one rank, on its own clock, as intervals that do not overlap: its work, and its waits. Arrays. Pure.
-
-
-@dataclasses.dataclass(frozen=True)
-class Intervals:
-    """Intervals [I] in order of time, of which no two overlap."""
-
-    starts: Times
-    ends: Times
-    before: Times  # how long all before each of them are together
-
-    @classmethod
-    def of(cls, starts: Times, ends: Times) -> Intervals:
-        """`starts` and `ends` [N], in any order: those that overlap or touch are one."""
-        order = np.argsort(starts, kind="stable")
-        starts, latest = starts[order], np.maximum.accumulate(ends[order])
-        apart = np.ones(len(starts), np.bool_)
-        apart[1:] = starts[1:] > latest[:-1]
-        first = np.flatnonzero(apart)
-        starts, ends = starts[first], latest[np.append(first[1:], len(latest)) - 1] if len(latest) else latest
-        return cls(starts, ends, np.concatenate(([0.0], np.cumsum(ends - starts)[:-1])) if len(starts) else starts)
-
-    def until(self, times: Times) -> Times:
-        """The length of the intervals that had passed by each of `times`."""
-        if not len(self.starts):
-            return np.zeros(len(times))
-        place = np.searchsorted(self.starts, times, "right") - 1
-        within = np.minimum(times, self.ends[place]) - self.starts[place]
-        return np.where(place < 0, 0.0, self.before[place] + within)
-
-    def within(self, starts: Times, ends: Times) -> Times:
-        """The length of the intervals that lies between each of `starts` and of `ends`."""
-        return self.until(ends) - self.until(starts)
-
-
-def waits(starts: Times, ends: Times, waited: Times) -> Intervals:
-    """The intervals in which a rank waited: sends and receives that it waits for together are one wait.
-
-    `starts`, `ends` and `waited` [C] are of its collectives; nan where one never ended, or nothing is known of how long
-    it waited. A wait is over when its collective ends, and began `waited` before; where that is not known, when the
-    collective began.
-    """
-    finished = np.isfinite(ends)
-    lengths = np.where(np.isnan(waited), ends - starts, waited)[finished]
-    return Intervals.of(ends[finished] - lengths, ends[finished])

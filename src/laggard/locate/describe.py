@@ -41,18 +41,19 @@ def _answer(location: Location) -> str:
 
 
 def details(location: Location) -> list[str]:
-    """Lines of evidence, one culprit after the other, then the notes that are not in the sentence."""
-    return evidence_lines(location) + note_lines(location)
+    """Lines of evidence, one culprit after the other, each with its advice first, then the notes that are not in the
+    sentence."""
 
+    def lines(it: Culprit) -> Iterator[str]:
+        yield f"what to do: {it.advice}" if it.advice else ""
+        yield from _support(it, location)
 
-def evidence_lines(location: Location) -> list[str]:
-    """The lines of each culprit: the advice, then the evidence."""
-    return _of_each(location, lambda it: (*(f"what to do: {line}" for line in _advice(it)), *_support(it, location)))
+    return _of_each(location, lines) + note_lines(location)
 
 
 def advice_lines(location: Location) -> list[str]:
     """The advice, a line for each culprit that has some."""
-    return _of_each(location, _advice)
+    return _of_each(location, lambda culprit: (culprit.advice,))
 
 
 def support_lines(location: Location) -> list[str]:
@@ -64,11 +65,7 @@ def _of_each(location: Location, lines_of: Callable[[Culprit], Iterable[str]]) -
     """The lines of all culprits, each under its culprit's name where there are several."""
     several = len(location.culprits) > 1
     named = ((f"{culprit_name(it)}: " if several else "", line) for it in location.culprits for line in lines_of(it))
-    return [capital(printable_line(prefix + line)) for prefix, line in named]
-
-
-def _advice(culprit: Culprit) -> tuple[str, ...]:
-    return (culprit.advice,) if culprit.advice else ()
+    return [capital(printable_line(prefix + line)) for prefix, line in named if line]
 
 
 def _support(culprit: Culprit, location: Location) -> Iterator[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from types import MappingProxyType
@@ -23,7 +22,6 @@ from laggard.locate.medians import as_slice, distinct
 from laggard.locate.positions import GroupPlaces, LiveLayout
 from laggard.model import RankEnd
 from laggard.rankfile import fact_names
-from laggard.wire.digest import MAX_ENVIRONMENT, MAX_TEXT
 from laggard.wire.ranks import BeatRow, CpuWait, InFlight, RankRow
 
 if TYPE_CHECKING:
@@ -34,8 +32,8 @@ MAX_KEPT: Final = 4096
 
 _Step = Annotated[int, Meta(ge=0, lt=1 << 31)]
 _Span = Annotated[float, Meta(ge=0, lt=1e9)]
-_HEXADECIMAL: Final = "[0-9a-fA-F]{16}"
-_Digest = tuple[_Step, Annotated[str, Meta(pattern=f"^{_HEXADECIMAL}$", max_length=16)]]
+HEXADECIMAL: Final = "[0-9a-fA-F]{16}"
+_Digest = tuple[_Step, Annotated[str, Meta(pattern=f"^{HEXADECIMAL}$", max_length=16)]]
 
 
 class RankDigests(NamedTuple):
@@ -69,11 +67,6 @@ def collected(every: int, pairs: Iterable[tuple[int, int]]) -> RankDigests | Non
     found = dict(sorted(pairs))
     steps = [*found][:1] + [*found][1:][-MAX_KEPT:]
     return RankDigests(every, {step: found[step] for step in steps}) if steps else None
-
-
-def digest_value(text: str) -> int | None:
-    """The number that 16 hexadecimal digits are; None of anything else."""
-    return int(text, 16) if re.fullmatch(_HEXADECIMAL, text) else None
 
 
 _Kind = TypeVar("_Kind")
@@ -319,8 +312,6 @@ class RankInfo(NamedTuple):
     node: str | None
     gpu: str | None
     state: RankState
-    unseen_waits: bool = False
-    hidden_by: tuple[str, ...] = ()
 
 
 MAX_LIBRARIES = 16
@@ -354,8 +345,6 @@ def build_timings(
         gpus=tuple(info.gpu for info in infos),
         states=tuple(info.state for info in infos),
         findings_by_node=findings_by_node,
-        unseen_waits=tuple(rank for rank in numbers if ranks[rank].unseen_waits),
-        hidden_by=tuple(sorted({name for info in infos for name in info.hidden_by})),
         **step_arrays([steps_by_rank.get(rank, NO_STEPS) for rank in numbers]),
     )
 
@@ -386,11 +375,11 @@ def live_timings(
         state = RankState(
             row.state, last_step, row.phase, row.in_flight, row.stopped, row.beat, asked, row.end, row.cpu_wait
         )
-        unseen = row.facts.get(fact_names.UNSEEN_WAITS) is True
-        ranks[rank] = RankInfo(row.node, row.gpu, state, unseen, hiding_libraries(row.facts))
+        ranks[rank] = RankInfo(row.node, row.gpu, state)
     timings = build_timings(job_id, world_size, ranks, steps_by_rank, findings_by_node)
     facts = [newest_rows[rank].facts for rank in timings.ranks.tolist()]
     told = tuple(map(digests, facts))
+    unseen = tuple(rank for rank in sorted(ranks) if newest_rows[rank].facts.get(fact_names.UNSEEN_WAITS) is True)
     layout = layout or LiveLayout(newest_rows)
     return dataclasses.replace(
         timings,
@@ -399,29 +388,12 @@ def live_timings(
         stages=layout.positions.stages,
         alone=layout.positions.alone,
         group_places=layout.group_places,
+        unseen_waits=unseen,
+        hidden_by=tuple(sorted({name for each in facts for name in hiding_libraries(each)})),
         own_threads=tuple(map(own_threads, facts)),
         digests=told if any(told) else (),
         replicas=layout.positions.replicas if any(told) else None,
     )
-
-
-_MAX_VALUES: Final = 4  # of one name, told by different ranks
-
-
-def merged_environment(facts: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """The facts ENVIRONMENT and DEEPSPEED of all ranks; where ranks differ, their values side by side. Ranks may tell
-    anything: what is no text or number is left out, and so is what is beyond the bounds of a digest."""
-    values: dict[str, dict[str, None]] = {}
-    for of_rank in facts:
-        for fact, prefix in ((fact_names.ENVIRONMENT, ""), (fact_names.DEEPSPEED, "deepspeed ")):
-            told = of_rank.get(fact)
-            for name, value in told.items() if isinstance(told, dict) else ():
-                known = values.get(name := printable_line(f"{prefix}{name}", MAX_TEXT))
-                if known is None and len(values) < MAX_ENVIRONMENT:
-                    known = values[name] = {}
-                if known is not None and len(known) < _MAX_VALUES and isinstance(value, (str, int, float)):
-                    known[printable_line(str(value), MAX_TEXT)] = None
-    return {name: " | ".join(sorted(each))[: 2 * MAX_TEXT] for name, each in sorted(values.items()) if each}
 
 
 # The steps of one rank as a table, and of many ranks as arrays by step and rank.

@@ -6,7 +6,7 @@ random. That was a tenth of the time of a start of `laggard locate`.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,14 +18,6 @@ Floats = NDArray[np.floating[Any]]
 MAD_TO_SIGMA = 1.4826
 """A standard deviation over the median absolute deviation, for normal data."""
 
-BLOCK = 8192
-"""The number of ranks that are computed at once: intermediate arrays over steps and ranks are at most this wide."""
-
-
-def blocks(count: int) -> Iterator[slice]:
-    """Slices of at most BLOCK ranks that together cover `count` ranks."""
-    yield from (slice(first, min(first + BLOCK, count)) for first in range(0, count, BLOCK))
-
 
 def as_slice(places: NDArray[np.int64]) -> slice | NDArray[np.int64]:
     """The same places, as a slice where they follow one another, as they mostly do: then nothing is copied."""
@@ -35,10 +27,7 @@ def as_slice(places: NDArray[np.int64]) -> slice | NDArray[np.int64]:
 
 def median_over_steps(values: Floats) -> Floats:
     """[R]: each rank's median of `values` [S, R]; nan where the rank has no values."""
-    result = np.full(values.shape[1], np.nan, dtype=values.dtype)
-    for block in blocks(values.shape[1]):
-        result[block] = last_axis_median(np.ascontiguousarray(values[:, block].T))
-    return result
+    return last_axis_median(np.ascontiguousarray(values.T))
 
 
 def last_axis_median(values: Floats) -> Floats:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from laggard.kit.constants import OPS
 from laggard.kit.majority import grouped
-from laggard.locate.collectives import RECV, SEND, Collectives
+from laggard.locate.collectives import Collectives
 from laggard.locate.medians import distinct, numbered
 from laggard.locate.shares import HALF
 from laggard.rankfile.fact_names import GROUPS, Run, index_in, members_of, parse_runs, size_of
@@ -92,26 +92,17 @@ class Positions(NamedTuple):
     def of(cls, indices: Sequence[Indices]) -> Positions:
         classes = position_classes(indices)
         stages = np.array([each.get(PIPELINE, 0) for each in indices], np.int32)
-        replicas = numbered([frozenset(_without(CONTEXT, each)) for each in indices]).astype(np.int32)
-        return cls(classes, alone_in_stage(indices, classes), stages, replicas)
+        replicas = numbered([frozenset(it for it in each.items() if it[0] != CONTEXT) for each in indices])
+        # Nobody else does the same work, and it is the same in each step, as that of an expert is not.
+        staged = np.array([PIPELINE in each and each.keys() <= _STEADY_ROLES for each in indices], np.bool_)
+        alone = staged & (np.bincount(classes)[classes] == 1) if len(classes) else staged
+        return cls(classes, alone, stages, replicas.astype(np.int32))
 
 
 def position_classes(indices: Sequence[Indices]) -> NDArray[np.int32]:
     """[R]: a number for each rank, the same for ranks that do the same work. The ranks of a tensor group do: they
     compute equal parts of the same layers."""
-    return numbered([frozenset(_without(TENSOR, each)) for each in indices]).astype(np.int32)
-
-
-def _without(role: str, indices: Indices) -> Iterator[tuple[str, int]]:
-    return (item for item in indices.items() if item[0] != role)
-
-
-def alone_in_stage(indices: Sequence[Indices], classes: NDArray[np.int32]) -> NDArray[np.bool_]:
-    """[R]: the ranks that have a stage of a pipeline to themselves: nobody does the same work, and it is the same in
-    each step, as that of an expert is not. `classes`: position_classes()."""
-    staged = np.array([PIPELINE in each and each.keys() <= _STEADY_ROLES for each in indices], np.bool_)
-    found: NDArray[np.bool_] = staged & (np.bincount(classes)[classes] == 1) if len(classes) else staged
-    return found
+    return numbered([frozenset(it for it in each.items() if it[0] != TENSOR) for each in indices]).astype(np.int32)
 
 
 # The places of ranks in the process groups of one kind, whatever the groups are for.
@@ -221,10 +212,8 @@ def _both_ways(collectives: Collectives, ranks: NDArray[np.int64]) -> set[tuple[
     """The pairs that send to each other, those too that are not seen themselves: without one, those behind it would
     count as other stages. A ring in which everybody sends one way, as in context parallelism, is no pipeline: its
     members do equal work."""
-    rows = np.flatnonzero((collectives.peer >= 0) & np.isin(collectives.op, (SEND, RECV)))
-    own, peer = ranks[collectives.column[rows]], collectives.peer[rows].astype(np.int64)
-    sends = collectives.op[rows] == SEND
-    source, target = np.where(sends, own, peer), np.where(sends, peer, own)
+    rows = np.flatnonzero((collectives.peer >= 0) & collectives.is_message)
+    source, target = (ends[rows] for ends in collectives.ends(ranks))
     width = int(max(source.max(initial=0), target.max(initial=0))) + 1
     ways = {divmod(way, width) for way in _regular(source * width + target, collectives.step[rows])}
     return {way for way in ways if way[::-1] in ways}

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+MIN_COST: Final = 0.01
+"""The share of the time of all steps below which nobody is accused: looking for it costs more."""
+
 MOST: Final = 0.75
 """The share from which on something holds of most: of steps, ranks, machines, members or channels. What does not is
 true of a quarter at most. Each rule that asks it is right in as many golden cases with this one as with its own."""

@@ -13,8 +13,6 @@ import dataclasses
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
-from types import MappingProxyType
-from typing import Final
 
 from msgspec import structs
 
@@ -62,19 +60,18 @@ _OF_DEATHS = ("first_unseen", "rank_died", "unfinished")
 _MAX_PLACES = 4
 _MAX_TEXT = 400
 _MAX_PLACE = 160
-_NO_PLACES: Final[Mapping[int, str]] = MappingProxyType({})
 
 
 def with_stacks(
     location: Location,
     sampled: Iterable[Sampled],
     timings: JobTimings | None = None,
-    kernel: Mapping[int, str] = _NO_PLACES,
+    kernel: Mapping[int, str] | None = None,
 ) -> Location:
     """The location, each culprit with its stack where there is one; a job that stands still without a culprit gets the
     rank that its stacks call hung, or a note on where its ranks stand. `timings`: those of the location; None: nobody
     is called hung. `kernel`: the places in the kernel, in words, of ranks without stacks."""
-    stacks = _Stacks(grouped(sampled, lambda each: each.rank), kernel)
+    stacks = _Stacks(grouped(sampled, lambda each: each.rank), kernel or {})
     if not stacks.by_rank and not kernel:
         return location
     if timings is not None and _may_be_hung(location, stacks):

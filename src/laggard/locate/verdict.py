@@ -146,8 +146,7 @@ def _slow_ranks(timings: JobTimings, steps: Steps) -> _SlowRanks:
         return _SlowRanks(notes=(Note("no_waits", text),))
     if timings.unseen_waits:
         return _SlowRanks(notes=(_unseen_waits_note(timings),))
-    placed = by_place(timings, steps)
-    steps = placed.steps
+    steps, placed = by_place(timings, steps)
     compared = slow_ranks(steps, timings.nodes)
     found = compared.slow
     if not found:
@@ -164,7 +163,7 @@ def _slow_ranks(timings: JobTimings, steps: Steps) -> _SlowRanks:
     waited_for = {int(timings.ranks[column]) for each in in_no_phase for column in each.columns}
     is_waited_for = not waited_for <= scripts_choice(timings, in_no_phase)
     unnamed = (unnamed_time_note(timings, each) for each in in_no_phase)
-    notes = (*placed.notes, *unnamed, *uneven, *stalls, *stages, *undecided, *network.notes)
+    notes = (*placed, *unnamed, *uneven, *stalls, *stages, *undecided, *network.notes)
     by_cost = sorted((*culprits, *links), key=lambda culprit: -(culprit.recoverable_ratio or 0.0))
     told = _SlowRanks(tuple(by_cost), notes, round(ratio, 3), typical, is_waited_for)
     return _without_hidden(timings, told) if timings.hidden_by else told

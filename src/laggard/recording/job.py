@@ -19,7 +19,6 @@ from laggard.locate.job_timings import (
     WINDOW_STEPS,
     JobTimings,
     hiding_libraries,
-    merged_environment,
     window_length,
 )
 from laggard.locate.medians import distinct
@@ -30,6 +29,7 @@ from laggard.recording.part import UNKNOWN_WRITER, RecordedPart, Writer
 from laggard.recording.records import Columns, Head
 from laggard.recording.tables import RankSteps, Tables, merge_parts
 from laggard.stacks.sampled import Sampled
+from laggard.wire.digest import merged_environment
 
 CLOCK_SECONDS = 0.05
 """The largest difference of a rank's clocks, unless they are set in between."""

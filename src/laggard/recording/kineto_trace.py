@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from laggard.kit.constants import PHASES
-from laggard.locate.collectives import Intervals
 from laggard.recording.kineto_stream import NoTrace, TraceStream
 from laggard.recording.records import BYTES_OF_TYPE, MAX_RANKS, UNKNOWN, op_place
+from laggard.recording.tables import Intervals
 
 MAX_INTERVALS = 30_000_000
 """The most kernels, or operators of a trace without kernels: each takes 16 bytes, together half a GiB."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import re
 from typing import Any, NamedTuple
 
 from msgspec import structs
@@ -130,9 +131,9 @@ class RecordedPart:
     def _add_digest(self, line: records.DigestLine) -> None:
         """Keeps the first and the newest of a rank's digests."""
         self._digest_lines[line.rank] = line
-        kept, value = self._digests.setdefault(line.rank, {}), job_timings.digest_value(line.value)
-        if line.step is not None and value is not None:
-            kept[line.step] = value
+        kept = self._digests.setdefault(line.rank, {})
+        if line.step is not None and re.fullmatch(job_timings.HEXADECIMAL, line.value):
+            kept[line.step] = int(line.value, 16)
             if len(kept) > job_timings.MAX_KEPT + 1:
                 del kept[[*itertools.islice(kept, 2)][1]]
 

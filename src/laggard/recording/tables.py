@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laggard.kit.constants import PHASES
-from laggard.locate.collectives import Collectives, Intervals, ProcessGroup, waits
+from laggard.locate.collectives import Collectives, ProcessGroup
 from laggard.recording.records import COLLECTIVE_COLUMNS, OTHER, SPAN_COLUMNS, STEP_COLUMNS, Columns, Table, concatenate
 
 
@@ -119,6 +119,46 @@ def _equal(table: Table, names: Sequence[str], one: NDArray[np.intp], other: NDA
 Times = NDArray[np.float64]
 
 
+@dataclasses.dataclass(frozen=True)
+class Intervals:
+    """Intervals [I] of a rank's time, on its own clock, in order, of which no two overlap."""
+
+    starts: Times
+    ends: Times
+    before: Times  # how long all before each of them are together
+
+    @classmethod
+    def of(cls, starts: Times, ends: Times) -> Intervals:
+        """`starts` and `ends` [N], in any order: those that overlap or touch are one."""
+        order = np.argsort(starts, kind="stable")
+        starts, latest = starts[order], np.maximum.accumulate(ends[order])
+        apart = np.ones(len(starts), np.bool_)
+        apart[1:] = starts[1:] > latest[:-1]
+        first = np.flatnonzero(apart)
+        starts, ends = starts[first], latest[np.append(first[1:], len(latest)) - 1] if len(latest) else latest
+        return cls(starts, ends, np.concatenate(([0.0], np.cumsum(ends - starts)[:-1])) if len(starts) else starts)
+
+    def until(self, times: Times) -> Times:
+        """The length of the intervals that had passed by each of `times`."""
+        if not len(self.starts):
+            return np.zeros(len(times))
+        place = np.searchsorted(self.starts, times, "right") - 1
+        within = np.minimum(times, self.ends[place]) - self.starts[place]
+        return np.where(place < 0, 0.0, self.before[place] + within)
+
+    def within(self, starts: Times, ends: Times) -> Times:
+        """The length of the intervals that lies between each of `starts` and of `ends`."""
+        return self.until(ends) - self.until(starts)
+
+
+def _waiting(collectives: Table) -> Intervals:
+    """The intervals in which a rank waited: sends and receives that it waits for together are one wait. A wait is over
+    when its collective ends, and began `waited` before; where that is not known, when the collective began."""
+    finished = np.isfinite(collectives["end"])
+    starts, ends, waited = (collectives[name][finished] for name in ("start", "end", "waited"))
+    return Intervals.of(ends - np.where(np.isnan(waited), ends - starts, waited), ends)
+
+
 class RankSteps(NamedTuple):
     """S steps of one rank, ascending by number. Times in seconds. `sparse`: whether their bounds are those of its
     spans and collectives, since it has no step records."""
@@ -136,7 +176,7 @@ def rank_steps(steps: Table, spans: Table, collectives: Table, own: Sequence[tup
     """The steps of one rank from its records. `own` has the own times of steps that carry them."""
     sparse = not len(steps["step"])
     numbers, starts, ends = _gapless_bounds(spans, collectives) if sparse else _bounds(steps)
-    waiting = waits(collectives["start"], collectives["end"], collectives["waited"])
+    waiting = _waiting(collectives)
     waited = waiting.within(starts, ends)
     phases = _phases(numbers, spans, waiting)
     phases[:, OTHER] += np.maximum(ends - starts - waited - phases.sum(axis=1), 0.0)

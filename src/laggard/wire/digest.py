@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
+from laggard.kit.words import printable_line
 from laggard.model import Note, Verdict
+from laggard.rankfile import fact_names
 
 DIGEST_SCHEMA = "laggard.digest/1"
 
@@ -150,3 +153,22 @@ class Comparison(Struct, frozen=True, kw_only=True):
     smallest_seconds: dict[str, float] = {}
     notes: tuple[Note, ...] = ()
     schema: str = COMPARISON_SCHEMA
+
+
+_MAX_VALUES = 4  # of one name, told by different ranks
+
+
+def merged_environment(facts: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """The facts ENVIRONMENT and DEEPSPEED of all ranks; where ranks differ, their values side by side. Ranks may tell
+    anything: what is no text or number is left out, and so is what is beyond the bounds of a digest."""
+    values: dict[str, dict[str, None]] = {}
+    for of_rank in facts:
+        for fact, prefix in ((fact_names.ENVIRONMENT, ""), (fact_names.DEEPSPEED, "deepspeed ")):
+            told = of_rank.get(fact)
+            for name, value in told.items() if isinstance(told, dict) else ():
+                known = values.get(name := printable_line(f"{prefix}{name}", MAX_TEXT))
+                if known is None and len(values) < MAX_ENVIRONMENT:
+                    known = values[name] = {}
+                if known is not None and len(known) < _MAX_VALUES and isinstance(value, (str, int, float)):
+                    known[printable_line(str(value), MAX_TEXT)] = None
+    return {name: " | ".join(sorted(each))[: 2 * MAX_TEXT] for name, each in sorted(values.items()) if each}

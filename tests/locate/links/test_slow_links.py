@@ -171,6 +171,17 @@ def test_a_slow_adapter_that_holds_nobody_up_is_no_culprit(
     assert len(culprits(recorded({2: 2.5}))) == named
 
 
+@pytest.mark.parametrize(("ahead", "named"), [(0.0, [("slow_link", (0, 1, 2, 3))]), (0.3, [])])
+def test_who_is_ahead_of_the_peers_waits_for_them_in_what_stands_behind_their_collectives(
+    ahead: float, named: list[tuple[str, tuple[int, ...]]]
+) -> None:
+    timings = recorded(in_node=(0, 20.0), gpus=tuple(f"GPU-{rank}" for rank in range(RANKS)))
+    timings.phase_seconds[:, PER_NODE:, FORWARD] += ahead
+    timings.waited_seconds[:, :PER_NODE] += ahead
+    timings.step_seconds[:] += ahead
+    assert [(each.kind, each.ranks) for each in culprits(timings)] == named
+
+
 def test_congestion_that_all_share_accuses_nothing() -> None:
     timings = recorded()
     congested = np.where(of(timings).step % 3 == 0, 0.02, 0.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -69,6 +70,15 @@ def test_a_stage_of_a_machine_that_takes_longer_has_more_layers_or_a_slow_machin
     (note,) = location.notes
     assert (note.kind, note.node, note.ranks) == ("longest_stage", "n2", tuple(range(16, 24)))
     assert "no rank elsewhere does the same work: it has more layers, or its machine" in sentence(location)
+
+
+@pytest.mark.parametrize("node", [0, 3])
+def test_the_first_and_the_last_stage_have_longer_passes_by_design(node: int) -> None:
+    timings, stage = pipeline(1)
+    timings = dataclasses.replace(timings, stages=stage)
+    location = locate(slow(timings, node_of(node), FORWARD, 1.0))
+    assert not location.culprits and location.verdict is Verdict.OK
+    assert [note.kind for note in location.notes] == ["uneven_work"]
 
 
 @pytest.mark.parametrize("stages", [1, 2])

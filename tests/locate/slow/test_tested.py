@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from laggard.locate.medians import others_median
+from laggard.locate.shares import MIN_COST
 from laggard.locate.slow.noise import Noise, Spread, Where, blocks_of, chance_of_moments
-from laggard.locate.slow.tested import MIN_COST, Judged, Part, Units, judge, parts_of, segment
+from laggard.locate.slow.tested import Judged, Part, Units, judge, parts_of, segment
 
 STEPS = 128
 Floats = np.ndarray[Any, Any]
@@ -65,6 +66,18 @@ def test_what_was_for_a_part_of_the_time_is_found_with_what_it_cost(since: int, 
     assert found.unit == 1 and found.cost == pytest.approx(0.2 * (until - since) / STEPS, rel=0.15)
     begin, end = segment((slow(np.zeros((STEPS, 8)), 0.2, since, until) - 1)[:, 1], found.level)
     assert (begin, end) == (since, until)
+
+
+@pytest.mark.parametrize(("steps_each", "turns"), [(25, True), (1, False)])
+def test_ranks_that_are_slow_by_turns_are_told_unless_it_is_for_moments(steps_each: int, turns: bool) -> None:
+    """Steps of a tenth of a second: another of sixteen ranks is always a fifth slower, for so many steps."""
+    order = np.random.default_rng(2).permutation(16)
+    busy = 1 + 0.003 * lasting(0.0, 16, 1, 300)
+    for step in range(300):
+        busy[step, order[step // steps_each % 16]] += 0.2
+    found = judged(busy, step_seconds=0.1)
+    assert not found.slow and bool(found.turns.units) is turns
+    assert not turns or len(found.turns.units) > 8 and 0.05 < found.turns.cost < 0.2
 
 
 @pytest.mark.parametrize("live", [False, True])

@@ -22,10 +22,10 @@ from laggard.kit.majority import grouped
 from laggard.kit.words import counted, seconds_text
 from laggard.locate.against.digest import NOTHING
 from laggard.locate.links.raised import CHANNEL_COST_RATIO
-from laggard.locate.shares import ALIKE, HALF
+from laggard.locate.shares import ALIKE, HALF, MIN_COST
 from laggard.locate.slow.noise import errors_beyond
 from laggard.locate.slow.steps import MIN_STEPS
-from laggard.locate.slow.tested import DOUBTED_COST, ERRORS, MIN_COST
+from laggard.locate.slow.tested import DOUBTED_COST, ERRORS
 from laggard.model import MAX_NAMED_RANKS, Note, Verdict
 from laggard.rankfile.fact_names import members_of, parse_runs
 from laggard.wire.digest import (

@@ -13,6 +13,7 @@ one more or less.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,7 +22,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from laggard.kit.constants import OPS, PHASES, SCRIPT_PHASES
+from laggard.kit.constants import OPS, PHASES
 from laggard.kit.majority import grouped
 from laggard.kit.words import printable_line
 from laggard.locate.job_timings import WARM_UP_STEPS, Floats, JobTimings
@@ -29,6 +30,7 @@ from laggard.locate.links.channels import Transfers, channels_and_transfers
 from laggard.locate.medians import as_slice, last_axis_median, median, median_over_steps, middle, over_phases
 from laggard.locate.shares import HALF, MOST
 from laggard.locate.slow.noise import Noise, Spread, Where, blocks_of
+from laggard.locate.slow.steps import SCRIPTS
 from laggard.locate.slow.tested import DOUBTED_COST
 from laggard.rankfile.fact_names import member_runs
 from laggard.wire import digest as wire
@@ -42,15 +44,10 @@ def usual_seconds(series: Floats) -> Estimate:
     return _estimate(series, 1 - MOST)
 
 
-def mean_seconds(series: Floats) -> Estimate:
-    """The same for what may be in one step and not in the next, as waiting for a data loader: the mean of all. Of
-    eleven real runs with a slow disk one is told by that alone."""
-    return _estimate(series, 0.0)
-
-
-def _estimate(series: Floats, trimmed: float) -> Estimate:
+def _estimate(series: Floats, trimmed: float = 0.0) -> Estimate:
     """The mean without the share that is `trimmed` at each end, and its error. What two runs differ by for good is in
-    proportion to the part, as what two ranks differ by is to the step."""
+    proportion to the part, as what two ranks differ by is to the step. Of what may be in one step and not in the next,
+    as waiting for a data loader, all counts: of eleven real runs with a slow disk one is told by that alone."""
     known = series[np.isfinite(series)].astype(np.float64)
     if len(known) < 2:
         return Estimate(float(known.sum()), math.inf)
@@ -77,36 +74,20 @@ def rare_seconds(series: Floats) -> Estimate:
     return Estimate(float(known.mean()), error)
 
 
-RARE: Final = tuple(map(PHASES.index, SCRIPT_PHASES))
-"""Phases that few steps have."""
-
-
-class SteadySteps(NamedTuple):
-    """S steps over R ranks and P phases. Times in seconds, nan where a rank has no row. `duration` [S]: the ranks'
-    median."""
-
-    numbers: NDArray[np.int64]
-    phases: Floats  # [S, R, P]
-    waited: Floats  # [S, R]
-    duration: Floats
-
-    @property
-    def drift(self) -> float:
-        """The step in the middle of the last third over that of the first."""
-        third = max(1, len(self.duration) // 3)
-        first, last = median(self.duration[:third]), median(self.duration[-third:])
-        return last / first if first > 0 else 1.0
-
-
-def steady_steps(timings: JobTimings) -> SteadySteps | None:
-    """The steps that at least half of the ranks have finished, after the warm-up. None where there are none."""
+def _steady(timings: JobTimings) -> JobTimings:
+    """The job in the steps that at least half of the ranks have finished, after the warm-up."""
     finished = np.isfinite(timings.step_seconds).sum(axis=1)
     rows = np.flatnonzero((finished > 0) & (finished >= len(timings.ranks) / 2) & (timings.steps >= WARM_UP_STEPS))
-    if not len(rows):
-        return None
-    chosen = as_slice(rows)
-    duration = last_axis_median(timings.step_seconds[chosen])
-    return SteadySteps(timings.steps[chosen], timings.phase_seconds[chosen], timings.waited_seconds[chosen], duration)
+    kept = as_slice(rows)
+    names = ("steps", "step_seconds", "phase_seconds", "waited_seconds")
+    return dataclasses.replace(timings, **{name: getattr(timings, name)[kept] for name in names})
+
+
+def _drift(duration: Floats) -> float:
+    """The step in the middle of the last third over that of the first."""
+    third = max(1, len(duration) // 3)
+    first, last = median(duration[:third]), median(duration[-third:])
+    return last / first if first > 0 else 1.0
 
 
 MIDDLE_RANKS: Final = 512
@@ -118,30 +99,31 @@ ALL_PARTS: Final = tuple(name + suffix for name in PHASES for suffix in ("", IN_
 def digest_of(timings: JobTimings, **about: Any) -> Digest | None:
     """The digest of what is known of a run; None where no step after the warm-up is. `about`: fields of it that the
     timings do not tell, or less well."""
-    steps = steady_steps(timings)
-    if steps is None:
+    timings = _steady(timings)
+    if not len(timings.steps):
         return None
-    phases, rows = _rows(timings, steps)
-    calls = _calls(timings, steps)
+    duration = last_axis_median(timings.step_seconds)
+    phases, rows = _rows(timings, median(duration))
+    calls = _calls(timings)
     groups = timings.collectives.groups if timings.collectives else ()
-    usual, rare = _usual_and_rare(steps.duration, median(steps.duration))
+    usual, rare = _usual_and_rare(duration, median(duration))
     told: dict[str, Any] = {
         "job_id": _text(timings.job_id or "") or None,
         "script": _text(timings.script or "") or None,
         "started_at": timings.started_at,
         "world_size": timings.world_size,
         "ranks_seen": len(timings.ranks),
-        "first_step": int(steps.numbers[0]),
-        "last_step": int(steps.numbers[-1]),
-        "steps": len(steps.numbers),
+        "first_step": int(timings.steps[0]),
+        "last_step": int(timings.steps[-1]),
+        "steps": len(timings.steps),
         "step": _rounded(usual),
         "rare": _rounded(rare),
-        "waits": _waits(timings, steps),
-        "drift": round(steps.drift, 4),
+        "waits": _waits(timings),
+        "drift": round(_drift(duration), 4),
         "phases": phases,
         "rows": rows,
-        "operations": _operations(timings, steps),
-        "layout": layout_text(((_role(it.role), len(it.ranks)) for it in groups if it.ranks), calls),
+        "operations": _operations(timings),
+        "layout": layout_text(((_text(it.role) or "group", len(it.ranks)) for it in groups if it.ranks), calls),
         "calls": calls,
         "work": _work(timings),
         "nodes": tuple(sorted({_text(node) for node in timings.nodes if node})[: wire.MAX_NODES]),
@@ -160,12 +142,12 @@ def _text(text: str) -> str:
     return printable_line(text, wire.MAX_TEXT)
 
 
-def _waits(timings: JobTimings, steps: SteadySteps) -> Estimate | None:
+def _waits(timings: JobTimings) -> Estimate | None:
     """What the rank that waits least in a step is blocked. A single rank waits for nobody."""
     if not timings.waits_recorded or len(timings.ranks) < 2:
         return None
     with np.errstate(invalid="ignore"):
-        return _rounded(usual_seconds(np.fmin.reduce(steps.waited, axis=1)))
+        return _rounded(usual_seconds(np.fmin.reduce(timings.waited_seconds, axis=1)))
 
 
 def _work(timings: JobTimings) -> float:
@@ -184,11 +166,10 @@ class _Place(NamedTuple):
     whole: bool = False
 
 
-def _rows(timings: JobTimings, steps: SteadySteps) -> tuple[tuple[str, ...], tuple[DigestRow, ...]]:
-    """The phases that are long enough to be told, and the rows."""
-    places = _places(timings, steps)
-    whole = median(steps.duration)
-    own = [tuple(_own(_middle_rank(steps.phases, place.columns), whole)) for place in places]
+def _rows(timings: JobTimings, whole: float) -> tuple[tuple[str, ...], tuple[DigestRow, ...]]:
+    """The phases that are long enough to be told, and the rows. `whole`: a step's seconds."""
+    places = _places(timings)
+    own = [tuple(_own(_middle_rank(timings.phase_seconds, place.columns), whole)) for place in places]
     longest = [max(each.seconds for each in of_all) for of_all in zip(*own, strict=True)]
     kept = [part for part, seconds in enumerate(longest) if seconds > 0]
     return tuple(ALL_PARTS[part] for part in kept), tuple(
@@ -213,10 +194,10 @@ def _own(series: Floats, whole: float) -> Iterator[Estimate]:
     """The own time of each of ALL_PARTS, from `series` [S, P]; what few steps have of a phase is one of its own."""
     for phase, column in enumerate(series.T):
         known = column[np.isfinite(column)]
-        if phase in RARE or (len(known) and (known > 0).mean() < HALF):
+        if phase in SCRIPTS or (len(known) and (known > 0).mean() < HALF):
             yield from (rare_seconds(column), NOTHING)
         elif phase == PHASES.index("input"):
-            yield from (mean_seconds(column), NOTHING)
+            yield from (_estimate(column), NOTHING)
         else:
             yield from _usual_and_rare(column, whole)
 
@@ -236,7 +217,7 @@ def _runs(ranks: NDArray[np.int64]) -> tuple[int, ...]:
     return tuple(member_runs(numbers) or (numbers[0], 1, 1, numbers[-1], 1, 1))
 
 
-def _places(timings: JobTimings, steps: SteadySteps) -> list[_Place]:
+def _places(timings: JobTimings) -> list[_Place]:
     """Each rank; of a job of more ranks the ranks of each node that do the same work; of one of more such places the
     kinds of work, and the places that differ the most from what others of their kind take."""
     columns, nodes = range(len(timings.ranks)), timings.nodes
@@ -245,7 +226,7 @@ def _places(timings: JobTimings, steps: SteadySteps) -> list[_Place]:
     places = [_Place(np.array(those), node, kind) for (node, kind, _), those in together.items()]
     if len(places) <= MAX_ROWS:
         return places
-    busy = median_over_steps(over_phases(steps.phases))
+    busy = median_over_steps(over_phases(timings.phase_seconds))
     kinds = {kind: np.array(those) for kind, those in grouped(columns, alike.__getitem__).items()}
     usual = {kind: median(busy[those]) for kind, those in kinds.items()}
     whole = [_Place(kinds[kind], None, kind, whole=True) for kind in sorted(kinds)[: MAX_ROWS // 2]]
@@ -254,20 +235,16 @@ def _places(timings: JobTimings, steps: SteadySteps) -> list[_Place]:
     return [*whole, *named]
 
 
-def _role(name: str) -> str:
-    return _text(name) or "group"
-
-
-def _calls(timings: JobTimings, steps: SteadySteps) -> dict[str, float]:
+def _calls(timings: JobTimings) -> dict[str, float]:
     """Collectives a step of a rank, by operation and role."""
     found = timings.collectives
     if found is None or not len(found.op):
         return {}
-    kept = np.isin(found.step, steps.numbers) & (found.op >= 0)
+    kept = np.isin(found.step, timings.steps) & (found.op >= 0)
     counts: Counter[str] = Counter()
     for (op, group), number in Counter(zip(found.op[kept].tolist(), found.group[kept].tolist(), strict=True)).items():
-        counts[f"{OPS[op]} {_role(found.groups[group].role)}"] += number
-    rows = len(steps.numbers) * len(timings.ranks)
+        counts[f"{OPS[op]} {_text(found.groups[group].role) or 'group'}"] += number
+    rows = len(timings.steps) * len(timings.ranks)
     return {name: round(count / rows, 3) for name, count in sorted(counts.items())[:64]}
 
 
@@ -278,20 +255,20 @@ def layout_text(groups: Iterable[tuple[str, int]], calls: Mapping[str, float]) -
     return tuple(f"{count} x {role} of {size}" for (role, size), count in sorted(counts.items())[:64])
 
 
-def _operations(timings: JobTimings, steps: SteadySteps) -> tuple[DigestOperation, ...]:
+def _operations(timings: JobTimings) -> tuple[DigestOperation, ...]:
     if timings.collectives is None or not len(timings.collectives.op):
         return ()
     channels, transfers = channels_and_transfers(timings, timings.collectives)
 
     def kind_of(row: int) -> tuple[str, str, int]:
         channel = channels[int(transfers.channel[row])]
-        return OPS[int(transfers.op[row])], _role(channel.role), len(channel.columns)
+        return OPS[int(transfers.op[row])], _text(channel.role) or "group", len(channel.columns)
 
-    alike = grouped(np.flatnonzero(np.isin(transfers.step, steps.numbers)).tolist(), kind_of)
+    alike = grouped(np.flatnonzero(np.isin(transfers.step, timings.steps)).tolist(), kind_of)
     found = []
     for (op, role, members), several in alike.items():
         rows = np.array(several)
-        numbers, seconds, count = _by_step_and_channel(transfers, rows, steps.numbers)
+        numbers, seconds, count = _by_step_and_channel(transfers, rows, timings.steps)
         is_usual = float((count > 0).mean()) >= HALF
         estimate = usual_seconds if is_usual else rare_seconds
         seconds = np.where((count > 0) | (not is_usual), seconds, np.nan)

@@ -10,7 +10,6 @@ needs that nobody got beyond it. The thresholds are our own choices.
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 import math
 from collections import Counter
@@ -20,12 +19,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from laggard.kit.constants import OPS
 from laggard.kit.majority import grouped
 from laggard.kit.words import ranks_text, seconds_text
 from laggard.locate.collectives import NEEDS_ALL
 from laggard.locate.hang.different_calls import DifferentCalls, beside_abort, different_calls
-from laggard.locate.hang.hangs import HUNG_STEPS, MAY_TAKE_LONG, hung_before_the_end, left_early
+from laggard.locate.hang.hangs import HUNG_STEPS, MAY_TAKE_LONG, as_last_said, hung_before_the_end, left_early
 from laggard.locate.hang.unfinished import finished_by_all, unfinished_operations
 from laggard.locate.hang.wait_graph import Arrivals, Departure, culprit_at, next_step, place_text, silence
 from laggard.locate.job_timings import JobTimings, LastBeat
@@ -212,7 +210,7 @@ class _Deaths:
         had gone on to a collective that those never came to, and died as ranks do then."""
         timings, earliest = self.timings, self.deaths[0]
         before = []
-        for each in Arrivals(_as_last_said(timings)).departures({death.column for death in self.deaths}):
+        for each in Arrivals(as_last_said(timings)).departures({death.column for death in self.deaths}):
             end, is_here = timings.states[each.column].end, timings.nodes[each.column] == earliest.node
             skew = 0.0 if is_here else SAME_TIME_SECONDS
             if end is not None and end.at_seconds - end.uncertain_seconds <= earliest.latest + skew:
@@ -404,7 +402,7 @@ def lived_until(timings: JobTimings) -> list[int]:
         return reached
     rows = np.flatnonzero(np.isin(calls.op, tuple(NEEDS_ALL)))
     groups, done = calls.group[rows].astype(np.int64), np.isfinite(calls.end[rows])
-    lanes = groups * len(OPS) + calls.op[rows]
+    lanes = calls.lanes(timings.ranks)[rows]
     missing = {*groups[~done & (calls.seq[rows] > finished_by_all(calls, rows, lanes)[lanes])].tolist()}
     steps = np.full(len(calls.groups), -1, np.int64)
     np.maximum.at(steps, groups[done], calls.step[rows][done])
@@ -414,14 +412,3 @@ def lived_until(timings: JobTimings) -> list[int]:
             missed = place in missing or reached[column] < 0
             reached[column] = -1 if missed else max(reached[column], int(steps[place]))
     return reached
-
-
-def _as_last_said(timings: JobTimings) -> JobTimings:
-    """The job with its ranks where they stood, as those said last of which no end is recorded."""
-    if not timings.last_beats:
-        return timings
-    states = tuple(
-        state._replace(beat=last.beat, in_flight=last.in_flight or state.in_flight) if last else state
-        for state, last in zip(timings.states, timings.last_beats, strict=True)
-    )
-    return dataclasses.replace(timings, states=states)

@@ -67,15 +67,22 @@ def hung_before_the_end(timings: JobTimings, step_seconds: float | None) -> Part
     told = [beat for beat in timings.last_beats if beat is not None]
     if timings.live or not told:
         return NOTHING_FOUND
-    longest = max(beat.quiet_seconds for beat in told) - least_seconds(step_seconds)
-    states = tuple(
-        state if beat is None else _last_state(state, beat, max(0.0, longest - beat.quiet_seconds))
-        for state, beat in zip(timings.states, timings.last_beats, strict=True)
-    )
+    job = as_last_said(timings, max(beat.quiet_seconds for beat in told) - least_seconds(step_seconds))
     ended = not any(state.state == "running" for state in timings.states)
     # Ranks start at different times; and one that is not seen may have been the first to stop.
-    whole = len(timings.ranks) >= timings.world_size and all(state.step is not None for state in states)
-    return hung_ranks(dataclasses.replace(timings, states=states), step_seconds, ended, whole)
+    whole = len(timings.ranks) >= timings.world_size and all(state.step is not None for state in job.states)
+    return hung_ranks(job, step_seconds, ended, whole)
+
+
+def as_last_said(timings: JobTimings, longest: float = 0.0) -> JobTimings:
+    """The job with its ranks where they stood, as those said last of which no end is recorded. `longest`: the seconds
+    for which one that was never silent would have finished no step."""
+    beats = timings.last_beats or (None,) * len(timings.states)
+    states = tuple(
+        state if beat is None else _last_state(state, beat, max(0.0, longest - beat.quiet_seconds))
+        for state, beat in zip(timings.states, beats, strict=True)
+    )
+    return dataclasses.replace(timings, states=states)
 
 
 def _last_state(state: RankState, last: LastBeat, age: float) -> RankState:

@@ -204,9 +204,9 @@ def _is_still(it: RasCommunicator | RasRank) -> bool:
 
 def _wait(it: RasCommunicator) -> _Wait | None:
     """None where all ranks have launched as many."""
-    counts = {_device_of(rank): _total(rank.launches) for rank in it.ranks if not rank.missing}
-    fewest = min(counts.values(), default=_total(it.launches))
-    if fewest >= _total(it.launches):
+    counts = {_device_of(rank): sum(rank.launches.values()) for rank in it.ranks if not rank.missing}
+    fewest = min(counts.values(), default=sum(it.launches.values()))
+    if fewest >= sum(it.launches.values()):
         return None
     behind = {_device_of(rank): rank for rank in it.ranks if counts.get(_device_of(rank)) == fewest}
     return _Wait(it, behind, frozenset(counts) - behind.keys())
@@ -275,8 +275,4 @@ def _processes_text(members: Iterable[Device]) -> str:
 
 def _launches_text(launches: Launches) -> str:
     counts = ", ".join(f"{name} {count}" for name, count in sorted(launches.items(), key=lambda item: -item[1])[:5])
-    return f"{counted(_total(launches), 'collective')}" + (f" ({counts})" if len(launches) > 1 else "")
-
-
-def _total(launches: Launches) -> int:
-    return sum(launches.values())
+    return f"{counted(sum(launches.values()), 'collective')}" + (f" ({counts})" if len(launches) > 1 else "")

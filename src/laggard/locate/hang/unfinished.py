@@ -39,8 +39,6 @@ from laggard.locate.medians import distinct
 from laggard.locate.partial_verdict import NOTHING_FOUND, PartialVerdict
 from laggard.model import MAX_NAMED_RANKS, Culprit, Note
 
-SEND, RECV = OPS.index("send"), OPS.index("recv")
-
 STILL_SECONDS = 5.0
 """The time for which nothing may have changed on a rank before it counts as standing still. Our own choice: longer than
 ranks of a job that runs wait for one another, and less than the shortest timeout that people set."""
@@ -245,7 +243,7 @@ class _Unfinished:
         """The note where nobody is named. `came`: who came to each operation to which all came that are seen. A rank of
         which nothing tells how far it came may be at the root; a send keeps no host from going on, and is no part of a
         circle."""
-        waiting = [rank for rank in self._open if any(each.op != SEND for each in self._by_rank[rank].open)]
+        waiting = [it for it in self._open if any(at.operation.lane.source != it for at in self._by_rank[it].open)]
         standings = (self._graph.standings.get(rank) for rank in waiting)
         circle = WaitGraph(each for each in standings if each).circle
         if circle and not came:
@@ -293,13 +291,16 @@ def open_collectives(timings: JobTimings) -> DeviceQueues | None:
     collectives = timings.collectives
     if collectives is None or not len(timings.ranks):
         return None
-    lanes = _lanes(collectives, timings)
-    known = (lanes >= 0) & (collectives.seq >= 0)
+    lanes = collectives.lanes(timings.ranks)
+    known = (collectives.op >= 0) & (collectives.seq >= 0)
+    known &= ~collectives.is_message | np.isin(collectives.peer, timings.ranks)
     left = np.flatnonzero(known & ~np.isfinite(collectives.end) & _is_last(collectives, timings))
     if not len(left):
         return None
     wanted, first = np.unique(lanes[left], return_index=True)
-    names = [_lane(collectives, timings, place, row) for place, row in enumerate(left[first].tolist())]
+    ends = zip(*(each[left[first]].tolist() for each in collectives.ends(timings.ranks)), strict=True)
+    pairs = enumerate(zip(collectives.is_message[left[first]].tolist(), ends, strict=True))
+    names = [Lane(-1, *those) if is_message else Lane(place) for place, (is_message, those) in pairs]
     places = collectives.group[left[first]].tolist()
     groups = tuple(collectives.groups[it]._replace(ranks=_came_to(collectives, timings, it)) for it in places)
     rows = np.flatnonzero(known & np.isin(lanes, wanted))
@@ -332,26 +333,6 @@ def finished_by_all(collectives: Collectives, rows: NDArray[np.int64], places: N
     done = np.isfinite(collectives.end[rows]) & np.isin(collectives.op[rows], tuple(NEEDS_ALL))
     np.maximum.at(newest, places[done], collectives.seq[rows][done])
     return newest
-
-
-def _lanes(collectives: Collectives, timings: JobTimings) -> NDArray[np.int64]:
-    """[C]: the number of each record's lane: one for each group and operation, and after these one for each pair; -1
-    where nothing tells."""
-    own, peer = timings.ranks[collectives.column], collectives.peer.astype(np.int64)
-    sends, ops = collectives.op == SEND, len(OPS)
-    source, target = np.where(sends, own, peer), np.where(sends, peer, own)
-    of_pair = len(collectives.groups) * ops + source * (int(timings.ranks[-1]) + 1) + target
-    of_pair = np.where(np.isin(peer, timings.ranks), of_pair, -1)
-    of_group = np.where(collectives.op >= 0, collectives.group.astype(np.int64) * ops + collectives.op, -1)
-    return np.where(sends | (collectives.op == RECV), of_pair, of_group)
-
-
-def _lane(collectives: Collectives, timings: JobTimings, place: int, row: int) -> Lane:
-    """The lane of a record, at its place among those that are looked at."""
-    own, peer = int(timings.ranks[collectives.column[row]]), int(collectives.peer[row])
-    if collectives.op[row] not in (SEND, RECV):
-        return Lane(place)
-    return Lane(-1, own, peer) if collectives.op[row] == SEND else Lane(-1, peer, own)
 
 
 def _came_to(collectives: Collectives, timings: JobTimings, place: int) -> tuple[int, ...]:

@@ -57,10 +57,6 @@ class Transfers:
     least: Times
 
 
-_NONE = np.zeros(0, np.int64)
-_NO_TRANSFERS = Transfers(_NONE, _NONE, _NONE, _NONE, np.zeros(0), np.zeros(0))
-
-
 class Category(NamedTuple):
     """Transfers that take equally long on equal links: of one operation and size, in channels of one role that have as
     many ranks on as many machines. `most` and `least` [S, K]: their time in each step, in each of K `channels`, is no
@@ -175,8 +171,6 @@ def _of_groups(collectives: Collectives, timings: JobTimings, channels: list[Cha
     """The transfers of collectives that the members of the group have finished: all of them, as far as records of
     members that are seen are not lost."""
     rows = np.flatnonzero((collectives.peer < 0) & (collectives.seq >= 0) & (collectives.op >= 0))
-    if not len(rows):
-        return _NO_TRANSFERS
     order, first = _grouped((collectives.group[rows], collectives.op[rows], collectives.seq[rows]))
     rows = rows[order]
     group = collectives.group[rows][first]
@@ -259,13 +253,11 @@ class Trips(NamedTuple):
 def _messages_of(collectives: Collectives, timings: JobTimings) -> Messages | None:
     """Those of a job; None without any."""
     rows = np.flatnonzero((collectives.peer >= 0) & (collectives.seq >= 0) & np.isfinite(collectives.end))
-    rows = rows[np.isin(collectives.op[rows], (SEND, RECV)) & np.isin(collectives.peer[rows], timings.ranks)]
+    rows = rows[collectives.is_message[rows] & np.isin(collectives.peer[rows], timings.ranks)]
     if not len(rows):
         return None
     rows = rows[np.argsort(collectives.op[rows] != SEND, kind="stable")]
-    column, peer = collectives.column[rows], np.searchsorted(timings.ranks, collectives.peer[rows])
-    sends = collectives.op[rows] == SEND
-    source, target = np.where(sends, column, peer), np.where(sends, peer, column)
+    source, target = (np.searchsorted(timings.ranks, ends[rows]) for ends in collectives.ends(timings.ranks))
     order, first = _grouped((source, target, collectives.seq[rows]))
     first = first[np.diff(np.append(first, len(rows))) == 2]
     at, records = order[first], np.stack((rows[order[first]], rows[order[first + 1]]))

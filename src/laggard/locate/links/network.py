@@ -7,6 +7,7 @@ The culprit is the smallest place that covers what is raised (places.py), and th
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -23,7 +24,6 @@ from laggard.locate.links.raised import (
     BY_EQUALS,
     BY_FASTEST,
     MIN_COST_AT_TIMES,
-    NOTHING_RAISED,
     Change,
     Findings,
     Raised,
@@ -32,11 +32,11 @@ from laggard.locate.links.raised import (
     raised_in,
 )
 from laggard.locate.medians import median, middle
-from laggard.locate.shares import MOST
+from laggard.locate.shares import MIN_COST, MOST
 from laggard.locate.slow.host_facts import as_slow_host
-from laggard.locate.slow.replay import TOLERANCE, Replay
+from laggard.locate.slow.replay import Replay
 from laggard.locate.slow.steps import Steps, node_numbers
-from laggard.locate.slow.tested import MIN_COST, confidence
+from laggard.locate.slow.tested import confidence
 from laggard.model import MAX_NAMED_RANKS, Culprit, Note
 
 MAX_PLACES: Final = 4
@@ -84,7 +84,7 @@ def _by_equals(job: _Job, is_slow: bool) -> InNetwork:
     """The places that are slow beside equal ones, by the first question that raises any channel; a note where none
     covers what is raised."""
     questions = (raised_among(job.ways, job.steps, question) for question in (BY_EQUALS, BY_FASTEST, BY_BLOCKED))
-    found = next((each for each in questions if each.raised), NOTHING_RAISED)
+    found = next((each for each in questions if each.raised), Findings({}, frozenset()))
     links = _culprits(job, found)
     messages = ways_of_messages(job.timings, job.steps.numbers) if not (is_slow or links) else None
     if messages is not None:
@@ -144,11 +144,9 @@ def replayed(job: _Job, raised: Mapping[int, Raised]) -> float | None:
     replay = Replay.of(job.timings, job.steps, min(each.since for each in raised.values()))
     if replay is None or job.timings.collectives is None:
         return None
-    now, recorded = replay.seconds(()), replay.recorded_seconds(job.steps)
-    if not abs(now - recorded) <= TOLERANCE * recorded:
-        return None
-    shares = _shares(job, job.timings.collectives, raised, replay.rows)
-    return float(np.clip((now - replay.with_transfers(shares).seconds(())) / max(now, recorded), 0.0, 1.0))
+    now, shares = replay.seconds(()), _shares(job, job.timings.collectives, raised, replay.rows)
+    repaired = dataclasses.replace(replay, transfers=replay.transfers * shares)
+    return float(np.clip((now - repaired.seconds(())) / max(now, replay.recorded), 0.0, 1.0))
 
 
 def _shares(

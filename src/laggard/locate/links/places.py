@@ -122,11 +122,8 @@ def _places(timings: JobTimings, channels: Sequence[Channel], found: Findings) -
 
 
 def _by_column(channels: Sequence[Channel]) -> dict[int, frozenset[int]]:
-    through: dict[int, set[int]] = {}
-    for number, channel in enumerate(channels):
-        for column in channel.columns:
-            through.setdefault(column, set()).add(number)
-    return {column: frozenset(numbers) for column, numbers in through.items()}
+    pairs = ((column, number) for number, channel in enumerate(channels) for column in channel.columns)
+    return {column: frozenset(number for _, number in its) for column, its in grouped(pairs, lambda it: it[0]).items()}
 
 
 def _union(through: Mapping[int, frozenset[int]], columns: Iterable[int]) -> frozenset[int]:

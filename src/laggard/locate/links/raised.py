@@ -14,7 +14,6 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from laggard.kit.constants import PHASES, SCRIPT_PHASES
 from laggard.locate.job_timings import WARM_UP_STEPS, Floats
 from laggard.locate.links.channels import PAIR_RATIO, Category, Channel, Ways
 from laggard.locate.medians import (
@@ -28,7 +27,7 @@ from laggard.locate.medians import (
     others_median,
     over_phases,
 )
-from laggard.locate.shares import FEW, HALF, MOST
+from laggard.locate.shares import FEW, HALF, MIN_COST, MOST
 from laggard.locate.slow.noise import (
     Noise,
     Spread,
@@ -39,8 +38,8 @@ from laggard.locate.slow.noise import (
     joined_blocks,
     spread_of,
 )
-from laggard.locate.slow.steps import MIN_STEPS, Steps
-from laggard.locate.slow.tested import ERRORS, MIN_COST, MIN_PART, segment
+from laggard.locate.slow.steps import MIN_STEPS, SCRIPTS, Steps
+from laggard.locate.slow.tested import ERRORS, MIN_PART, segment
 
 TRANSFER_RATIO = 0.15
 """The least share of their usual time by which transfers are longer: networks are less even than GPUs, and other
@@ -53,8 +52,6 @@ ablation decides by it."""
 
 CHANNEL_COST_RATIO = MIN_COST / FEW
 """The least share of the step by which a single channel is longer: a step has a few transfers in a row."""
-
-_NO_SPREAD: Final = Spread()
 
 
 class Raised(NamedTuple):
@@ -79,9 +76,6 @@ class Findings(NamedTuple):
     raised: Mapping[int, Raised]
     fast: frozenset[int]
     equal: frozenset[int] = frozenset()
-
-
-NOTHING_RAISED: Final = Findings({}, frozenset())
 
 
 class Question(NamedTuple):
@@ -113,10 +107,13 @@ class _Told(NamedTuple):
 def raised_among(ways: Ways, steps: Steps, question: Question) -> Findings:
     """The channels that are slower than equal ones, for any operation and size."""
     told, floor = [], CHANNEL_COST_RATIO * median(steps.duration)
+    ahead = -np.nan_to_num(median_over_steps(steps.excess))
     for category in ways.categories:
         if len(category.channels) > 1:
             expected = _expected(category, question)
-            raised = _slower(category, expected, steps)
+            # Who is ahead of the peers waits for them, in whatever stands behind a collective of them in a queue.
+            lead = np.array([max(0.0, ahead[[*ways.channels[it].columns]].min()) for it in category.channels])
+            raised = _slower(category, expected, steps, lead)
             usual, least = median_over_steps(expected.usual), median_over_steps(category.least)
             fast = median_over_steps(expected.most) < (1 + expected.ratio) / 2 * usual
             ratio = np.where(least - usual > floor, expected.ratio, max(expected.ratio, PAIR_RATIO))
@@ -183,11 +180,12 @@ def _expected(category: Category, question: Question) -> _Expected:
     return _Expected(most, usual, ratio, others)
 
 
-def _slower(category: Category, expected: _Expected, steps: Steps) -> dict[int, Raised]:
-    """The channels of a category, by place, that are slower than usual from some step on. What has ended is told by
-    other steps."""
+def _slower(category: Category, expected: _Expected, steps: Steps, lead: Floats) -> dict[int, Raised]:
+    """The channels of a category, by place, that are slower than usual from some step on, by more than their ranks are
+    ahead of their peers (`lead` [K], seconds). What has ended is told by other steps."""
     step, usual = median(steps.duration), expected.usual
-    excess = (np.maximum(category.least - usual, 0.0) + np.minimum(expected.most - usual, 0.0)) / step  # what is sure
+    sure = np.maximum(category.least - usual, 0.0) + np.minimum(expected.most - usual, 0.0)
+    excess = (sure - lead) / step
     level = median_over_steps(excess[-2 * MIN_STEPS :])
     found = {}
     for place in np.flatnonzero(level > CHANNEL_COST_RATIO).tolist():
@@ -206,7 +204,7 @@ def _slower(category: Category, expected: _Expected, steps: Steps) -> dict[int, 
     return found
 
 
-def _chance(series: Floats, active: NDArray[np.bool_], spread: Spread = _NO_SPREAD) -> float:
+def _chance(series: Floats, active: NDArray[np.bool_], spread: Spread) -> float:
     """How likely noise makes a series [S] that is usually 0, in step times, as much longer in the steps that are
     `active` [S]. `spread`: that of equal channels."""
     before, now = (series[those & np.isfinite(series), None] for those in (~active, active))
@@ -234,8 +232,6 @@ four of theirs. The ablation decides by it."""
 MIN_EPISODES = 3
 """The number of times from which on what comes and goes is a habit of the network, wherever in it. The ablation decides
 by it."""
-
-_SCRIPTS = [PHASES.index(name) for name in SCRIPT_PHASES]
 
 
 class Change(NamedTuple):
@@ -271,7 +267,7 @@ def _between_two_steps(steps: Steps, own: Floats) -> Iterator[Change]:
     active, lasts = (place >= begin) & (place < until), until > place[-1]
     rise = median_over_steps(own[active]) - median_over_steps(own[~active])
     is_own = np.nan_to_num(rise).max(initial=0.0) > HALF * median(excess[active])
-    if not is_own and _chance(excess / median(steps.duration), active) <= ERRORS:
+    if not is_own and _chance(excess / median(steps.duration), active, Spread()) <= ERRORS:
         cost = excess[active].sum() / steps.duration[begin if lasts else 0 :].sum()
         if cost >= MIN_COST:
             yield Change(active, float(cost), lasts, since > 0)
@@ -284,7 +280,7 @@ def _again_and_again(steps: Steps, own: Floats) -> Iterator[Change]:
     excess = steps.duration - longest - median(lower)
     floor = MIN_COST * middle(steps.duration)
     hit = excess > max(floor, HIT_SIGMAS * MAD_TO_SIGMA * deviation(lower))
-    for step in np.flatnonzero(np.nan_to_num(over_phases(steps.phases[:, :, _SCRIPTS])).max(axis=1) > floor).tolist():
+    for step in np.flatnonzero(np.nan_to_num(over_phases(steps.phases[:, :, SCRIPTS])).max(axis=1) > floor).tolist():
         hit[step : step + 1 + WARM_UP_STEPS] = False
     episodes = int(hit[0]) + int((hit[1:] & ~hit[:-1]).sum())
     if (episodes > 1 or hit.sum() >= MIN_STEPS) and hit.mean() <= MOST:

@@ -25,20 +25,12 @@ from laggard.kit.words import joined, listed, ranks_text, seconds_text
 from laggard.locate.job_timings import Floats, JobTimings
 from laggard.locate.medians import distinct, last_axis_median, median, median_over_steps
 from laggard.locate.positions import TENSOR, GroupPlaces, canonical_role
-from laggard.locate.shares import HALF, MOST
-from laggard.locate.slow.steps import MIN_STEPS, Steps, node_numbers
-from laggard.locate.slow.tested import MIN_COST
-from laggard.locate.slow.uneven_work import PASSES, is_slower_at_update
+from laggard.locate.shares import HALF, MIN_COST, MOST
+from laggard.locate.slow.steps import MIN_STEPS, PASSES, Steps, node_numbers
+from laggard.locate.slow.uneven_work import is_slower_at_update
 from laggard.model import MAX_NAMED_RANKS, Note
 
 MAX_NAMED_MACHINES: Final = 4
-
-
-class ByPlace(NamedTuple):
-    """The steps, with ranks compared within their places where these have different work; and what is told of that."""
-
-    steps: Steps
-    notes: tuple[Note, ...] = ()
 
 
 class _Uneven(NamedTuple):
@@ -53,20 +45,20 @@ class _Uneven(NamedTuple):
     confounded: bool  # whether what the machines of those with more work share is one cause, too
 
 
-def by_place(timings: JobTimings, steps: Steps) -> ByPlace:
-    """Compares ranks within their places where work differs by place."""
+def by_place(timings: JobTimings, steps: Steps) -> tuple[Steps, tuple[Note, ...]]:
+    """The steps, with ranks compared within their places where these have different work; and what is told of that."""
     found = [
         each
         for each in (_uneven_classes(timings, steps) if timings.group_places else ())
         if not (_is_of_equal_parts(steps, each) or each.confounded and _blames_machine(steps, each))
     ]
     if not found:
-        return ByPlace(steps)
+        return steps, ()
     place = np.zeros(len(timings.ranks), np.int64)
     for each in found:
         place[each.columns] = each.place + 1
     classes = steps.peers.number * (int(place.max()) + 1) + place
-    return ByPlace(steps.regrouped(classes, timings.nodes), tuple(_notes(timings, steps, found)))
+    return steps.regrouped(classes, timings.nodes), tuple(_notes(timings, steps, found))
 
 
 def _uneven_classes(timings: JobTimings, steps: Steps) -> Iterator[_Uneven]:
@@ -99,7 +91,7 @@ def _uneven(timings: JobTimings, steps: Steps, kind: GroupPlaces, columns: NDArr
     if (deviation <= 1 - MOST).mean() < MOST:
         return None
     heavy = np.nan_to_num(usual[place] - np.nanmin(usual)) > difference / 2
-    confounded = _have_machines_to_themselves([timings.nodes[column] for column in columns], heavy)
+    confounded = _have_machines_to_themselves(tuple(timings.nodes[column] for column in columns), heavy)
     return _Uneven(kind, columns, place, heavy, difference, float(np.minimum(deviation, 1.0).mean()), confounded)
 
 
@@ -110,7 +102,7 @@ def _lower_middle(values: Floats) -> float:
     return float(known[(len(known) - 1) // 2])
 
 
-def _have_machines_to_themselves(nodes: Sequence[str | None], heavy: NDArray[np.bool_]) -> bool:
+def _have_machines_to_themselves(nodes: tuple[str | None, ...], heavy: NDArray[np.bool_]) -> bool:
     """Whether all ranks with more work stand on one machine, or on neighbouring ones, and none of the others does."""
     machine = node_numbers(nodes)
     own = distinct(machine[heavy])

@@ -10,18 +10,18 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from laggard.kit.constants import PHASES, SCRIPT_PHASES
+from laggard.kit.constants import PHASES
 from laggard.kit.majority import grouped
 from laggard.kit.words import counted, joined, phase_text, ranks_text, seconds_text, step_times_text
 from laggard.locate.job_timings import Floats, JobTimings
 from laggard.locate.medians import last_axis_median, median
-from laggard.locate.shares import ALIKE
+from laggard.locate.shares import ALIKE, MIN_COST
 from laggard.locate.slow.ranks import Compared as ComparedRanks
 from laggard.locate.slow.ranks import Slow, fast_ranks, is_waited_for
-from laggard.locate.slow.replay import TOLERANCE, Replay
-from laggard.locate.slow.steps import Steps
-from laggard.locate.slow.tested import MIN_COST, confidence
-from laggard.locate.slow.uneven_work import PASSES, Compared, is_by_design, more_work, uneven_work_note
+from laggard.locate.slow.replay import Replay
+from laggard.locate.slow.steps import PASSES, SCRIPTS, Steps
+from laggard.locate.slow.tested import Turns, confidence
+from laggard.locate.slow.uneven_work import Compared, is_by_design, more_work, uneven_work_note
 from laggard.model import MAX_NAMED_RANKS, Culprit, Note
 
 # The gain of a job if its slow ranks were as fast as their peers. Pure.
@@ -86,10 +86,10 @@ def _by_replay(timings: JobTimings, steps: Steps, slow: tuple[Slow, ...]) -> Pay
     if replay is None:
         return None
     seconds = functools.cache(lambda fixed: np.array(replay.seconds(fixed)))
-    now, all_fixed, recorded = float(seconds(())), float(seconds(slow)), replay.recorded_seconds(steps)
-    if not (abs(now - recorded) <= TOLERANCE * recorded and np.isfinite(all_fixed)):
+    now, all_fixed = float(seconds(())), float(seconds(slow))
+    if not np.isfinite(all_fixed):
         return None
-    whole = max(now, recorded)  # of what was recorded, fixing a culprit leaves what the replay does not explain
+    whole = max(now, replay.recorded)  # of what was recorded, fixing a culprit leaves what the replay does not explain
     shares = [float(np.clip(saved / whole, 0.0, 1.0)) for saved in _worth(slow, seconds)]
     return Payoff(shares, max(whole / max(whole - (now - all_fixed), 1e-9), 1.0), True)
 
@@ -125,7 +125,6 @@ def _busiest(steps: Steps, slow: tuple[Slow, ...]) -> _Seconds:
 
 
 INPUT, BETWEEN_STEPS = PHASES.index("input"), PHASES.index("between_steps")
-SCRIPTS = frozenset(PHASES.index(name) for name in SCRIPT_PHASES)
 MAX_COMPARED = 64
 """The most peers with which a culprit's phases are compared."""
 
@@ -181,33 +180,47 @@ def doubted_notes(timings: JobTimings, steps: Steps, compared: ComparedRanks) ->
     """The note about who costs much, and is too seldom slow, or too much like noise, to be accused."""
     if not compared.slow and (fast := fast_ranks(steps)):
         return (_two_speeds_note(timings, steps, fast),)
+    if compared.turns.units:
+        return (_turns_note(timings, compared.turns),)
     each = compared.doubted
     if each is None:
         return ()
-    ranks = tuple(sorted(int(timings.ranks[column]) for column in each.columns))
-    if not steps.phased and scripts_choice(timings, [each]).issuperset(ranks):
+    if not steps.phased and scripts_choice(timings, [each]).issuperset(timings.ranks[list(each.columns)].tolist()):
         return ()
     cost = float(each.series.sum()) / float(steps.duration.sum())
     hits = int((each.series > 0).sum()) if each.hits is None else int(each.hits.sum())
     first, last = int(steps.numbers[each.since]), int(steps.numbers[each.until - 1])
     text = (
-        f"{ranks_text(ranks)} was slower than the others in {counted(hits, 'step')} between {first} and {last}, by"
+        f"was slower than the others in {counted(hits, 'step')} between {first} and {last}, by"
         f" {seconds_text(each.excess)} each, {cost:.0%} of the time: too little to tell it from noise, and too costly"
         f" to call the job healthy; some {each.needed} steps like these would decide"
-    ).replace("%", " %")
-    return (Note("slow_in_few_steps", text, ranks=ranks[:MAX_NAMED_RANKS]),)
+    )
+    return (_note_on("slow_in_few_steps", timings, each.columns, text),)
+
+
+def _note_on(kind: str, timings: JobTimings, columns: Sequence[int], text: str) -> Note:
+    """A note that begins with the ranks of these columns."""
+    ranks = tuple(sorted(int(timings.ranks[column]) for column in columns))
+    return Note(kind, f"{ranks_text(ranks)} {text}".replace("%", " %"), ranks=ranks[:MAX_NAMED_RANKS])
+
+
+def _turns_note(timings: JobTimings, turns: Turns) -> Note:
+    text = (
+        "were slower than the others by turns, each for longer than other work holds a rank up,"
+        f" {turns.cost:.0%} of the time: look for what moves from one to another"
+    )
+    return _note_on("slow_in_few_steps", timings, turns.units, text)
 
 
 def _two_speeds_note(timings: JobTimings, steps: Steps, fast: Sequence[int]) -> Note:
-    ranks = tuple(sorted(int(timings.ranks[column]) for column in fast))
     faster = -median(last_axis_median(steps.excess[:, list(fast)])) / median(steps.duration)
     nodes = sorted({node for column in fast if (node := timings.nodes[column])})
-    where = f" on {joined(nodes)}" if 0 < len(nodes) <= MAX_NAMED_NODES else ""
+    where = f"on {joined(nodes)} " if 0 < len(nodes) <= MAX_NAMED_NODES else ""
     text = (
-        f"{ranks_text(ranks)}{where} are faster than all others at the same work, by {faster:.0%} of the step, and wait"
+        f"{where}are faster than all others at the same work, by {faster:.0%} of the step, and wait"
         " for them: there are two kinds of machines, clocks or settings, and most are of the slower one"
-    ).replace("%", " %")
-    return Note("two_speeds", text, ranks=ranks[:MAX_NAMED_RANKS])
+    )
+    return _note_on("two_speeds", timings, fast, text)
 
 
 def stall_notes(steps: Steps, slow: Sequence[Slow]) -> list[Note]:
@@ -247,8 +260,10 @@ class _Comparison(NamedTuple):
 
 def _culprit(timings: JobTimings, steps: Steps, slow: list[Slow], each: Slow, saved: float) -> Culprit:
     """`saved` is the share of the step time that fixing it would save."""
-    peers = _peers(steps, slow, _median_rank(steps, each))
-    given = Compared(_slow_steps(each), np.array(each.columns), peers)
+    by_excess = sorted(each.columns, key=lambda it: median(steps.excess[each.since : each.until, it]))
+    peers = _peers(steps, slow, by_excess[len(by_excess) // 2])
+    slow_steps = np.arange(each.since, each.until) if each.hits is None else np.flatnonzero(each.hits)
+    given = Compared(slow_steps, np.array(each.columns), peers)
     compared = _compare(steps, given)
     phase = PHASES[compared.phase]
     ranks = tuple(sorted(int(timings.ranks[column]) for column in each.columns))
@@ -258,6 +273,7 @@ def _culprit(timings: JobTimings, steps: Steps, slow: list[Slow], each: Slow, sa
         more = more_work(steps, given, PASSES if compared.phase in PASSES else (BETWEEN_STEPS,))
     kind = "uneven_work" if more else _kind(steps, each, compared, scripts_choice(timings, slow).issuperset(ranks))
     others = (int(rank) for rank in timings.ranks if int(rank) not in ranks)
+    sure = confidence(each.margin) * (1.0 if steps.phased else NO_PHASES_FACTOR)
     return Culprit(
         kind=kind,
         ranks=ranks,
@@ -268,7 +284,7 @@ def _culprit(timings: JobTimings, steps: Steps, slow: list[Slow], each: Slow, sa
         recoverable_ratio=round(saved, 3),
         since_step=int(steps.numbers[each.since]),
         persistence="persistent" if each.hits is None else "intermittent",
-        confidence=_confidence(steps, each, compared),
+        confidence=round(sure * (1.0 if compared.peer_count > 1 else ONE_PEER_FACTOR), 2),
         evidence=(*more, *_evidence(steps, each, compared)),
         victims=tuple(itertools.islice(others, MAX_NAMED_RANKS)),
         neighbours=() if kind == "slow_host" and each.whole_host else None,
@@ -303,26 +319,9 @@ def _compare(steps: Steps, given: Compared) -> _Comparison:
     known = [phase for phase, seconds in longer.items() if np.isfinite(seconds)]
     phase = max(known, key=lambda each: longer[each]) if known else steps.judged_phases[-1]
     own = median(_medians(steps.phases[:, :, phase], rows, columns))
-    return _Comparison(
-        phase,
-        own,
-        own - longer[phase],
-        median(_medians(steps.waited, rows, columns)),
-        median(_medians(steps.waited, rows, peers)),
-        median(_medians(steps.busy, rows, peers) if first is None else steps.past.base[columns]),
-        len(peers),
-    )
-
-
-def _slow_steps(each: Slow) -> NDArray[np.int64]:
-    """The indices of the steps in which the culprit is slow."""
-    return np.arange(each.since, each.until) if each.hits is None else np.flatnonzero(each.hits)
-
-
-def _median_rank(steps: Steps, each: Slow) -> int:
-    """The culprit's column in the middle by its excess."""
-    excesses = [median(steps.excess[each.since : each.until, column]) for column in each.columns]
-    return each.columns[int(np.argsort(excesses)[len(excesses) // 2])]
+    waited, peers_waited = (median(_medians(steps.waited, rows, those)) for those in (columns, peers))
+    busy = median(_medians(steps.busy, rows, peers) if first is None else steps.past.base[columns])
+    return _Comparison(phase, own, own - longer[phase], waited, peers_waited, busy, len(peers))
 
 
 def _peers(steps: Steps, slow: list[Slow], column: int) -> NDArray[np.int64]:
@@ -338,19 +337,11 @@ def _medians(values: Floats, rows: NDArray[np.int64], columns: NDArray[np.int64]
     return last_axis_median(values[np.ix_(rows, columns)])
 
 
-def _confidence(steps: Steps, each: Slow, compared: _Comparison) -> float:
-    whole = confidence(each.margin)
-    whole *= 1.0 if steps.phased else NO_PHASES_FACTOR
-    return round(whole * (1.0 if compared.peer_count > 1 else ONE_PEER_FACTOR), 2)
-
-
 def _evidence(steps: Steps, each: Slow, compared: _Comparison) -> tuple[str, ...]:
-    series = each.series[each.since : each.until]
-    busier = int((series > each.excess / 2).sum())
+    series, is_over = each.series[each.since : each.until], each.until < len(steps.numbers)
     whom = "its peers" if compared.peer_count else PAST
-    is_over = each.until < len(steps.numbers)
-    those = f"the {len(series)} steps" if is_over else f"the last {len(series)} steps"
-    how_often = f"busier than {whom} in {busier} of {those}"
+    those = f"the {'' if is_over else 'last '}{len(series)} steps"
+    how_often = f"busier than {whom} in {int((series > each.excess / 2).sum())} of {those}"
     if each.hits is not None:
         how_often = (
             f"slow in {each.hits.mean():.0%} of the steps ({int(each.hits.sum())} of {len(each.hits)}), then by "
@@ -361,15 +352,8 @@ def _evidence(steps: Steps, each: Slow, compared: _Comparison) -> tuple[str, ...
     same = int(steps.peers.number.max()) > 0 == np.ptp(steps.peers.number[list(each.columns)])
     whose = "the machine with this work" if same else "the machine"
     all_slow = (f"most of the {len(each.columns)} ranks of {whose} are slow",) if each.whole_host else ()
-    waits = (
-        ()
-        if not compared.peer_count or compared.waited == compared.peers_waited == 0
-        else (f"waits {step_times_text(compared.waited, compared.peers_waited, 'collectives')}",)
-    )
+    waits = f"waits {step_times_text(compared.waited, compared.peers_waited, 'collectives')}"
     when = "" if each.hits is None else "in its slow steps, "
-    return (
-        *all_slow,
-        when + step_times_text(compared.own, compared.peers, phase_text(PHASES[compared.phase]), whom),
-        *waits,
-        how_often,
-    )
+    longer = step_times_text(compared.own, compared.peers, phase_text(PHASES[compared.phase]), whom)
+    is_told = compared.peer_count and (compared.waited or compared.peers_waited)
+    return (*all_slow, when + longer, *((waits,) if is_told else ()), how_often)

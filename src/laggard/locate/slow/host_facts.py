@@ -71,15 +71,13 @@ class _Hosts:
         if culprit.kind not in _KINDS:
             return culprit
         waits = [wait for rank in culprit.ranks if (wait := self.waits[rank])]
+        states = (self._timings.states[self.column[rank]].state for rank in culprit.ranks)
         if waits:
             worst = max(waits, key=lambda wait: _Missed.of(wait).total)
             culprit = self.without_cpu(culprit, worst) or culprit
-        elif self._timings.live and any(map(self._runs, culprit.ranks)):
+        elif self._timings.live and "running" in states:
             culprit = structs.replace(culprit, evidence=(*culprit.evidence, NOT_KNOWN))
         return self._without_lock(culprit)
-
-    def _runs(self, rank: int) -> bool:
-        return self._timings.states[self.column[rank]].state == "running"
 
     def without_cpu(self, culprit: Culprit, wait: CpuWait) -> Culprit | None:
         """The culprit as a slow host, where the want of a CPU is what makes its threads slower than their peers'. What
@@ -98,7 +96,8 @@ class _Hosts:
         threads = [each for rank in culprit.ranks if (each := self._threads.get(rank))]
         least = self._calm.collecting + HALF * (culprit.recoverable_ratio or 1.0)
         collecting = [each for each in threads if each.collecting >= least]
-        holding = [each for each in threads if self._hold_up(each)]
+        late, busy = self._calm.late_seconds + WAKE_DELAY_SECONDS, self._calm.busy + ALIKE
+        holding = [each for each in threads if each.busy > busy and each.late_seconds >= late]
         if len(collecting) == len(culprit.ranks):
             kind, why = "uneven_work", _collecting_text(collecting[0], self._calm)
         elif len(holding) == len(culprit.ranks):
@@ -107,10 +106,6 @@ class _Hosts:
             return culprit
         evidence = (why, *culprit.evidence)
         return structs.replace(culprit, kind=kind, node=None, gpu=None, neighbours=None, evidence=evidence)
-
-    def _hold_up(self, found: OwnThreads) -> bool:
-        late = found.late_seconds - self._calm.late_seconds
-        return found.busy - self._calm.busy > ALIKE and late >= WAKE_DELAY_SECONDS
 
 
 def with_host_facts(timings: JobTimings, culprits: Sequence[Culprit]) -> tuple[Culprit, ...]:

@@ -54,6 +54,7 @@ MAX_ERRORS: Final = 40
 """The most standard errors that are asked for."""
 
 _SPREADS: Final = 3.0
+"""The spreads beyond which a level stands out: of normal ones, one in 370 does."""
 
 
 class Blocks(NamedTuple):

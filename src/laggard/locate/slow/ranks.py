@@ -19,7 +19,7 @@ from laggard.locate.job_timings import Floats
 from laggard.locate.medians import last_axis_median, median, median_over_steps
 from laggard.locate.shares import MOST
 from laggard.locate.slow.steps import MIN_STEPS, Steps, node_numbers
-from laggard.locate.slow.tested import MIN_PART, Found, Judged, Part, Units, judge, segment
+from laggard.locate.slow.tested import MIN_PART, Found, Judged, Part, Turns, Units, judge, segment
 
 STEADY_SHARE: Final = 0.6
 """The share of the steps since a culprit became slow in which it is so from which on it is slow all the time. At HALF,
@@ -46,41 +46,47 @@ class Slow:
 
 
 class Compared(NamedTuple):
-    """The slow ranks and machines, the slowest first, and the one that is neither accused nor harmless."""
+    """The slow ranks and machines, the slowest first, and the one that is neither accused nor harmless; where there are
+    none, those that are slow by turns."""
 
     slow: list[Slow]
     doubted: Slow | None = None
+    turns: Turns = Turns()
 
 
-def slow_ranks(steps: Steps, nodes: Sequence[str | None]) -> Compared:
+def slow_ranks(steps: Steps, nodes: tuple[str | None, ...]) -> Compared:
     """The ranks and machines that cost the job time, now or before."""
     found: list[Slow] = []
     machine, culprits = node_numbers(nodes), np.zeros(steps.busy.shape[1], np.bool_)
-    doubted: Slow | None = None
+    doubted, turns = None, Turns()
     for _ in range(MAX_ROUNDS):
         new = _slow_machine(steps, machine, culprits)
         if not new:
             judged = _judged_ranks(steps, culprits)
+            turns = judged.turns
             new = [_slow(steps, (each.unit,), False, each, steps.excess[:, each.unit]) for each in judged.slow]
             if (one := judged.doubted) is not None:
                 doubted = _slow(steps, (one.unit,), False, one, steps.excess[:, one.unit])
         found += new
-        culprits[[column for each in new for column in each.columns]] = True
-        disturbed = _disturbed(steps, new)
+        columns = [column for each in new for column in each.columns]
+        culprits[columns] = True
+        # Those whose peers' median the new culprits may have moved.
+        disturbed: NDArray[np.bool_] = np.isin(steps.peers.number, steps.peers.number[columns])
         if not new or not (disturbed.any() or any(each.whole_host for each in new)):
             break
         steps = steps.without(culprits, disturbed)
     if doubted is not None and culprits[list(doubted.columns)].any():
         doubted = None
     told = sorted(_by_machine(steps, found, machine), key=lambda each: -each.excess)
-    return Compared(told, doubted)
+    return Compared(told, doubted, turns if not told else Turns())
 
 
 def fast_ranks(steps: Steps) -> tuple[int, ...]:
     """The columns of ranks that are as surely faster than their peers as others are slower, where they are a quarter of
-    all: there are two kinds. Where a majority is slow, the median is its own."""
-    several = np.isfinite(steps.excess).sum(axis=0) >= MIN_PART
-    several &= steps.peers.sizes > 2
+    all: there are two kinds. Where a majority is slow, the median is its own: that of all peers, on whatever machine,
+    since a crowded one would be compared with another mixture."""
+    steps = steps.regrouped(steps.peers.number, (None,) * len(steps.peers.number))
+    several = (np.isfinite(steps.excess).sum(axis=0) >= MIN_PART) & (steps.peers.sizes > 2)
     found = judge(Units(-steps.excess, several), steps.duration, steps.live).slow
     fast = tuple(sorted(each.unit for each in found))
     return fast if len(fast) >= (1 - MOST) * max(2, int(several.sum())) else ()
@@ -129,17 +135,10 @@ def _slow(steps: Steps, columns: tuple[int, ...], whole_host: bool, found: Found
     hit = np.zeros(len(series), np.bool_)
     hit[part.begin : part.end] = series[part.begin : part.end] > found.level * step / 2
     steady = bool(hit[part.begin : part.end].mean() >= STEADY_SHARE)
-    return Slow(
-        columns,
-        whole_host,
-        part.begin,
-        part.end,
-        median(series[part.begin : part.end] if steady else series[hit]),
-        2 - math.log10(max(found.chance, 1e-99)),
-        np.where(hit, series, 0.0) if not steady or part.end < len(series) else series,
-        found.needed,
-        None if steady else hit,
-    )
+    excess = median(series[part.begin : part.end] if steady else series[hit])
+    own = series if steady and part.end == len(series) else np.where(hit, series, 0.0)
+    margin, hits = 2 - math.log10(max(found.chance, 1e-99)), None if steady else hit
+    return Slow(columns, whole_host, *part, excess, margin, own, found.needed, hits)
 
 
 def _described(relative: Floats, found: Found) -> Part:
@@ -172,10 +171,3 @@ def _by_machine(steps: Steps, found: Sequence[Slow], machine: NDArray[np.int64])
         told = [each for each in told if each not in group]
         told.append(dataclasses.replace(first, columns=columns, whole_host=True, since=min(it.since for it in group)))
     return told
-
-
-def _disturbed(steps: Steps, new: Sequence[Slow]) -> NDArray[np.bool_]:
-    """[R]: the ranks whose peers' median the new culprits may have moved."""
-    number = steps.peers.number
-    found: NDArray[np.bool_] = np.isin(number, [number[column] for each in new for column in each.columns])
-    return found

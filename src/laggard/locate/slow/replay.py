@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from laggard.locate.collectives import NEEDS_ALL, RECV, SEND, Collectives
+from laggard.locate.collectives import NEEDS_ALL, Collectives
 from laggard.locate.job_timings import JobTimings
 from laggard.locate.slow.ranks import Slow
 from laggard.locate.slow.steps import Peers, Steps, node_numbers
@@ -56,37 +56,34 @@ class Replay:
     first_step: int
     peers: Peers
     numbers: NDArray[np.int64]  # [S]: the steps of the window
+    recorded: float  # seconds of the steps that `seconds` counts
 
     @classmethod
     def of(cls, timings: JobTimings, steps: Steps, since: int) -> Replay | None:
-        """The last steps from index `since` on; None where too little is recorded to replay any."""
+        """The last steps from index `since` on; None where too little is recorded to replay any, or where that takes
+        another time than was recorded."""
         collectives = timings.collectives
         if collectives is None:
             return None
         last = steps.numbers[since:]
-        if len(last) < MIN_REPLAYED_STEPS:  # none at all where the newest step is a stall
-            return None
-        chosen = _last_steps(collectives, last)
+        chosen = _last_steps(collectives, last) if len(last) else last  # none where the newest step is a stall
         if len(chosen) < MIN_REPLAYED_STEPS:
             return None
         rows = np.flatnonzero(np.isin(collectives.step, chosen) & np.isfinite(collectives.end) & (collectives.seq >= 0))
         if not len(rows):  # as in what a collector holds of a live job
             return None
-        first, meeting = _meetings(collectives, rows, timings.ranks)
+        # A collective, or a send and its receive.
+        keys = np.stack((collectives.lanes(timings.ranks)[rows], collectives.seq[rows]))
+        _, first, meeting = np.unique(keys, axis=1, return_index=True, return_inverse=True)
+        meeting = np.asarray(meeting).reshape(-1)
         members = np.bincount(meeting)
         if _lacks_members(collectives, rows[first], members):
             return None
         transfers = _transfers(collectives, rows, meeting, node_numbers(timings.nodes))
         events = _events(collectives, rows, meeting)
-        return cls(events, members, transfers, rows[first], int(chosen[0]), steps.peers, steps.numbers)
-
-    def with_transfers(self, shares: NDArray[np.float64]) -> Replay:
-        """The same with the transfer of each meeting [M] taking such a share of its time."""
-        return dataclasses.replace(self, transfers=self.transfers * shares)
-
-    def recorded_seconds(self, steps: Steps) -> float:
-        """The time that the steps which `seconds` counts took, as recorded."""
-        return float(steps.duration[int(np.searchsorted(steps.numbers, self.first_step)) + 1 :].sum())
+        recorded = float(steps.duration[int(np.searchsorted(steps.numbers, chosen[0])) + 1 :].sum())
+        made = cls(events, members, transfers, rows[first], int(chosen[0]), steps.peers, steps.numbers, recorded)
+        return made if abs(made.seconds(()) - recorded) <= TOLERANCE * recorded else None
 
     def seconds(self, fixed: Sequence[Slow]) -> float:
         """The time that the steps take, but for the first, where `fixed` are as fast as their peers; nan where they do
@@ -130,35 +127,13 @@ def _last_steps(collectives: Collectives, steps: NDArray[np.int64]) -> NDArray[n
     return steps[len(steps) - int((held <= MAX_RECORDS).sum()) :]
 
 
-def _meetings(
-    collectives: Collectives, rows: NDArray[np.int64], ranks: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """A number for each of `rows`, the same for records of one collective, or of a send and its receive; and the place
-    in `rows` of the first with each number."""
-    op = collectives.op[rows].astype(np.int64)
-    pair = (op == SEND) | (op == RECV)
-    rank = ranks[collectives.column[rows]]
-    peer = collectives.peer[rows].astype(np.int64)
-    source, target = np.where(op == SEND, rank, peer), np.where(op == SEND, peer, rank)
-    key = np.stack(
-        (
-            np.where(pair, -1 - source, collectives.group[rows]),
-            np.where(pair, target, op),
-            collectives.seq[rows],
-        )
-    )
-    _, first, number = np.unique(key, axis=1, return_index=True, return_inverse=True)
-    return first, np.asarray(number).reshape(-1)
-
-
 def _lacks_members(collectives: Collectives, rows: NDArray[np.int64], members: NDArray[np.int64]) -> bool:
     """Whether records of members are lost: their collectives have fewer of them than others of the same group. `rows`
     [M]: a record of each meeting; `members` [M]."""
-    group = np.where(collectives.peer[rows] >= 0, -1, collectives.group[rows])
-    _, number = np.unique(group, return_inverse=True)
-    most = np.zeros(int(number.max(initial=0)) + 1, np.int64)
-    np.maximum.at(most, number, members)
-    return bool((members < most[number]).mean() > MAX_LACKING_SHARE)
+    group = np.where(collectives.peer[rows] >= 0, len(collectives.groups), collectives.group[rows])
+    most = np.zeros(len(collectives.groups) + 1, np.int64)
+    np.maximum.at(most, group, members)
+    return bool((members < most[group]).mean() > MAX_LACKING_SHARE)
 
 
 def _transfers(

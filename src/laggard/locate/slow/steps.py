@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from laggard.kit.constants import PHASES
+from laggard.kit.constants import PHASES, SCRIPT_PHASES
 from laggard.kit.words import ranks_text, step_times_text
 from laggard.locate.job_timings import WARM_UP_STEPS, Floats, JobTimings
 from laggard.locate.medians import (
@@ -25,7 +25,7 @@ from laggard.locate.medians import (
     others_median,
     over_phases,
 )
-from laggard.locate.shares import HALF, MOST
+from laggard.locate.shares import FEW, HALF, MIN_COST, MOST
 from laggard.model import MAX_NAMED_RANKS, Note
 
 # Compares ranks that nobody does the work of, the stages of a single pipeline, with what they were themselves. Pure.
@@ -35,6 +35,8 @@ from laggard.model import MAX_NAMED_RANKS, Note
 # become slower. One that was slow from the first step that is seen is not told from one with more layers.
 
 OTHER = PHASES.index("other")
+PASSES: Final = PHASES.index("forward"), PHASES.index("backward")
+SCRIPTS: Final = tuple(map(PHASES.index, SCRIPT_PHASES))
 
 
 class Past(NamedTuple):
@@ -91,7 +93,7 @@ class Peers:
     sizes: NDArray[np.int64]  # [R]: how many are in it
 
     @classmethod
-    def of(cls, positions: NDArray[np.int32], nodes: Sequence[str | None]) -> Peers:
+    def of(cls, positions: NDArray[np.int32], nodes: tuple[str | None, ...]) -> Peers:
         _, number, count = np.unique(positions, return_inverse=True, return_counts=True)
         order = np.argsort(number, kind="stable")
         first = np.cumsum(count) - count
@@ -112,25 +114,19 @@ class Peers:
             some = as_slice(wanted[0]) if len(wanted) == 1 else wanted
             height = max(1, BLOCK_VALUES // max(1, wanted.size))
             for rows in (slice(top, top + height) for top in range(0, len(values), height)):
-                result[rows, some] = others_median(_known(values[rows, some], without, some))
+                known = values[rows, some] if without is None else np.where(without[some], np.nan, values[rows, some])
+                result[rows, some] = others_median(known)
         for members, others in self.apart:
-            known = others if without is None else others[~without[others]]
-            if len(known) and (of is None or of[members[0]]):
-                elsewhere = last_axis_median(values[:, known])[:, None]
+            left = others if without is None else others[~without[others]]
+            if len(left) and (of is None or of[members[0]]):
+                elsewhere = last_axis_median(values[:, left])[:, None]
                 result[:, members] = np.where(np.isfinite(elsewhere), elsewhere, result[:, members])
         return result
 
 
-def _known(values: Floats, without: NDArray[np.bool_] | None, columns: NDArray[np.int64] | slice) -> Floats:
-    """`values`, nan for the ranks `without`."""
-    if without is None or not without[columns].any():
-        return values
-    return np.where(without[columns], np.asarray(np.nan, values.dtype), values)
-
-
 def _apart(
     number: NDArray[np.int64],
-    nodes: Sequence[str | None],
+    nodes: tuple[str | None, ...],
     order: NDArray[np.int64],
     first: NDArray[np.int64],
     count: NDArray[np.int64],
@@ -150,13 +146,9 @@ def _apart(
         yield members[here], members[~here]
 
 
-def node_numbers(nodes: Sequence[str | None]) -> NDArray[np.int64]:
-    """[R]: a number for each rank, the same for ranks of one machine; a rank whose machine is not known has its own."""
-    return _node_numbers(tuple(nodes))
-
-
 @lru_cache(4)  # a verdict asks for those of its job again and again
-def _node_numbers(nodes: tuple[str | None, ...]) -> NDArray[np.int64]:
+def node_numbers(nodes: tuple[str | None, ...]) -> NDArray[np.int64]:
+    """[R]: a number for each rank, the same for ranks of one machine; a rank whose machine is not known has its own."""
     found = numbered([place if name is None else name for place, name in enumerate(nodes)])
     found.setflags(write=False)
     return found
@@ -164,15 +156,8 @@ def _node_numbers(nodes: tuple[str | None, ...]) -> NDArray[np.int64]:
 
 MIN_STEPS = 8  # fewer prove nothing: one garbage collection or page fault is a large share of them
 
-MAX_NEGATIVE: Final = 0.01
-"""The share of a step by which a part of it may be below nothing: clocks are read one after the other."""
-
 STALL_RATIO = 20.0
 """A step so many times as long as most is a stall: one of 150 s would drown what each of a thousand others loses."""
-
-MAX_STALLED_SHARE = 0.02
-"""The largest share of the steps that may be stalls. Where more are so long, or more than one of few, the job is like
-that, as by a checkpoint each time."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -199,10 +184,10 @@ class Steps:
         return range(OTHER if self.phased else len(PHASES))
 
     def stalled(self) -> NDArray[np.bool_]:
-        """[S]: the few steps that do not stand for the others by their length."""
-        found = self.duration > STALL_RATIO * median(self.duration)
-        few = found.sum() <= max(1, MAX_STALLED_SHARE * len(found))
-        return found if few else np.zeros_like(found)
+        """[S]: the steps that do not stand for the others by their length; none where they are so many that the job is
+        like that, as by a checkpoint each time."""
+        found: NDArray[np.bool_] = self.duration > STALL_RATIO * median(self.duration)
+        return found if found.sum() < FEW else np.zeros_like(found)
 
     def without(self, culprits: NDArray[np.bool_], ranks: NDArray[np.bool_]) -> Steps:
         """The same steps, with `ranks` [R], whole classes, compared with no rank of `culprits` [R]."""
@@ -210,7 +195,7 @@ class Steps:
         excess = self.busy - self.peers.medians(self.busy, culprits, ranks)
         return dataclasses.replace(self, excess=np.where(ranks, excess, self.excess))
 
-    def regrouped(self, classes: NDArray[np.int64], nodes: Sequence[str | None]) -> Steps:
+    def regrouped(self, classes: NDArray[np.int64], nodes: tuple[str | None, ...]) -> Steps:
         """The same steps, with those as peers that have the same number in `classes` [R]."""
         peers = Peers.of(classes.astype(np.int32), nodes)
         return dataclasses.replace(self, peers=peers, excess=_excess(self.busy, peers, self.past))
@@ -265,8 +250,9 @@ def _first_judged(timings: JobTimings) -> int:
 
 
 def _possible(phases: Floats, seconds: Floats) -> Floats:
-    """`phases` [S, R, P], with nan in steps of `seconds` [S, R] of which a part took less than nothing: no records."""
-    impossible: NDArray[np.bool_] = np.any(phases < -MAX_NEGATIVE * seconds[:, :, None], axis=2)
+    """`phases` [S, R, P], with nan in steps of `seconds` [S, R] of which a part took less than nothing, by what would
+    count: no records. Clocks are read one after the other."""
+    impossible: NDArray[np.bool_] = np.any(phases < -MIN_COST * seconds[:, :, None], axis=2)
     return np.where(impossible[:, :, None], np.nan, phases) if impossible.any() else phases
 
 
@@ -288,7 +274,8 @@ def _are_named(phases: Floats) -> bool:
 
 # Tells which stage of a pipeline takes longest where no rank elsewhere does its work. Pure.
 #
-# More layers and a slower machine look alike in what is recorded, so that such a job is not called healthy.
+# More layers and a slower machine look alike in what is recorded, so that such a job is not called healthy. The first
+# and the last stage have longer passes by design: they have the embedding and the loss.
 
 
 def longest_stage_notes(timings: JobTimings, steps: Steps) -> tuple[Note, ...]:
@@ -299,15 +286,20 @@ def longest_stage_notes(timings: JobTimings, steps: Steps) -> tuple[Note, ...]:
     alone = [columns for columns in stages if timings.alone is not None and timings.alone[columns].all()]
     if len(alone) < 2 and len({int(machine[columns[0]]) for columns in stages}) < 3:
         return ()
-    stages, level = alone if len(alone) > 1 else stages, median_over_steps(steps.busy)
-    busy = np.array([median(level[columns]) for columns in stages])
-    place = int(np.nanargmax(busy))
-    others = median(np.delete(busy, place))
-    if not busy[place] - others > (1 - MOST) * others:
+    stages = alone if len(alone) > 1 else stages
+    passes = over_phases(steps.phases[:, :, PASSES]) if steps.phased else steps.busy
+    levels = map(median_over_steps, (steps.busy, passes))
+    each = np.array([[median(level[columns]) for columns in stages] for level in levels])
+    place = int(np.nanargmax(each[0]))
+    others = np.array([median(level) for level in np.delete(each, place, axis=1)])
+    longer, in_passes = each[:, place] - others
+    if not longer > (1 - MOST) * others[0]:
         return ()
     ranks = tuple(timings.ranks[stages[place]].tolist())
     its, elsewhere = ("its", "") if len(ranks) == 1 else ("their", "elsewhere ")
-    times = step_times_text(float(busy[place]), others, f"{its} stage of the pipeline", "the others")
+    times = step_times_text(float(each[0, place]), float(others[0]), f"{its} stage of the pipeline", "the others")
     why = f"no rank {elsewhere}does the same work: it has more layers, or its machine has always been slower"
     text, node = f"{ranks_text(ranks)}: {times}; {why}", timings.nodes[stages[place][0]]
-    return (Note("longest_stage", text, ranks=ranks[:MAX_NAMED_RANKS], node=node),)
+    is_an_end = timings.stages is not None and timings.stages[stages[place][0]] in (0, timings.stages.max())
+    kind = "uneven_work" if is_an_end and in_passes > HALF * longer else "longest_stage"
+    return (Note(kind, text, ranks=ranks[:MAX_NAMED_RANKS], node=node),)

@@ -23,8 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laggard.locate.job_timings import Floats
-from laggard.locate.medians import median
-from laggard.locate.shares import FEW, MOST
+from laggard.locate.medians import MAD_TO_SIGMA, deviation, median
+from laggard.locate.shares import FEW, MIN_COST, MOST
 from laggard.locate.slow.noise import (
     Blocks,
     Noise,
@@ -32,13 +32,11 @@ from laggard.locate.slow.noise import (
     Where,
     blocks_of,
     chance_of_moments,
+    errors_beyond,
     joined_blocks,
     spread_of,
 )
 from laggard.locate.slow.steps import MIN_STEPS
-
-MIN_COST: Final = 0.01
-"""The share of the time of all steps below which nobody is accused: looking for it costs more."""
 
 ERRORS: Final = 1 / 500
 """The share of healthy recordings in which somebody may be accused."""
@@ -85,8 +83,9 @@ LONGEST_MOMENT_SECONDS: Final = 4.0
 """The longest that healthy ranks were held up by other work on their machine: what lasts longer is no moment of a
 peer's."""
 
-MIN_PART: Final = 6
-"""The fewest steps of a part. Noise and moments decide: long steps tell as much in few."""
+MIN_PART: Final = int(MOST * MIN_STEPS)
+"""The fewest steps of a part: most of the fewest of a window. Noise and moments decide: long steps tell as much in
+few."""
 
 MAX_CANDIDATES: Final = 64
 """The most units that are judged in each part of the window, the costliest first: where more are slow, it is not they
@@ -117,11 +116,21 @@ class Found(NamedTuple):
     needed: int
 
 
+class Turns(NamedTuple):
+    """The units that stray now and then for longer than moments last, and the share of the time that it costs: none of
+    them more than its peers, and always somebody."""
+
+    units: tuple[int, ...] = ()
+    cost: float = 0.0
+
+
 class Judged(NamedTuple):
-    """`slow`: the units that are accused. `doubted`: the costliest one that is neither accused nor harmless."""
+    """`slow`: the units that are accused. `doubted`: the costliest one that is neither accused nor harmless. `turns`:
+    where nobody is accused."""
 
     slow: tuple[Found, ...] = ()
     doubted: Found | None = None
+    turns: Turns = Turns()
 
 
 class Units(NamedTuple):
@@ -144,17 +153,13 @@ def judge(units: Units, duration: Floats, live: bool) -> Judged:
         return Judged()
     relative = np.maximum(_known(units.excess) / step, -MAX_AHEAD)
     test = _Test(units, relative, others, step, live)
-    best: dict[int, Found] = {}
-    doubted: Found | None = None
-    for each in test.found():
-        if each.chance <= 1:
-            if each.unit not in best or each.cost > best[each.unit].cost:
-                best[each.unit] = each
-        elif doubted is None or each.cost > doubted.cost:
-            doubted = each
+    found = test.found()
+    by_cost = sorted(found or (), key=lambda each: each.cost)
+    best = {each.unit: each for each in by_cost if each.chance <= 1}
+    doubted = max((each for each in by_cost if each.chance > 1), key=lambda each: each.cost, default=None)
     if doubted is not None and doubted.unit in best:
         doubted = None
-    return Judged(tuple(best.values()), doubted)
+    return Judged(tuple(best.values()), doubted, test.by_turns() if found is not None and not best else Turns())
 
 
 @functools.lru_cache(64)
@@ -199,14 +204,15 @@ class _Test:
         seconds = LIVE_MOMENT_SECONDS if self._live else min(MOMENT_SECONDS, len(relative) * step / PARTS)
         self._block = max(1, math.ceil(seconds / step))
         self._stray_share = STRAY_SHARE * min(1.0, seconds / MOMENT_SECONDS)
+        self._usually_lasts = max(LASTS ** (self._block * step / MOMENT_SECONDS), 1e-6)
         self._first = len(relative) % self._block
         self._moments = relative[self._first :].reshape(-1, self._block, relative.shape[1]).mean(axis=1)
         self._errors = None if units.errors is None else (np.nan_to_num(units.errors) / step) ** 2
         self._earlier = [Blocks(*each) for each in units.earlier]
         self._blocks = joined_blocks([blocks_of(relative[:, self._some]), self._earlier])
 
-    def found(self) -> list[Found]:
-        """What is accused or doubted in each part."""
+    def found(self) -> list[Found] | None:
+        """What is accused or doubted in each part; None where nobody costs anything."""
         steps = len(self._relative)
         parts = parts_of(steps)
         begins, ends = np.array(parts).T
@@ -217,7 +223,7 @@ class _Test:
         lost = np.where((ends == steps)[:, None], levels, costs) if self._live else costs
         dear = (lost >= MIN_COST) & self._units.judged
         if not dear.any():
-            return []
+            return None
         self._prepare()
         found = []
         for place in np.flatnonzero(dear.any(axis=1)).tolist():
@@ -273,15 +279,8 @@ class _Test:
         lasts = len(self._relative) == length and (self._relative[:, unit] > level / 2).mean() >= MOST
         unlikely = max(of_noise.ever, 0.0 if lasts else of_their_length) * tests <= DOUBTED_ERRORS
         more = math.log(self._at_a_look / tests) / math.log(min(0.5, max(now, 1e-300)))
-        return Found(
-            unit,
-            part,
-            level,
-            cost,
-            chance,
-            unlikely and cost >= DOUBTED_COST and not self._live,
-            math.ceil(length * max(1.0, more)),
-        )
+        doubtful = unlikely and cost >= DOUBTED_COST and not self._live
+        return Found(unit, part, level, cost, chance, doubtful, math.ceil(length * max(1.0, more)))
 
     def _within(self, part: Part) -> Sequence[Blocks]:
         """The blocks of the series. Of few, none across the bounds of the part, nor near them, where the change may lie
@@ -306,12 +305,27 @@ class _Test:
         strayed = self._moments[:, others] > level / 2
         theirs, their_begins = _strays(strayed, math.ceil(LONGEST_MOMENT_SECONDS / (self._block * self._step)))
         share = (their_begins + self._stray_share * PRIOR_BLOCKS) / (strayed.size + PRIOR_BLOCKS)
-        usual = max(LASTS ** (self._block * self._step / MOMENT_SECONDS), 1e-6)
-        lasts = (theirs - their_begins + usual * PRIOR_BLOCKS) / (theirs + PRIOR_BLOCKS)
-        blocks = max(last - first, 0)
-        lasts = max(lasts, usual)
+        lasts = (theirs - their_begins + self._usually_lasts * PRIOR_BLOCKS) / (theirs + PRIOR_BLOCKS)
+        blocks, lasts = max(last - first, 0), max(lasts, self._usually_lasts)
         chance = chance_of_moments(own_begins, own, blocks, min(max(share, self._stray_share), 0.999), lasts)
         return chance, chance * lasts**longer
+
+    def by_turns(self) -> Turns:
+        """Those that are beyond noise, which would be so once in ERRORS of windows, for so long that moments seldom
+        are."""
+        if self._live:
+            return Turns()
+        moments = self._moments[:, self._some]
+        sigmas = errors_beyond(ERRORS / max(moments.size, 1), max(moments.size, 1))
+        strayed = moments > max(MIN_COST, sigmas * MAD_TO_SIGMA * deviation(moments))
+        blocks = 1 + math.ceil(math.log(DOUBTED_ERRORS) / math.log(self._usually_lasts))
+        if len(moments) < blocks:
+            return Turns()
+        lasting = np.lib.stride_tricks.sliding_window_view(strayed, blocks, axis=0).all(axis=-1)
+        cost = np.where(lasting, moments[blocks - 1 :], 0.0).max(axis=1).sum() / len(moments)
+        several = lasting.any(axis=0)
+        is_dear = cost >= DOUBTED_COST and several.sum() > 1
+        return Turns(tuple(self._some[several].tolist()), float(cost)) if is_dear else Turns()
 
 
 def _strays(strayed: NDArray[np.bool_], longest: int | None = None) -> tuple[int, int]:

@@ -18,17 +18,15 @@ from laggard.kit.constants import PHASES, SCRIPT_PHASES
 from laggard.kit.words import ranks_text, times_text
 from laggard.locate.job_timings import Floats, JobTimings
 from laggard.locate.medians import last_axis_median, median, median_over_steps
-from laggard.locate.shares import ALIKE, FEW
+from laggard.locate.shares import ALIKE, FEW, MIN_COST
 from laggard.locate.slow.ranks import Slow, is_waited_for, slow_ranks
-from laggard.locate.slow.steps import Steps
-from laggard.locate.slow.tested import MIN_COST
+from laggard.locate.slow.steps import PASSES, Steps
 from laggard.model import MAX_NAMED_RANKS, Culprit, Note
 
 TIME_EXPONENT: Final = 1.5
 """The largest power of the work with which time grows: attention's with the square of a sequence's length, all else in
 proportion. Our choice."""
 
-PASSES: Final = PHASES.index("forward"), PHASES.index("backward")
 UPDATE: Final = PHASES.index("optimizer")
 
 

@@ -17,8 +17,8 @@ from laggard.locate.collectives import Collectives, ProcessGroup
 from laggard.locate.job_timings import JobTimings
 from laggard.locate.medians import median_over_steps, middle
 from laggard.locate.positions import declared_groups
+from laggard.locate.shares import MIN_COST
 from laggard.locate.slow.steps import Steps
-from laggard.locate.slow.tested import MIN_COST
 from laggard.rankfile.fact_names import members_of, size_of
 from laggard.wire.ranks import RankCollectives, RankRow
 

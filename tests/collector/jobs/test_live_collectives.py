@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from support.timings import job
 
+from laggard.collector.jobs.live_collectives import MAX_RANKS, link_suspects, with_collectives
 from laggard.locate.job_timings import JobTimings
-from laggard.locate.live_collectives import MAX_RANKS, link_suspects, with_collectives
 from laggard.locate.verdict import locate
 from laggard.model import Verdict
 from laggard.rankfile.fact_names import GROUPS, member_runs
