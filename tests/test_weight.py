@@ -22,7 +22,7 @@ ROOMS = {
     "cli, model and single files": 1_000,
     "collector": 13_770,
     "demo": 460,
-    "diagnose": 10_560,
+    "diagnose": 10_770,
     "gate": 1_860,
     "kernel_rules": 380,
     "kit": 2_345,
@@ -40,11 +40,11 @@ ROOMS = {
     "suspects": 680,
     "trainer_hooks": 7_390,
     "tune": 2_330,
-    "wire": 965,
+    "wire": 975,
 }
 """The most code lines of each room: without docstrings, comments and blanks."""
 
-FILES = 625
+FILES = 640
 """The most files of the product."""
 
 CARRIED = {"healthcheck": 15_980, "recommend": 13_790, "agent": 20_530, "collector": 23_410, "run": 11_870}

@@ -161,10 +161,11 @@ def one_of_a_kind(findings: Iterable[Finding]) -> tuple[Finding, ...]:
             kind = *said, finding.evidence.get("of_users")  # by which an agent tells what no prolog has to look at
         seen[kind, finding.device] += 1
         kinds.setdefault((kind, seen[kind, finding.device]), []).append(finding)
-    return tuple(alike[0] if len(alike) == 1 else _joint(alike) for alike in kinds.values())
+    return tuple(alike[0] if len(alike) == 1 else joint(alike) for alike in kinds.values())
 
 
-def _joint(alike: Sequence[Finding]) -> Finding:
+def joint(alike: Sequence[Finding]) -> Finding:
+    """One finding for several that say the same of different devices."""
     devices = {it.device: it.summary for it in alike}
     gpus = [found[1] for device in devices if (found := _OF_GPU.fullmatch(device))]
     names = "GPU " + ", ".join(gpus) if len(gpus) == len(devices) else ", ".join(devices)

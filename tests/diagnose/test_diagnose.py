@@ -49,7 +49,8 @@ def test_an_environment_without_hardware_is_a_warning(tmp_path: Path, capsys: py
     status, document = answer(capsys, *write(tmp_path, env=ENV))
     assert (status, document["verdict"], document["schema"]) == (0, "ok", "laggard.diagnosis/1")
     assert codes(document) == [("NCCL_ENV_HARMFUL", "warning", "NCCL_IB_DISABLE")]
-    assert document["files"] == [{"path": str(tmp_path / "env"), "kind": "environment", "unknown": ""}]
+    nothing = {"unknown": "", "first_line": None, "left": [], "left_count": 0}
+    assert document["files"] == [{"path": str(tmp_path / "env"), "kind": "environment", **nothing}]
     assert document["facts"][str(tmp_path / "env")]["nccl_variables"] == ["NCCL_DEBUG", "NCCL_IB_DISABLE"]
 
 
@@ -132,7 +133,7 @@ TRAINER = "".join(f"{{'loss': {3 - n / 10:.1f}, 'learning_rate': 5e-05, 'epoch':
     ("text", "words"),
     [
         (EPOCHS + "saved to out/\n", ("none of 51 lines", "line 50, `epoch 1 step 49 loss 1.510`")),
-        (BAR, ("none of 1 lines", "99/100")),
+        (BAR, ("none of 1 line ", "99/100")),
         (TRAINER, ("none of 9 lines", "line 9, `{'loss': 2.2")),
         (EPOCHS.replace("epoch", "[rank0] epoch"), ("none of 50 lines", "line 50, `[rank0] epoch 1 step 49")),
     ],
@@ -143,7 +144,7 @@ def test_of_the_output_of_a_healthy_training_is_told_what_is_known(
 ) -> None:
     status, document = answer(capsys, *write(tmp_path, log=text))
     (file,) = document["files"]
-    assert (status, file["kind"]) == (2, "job log" if "rank0" in text else "training output")
+    assert (status, file["kind"]) == (2, "job log" if "rank0" in text else None)
     assert "says that anything failed" in file["unknown"] and all(word in file["unknown"] for word in words), file
 
 

@@ -19,6 +19,21 @@ ANSWERS = {
     "address_in_use_warned": ("JOB_RENDEZVOUS_FAILED", "12211"),
     "checkpoint_rank0_silent": ("JOB_COLLECTIVE_TIMEOUT", "rank 0 did not come"),
     "cuda_802": ("FABRIC_MANAGER_DOWN", "802"),
+    "events_without_head": ("POD_NOT_STARTED", "pod train/worker-bpvks on n35"),
+    "first_rank_by_its_own_text": ("JOB_EXCEPTION", "rank 6 failed first"),
+    "gsp_heartbeat": ("GPU_LOST", "GPU 6"),
+    "hccl_remote_rank_late": ("JOB_COLLECTIVE_TIMEOUT", "rank 0 (192.0.2.1) did not come"),
+    "jax_barrier": ("JOB_RENDEZVOUS_FAILED", "ranks 1-3 did not come"),
+    "jax_register": ("JOB_RENDEZVOUS_FAILED", "ranks did not meet"),
+    "mpi_peer_disconnected": ("JOB_KILLED", "n16 was lost, says a process on n13"),
+    "mpi_worker_137": ("JOB_KILLED", "mpijob-worker-0 was lost"),
+    "name_unknown": ("JOB_RENDEZVOUS_FAILED", "master-0, does not resolve"),
+    "nccl_old_warn_head": ("JOB_NCCL_ERROR", "no network interface"),
+    "openacc_ecc": ("JOB_CUDA_ERROR", "the GPU's memory failed"),
+    "orte_hostname": ("JOB_KILLED", "ip-10-0-0-17.ec2.internal was lost"),
+    "slurmctld_gres": ("GPU_MISSING", "gpu7 fails: Slurm counts 7 of 8"),
+    "slurmd_no_device": ("GPU_DRIVER_FAILED", "n3 fails: the device file /dev/nvidia0"),
+    "talos_head": ("GPU_XID", "GPU 0000:0b:00.0"),
     "efa_address_vector": ("JOB_NCCL_ERROR", "security group"),
     "gloo_loopback": ("JOB_RENDEZVOUS_FAILED", "loopback"),
     "memlock_reg_mr": ("MEMLOCK_LIMIT", "ulimit -l"),
@@ -33,7 +48,7 @@ ANSWERS = {
     "vllm_head_shm_full": ("JOB_DISK_FULL", "/dev/shm"),
     "watchdog_stuck": ("JOB_COLLECTIVE_TIMEOUT", "ranks 0-2"),
 }
-QUIET = ("async_event_benign", "heads_quiet_prose", "lustre_came_back")
+QUIET = ("name_unknown_then_met", "async_event_benign", "heads_quiet_prose", "lustre_came_back")
 
 
 @pytest.mark.parametrize("name", ANSWERS)
@@ -43,6 +58,19 @@ def test_a_public_report_is_answered(name: str, capsys: pytest.CaptureFixture[st
     assert [(each["code"], each["severity"]) for each in findings] == [(code, "critical")]
     said = f"{findings[0]['device']} {findings[0]['summary']} {findings[0]['fix']}"
     assert words in said
+
+
+def test_a_gpu_that_wants_a_reset_stands_before_the_exception(capsys: pytest.CaptureFixture[str]) -> None:
+    document = answer(capsys, REPORTS / "reset_required")[1]
+    assert document["findings"][0]["code"] == "GPU_LOST"
+    assert "NV_ERR_RESET_REQUIRED" in document["joined"]["answer"]
+
+
+def test_a_plugin_whose_daemon_is_gone_lost_no_peer(capsys: pytest.CaptureFixture[str]) -> None:
+    document = answer(capsys, REPORTS / "plugin_daemon_gone")[1]
+    assert document["findings"][0]["code"] == "GPU_MISSING"
+    alone = answer(capsys, REPORTS / "plugin_daemon_gone" / "ranks.log")[1]["findings"]
+    assert "No peer is at fault" in alone[0]["fix"]["text"]
 
 
 @pytest.mark.parametrize("path", sorted((REPORTS / "heads").iterdir()), ids=lambda path: path.stem)

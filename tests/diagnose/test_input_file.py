@@ -126,7 +126,7 @@ def test_packed_data_that_holds_nothing_does_not_take_forever(tmp_path: Path, mo
 
 def test_pieces_of_a_byte_take_no_memory_of_their_own(tmp_path: Path) -> None:
     content = write(tmp_path / "bytes.gz", gzip.compress(b"x") * 20_000)
-    assert content.text == "x" * 20_000 and len(list(content.pieces())) == 1
+    assert content.document == "x" * 20_000 and len(list(content.pieces())) == 1
 
 
 @pytest.mark.slow
@@ -198,7 +198,7 @@ def test_standard_input_is_read_as_a_file(capsys: pytest.CaptureFixture[str], mo
         (bytes(257) + b"ustar" + bytes(99), "is a tar archive"),
         (b"\x7fELF" + bytes(99), "is a program or a core dump"),
         (bytes(range(32)) * 9, "holds binary data"),
-        (b"Dear diary, the ring was slow today.\n", "is of no known format (`laggard diagnose --help` lists"),
+        (b"Dear diary, the ring was slow today.\n", "ended; is of no known format (`laggard diagnose --help` lists"),
     ],
 )
 def test_of_an_unknown_file_what_is_known_is_said(

@@ -17,10 +17,9 @@ from support.job_logs import JOB_LOGS, job_expectations, job_text, jobs_firing, 
 
 from laggard.catalogue.findings import all_types
 from laggard.cli import main
-from laggard.diagnose.job.advice import ADVICE
 from laggard.diagnose.job.lines import LineParser
 from laggard.diagnose.job.reader import JobLogReader
-from laggard.diagnose.job.rules import RULES
+from laggard.diagnose.job.rules import ADVICE, RULES
 from laggard.wire.diagnosis import Diagnosis
 
 CODES = [

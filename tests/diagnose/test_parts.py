@@ -46,7 +46,9 @@ def test_the_outputs_of_a_session_are_judged_each_by_its_format() -> None:
     assert [(file.path, file.kind) for file in result.files] == [
         ("log: nvidia-smi", "nvidia-smi"),
         ("log: dmesg | tail -1", "kernel log"),
+        ("log: echo hello", None),
     ]
+    assert [file.first_line for file in result.files] == [2, 4, 6]
     assert {found.evidence["host"] for found in result.findings} == {"n1"}
 
 
@@ -114,13 +116,14 @@ def test_the_files_of_an_archive_are_judged(tmp_path: Path, form: int, pack: obj
     path.write_bytes(pack(packed(members, form)))
     result = diagnose([InputFile(str(path))])
     assert {("GPU_LOST", "GPU 0000:b1:00.0"), ("GPU_XID", "GPU 0000:9b:00.0")} <= codes(result)
-    assert [file.path for file in result.files] == [f"{path}: {name}", f"{path}: k.log.gz"]
+    assert [file.path for file in result.files] == [f"{path}: a/timestamp", f"{path}: {name}", f"{path}: k.log.gz"]
 
 
 def test_an_archive_without_anything_known_is_unknown(tmp_path: Path) -> None:
     path = tmp_path / "x.tar"
     path.write_bytes(packed({"a": b"hello\n", "b": b"world\n"}))
-    (file,) = diagnose([InputFile(str(path))]).files
+    *members, file = diagnose([InputFile(str(path))]).files
+    assert [(each.kind, each.unknown) for each in members] == [(None, "")] * 2
     assert file.unknown == "is a tar archive: none of its 2 files is of a known format"
 
 

@@ -48,6 +48,19 @@ MISMATCH = """Warnings
   15 ranks have launched up to operation 64
   Rank 7 has launched up to operation 60 -- GPU 3 managed by process 1650386 on node node1
 """
+UNEVEN = """Warnings
+========
+
+#0-0 (0a93daea854b060b) MISMATCH
+  Communicator ranks have different AllGather operation counts
+  14 ranks have launched up to operation {many}
+  {few}
+"""
+TWO = """2 ranks have launched up to operation {few}
+  Rank 4 -- GPU 4 managed by process 3032 on node 192.0.2.24
+  Rank 5 -- GPU 5 managed by process 3033 on node 192.0.2.24"""
+NONE = """1 rank has not launched any operations
+  Rank 4 -- GPU 4 managed by process 3032 on node 192.0.2.24"""
 XID_STATE = {
     "component": "accelerator-nvidia-error-xid",
     "states": [{"name": "error_xid", "health": "Unhealthy", "reason": "XID 79 detected on GPU 0000:9b:00"}],
@@ -84,6 +97,30 @@ def found_in(text: str) -> tuple[str, list[tuple[str, str, str]]]:
 )
 def test_the_text_of_ras(body: str, state: str, expected: list[tuple[str, str, str]]) -> None:
     assert found_in(RAS_HEAD.format(state=state) + body) == ("RAS report", expected)
+
+
+@pytest.mark.parametrize(
+    ("many", "few", "device", "says"),
+    [
+        (40, TWO.format(few=41), "14 ranks, all but ranks 4-5,", "ranks 4-5 are ahead"),
+        (41, TWO.format(few=40), "ranks 4-5 on 192.0.2.24", "are behind"),
+        (7, TWO.format(few=9000), "14 ranks, all but ranks 4-5,", "up to operation 7 when RAS looked"),
+        (41, NONE, "rank 4 on 192.0.2.24", "is behind"),
+    ],
+)
+def test_ras_lists_the_smaller_group_and_the_counts_tell_who_is_behind(
+    many: int, few: str, device: str, says: str
+) -> None:
+    text = RAS_HEAD.format(state="MISMATCH") + UNEVEN.format(many=many, few=few)
+    (found,) = diagnose_text(text).findings
+    assert (found.code, found.severity.value, found.device) == ("RANK_LATE", "warning", device)
+    assert says in found.summary
+
+
+def test_ranks_that_are_ahead_are_not_accused_by_the_json_either() -> None:
+    ranks = [FakeRank(rank, "10.0.0.1", 100 + rank, counts={"AllReduce": 7 + (rank == 2)}) for rank in range(4)]
+    (found,) = diagnose_text(status_json([FakeCommunicator(ranks, size=4)]).decode()).findings
+    assert found.device == "3 ranks, all but rank 2," and "rank 2 is ahead" in found.summary
 
 
 @pytest.mark.parametrize("nccl", [(2, 28, 9), (2, 30, 7)])

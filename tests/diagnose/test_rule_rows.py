@@ -17,8 +17,7 @@ from laggard.diagnose.gpu_tools.smi_messages import MESSAGE_RULES
 from laggard.diagnose.gpu_tools.topology import NVLINK_LIMITS
 from laggard.diagnose.health_services import NVIDIA_SERVICES
 from laggard.diagnose.job.lines import LineParser
-from laggard.diagnose.job.reader import rule_for
-from laggard.diagnose.job.rules import EXIT_LINES, RULES
+from laggard.diagnose.job.rules import EXIT_LINES, RULES, rule_for
 from laggard.diagnose.kernel import judge
 from laggard.diagnose.kernel.lines import read_line
 from laggard.diagnose.pastes import pods
@@ -93,7 +92,7 @@ def _searched(rules: Sequence[Any], patterns: Sequence[str], flags: int = 0) -> 
 
 def _counter(line: str) -> Any:
     name = line.split(":")[0]
-    return next((rule for rule in COUNTER_RULES if re.fullmatch(rule.name, name)), None)
+    return next((rule for rule in COUNTER_RULES if re.fullmatch(rule.pattern, name)), None)
 
 
 def _counter_frame(line: str) -> str:
@@ -108,20 +107,24 @@ def _pod_row(line: str) -> Any:
 
 
 def _state(line: str) -> Any:
-    return next((row for row in JOB_STATES if line.startswith(row[0])), None)
+    return next((row for row in JOB_STATES if line.startswith(row.pattern)), None)
 
 
 def _service(text: str) -> Any:
     name = text.split(".service")[0].rpartition(" ")[2]
-    return next(service for service in NVIDIA_SERVICES if re.search(service.pattern, name))
+    return NVIDIA_SERVICES.first(name)
 
 
 def _wait(line: str) -> Any:
-    return next((row for row in WAITS if re.search(rf"\s(?:{row[0]})\s", line)), None)
+    return next((row for row in WAITS if re.search(rf"\s(?:{row.pattern})\s", line)), None)
 
 
 def _limit(line: str) -> Any:
-    return next((row for row in NVLINK_LIMITS if row[0].search(line)), None)
+    return next((row for row in NVLINK_LIMITS if row.regex.search(line)), None)
+
+
+def _pattern(row: Any) -> str:
+    return str(row.pattern)
 
 
 def _same(text: str) -> str:
@@ -130,43 +133,43 @@ def _same(text: str) -> str:
 
 TABLES: Final[dict[str, Table]] = {
     "job": Table(RULES, _job_rule, lambda line: f"{_TRAINING}{line}\n", lambda rule: rule.pattern.pattern),
-    "job_exits": Table(EXIT_LINES, _exit_line, lambda line: f"{_TRAINING}{line}\n", lambda rule: rule.pattern),
-    "kernel": Table(judge.RULES, _kernel_rule, _kernel_frame, lambda rule: rule.pattern),
+    "job_exits": Table(EXIT_LINES, _exit_line, lambda line: f"{_TRAINING}{line}\n", _pattern),
+    "kernel": Table(judge.RULES, _kernel_rule, _kernel_frame, _pattern),
     "smi_messages": Table(
         MESSAGE_RULES,
         _searched(MESSAGE_RULES, [rule.pattern for rule in MESSAGE_RULES], re.MULTILINE),
         _same,
-        lambda rule: rule.pattern,
+        _pattern,
     ),
     "dcgm": Table(
-        DCGM_RULES,
-        _searched(DCGM_RULES, [row[0].pattern for row in DCGM_RULES], re.IGNORECASE),
+        DCGM_RULES.rows,
+        DCGM_RULES.first,
         _DIAG.format,
-        lambda row: row[0].pattern,
+        _pattern,
     ),
     "nvlink_counters": Table(
         NVLINK_LIMITS,
         _limit,
         lambda line: f"GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-8e1f)\n{line}\n",
-        lambda row: row[0].pattern,
+        _pattern,
     ),
-    "services": Table(NVIDIA_SERVICES, _service, _same, lambda service: service.pattern),
+    "services": Table(NVIDIA_SERVICES.rows, _service, _same, _pattern),
     "drain_reasons": Table(
-        DRAIN_REASONS,
-        lambda line: found if (found := drain_reason(line)) in DRAIN_REASONS else None,
+        DRAIN_REASONS[:-1],
+        drain_reason,
         lambda line: f"NodeName=n7 Arch=x86_64\n   State=IDLE+DRAIN\n   Reason={line} [root@2025-05-01T10:00:00]\n",
-        lambda row: row.pattern,
+        _pattern,
     ),
-    "counters": Table(COUNTER_RULES, _counter, _counter_frame, lambda rule: rule.name),
-    "pods": Table(pods.ROWS, _pod_row, _EVENTS.format, lambda row: f"{row.reason} {row.message}"),
+    "counters": Table(COUNTER_RULES, _counter, _counter_frame, _pattern),
+    "pods": Table(pods.ROWS, _pod_row, _EVENTS.format, _pattern),
     "ibdiagnet": Table(
         IBDIAGNET_RULES,
-        _searched(IBDIAGNET_RULES, [row[1].pattern for row in IBDIAGNET_RULES]),
+        _searched(IBDIAGNET_RULES, [row.pattern for row in IBDIAGNET_RULES]),
         _FABRIC.format,
-        lambda row: row[1].pattern,
+        _pattern,
     ),
-    "sacct": Table(JOB_STATES, _state, _SACCT.format, lambda row: row[0]),
-    "stuck_processes": Table(WAITS, _wait, _PS.format, lambda row: row[0]),
+    "sacct": Table(JOB_STATES, _state, _SACCT.format, _pattern),
+    "stuck_processes": Table(WAITS, _wait, _PS.format, _pattern),
 }
 
 

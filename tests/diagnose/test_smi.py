@@ -132,3 +132,15 @@ def test_any_text_is_read(text: str) -> None:
 def test_a_text_of_nothing_but_depth_is_read() -> None:
     deep = "GPU 00000000:BA:00.0\n" + "".join(f"{' ' * n}a :\n" for n in range(1, 300)) * 40
     assert len(read_log(parse_text(deep)).gpus) == 1
+
+
+def test_the_same_finding_of_eight_gpus_is_one() -> None:
+    rows = "".join(f"| Warning: GPU {gpu}            | GPU {gpu} row remapping failure   |\n" for gpu in range(8))
+    table = (
+        "| Diagnostic                | Result                                   |\n"
+        "+===========================+==========================================+\n"
+        "| Memory                    | Fail - GPUs: 0, 1, 2, 3, 4, 5, 6, 7      |\n"
+    )
+    (found,) = diagnose_text(table + rows).findings
+    assert (found.code, found.device) == ("GPU_ROW_REMAP_FAILED", "GPUs 0-7")
+    assert found.summary.endswith("Memory: row remapping failure")

@@ -151,6 +151,77 @@ def test_who_waits_or_trains_nothing_is_not_accused(
     assert status == 2 and "hung" not in told, told
 
 
+BARRIER: tuple[Place, ...] = (
+    ("barrier", "torch/distributed/distributed_c10d.py", 4),
+    ("save", "/w/ckpt.py", 21),
+    MODULE,
+)
+GATHER: tuple[Place, ...] = (
+    ("all_gather", "torch/distributed/distributed_c10d.py", 3),
+    ("_save_state_dict", "torch/distributed/checkpoint/state_dict_saver.py", 312),
+    ("_worker", "concurrent/futures/thread.py", 83),
+)
+BACKWARD: tuple[Place, ...] = (
+    ("_engine_run_backward", "torch/autograd/graph.py", 7),
+    ("step", "/w/train.py", 50),
+    MODULE,
+)
+
+
+def with_thread(pid: int, main: Sequence[Place], second: Sequence[Place]) -> str:
+    frames = "".join(f"    {name} ({file}:{line})\n" for name, file, line in second)
+    return spy(pid, main) + f'Thread {pid + 9} (active): "AsyncCheckpointExecutor_0"\n{frames}\n'
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 8])
+@pytest.mark.parametrize("together", [False, True])
+def test_two_threads_of_each_process_in_collectives_are_told(
+    ranks: int, together: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dumps = [with_thread(100 + 20 * rank, BARRIER, GATHER) for rank in range(ranks)]
+    for rank, text in enumerate(["".join(dumps)] if together else dumps):
+        put(tmp_path / f"rank{rank}.txt", text)
+    status, text = answer_in_words(capsys, tmp_path)
+    assert status == 1 and "in two collectives at once" in text, text
+    assert "barrier at save (/w/ckpt.py:21)" in text and "all_gather at _save_state_dict" in text, text
+
+
+@pytest.mark.parametrize("main", [BACKWARD, (("forward", "/w/model.py", 8), MODULE)])
+def test_a_second_thread_that_alone_is_in_a_collective_is_by_design(
+    main: Sequence[Place], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for rank in range(4):
+        put(tmp_path / f"rank{rank}.txt", with_thread(100 + 20 * rank, main, GATHER))
+    status, text = answer_in_words(capsys, tmp_path)
+    assert status != 1 and "at once" not in text, text
+
+
+def test_one_process_of_four_with_two_waits_accuses_nobody(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for rank in range(4):
+        put(tmp_path / f"rank{rank}.txt", with_thread(100, WAIT, GATHER) if rank == 2 else spy(100 + 20 * rank, WAIT))
+    status, text = answer_in_words(capsys, tmp_path)
+    assert status != 1 and "at once" not in text, text
+
+
+@pytest.mark.parametrize(
+    ("place", "does"),
+    [
+        (("acquire", "/usr/lib/python3.11/threading.py", 5), "it waits for a lock"),
+        (("get", "/usr/lib/python3.11/queue.py", 5), "it waits for a queue"),
+        (("recv_into", "/usr/lib/python3.11/socket.py", 5), "it reads or writes"),
+        (("get", "/w/cache.py", 5), "in no collective, while"),
+        (("tokenize", "/w/data.py", 5), "in no collective, while"),
+    ],
+)
+def test_the_innermost_frame_tells_what_who_is_elsewhere_does(
+    place: Place, does: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for rank in range(3):
+        put(tmp_path / f"rank{rank}.txt", spy(100 + rank, (place, *STUCK[1:]) if rank == 1 else WAIT))
+    status, text = answer_in_words(capsys, tmp_path)
+    assert status == 1 and text.startswith("Rank 1 hung in") and does in text, text
+
+
 def test_a_log_that_holds_a_traceback_is_no_dump(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = 'Traceback (most recent call last):\n  File "/w/train.py", line 90, in <module>\n    go()\nKeyError: 3\n'
     _, told = answer_in_words(capsys, put(tmp_path / "x.txt", text))

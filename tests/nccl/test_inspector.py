@@ -176,5 +176,4 @@ def test_metrics_cannot_tell_who_came_last(tmp_path: Path, capsys: pytest.Captur
     assert (status, location["verdict"]) == (2, "unknown")
     assert "do not tell collectives apart" in location["notes"][0]["text"]
     status, diagnosis = run(capsys, "diagnose", path)
-    assert (status, diagnosis["files"][0]["kind"]) == (2, "NCCL Inspector metrics")
-    assert diagnosis["facts"][str(path)] == {"samples": 8, "gpus": 4}
+    assert (status, diagnosis["files"][0]["kind"]) == (2, None)

@@ -18,8 +18,11 @@ import re
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator
-from typing import IO, Final, NamedTuple, Protocol
+from collections.abc import Iterable, Iterator, Sequence
+from typing import IO, BinaryIO, Final, NamedTuple, Protocol, cast
+
+from laggard.diagnose.file_format import FileContent
+from laggard.diagnose.input_file import InputFile, PartFile, open_unpacked, read_member
 
 BLOCK_BYTES: Final = 512
 MAX_MEMBERS: Final = 10_000
@@ -164,6 +167,8 @@ _END_BYTES: Final = 22 + (1 << 16)
 """The record of the end with the longest comment."""
 _MAX_LIST_BYTES: Final = 4 << 20
 _ENCRYPTED: Final = 1
+_BOUNDED: Final = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+"""The packings that zipfile unpacks in pieces of the size that is asked for: of others a call may give gigabytes."""
 _OF_PROGRAMS = re.compile(
     r"(?:^|/)(?:data\.pkl|constants\.pkl|byteorder|META-INF/.*|\[Content_Types\]\.xml|AndroidManifest\.xml)$"
     r"|\.npy$|\.dist-info/|^mimetype$"
@@ -197,37 +202,99 @@ class ZipArchive:
     def members(self) -> Iterator[ZipMember]:
         """Yields the regular files, each of which can be read while the iteration stands at it; nothing of what is no
         archive."""
-        if not self._is_bounded():
+        self.problem = self._list_problem()
+        if self.problem:
             return
         with contextlib.suppress(*_DAMAGES, OSError), zipfile.ZipFile(self._file) as archive:
             listed = archive.infolist()
             if any(_OF_PROGRAMS.search(info.filename) for info in listed):
                 return
-            for info in listed:
+            self.problem = _problem_of(listed)
+            for info in () if self.problem else listed:
                 if info.is_dir() or info.file_size == 0:
                     continue
-                if info.flag_bits & _ENCRYPTED:
-                    self.problem = "it has encrypted members, which were not read"
+                if info.flag_bits & _ENCRYPTED or info.compress_type not in _BOUNDED:
+                    how = "encrypted" if info.flag_bits & _ENCRYPTED else "packed with bzip2, LZMA or the like"
+                    self.problem = f"members that are {how} were not read: unpack it"
                     continue
                 with archive.open(info) as file:
                     member = ZipMember(info.filename, file)
                     yield member
                     self.problem = self.problem or member.damage
 
-    def _is_bounded(self) -> bool:
-        """Whether there is a list of members, and one that is small enough to be held."""
+    def _list_problem(self) -> str:
+        """Why the list of members cannot be held; empty: it can."""
         end = self._file.seek(0, os.SEEK_END)
         self._file.seek(max(0, end - _END_BYTES))
         tail = self._file.read(_END_BYTES)
         at = tail.rfind(_END)
         if at < 0 or len(tail) - at < 22:
-            self.problem = "it is cut off: the list of its members is missing"
-            return False
+            return "it is cut off: the list of its members is missing"
         if tail.rfind(_END_64, 0, at) >= 0:
-            self.problem = "it is a zip64 archive, larger than is read: unpack it"
-            return False
-        count, size = struct.unpack_from("<HI", tail, at + 10)
-        if count > MAX_MEMBERS or size > _MAX_LIST_BYTES:
-            self.problem = f"it has more than {MAX_MEMBERS} members, or is larger than 4 GiB: unpack it"
-            return False
-        return True
+            return "it is a zip64 archive, larger than is read: unpack it"
+        (size,) = struct.unpack_from("<I", tail, at + 12)
+        return "the list of its members is larger than is read: unpack it" if size > _MAX_LIST_BYTES else ""
+
+
+def _problem_of(listed: Sequence[zipfile.ZipInfo]) -> str:
+    """Why none of these members is read. Counts and places are those of the list itself, not what a header claims."""
+    if len(listed) > MAX_MEMBERS:
+        return f"it has more than {MAX_MEMBERS} members: unpack it"
+    spans = sorted((info.header_offset, info.header_offset + info.compress_size) for info in listed)
+    overlap = any(end > begin for (_, end), (begin, _) in zip(spans, spans[1:], strict=False))
+    return "its members overlap, so that little data unpacks to much: none was read" if overlap else ""
+
+
+_MAX_TEXT_BYTES: Final = 256 << 20
+"""The most bytes of members that are kept to be judged."""
+_MAX_HELD_BYTES: Final = 48 << 20
+"""The most bytes that are held of them, packed: their text is needed until all of it is judged."""
+_SMALL_BYTES: Final = 64 << 20
+_MAX_RATIO: Final = 64
+"""How many times an archive's size its text may have, where that is over _SMALL_BYTES. Logs have ten to thirty times,
+deflate's bound is a thousand."""
+_TAR: Final = (257, b"ustar")
+
+
+class Unpacked(NamedTuple):
+    files: tuple[InputFile, ...]
+    problem: str
+    """The reason why these are not all members; empty: they are."""
+    packing: str
+
+
+def unpack(file: InputFile, content: FileContent) -> Unpacked | None:
+    """Returns the members of an archive with this content; None of what is none, as a checkpoint is not."""
+    with contextlib.ExitStack() as stack:
+        if content.first_bytes[_TAR[0] :].startswith(_TAR[1]):
+            whole = file.path == "-" or not os.path.isfile(file.path)
+            held = content.raw_beginning if content.skipped_bytes else content.raw
+            source = io.BytesIO(held) if whole else stack.enter_context(open_unpacked(file))
+            tar = Archive(source)
+            files, problem = _members(file, tar.members())
+            return Unpacked(files, problem or tar.problem or (content.problem if whole else ""), "tar")
+        if not content.first_bytes.startswith(MAGIC):
+            return None
+        if file.path != "-" and not os.path.isfile(file.path) and content.skipped_bytes:
+            return Unpacked((), "it is too large to be read within another archive", "zip")
+        plain = stack.enter_context(open(file.path, "rb")) if content.skipped_bytes else io.BytesIO(content.raw)
+        archive = ZipArchive(plain)
+        files, problem = _members(file, archive.members())
+        problem = problem or archive.problem
+        return Unpacked(files, problem, "zip") if files or problem else None
+
+
+def _members(file: InputFile, members: Iterable[Member | ZipMember]) -> tuple[tuple[InputFile, ...], str]:
+    files: list[InputFile] = []
+    held = text = unpacked = 0
+    packed = os.path.getsize(file.path) if os.path.isfile(file.path) else file.held_bytes
+    allowed = min(_MAX_TEXT_BYTES, max(_SMALL_BYTES, _MAX_RATIO * packed))
+    for member in members:
+        is_full = held >= _MAX_HELD_BYTES or text >= allowed or unpacked >= MAX_ARCHIVE_BYTES
+        if is_full or file.deadline.is_over():
+            return tuple(files), f"only {len(files)} files of the archive were read: it is too large"
+        inner, size = read_member(cast(BinaryIO, member), MAX_ARCHIVE_BYTES - unpacked, file.deadline)
+        files.append(PartFile(f"{file.path}: {member.name}", inner, packs=True))
+        held, text, unpacked = held + files[-1].held_bytes, text + inner.held_bytes, unpacked + size
+        del inner  # while the next one is read
+    return tuple(files), ""

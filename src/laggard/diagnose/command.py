@@ -4,18 +4,21 @@ else."""
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from laggard import wire
+from laggard.diagnose.account import results, whole_of
 from laggard.diagnose.describe import diagnosis_lines, render_diagnosis, terminal_columns
-from laggard.diagnose.file_format import FileContent, FileFormat, FileJudgement, KnownHardware, named, without_repeats
+from laggard.diagnose.file_format import FileFormat, FileJudgement, KnownHardware, named, without_repeats
 from laggard.diagnose.folder import Given, GivenFile, given_files
 from laggard.diagnose.formats import FORMAT_NAMES, RecognisedFile, Siblings, merge_hardware
-from laggard.diagnose.input_file import InputFile
+from laggard.diagnose.input_file import MAX_CALL_SECONDS, Deadline, InputFile
+from laggard.diagnose.job.findings import of_rank
 from laggard.diagnose.join import JobRead, JudgedFile, join, supersede
 from laggard.diagnose.joined.exhibit import Origin, origins
 from laggard.diagnose.recordings import Recording, judge_recordings, split_recordings
@@ -53,8 +56,7 @@ def diagnose(files: Sequence[InputFile], progress: Progress | None = None) -> Di
     """Recognises each file, collects what all of them show of the machine, then judges each. A file's content is read
     for each of these, and never held beside another's. Raises UsageError for what is no file."""
     given = [GivenFile(file, (file.path,)) for file in files]
-    recognised, judged, _ = _judge_all(given, progress or Progress(), {})
-    return _diagnosis(recognised, judged)
+    return _diagnosis(*_judge_all(given, progress or Progress(), {})[:2])
 
 
 def diagnose_together(given: Given, progress: Progress | None = None) -> Diagnosis:
@@ -67,7 +69,8 @@ def diagnose_together(given: Given, progress: Progress | None = None) -> Diagnos
     alone = _diagnosis(judgements, judged)
     if given.of_folder:
         alone = msgspec.structs.replace(alone, notes=given.notes, verdict=_verdict_of_folder(alone))
-    together = join(judged, job) if given.of_folder or len(judged) > 1 else None
+    read = [it for it in judged if it.result.kind or it.result.unknown]
+    together = join(read, job) if given.of_folder or len(read) > 1 else None
     if together is None:
         return alone
     findings = tuple(supersede(alone.findings, job, together))
@@ -89,10 +92,12 @@ def _judge_all(
     """Returns for each file, or part of one, its judgement; the same with its place, for the joiner; and what was read
     of the job. `recordings`: gets the parts of files that are recordings, by kind."""
     progress.begin(f"recognising {counted(len(given), 'file')}", len(given) if len(given) > 1 else None)
+    deadline = Deadline(MAX_CALL_SECONDS)
     siblings = Siblings()
     recognised: list[RecognisedFile] = []
     words: list[tuple[str, ...]] = []
     for each in given:
+        each.file.deadline = deadline
         parts = siblings.recognise(each.file)
         for part in parts:
             if part.recording:
@@ -105,16 +110,17 @@ def _judge_all(
     places = iter(origins([*words, *(same for each in twins.values() for same in each)]))
     own = [next(places) for _ in recognised]
     others = {path: tuple(next(places) for _ in same) for path, same in twins.items()}
-    hardware = merge_hardware(file.hardware for file in recognised)
     _begin_judging([part.file for part in recognised], progress)
-    judgements: list[FileJudgement] = []
-    judged: list[JudgedFile] = []
-    for file, judgement, origin in zip(recognised, _judgements(recognised, hardware), own, strict=True):
-        judgements.append(judgement)
-        unknown = "; ".join(filter(None, (judgement.unknown, file.problem)))
-        kind = ", ".join(file_format.name for file_format in file.formats) or None
-        result = FileResult(file.file.path, kind, unknown)
-        judged.append(JudgedFile(file.file, result, judgement.findings, origin, others.get(file.file.path, ())))
+    judgements = list(_judgements(recognised, deadline))
+    if len(judgements) == 1:
+        rank = origins([(os.path.basename(recognised[0].file.path),)])[0].rank
+        (only,) = judgements
+        judgements = [only._replace(findings=tuple(of_rank(found, rank) for found in only.findings))]
+    told = results(recognised, judgements, deadline)
+    judged = [
+        JudgedFile(file.file, result, judgement.findings, origin, others.get(file.file.path, ()))
+        for file, judgement, result, origin in zip(recognised, judgements, told, own, strict=True)
+    ]
     return judgements, judged, _job_read(recognised, judgements)
 
 
@@ -139,9 +145,11 @@ def _diagnosis(judgements: Sequence[FileJudgement], judged: Sequence[JudgedFile]
 
 
 def _verdict_of_folder(diagnosis: Diagnosis) -> Verdict:
-    """Of a folder's files some are of no known format: those alone make nothing unknown, unless all are."""
-    known = [file for file in diagnosis.files if file.kind]
-    return _verdict(known, diagnosis.findings) if known else Verdict.UNKNOWN
+    """Of a folder's files some are of no known format: those alone make nothing unknown, unless half of all are, or one
+    has a line that says that something failed."""
+    known = [file for file in diagnosis.files if file.kind or file.left]
+    mostly = 2 * len(known) > len(diagnosis.files)
+    return _verdict(known if mostly else diagnosis.files, diagnosis.findings) if known else Verdict.UNKNOWN
 
 
 def _begin_judging(files: Sequence[InputFile], progress: Progress) -> None:
@@ -151,11 +159,18 @@ def _begin_judging(files: Sequence[InputFile], progress: Progress) -> None:
         file.count = progress.add
 
 
-def _judgements(files: Sequence[RecognisedFile], hardware: KnownHardware) -> Iterator[FileJudgement]:
+def _judgements(files: Sequence[RecognisedFile], deadline: Deadline) -> Iterator[FileJudgement]:
     """Yields one judgement for each file. Files that are parts of one whole are judged with the first of them."""
+    hardware = merge_hardware(file.hardware for file in files)
     judged: set[str] = set()
     for file in files:
-        yield _merged(_judgement(file, each, files, hardware, judged) for each in file.formats)
+        late = deadline.is_over()
+        each = (
+            FileJudgement() if late else _merged(_judgement(file, it, files, hardware, judged) for it in file.formats)
+        )
+        if late and file.formats:
+            each = each._replace(unknown=f"it was not judged: the call took longer than {deadline.seconds:.0f} s")
+        yield each
 
 
 def _judgement(
@@ -170,11 +185,12 @@ def _judgement(
         content = file.file.read()
         return named(file_format.judge(content, hardware), content)
     assert file_format.judge_together is not None
-    whole = file_format.whole or file_format.name
+    whole = whole_of(file_format)
     if whole in judged:
         return FileJudgement()
     judged.add(whole)
-    return file_format.judge_together(_contents(files, file_format), hardware)
+    contents = (it.file.read() for it in files if any(whole_of(each) == whole for each in it.formats))
+    return file_format.judge_together(contents, hardware)
 
 
 def _merged(judgements: Iterable[FileJudgement]) -> FileJudgement:
@@ -184,23 +200,23 @@ def _merged(judgements: Iterable[FileJudgement]) -> FileJudgement:
     job = None
     of_job: tuple[Finding, ...] = ()
     for judgement in judgements:
-        findings += (found for found in judgement.findings if found not in findings)
+        known = {found.code for found in findings}  # another reader's warning of the same says it once more
+        new = (found for found in judgement.findings if found not in findings)
+        findings += [found for found in new if found.severity is Severity.CRITICAL or found.code not in known]
         facts |= judgement.facts
         unknown.append(judgement.unknown)
         job, of_job = judgement.job or job, judgement.of_job or of_job
     return FileJudgement(tuple(findings), facts, "; ".join(filter(None, unknown)), job, of_job)
 
 
-def _contents(files: Iterable[RecognisedFile], file_format: FileFormat) -> Iterator[FileContent]:
-    """Yields the content of each file of this format, and of those that are judged together with it."""
-
-    def belongs(other: FileFormat) -> bool:
-        return other is file_format or bool(file_format.whole and other.whole == file_format.whole)
-
-    return (file.file.read() for file in files if any(map(belongs, file.formats)))
+_OF_A_RUN: Final = ("JOB_", "RANK_LATE", "STEP_TIME_LOST")
+"""The beginnings of the codes that tell that a job does not run as it should: this is what was asked, and so is their
+warning an answer."""
 
 
 def _verdict(files: Sequence[FileResult], findings: Sequence[Finding]) -> Verdict:
-    if any(finding.severity is Severity.CRITICAL for finding in findings):
+    warned = (found for found in findings if found.severity is Severity.WARNING)
+    critical = any(found.severity is Severity.CRITICAL for found in findings)
+    if critical or any(found.code.startswith(_OF_A_RUN) for found in warned):
         return Verdict.FAIL
     return Verdict.UNKNOWN if any(file.unknown for file in files) else Verdict.OK

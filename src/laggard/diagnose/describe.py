@@ -46,6 +46,7 @@ def joined_lines(diagnosis: Diagnosis) -> Iterator[Line]:
         yield Line(f"  {found.severity.value} {found.code}: {found.device}{on} {found.summary}", found.severity.value)
     if len(serious) > _MAX_ELSE:
         yield Line(f"  and {len(serious) - _MAX_ELSE} more: --format json has them", "aside")
+    yield from _left_lines(diagnosis)
     yield Line("")
     yield from _file_lines(joined, diagnosis, common)
 
@@ -107,25 +108,47 @@ def diagnosis_lines(diagnosis: Diagnosis) -> list[Line]:
 def _lines_of_each(diagnosis: Diagnosis, findings: Sequence[Finding]) -> list[Line]:
     lines = [Line(headline(diagnosis, findings), diagnosis.verdict.value, indent=0)]
     for found in findings:
-        lines += [Line(""), *_finding_lines(found)]
-    return [*lines, Line(""), *(Line(_file_text(file, diagnosis), "aside") for file in diagnosis.files)]
+        is_told = found is findings[0] and diagnosis.verdict is Verdict.FAIL
+        lines += [Line(""), *_finding_lines(found)][2 * is_told :]
+    lines += [*_left_lines(diagnosis), Line("")]
+    silent = [file.path for file in diagnosis.files if not file.kind and not file.unknown]
+    lines += (Line(_file_text(file, diagnosis), "aside") for file in diagnosis.files if file.path not in silent)
+    return lines + ([Line(f"Read by no reader: {_named(silent, '')}", "aside")] if silent else [])
 
 
 def headline(diagnosis: Diagnosis, findings: Sequence[Finding]) -> str:
-    """The answer in one sentence. `findings`: those of the diagnosis, the worst first."""
+    """The answer in one sentence: what was found; or why it cannot be told, with the line that says most; or that
+    nothing was found in what was read. `findings`: those of the diagnosis, the worst first."""
     serious = [found for found in findings if found.severity is not Severity.INFO]
-    unjudged = [file for file in diagnosis.files if file.unknown]
     if diagnosis.verdict is Verdict.FAIL:
         more = f", and {counted(len(serious) - 1, 'more finding')}" if len(serious) > 1 else ""
         return f"{capital(serious[0].device)} {serious[0].summary} ({serious[0].code}{more})."
     if not diagnosis.files:
         return "Cannot tell: the folder holds no file that can be read."
+    unjudged = [file for file in diagnosis.files if file.unknown]
     if unjudged:
+        first = next((file for file in unjudged if file.left), unjudged[0])
         more = f" ({len(unjudged) - 1} more)" if len(unjudged) > 1 else ""
-        name = os.path.basename(_path(unjudged[0])) or unjudged[0].path
-        return f"Cannot tell: {name}: {unjudged[0].unknown}{more}."
+        return f"Cannot tell: {os.path.basename(_path(first)) or first.path}: {first.unknown}{more}."
     warned = f", {counted(len(serious), 'warning')}" if serious else ""
-    return f"Nothing critical in {counted(len(diagnosis.files), 'file')}{warned}."
+    unread = sum(1 for file in diagnosis.files if not file.kind)
+    but = f"; {unread} of them no reader knows" if unread else ""
+    return f"Nothing critical in {counted(len(diagnosis.files), 'file')}{warned}{but}."
+
+
+def _left_lines(diagnosis: Diagnosis) -> Iterator[Line]:
+    """The lines that say that something failed, of which no finding tells; without the one that the headline has."""
+    listed = [(file, line) for file in diagnosis.files for line in file.left]
+    if diagnosis.verdict is Verdict.UNKNOWN:
+        listed = listed[1:]
+    if listed:
+        yield Line("")
+        yield Line("Lines that say that something failed, and that no rule knows:")
+    for file, line in listed[:_MAX_ELSE]:
+        place = f"{_path(file)}:{line.line}" if line.line else _path(file)
+        yield Line(f"  {place}{f' ({line.who})' if line.who else ''}: {line.text}")
+        if line.reason:
+            yield Line(f"    {line.reason}", "aside")
 
 
 def _finding_lines(found: Finding) -> Iterator[Line]:
@@ -160,6 +183,8 @@ def _wrapped(line: Line, columns: int) -> list[str]:
 def _value(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
+    if isinstance(value, dict):  # what is said of each device
+        return "; ".join(f"{name} {_value(said)}" for name, said in value.items())[:_MAX_VALUE_CHARACTERS]
     if isinstance(value, (list, tuple)):
         return ", ".join(map(_value, value))[:_MAX_VALUE_CHARACTERS]
     return str(value)[:_MAX_VALUE_CHARACTERS]

@@ -17,6 +17,9 @@ from laggard.model import Finding
 
 _PIECE_BYTES: Final = 1 << 19
 _MAX_LINE_BYTES: Final = 1 << 20
+MAX_LINE_CHARACTERS: Final = 8192
+"""The characters of a line that readers see. Patterns with two repeats take time with its square."""
+_LINE_ENDS = re.compile(r"([\r\0])")
 _MARKS: Final = {b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-16-be"}  # PowerShell and Notepad write UTF-16
 
 
@@ -31,7 +34,8 @@ class FileContent:
         self._end = end
         self.skipped_bytes = skipped_bytes
         """The number of bytes between the beginning and the end that were not kept."""
-        self._problem = problem
+        self.own_problem = problem
+        """What was wrong while it was read."""
         self.host = ""
         """The machine that it comes from, where the file that it is a part of names it."""
         self.other_hosts: tuple[str, ...] = ()
@@ -48,8 +52,13 @@ class FileContent:
         return len(self._beginning) + sum(map(len, self._end))
 
     @property
+    def parts(self) -> tuple[bytes, ...]:
+        """The beginning, and the end in pieces."""
+        return self._beginning, *self._end
+
+    @property
     def raw(self) -> bytes:
-        return b"".join((self._beginning, *self._end))
+        return b"".join(self.parts)
 
     @property
     def raw_beginning(self) -> bytes:
@@ -58,21 +67,26 @@ class FileContent:
     @property
     def problem(self) -> str:
         """The reason why the pieces are only a part of the file, or nothing of it; empty: they are all of it."""
-        reasons = [self._problem]
+        reasons = [self.own_problem]
         if self.skipped_bytes:
             end = sum(map(len, self._end))
-            reasons.append(f"only its first {_mebibytes(len(self._beginning))} and last {_mebibytes(end)} were read")
+            reasons.append(f"only its first {mebibytes(len(self._beginning))} and last {mebibytes(end)} were read")
         return "; ".join(filter(None, reasons))
 
     @property
     def problem_of_the_beginning(self) -> str:
         """The reason why `text` is only a part of the file; empty: it is all of it."""
-        cut = f"only its first {_mebibytes(len(self._beginning))} were read" if self._end else ""
-        return cut or self._problem
+        cut = f"only its first {mebibytes(len(self._beginning))} were read" if self._end else ""
+        return cut or self.own_problem
 
     @cached_property
     def text(self) -> str:
-        """The beginning as text. What is no text in it is replaced."""
+        """The beginning as text, with lines cut. What is no text in it is replaced."""
+        return _cut(self.document)
+
+    @cached_property
+    def document(self) -> str:
+        """The same with whole lines, for JSON, XML and HTML."""
         if self._beginning[:2] not in _MARKS:  # a decoder that is incremental makes one copy more
             return self._beginning.decode(errors="replace").removeprefix("\ufeff")
         return self._decoder().decode(self._beginning, not self._end).removeprefix("\ufeff")
@@ -108,19 +122,38 @@ class FileContent:
                 text = rest + decoder.decode(data)
                 cut = text.rfind("\n") + 1 or (len(text) if len(text) > _MAX_LINE_BYTES else 0)
                 if cut:
-                    yield text[:cut]
+                    yield _cut(text[:cut])
                 rest = text[cut:]
                 if self.count:
                     self.count(len(data))
         if rest := rest + decoder.decode(b"", True):
-            yield rest
+            yield _cut(rest)
 
     def _decoder(self) -> codecs.IncrementalDecoder:
         encoding = _MARKS.get(self._beginning[:2], "utf-8")
         return codecs.getincrementaldecoder(encoding)(errors="replace")
 
 
-def _mebibytes(count: int) -> str:
+def _cut(text: str) -> str:
+    """The text with its lines cut to MAX_LINE_CHARACTERS; what ends them stays, so that they can be counted."""
+    at = 0
+    while at + MAX_LINE_CHARACTERS < len(text):
+        end = text.rfind("\n", at, at + MAX_LINE_CHARACTERS + 1) + 1
+        if not end:
+            return "\n".join(map(_cut_line, text.split("\n")))
+        at = end
+    return text
+
+
+def _cut_line(line: str) -> str:
+    if len(line) <= MAX_LINE_CHARACTERS:
+        return line
+    return "".join(part[:MAX_LINE_CHARACTERS] for part in _LINE_ENDS.split(line))
+
+
+def mebibytes(count: int) -> str:
+    if count >= 1 << 30:
+        return f"{count / (1 << 30):.0f} GiB"
     return f"{count / (1 << 20):.0f} MiB" if count >= 1 << 20 else f"{count >> 10} KiB"
 
 
@@ -146,6 +179,13 @@ class FileJudgement(NamedTuple):
     """The findings that are made of that alone."""
 
 
+_OF_A_TABLE = re.compile(r"\s*(?:[|+<]|[\[{] ?[\"{])|[^|]*\|[^|]*\|")
+
+
+def takes_all(line: str) -> bool:
+    return True
+
+
 class FileFormat(NamedTuple):
     name: str
     recognise: Callable[[FileContent], bool]
@@ -165,6 +205,11 @@ class FileFormat(NamedTuple):
     """True: a text may hold other things beside this, as a paste of several tools does, and is judged as each."""
     fallback: bool = False
     """True: a text is of this format only where it is of no other one: its lines are everyday ones."""
+    covers: tuple[str, ...] = ()
+    """The names of formats that read nothing in a text which this one reads: they would take its lines once more."""
+    takes: Callable[[str], bool] = lambda line: _OF_A_TABLE.match(line) is not None
+    """Returns whether a line that says that something failed is one that its reader judges. Most take what has the form
+    of a table or of JSON, and leave sentences."""
 
 
 def named(judgement: FileJudgement, content: FileContent) -> FileJudgement:
@@ -194,7 +239,7 @@ _MAX_LINES: Final = 20_000
 
 def documents(content: FileContent) -> list[Any]:
     """Returns the objects of a document, of a list, or of lines; empty where it is no JSON, or is too large."""
-    text = content.text[: _MAX_CHARACTERS + 1].strip()
+    text = content.document[: _MAX_CHARACTERS + 1].strip()
     if text[:1] not in ("{", "[") or len(text) > _MAX_CHARACTERS:
         return []
     whole = _parsed(text)

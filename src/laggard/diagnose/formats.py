@@ -1,105 +1,45 @@
-"""The formats that `laggard diagnose` recognises, and of which a file or its parts are. A new one is a file of this
-folder, or of a folder in it, and a name in a list here."""
+"""The formats that `laggard diagnose` recognises, and of which a file or its parts are. A new one is a constant in
+a file of this folder or of one in it; the file's name stands here."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
-from laggard.diagnose.archive import MAGIC
+from laggard.diagnose import health_services, job_log, kernel_log, lspci, nccl, profilers, ras, settings, stack_dumps
+from laggard.diagnose.archive import MAGIC, unpack
 from laggard.diagnose.file_format import FileContent, FileFormat, KnownHardware
-from laggard.diagnose.gpu_tools.amd_smi import AMD_SMI
-from laggard.diagnose.gpu_tools.dcgm import DCGM_DIAG, DCGM_DIAG_JSON, DCGM_HEALTH
-from laggard.diagnose.gpu_tools.nvidia_smi import NVIDIA_SMI, NVIDIA_SMI_TABLE, NVIDIA_SMI_TEXT
-from laggard.diagnose.gpu_tools.rocm_smi import ROCM_SMI
-from laggard.diagnose.gpu_tools.smi_table import HL_SMI
-from laggard.diagnose.gpu_tools.topology import NCCL_TOPOLOGY, NVLINK, TOPOLOGY
-from laggard.diagnose.health_services import GPUD, NVSENTINEL, SERVICE_STATUS
-from laggard.diagnose.input_file import InputFile
-from laggard.diagnose.job_log import JOB_LOG, TRAINING_OUTPUT
-from laggard.diagnose.kernel_log import FILE_SYSTEM_LOG, KERNEL_LOG
-from laggard.diagnose.lspci import LSPCI
-from laggard.diagnose.nccl import NCCL_LOG, NCCL_TESTS, RAS_REPORT, RAS_REPORT_JSON
-from laggard.diagnose.parts import parts_of
-from laggard.diagnose.pastes.interfaces import ETHTOOL, ETHTOOL_FEC, ETHTOOL_MODULE, IP_LINK
-from laggard.diagnose.pastes.pods import PODS
-from laggard.diagnose.pastes.port_counters import ETHTOOL_COUNTERS, IBDIAGNET, MLXLINK, PERFQUERY
-from laggard.diagnose.pastes.rdma_ports import RDMA_PORTS
-from laggard.diagnose.pastes.resources import DISKS, LIMITS, MEMORY
-from laggard.diagnose.pastes.slurm import SLURM_JOBS, SLURM_NODES
-from laggard.diagnose.pastes.stuck_processes import STUCK_PROCESSES, TORCH_LOCK
-from laggard.diagnose.pastes.traffic_rules import FIREWALL, ROUTES, TRAFFIC_CONTROL
-from laggard.diagnose.profilers import INSPECTOR_LOG, INSPECTOR_METRICS, TRACEML, TRACEML_TEXT
+from laggard.diagnose.gpu_tools import amd_smi, dcgm, nvidia_smi, rocm_smi, smi_table, topology
+from laggard.diagnose.input_file import InputFile, PartFile
+from laggard.diagnose.job_log import JOB_LOG
+from laggard.diagnose.kernel_log import KERNEL_LOG
+from laggard.diagnose.numbers import format as numbers
+from laggard.diagnose.parts import cut
+from laggard.diagnose.pastes import (
+    interfaces,
+    pods,
+    port_counters,
+    rdma_ports,
+    resources,
+    slurm,
+    stuck_processes,
+    traffic_rules,
+)
 from laggard.diagnose.recordings import FIRST_BYTES, recording_kind
-from laggard.diagnose.settings import DEEPSPEED_CONFIG, ENVIRONMENT, TUNER_TABLE
-from laggard.diagnose.stack_dumps import DEBUG_STACKS, DEBUG_TABLES, OWN_SAMPLES, RANK_EVENTS, STACK_DUMPS, UNANSWERED
 
-TOOL_OUTPUTS: Final[tuple[FileFormat, ...]] = (
-    RDMA_PORTS,
-    PERFQUERY,
-    IBDIAGNET,
-    MLXLINK,
-    ETHTOOL_COUNTERS,
-    ETHTOOL,
-    ETHTOOL_FEC,
-    ETHTOOL_MODULE,
-    IP_LINK,
-    NCCL_TOPOLOGY,
-    SLURM_NODES,
-    SLURM_JOBS,
-    PODS,
-    DISKS,
-    MEMORY,
-    LIMITS,
-    STUCK_PROCESSES,
-    TORCH_LOCK,
-    TRAFFIC_CONTROL,
-    FIREWALL,
-    ROUTES,
+_MODULES: Final = (
+    nvidia_smi, topology, smi_table, amd_smi, rocm_smi, health_services, dcgm, stack_dumps, ras, nccl, profilers, lspci,
+    rdma_ports, port_counters, interfaces, slurm, pods, resources, stuck_processes, traffic_rules, kernel_log, job_log,
+    settings, numbers,
+)  # fmt: skip
+FORMATS: Final = tuple(
+    sorted(
+        dict.fromkeys(each for module in _MODULES for each in vars(module).values() if isinstance(each, FileFormat)),
+        key=lambda each: each.fallback,
+    )
 )
-
-
-FORMATS: Final[tuple[FileFormat, ...]] = (
-    NVIDIA_SMI,
-    NVIDIA_SMI_TEXT,
-    TOPOLOGY,
-    NVLINK,
-    NVIDIA_SMI_TABLE,
-    HL_SMI,
-    AMD_SMI,
-    ROCM_SMI,
-    SERVICE_STATUS,
-    DCGM_DIAG,
-    DCGM_DIAG_JSON,
-    DCGM_HEALTH,
-    RANK_EVENTS,
-    OWN_SAMPLES,
-    RAS_REPORT,
-    RAS_REPORT_JSON,
-    GPUD,
-    NVSENTINEL,
-    DEBUG_STACKS,
-    DEBUG_TABLES,
-    TRACEML,
-    TRACEML_TEXT,
-    DEEPSPEED_CONFIG,
-    INSPECTOR_LOG,
-    INSPECTOR_METRICS,
-    TUNER_TABLE,
-    NCCL_TESTS,
-    LSPCI,
-    *TOOL_OUTPUTS,
-    UNANSWERED,
-    STACK_DUMPS,
-    KERNEL_LOG,
-    FILE_SYSTEM_LOG,
-    JOB_LOG,
-    NCCL_LOG,
-    ENVIRONMENT,
-    TRAINING_OUTPUT,
-)
-"""The first that recognises a file judges it: the strictest come first."""
+"""Each that recognises a text judges it, save what another one covers."""
 
 
 _PACKED: Final = {b"\xfd7zXZ\x00": ("xz", "xz -dc"), b"BZh": ("bzip2", "bzip2 -dc")}
@@ -109,7 +49,6 @@ _BEGINNINGS: Final = {
     b"\x80": "is a pickle, which laggard never loads: torchfrtrace reads the Flight Recorder's dumps",
     b"\x7fELF": "is a program or a core dump",
 }
-_TAR: Final = (257, b"ustar")
 _BINARY_SHARE: Final = 0.1
 
 
@@ -124,8 +63,6 @@ def what_is_known(content: FileContent) -> str:
     for beginning, known in _BEGINNINGS.items():
         if first.startswith(beginning):
             return known
-    if first[_TAR[0] :].startswith(_TAR[1]):
-        return "is a tar archive: give the files in it"
     if _is_binary(first):
         return "holds binary data of no known format"
     return "is of no known format (`laggard diagnose --help` lists those that are)"
@@ -134,8 +71,7 @@ def what_is_known(content: FileContent) -> str:
 def is_text(content: FileContent) -> bool:
     """Returns whether a content is a text, and is packed in no way that is known."""
     first = content.first_bytes
-    packed = first.startswith((*_PACKED, *_BEGINNINGS)) or first[_TAR[0] :].startswith(_TAR[1])
-    return bool(first) and not packed and not _is_binary(first)
+    return bool(first) and not first.startswith((*_PACKED, *_BEGINNINGS)) and not _is_binary(first)
 
 
 def _is_binary(data: bytes) -> bool:
@@ -148,15 +84,22 @@ FORMAT_NAMES = ", ".join(file_format.name for file_format in FORMATS)
 
 
 class RecognisedFile(NamedTuple):
+    """A file, or one part of one: of all parts together each line has one."""
+
     file: InputFile
     formats: tuple[FileFormat, ...]
-    """The formats that the file is judged as: several where it is a paste of several tools' output."""
+    """The formats that it is judged as: several where it is a paste of several tools' output."""
     hardware: KnownHardware
-    problem: str
+    problem: str = ""
     """The reason why the format judges only a part of the file; or, without a format, everything that is known of the
     file."""
     recording: str = ""
     """The kind of recording that a part of a file is; empty: it is none. It is judged with the others of its kind."""
+    readers: str = ""
+    """The names of the formats that read it, here or in the whole that it is a part of."""
+    first_line: int | None = None
+    is_cut: bool = False
+    """True: its lines are those of the parts that follow it."""
 
 
 class Siblings:
@@ -176,7 +119,7 @@ class Siblings:
         if self._seen.get(shape, 0) >= self._ALIKE:
             content = file.read()
             if content.held_bytes >= self._MIN_BYTES and is_text(content):
-                return (RecognisedFile(file, (JOB_LOG,), KnownHardware(), content.problem),)
+                return (RecognisedFile(file, (JOB_LOG,), KnownHardware(), content.problem, readers=JOB_LOG.name),)
         found = recognise(file)
         alike = len(found) == 1 and found[0].formats and all(each.whole == JOB_LOG.whole for each in found[0].formats)
         self._seen[shape] = self._seen.get(shape, 0) + 1 if alike else 0
@@ -184,33 +127,59 @@ class Siblings:
 
 
 def recognise(file: InputFile) -> tuple[RecognisedFile, ...]:
-    """Returns the file; or those of its parts that are of a known format, where one of them is the output of a tool.
-    What a job prints may hold prompts and heads too, and is one whole."""
+    """Returns the file; or its parts, where it is an archive or one of them is the output of a tool. What a job prints
+    may hold prompts and heads too, and is one whole."""
     content = file.read()
-    parts = parts_of(file, content)
-    whole = None if parts.is_archive else _recognise(file, content)
-    known = tuple(found for part in parts.files if (found := _recognise_part(part)).formats or found.recording)
-    if whole and whole.formats and all(file_format.shares for file_format in whole.formats):
-        return (whole, *filter(_is_of_a_tool, known))  # its readers know prompts, and the commands behind them
-    if parts.is_archive:
-        told = parts.problem or ("" if known else f"none of its {len(parts.files)} files is of a known format")
-        rest = RecognisedFile(file, (), KnownHardware(), f"is a {parts.packing} archive: {told}") if told else None
-        return (*known, *((rest,) if rest else ()))
-    if any(part.recording or not all(it.holds_others for it in part.formats) for part in known):
-        return known
-    return (whole or _recognise(file, content),)
+    unpacked = unpack(file, content)
+    if unpacked is None:
+        return _of_text(file, content)
+    found = tuple(each for member in unpacked.files if not file.deadline.is_over() for each in _of_member(member))
+    is_known = any(each.readers or each.recording for each in found)
+    late = "its files were not all looked at: it takes too long" if file.deadline.is_over() else ""
+    strange = "" if is_known else f"none of its {len(unpacked.files)} files is of a known format"
+    told = unpacked.problem or late or strange
+    rest = RecognisedFile(file, (), KnownHardware(), f"is a {unpacked.packing} archive: {told}", is_cut=True)
+    return (*found, *((rest,) if told else ()))
 
 
-def _recognise_part(part: InputFile) -> RecognisedFile:
-    content = part.read()
-    if kind := recording_kind(content.raw_beginning[:FIRST_BYTES]):
-        return RecognisedFile(part, (), KnownHardware(), "", kind)
-    return _recognise(part, content)
+def _of_member(file: InputFile) -> tuple[RecognisedFile, ...]:
+    """A member that no reader takes is told as such, and makes nothing unknown."""
+    found = _of_text(file, file.read())
+    return found if len(found) > 1 or found[0].readers else (found[0]._replace(problem=file.read().problem),)
+
+
+def _of_text(file: InputFile, content: FileContent) -> tuple[RecognisedFile, ...]:
+    if isinstance(file, PartFile) and (kind := recording_kind(content.raw_beginning[:FIRST_BYTES])):
+        return (RecognisedFile(file, (), KnownHardware(), recording=kind),)
+    whole = _recognise(file, content)
+    parts = () if KERNEL_LOG in whole.formats else tuple(_parts(file, content))
+    if not any(map(_is_of_a_tool, parts)):
+        return (whole,)
+    shared = tuple(each for each in whole.formats if each.shares)  # their readers know prompts, and compare hosts
+    parts = tuple(part._replace(formats=tuple(it for it in part.formats if not it.shares)) for part in parts)
+    if not shared:
+        return parts
+    names = ", ".join(each.name for each in shared)
+    return (whole._replace(formats=shared, readers=names, is_cut=True), *parts)
+
+
+def _parts(file: InputFile, content: FileContent) -> Iterator[RecognisedFile]:
+    parts = cut(content)
+    hosts = dict.fromkeys(part.host for part in parts if part.host)
+    for part in parts:
+        held = FileContent.of_text(part.text)
+        held.host = part.host or content.host
+        held.other_hosts = tuple(host for host in hosts if host != held.host) if len(hosts) <= 4 else ()
+        lines = f"lines {part.line}-{part.line + part.text.count(chr(10)) - 1}" if part.line else ""
+        inner = PartFile(f"{file.path}: {part.name or lines}", held)
+        kind = recording_kind(held.raw_beginning[:FIRST_BYTES])
+        found = RecognisedFile(inner, (), KnownHardware(), recording=kind) if kind else _recognise(inner, held)
+        yield found._replace(first_line=part.line, problem=found.problem if found.formats else "")
 
 
 def _is_of_a_tool(part: RecognisedFile) -> bool:
-    """Whether a part is the output of a tool whose reader takes one output alone."""
-    return not any(file_format.shares or file_format.holds_others for file_format in part.formats)
+    """Whether a part is the output of a tool whose reader takes one output alone, or a recording."""
+    return bool(part.recording) or any(not (it.shares or it.holds_others) for it in part.formats)
 
 
 def _recognise(file: InputFile, content: FileContent) -> RecognisedFile:
@@ -221,19 +190,16 @@ def _recognise(file: InputFile, content: FileContent) -> RecognisedFile:
     end_matters = any(file_format.end_matters for file_format in formats)
     problem = content.problem if end_matters else content.problem_of_the_beginning
     hardware = merge_hardware(file_format.read_hardware(content) for file_format in formats)
-    return RecognisedFile(file, formats, hardware, problem)
+    return RecognisedFile(file, formats, hardware, problem, readers=", ".join(each.name for each in formats))
 
 
 def _formats_of(content: FileContent) -> tuple[FileFormat, ...]:
-    """Returns each format that shares its texts and recognises the file, and the first of the others that does."""
+    """Returns each format that recognises the text: one thing in a paste hides no other."""
     formats: list[FileFormat] = []
-    alone = False
     for each in FORMATS:
-        if alone and not each.shares:
-            continue
-        if not (each.fallback and formats) and each.recognise(content):
-            formats.append(each)
-            alone |= not each.shares
+        covered = any(each.name in other.covers for other in formats)
+        if not covered and not (each.fallback and formats) and each.recognise(content):
+            formats = [*(other for other in formats if other.name not in each.covers), each]
     return tuple(formats)
 
 

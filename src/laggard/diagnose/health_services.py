@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterable, Iterator
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from laggard.diagnose.file_format import (
     FileContent,
@@ -21,35 +21,16 @@ from laggard.diagnose.file_format import (
     KnownHardware,
     documents,
     list_of,
+    takes_all,
     text_of,
     without_colours,
 )
-from laggard.model import Finding, Severity
-from laggard.probes.probe import finding
+from laggard.diagnose.rules import table
+from laggard.model import Finding, Fix, Severity
 
 _MAX_FINDINGS: Final = 64
-_CODES: Final[tuple[tuple[re.Pattern[str], str], ...]] = tuple(
-    (re.compile(pattern, re.IGNORECASE), code)
-    for pattern, code in (
-        (r"fallen.?off|gpu.?lost|gpu.?counts?", "GPU_LOST"),
-        (r"sxid|nvswitch|fabric.?state", "FABRIC_NOT_READY"),
-        (r"fabric.?manager", "FABRIC_MANAGER_DOWN"),
-        (r"\bxid|xid", "GPU_XID"),
-        (r"remapp?ed.?rows", "GPU_ROW_REMAP_FAILED"),
-        (r"ecc|gpumem", "GPU_ECC_UNCORRECTED"),
-        (r"nvlink", "NVLINK_DOWN"),
-        (r"infiniband|\bib\b|nic|ethernet|rdma", "RDMA_PORT_DOWN"),
-        (r"pcie?\b|pciewatch", "PCIE_AER_ERRORS"),
-        (r"slowdown|thermal|temperature|power", "GPU_THROTTLED"),
-        (r"peermem", "PEERMEM_MISSING"),
-        (r"persistence", "GPU_PERSISTENCE_OFF"),
-        (r"disk|nfs|storage", "DISK_FAILED"),
-        (r"\boom|memory", "JOB_HOST_OUT_OF_MEMORY"),
-        (r"kernel|^os$|cpu", "KERNEL_FAULT"),
-        (r"nvidia|gpu|nvml|dcgm|amd", "GPU_DIAG_FAILED"),
-    )
-)
-"""What a component or a check is about, by its name; the first that matches counts."""
+_COMPONENTS: Final = table("components")
+"""What a component or a check is about, by its name."""
 _SEVERITIES: Final = {
     "unhealthy": Severity.CRITICAL,
     "fatal": Severity.CRITICAL,
@@ -138,18 +119,12 @@ def _judgement(items: Iterable[Finding | str], facts: dict[str, Any]) -> FileJud
 
 
 def _finding(name: str, device: str, severity: Severity, evidence: dict[str, str]) -> Finding | str:
-    code = next((code for pattern, code in _CODES if pattern.search(name)), None)
-    if code is None:
+    about = _COMPONENTS.first(name)
+    if about is None:
         return f"{device} is not well, it says: {evidence['line']}"
-    return finding(
-        code,
-        device,
-        f"is not well: {evidence['line']}",
-        evidence={key: value for key, value in evidence.items() if value},
-        fix="Drain the node and check it; what the service suggests stands below.",
-        commands=("laggard healthcheck", "dmesg -T | tail -100"),
-        severity=severity,
-    )
+    evidence = {key: value for key, value in evidence.items() if value}
+    row = about._replace(device=device, says=f"is not well: {evidence['line']}", fix=_COMPONENTS.advice["advice"])
+    return row.found(evidence, severity)
 
 
 GPUD: Final = FileFormat("gpud states and events", recognise_gpud, judge_gpud)
@@ -169,26 +144,9 @@ _NOTHING_TO_DO: Final = re.compile(
 )
 
 
-class _Service(NamedTuple):
-    pattern: str
-    code: str
-    name: str
-    severity: Severity
-    fix: str
-
-
 _DEVICES: Final = re.compile(r"Failed to query NVIDIA devices|/dev/nvidia|couldn't communicate|NVML")
 _MISMATCH: Final = re.compile(r"version ([\d.]+\d).{0,20}(?:don't|does not|doesn't|do not) match.{0,40}?([\d.]+\d)")
-NVIDIA_SERVICES: Final = (
-    _Service(r"fabric-?manager", "FABRIC_MANAGER_DOWN", "the fabric manager", Severity.CRITICAL,
-        "Install the fabric manager of the driver's exact version, start it, and look at /var/log/fabricmanager.log. "
-        "Without it CUDA does not start on boards with NVSwitches (error 802)."),
-    _Service(r"persistenced", "GPU_PERSISTENCE_OFF", "nvidia-persistenced", Severity.WARNING,
-        "Start it, or set persistence mode by `nvidia-smi -pm 1`."),
-    _Service(r"imex", "FABRIC_NOT_READY", "nvidia-imex", Severity.CRITICAL,
-        "See its log and /etc/nvidia-imex/nodes_config.cfg: NVLink memory among nodes needs it on all of them."),
-    _Service(r"", "GPU_DIAG_FAILED", "the service", Severity.WARNING, "Read its log: `journalctl -b -u` and its name."),
-)  # fmt: skip
+NVIDIA_SERVICES: Final = table("services")
 
 
 def recognise_service_status(content: FileContent) -> bool:
@@ -219,8 +177,9 @@ def _judge(name: str, state: str, body: str) -> Iterator[Finding]:
     said = [line["text"] for line in lines if line["unit"] != _BY_SYSTEMD and _TELLING.search(line["text"])]
     if _NOTHING_TO_DO.search(body):
         return
-    service = next(each for each in NVIDIA_SERVICES if re.search(each.pattern, name))
-    code, severity, device, fix = service.code, service.severity, service.name, service.fix
+    service = NVIDIA_SERVICES.first(name)
+    assert service is not None  # the last one takes all
+    code, severity, fix = service.code, service.severity, service.fix.text
     if code == "GPU_PERSISTENCE_OFF" and _DEVICES.search(body):
         code, severity = "GPU_DRIVER_FAILED", Severity.CRITICAL
         fix = "Load the driver (`modprobe nvidia`) and see why it did not start; then start nvidia-persistenced."
@@ -229,15 +188,11 @@ def _judge(name: str, state: str, body: str) -> Iterator[Finding]:
     mismatch = _MISMATCH.search(body)
     why = f": version {mismatch[1]} does not match the driver's {mismatch[2]}" if mismatch else ""
     reason = why or (f": {said[-1][:300]}" if said else "")
-    yield finding(
-        code,
-        device if service.pattern else f"{name}.service",
-        f"does not run ({state}){reason}",
-        evidence={"host": lines[0]["host"] if lines else None, "said": said[-_MAX_TOLD_LINES:] or None},
-        fix=fix,
-        commands=(f"journalctl -b -u {name}", f"systemctl restart {name}", "cat /proc/driver/nvidia/version"),
-        severity=severity,
-    )
+    commands = (f"journalctl -b -u {name}", f"systemctl restart {name}", "cat /proc/driver/nvidia/version")
+    evidence = {"host": lines[0]["host"] if lines else None, "said": said[-_MAX_TOLD_LINES:] or None}
+    told = f"does not run ({state}){reason}"
+    row = service._replace(code=code, device=service.says or f"{name}.service", says=told, fix=Fix(fix, commands))
+    yield row.found(evidence, severity)
 
 
-SERVICE_STATUS = FileFormat("systemctl status", recognise_service_status, judge_service_status)
+SERVICE_STATUS = FileFormat("systemctl status", recognise_service_status, judge_service_status, takes=takes_all)

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import ModuleType
 from typing import Any, BinaryIO, Final, NamedTuple, cast
 
-from laggard.diagnose.file_format import FileContent
+from laggard.diagnose.file_format import FileContent, mebibytes
 from laggard.kit.errors import UsageError
 
 BEGINNING_BYTES: Final = 8 << 20
@@ -31,8 +31,10 @@ MAX_UNPACKED_BYTES: Final = 8 << 30
 """The most bytes that are unpacked of one file. Its end is found only by unpacking all of it: 20 s for so much text. 8
 MiB of gzip can hold it."""
 MAX_READ_SECONDS: Final = 60.0
-"""The longest time for which a file is read. It is meant for files that hold nothing but beginnings of packed data, a
-byte of which costs more than a megabyte of text."""
+"""The longest time for which a file, or all of an archive, is read. It is meant for files that hold nothing but
+beginnings of packed data, a byte of which costs more than a megabyte of text."""
+MAX_CALL_SECONDS: Final = 300.0
+"""The longest time for which a call reads and judges: MAX_FOLDER_BYTES of text take about as long."""
 
 MAX_ZERO_BYTES: Final = 512 << 20
 """The longest run of zeros that is unpacked: a log that was emptied while it was written begins with some, and 4 GiB of
@@ -42,12 +44,29 @@ _GZIP_MAGIC: Final = b"\x1f\x8b"
 _ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 _PIECE_BYTES: Final = 1 << 20
 _KEPT_BYTES: Final = 1 << 20
+_SMALL_BYTES: Final = 16 << 10
 _SPECIAL_FILES: Final[tuple[tuple[Callable[[int], bool], str], ...]] = (
     (stat.S_ISFIFO, "a pipe: give its text as standard input, and - as the file"),
     (stat.S_ISCHR, "a device, and no file"),
     (stat.S_ISBLK, "a device, and no file"),
     (stat.S_ISSOCK, "a socket, and no file"),
 )
+
+
+class Deadline:
+    """The moment after which no more is read or judged."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._end = time.monotonic() + seconds
+
+    def is_over(self) -> bool:
+        return time.monotonic() > self._end
+
+    def within(self, seconds: float) -> Deadline:
+        """Returns the same, or one that ends earlier."""
+        sooner = Deadline(seconds)
+        return sooner if sooner._end < self._end else self
 
 
 class InputFile:
@@ -62,6 +81,8 @@ class InputFile:
         """The number of bytes of it that were held when it was read last."""
         self.count: Callable[[int], None] | None = None
         """Is told of each piece of the content, in bytes, when it was looked at."""
+        self.deadline = Deadline(MAX_CALL_SECONDS)
+        """That of the call."""
         self._kept: FileContent | None = None
 
     def read(self) -> FileContent:
@@ -69,55 +90,77 @@ class InputFile:
         if self._kept is not None:
             self._kept.count = self.count
             return self._kept
-        content = _read_standard_input() if self.path == "-" else _read_path(self.path)
+        deadline = self.deadline.within(MAX_READ_SECONDS)
+        content = (
+            _read(cast(BinaryIO, sys.stdin.buffer), None, deadline) if self.path == "-" else self._from_disk(deadline)
+        )
         content.count, self.held_bytes = self.count, content.held_bytes
         if self.path == "-" or (self._keeps and content.held_bytes <= _KEPT_BYTES):
             self._kept = content
         return content
 
+    def _from_disk(self, deadline: Deadline) -> FileContent:
+        try:
+            _refuse_special(self.path, os.stat(self.path))
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            with open(descriptor, "rb") as file:
+                status = os.fstat(descriptor)
+                _refuse_special(self.path, status)
+                return _read(file, status.st_size, deadline)
+        except FileNotFoundError:
+            raise UsageError(f"no file {self.path}") from None
+        except OSError as error:
+            return FileContent(problem=f"cannot read it: {error.strerror or error}")
+
+
+class PartFile(InputFile):
+    """A part of a file, which is held; packed where it `packs` and is not small."""
+
+    def __init__(self, path: str, content: FileContent, packs: bool = False) -> None:
+        super().__init__(path)
+        self._kept = content
+        self._packed: tuple[bytes, ...] = ()
+        self.held_bytes = content.held_bytes
+        if packs and content.held_bytes > _SMALL_BYTES:
+            self._packed = tuple(zlib.compress(piece, 1) for piece in content.parts)
+            self._kept = FileContent(problem=content.problem)
+            self._skipped = content.skipped_bytes
+            self.held_bytes = sum(map(len, self._packed))
+
+    def read(self) -> FileContent:
+        if not self._packed:
+            return super().read()
+        begin, *end = map(zlib.decompress, self._packed)
+        assert self._kept is not None
+        content = FileContent(begin, tuple(end), self._skipped, self._kept.own_problem)
+        content.count = self.count
+        return content
+
 
 class _TooLong(Exception):
-    """Reading takes longer than MAX_READ_SECONDS."""
-
-
-def _read_standard_input() -> FileContent:
-    return _read(cast(BinaryIO, sys.stdin.buffer), None)
-
-
-def _read_path(path: str) -> FileContent:
-    try:
-        _refuse_special(path, os.stat(path))
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with open(descriptor, "rb") as file:
-            status = os.fstat(descriptor)
-            _refuse_special(path, status)
-            return _read(file, status.st_size)
-    except FileNotFoundError:
-        raise UsageError(f"no file {path}") from None
-    except OSError as error:
-        return FileContent(problem=f"cannot read it: {error.strerror or error}")
+    """Reading takes longer than it may."""
 
 
 @contextlib.contextmanager
-def open_unpacked(path: str) -> Iterator[Any]:
+def open_unpacked(given: InputFile) -> Iterator[Any]:
     """Opens a file of any packing as a stream of its unpacked bytes, whose read() gives nothing more where it is
     damaged. Raises UsageError where there is no such file any more."""
     try:
-        _refuse_special(path, os.stat(path))
-        with open(path, "rb") as file:
+        _refuse_special(given.path, os.stat(given.path))
+        with open(given.path, "rb") as file:
             begin = file.read(len(_ZSTD_MAGIC)) or b""
-            yield _Undamaged(*_unpacked(begin, _Timed(begin, file)))
+            source = _Timed(begin, file, given.deadline.within(MAX_READ_SECONDS))
+            yield _Undamaged(*_unpacked(begin, source))
     except FileNotFoundError:
-        raise UsageError(f"no file {path}") from None
+        raise UsageError(f"no file {given.path}") from None
 
 
-def read_member(file: BinaryIO, max_bytes: int) -> tuple[FileContent, int]:
+def read_member(file: BinaryIO, max_bytes: int, deadline: Deadline) -> tuple[FileContent, int]:
     """Reads a file within an archive, which may itself be packed, and returns how many bytes it unpacked to. Of one
     that unpacks to more than `max_bytes` the rest is not read."""
     begin = file.read(len(_ZSTD_MAGIC)) or b""
-    stream, damages = _unpacked(begin, _Timed(begin, file))
-    content, size = _read_stream(stream, "member's", damages, max_bytes)
-    return content, size
+    stream, damages = _unpacked(begin, _Timed(begin, file, deadline))
+    return _read_stream(stream, "member's", damages, max_bytes, deadline)
 
 
 def _unpacked(begin: bytes, source: io.RawIOBase) -> tuple[Any, tuple[type[Exception], ...]]:
@@ -154,15 +197,15 @@ def _refuse_special(path: str, status: os.stat_result) -> None:
             raise UsageError(f"{path} is {name}")
 
 
-def _read(file: BinaryIO, size: int | None) -> FileContent:
+def _read(file: BinaryIO, size: int | None, deadline: Deadline) -> FileContent:
     """Reads an open file of `size` bytes; None: not known."""
     begin = file.read(len(_ZSTD_MAGIC)) or b""
-    source = _Timed(begin, file)
+    source = _Timed(begin, file, deadline)
     stream, damages = _unpacked(begin, source)
     if stream is source and size is not None and size > BEGINNING_BYTES + END_BYTES:
         return _read_both_ends(source, file, size)
     packing = "gzip" if begin.startswith(_GZIP_MAGIC) else "zstd"
-    return _read_stream(stream, packing, damages, MAX_UNPACKED_BYTES)[0]
+    return _read_stream(stream, packing, damages, MAX_UNPACKED_BYTES, deadline)[0]
 
 
 def _read_both_ends(source: io.RawIOBase, file: BinaryIO, size: int) -> FileContent:
@@ -180,7 +223,7 @@ def _read_up_to(source: Any, count: int) -> Iterator[bytes]:
 
 
 def _read_stream(
-    source: Any, packing: str, damages: tuple[type[Exception], ...], max_bytes: int
+    source: Any, packing: str, damages: tuple[type[Exception], ...], max_bytes: int, deadline: Deadline
 ) -> tuple[FileContent, int]:
     """Reads to the end, and keeps the beginning and the last END_BYTES of what follows it; with how many bytes were
     read. `damages`: what damaged data of this packing raises, beside OSError."""
@@ -195,10 +238,10 @@ def _read_stream(
                 problem = f"it has more than {zeros >> 20} MiB of zeros in a row, and what follows them was not read"
                 break
             if kept.read_bytes >= max_bytes:
-                problem = f"it is longer than {max_bytes / (1 << 30):.0f} GiB, and what follows them was not read"
+                problem = f"it is longer than {mebibytes(max_bytes)}, and what follows them was not read"
                 break
     except _TooLong:
-        problem = f"it was not read to its end within {MAX_READ_SECONDS:.0f} s"
+        problem = f"it was not read to its end within {deadline.seconds:.0f} s"
     except gzip.BadGzipFile as error:
         problem = f"the gzip data is damaged after {kept.read_bytes} bytes: {error}"
     except OSError as error:
@@ -245,10 +288,10 @@ class _BothEnds:
 class _Timed(io.RawIOBase):
     """A file whose first bytes were read already. Raises _TooLong where its bytes are asked for too late."""
 
-    def __init__(self, begin: bytes, file: BinaryIO) -> None:
+    def __init__(self, begin: bytes, file: BinaryIO, deadline: Deadline) -> None:
         self._begin = begin
         self._file = file
-        self._deadline = time.monotonic() + MAX_READ_SECONDS
+        self._deadline = deadline
 
     def readable(self) -> bool:
         return True
@@ -258,7 +301,7 @@ class _Timed(io.RawIOBase):
             end = len(self._begin) if size is None or size < 0 else size
             begin, self._begin = self._begin[:end], self._begin[end:]
             return begin
-        if time.monotonic() > self._deadline:
+        if self._deadline.is_over():
             raise _TooLong
         return self._file.read(-1 if size is None else size) or b""
 

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 from laggard.diagnose.file_format import FileContent, FileFormat, FileJudgement, KnownHardware
 from laggard.diagnose.job.findings import judge_job
-from laggard.diagnose.job.progress import MIN_TRAINING_LINES, ProgressReader, what_is_known
 from laggard.diagnose.job.reader import JobEvidence, JobLogReader
-from laggard.diagnose.nccl import read_hardware_of_log
+from laggard.diagnose.nccl import read_hardware_of_log, with_settings
+from laggard.diagnose.settings_compared import SettingsReader
 from laggard.nccl.log.reader import NcclLogReader
 from laggard.probes.nccl.model.job import HardwareFacts
 from laggard.probes.nccl.rules.log_findings import judge_nccl_log
@@ -32,18 +32,15 @@ def _is_job(evidence: JobEvidence) -> bool:
 
 def judge_together(contents: Iterable[FileContent], hardware: KnownHardware) -> FileJudgement:
     """Judges the files as the output of one job, and what NCCL logged within it."""
-    job, nccl = JobLogReader(), NcclLogReader()
-    progress: list[ProgressReader] = []
-    whole = True
+    job, nccl, settings = JobLogReader(), NcclLogReader(), SettingsReader()
     for content in contents:
         job.begin_file()
-        progress.append(ProgressReader())
-        whole &= not content.skipped_bytes
         for piece in content.pieces():
             job.feed(piece)
             nccl.feed(piece)
-            progress[-1].feed(piece)
+            settings.feed(piece, content.host)
         nccl.end()
+        del content  # while the next one is read
     evidence = job.evidence()
     found = judge_job(evidence)
     network = judge_nccl_log(nccl.log(), HardwareFacts(rdma=hardware.rdma, gpus=hardware.gpus))
@@ -54,18 +51,7 @@ def judge_together(contents: Iterable[FileContent], hardware: KnownHardware) -> 
         "failures_left_out": evidence.dropped,
         "nccl": network.facts if network.facts["processes"] else None,
     }
-    unknown = "" if found else what_is_known(progress, whole)
-    return FileJudgement((*found, *network.findings), facts, unknown, evidence, found)
-
-
-def recognise_training(content: FileContent) -> bool:
-    """Returns whether lines of the text tell of a training's steps, though they name no rank and nothing failed."""
-    reader = ProgressReader()
-    for piece in content.pieces():
-        reader.feed(piece)
-        if reader.training_lines >= MIN_TRAINING_LINES:
-            return True
-    return False
+    return FileJudgement((*found, *with_settings(network.findings, settings)), facts, "", evidence, found)
 
 
 JOB_LOG = FileFormat(
@@ -77,6 +63,6 @@ JOB_LOG = FileFormat(
     whole="job",
     end_matters=True,
     holds_others=True,
+    covers=("NCCL log",),
+    takes=lambda line: False,
 )
-TRAINING_OUTPUT = JOB_LOG._replace(name="training output", recognise=recognise_training, fallback=True)
-"""A job's output that names no rank and no failure: last of all, since the words are everyday ones."""

@@ -109,6 +109,7 @@ def _exhibits(files: Iterable[JudgedFile], job: JobRead) -> Iterator[Exhibit]:
             continue
         is_job = it.file.path in job.files
         read = read_exhibit(it.file.path, it.origin, _glimpse(content), it.result.kind or "", is_job, year)
+        del content  # while the next one is read
         yield read._replace(twins=it.twins)
 
 

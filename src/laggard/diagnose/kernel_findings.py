@@ -1,8 +1,8 @@
 """Findings from a kernel's log about the host itself: processes that were killed for want of memory or crashed, machine
-checks, network links, file servers. Pure.
+checks, network links. Pure.
 
 The messages are those of mm/oom_kill.c, arch/x86/mm/fault.c, arch/x86/kernel/cpu/mce, drivers/edac,
-mm/memory-failure.c, fs/nfs and net/sunrpc, and of the drivers of Mellanox, Intel and Broadcom NICs.
+mm/memory-failure.c, and of the drivers of Mellanox, Intel and Broadcom NICs.
 """
 
 from __future__ import annotations
@@ -11,18 +11,19 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple, TypeVar
 
-from laggard.diagnose.job.advice import ADVICE
+from laggard.diagnose.job.rules import ADVICE
+from laggard.diagnose.rules import table
 from laggard.kernel_rules.host import UNCORRECTED
 from laggard.kernel_rules.links import LINK, link_changes
-from laggard.model import Finding, Severity
-from laggard.probes.probe import finding
+from laggard.model import Finding, Fix, Severity
 
 RELEVANT: Final = (
     "Killed process", "segfault at", "Hardware Error", "Machine Check", "machine check", "Memory failure", "EDAC ",
-    "Link ", "nfs: server", "oom-kill:", " entered disabled state", " entered forwarding state", " left ",
+    "Link ", "oom-kill:", " entered disabled state", " entered forwarding state", " left ",
 )  # fmt: skip
 """Words of the lines that are judged here."""
 
+_SAYS: Final = table("kernel").sections
 _MANY_CORRECTED: Final = 10
 """The number of corrected memory errors from which on they are a finding. Corrected memory errors come singly; ten in
 one log are a module that fails."""
@@ -45,7 +46,6 @@ _BRIDGED = re.compile(
 )
 _VIRTUAL = re.compile(r"veth|vnet|tap|tun|cali|lxc|docker|vif|cni|ovs|macvtap")
 """The ports that containers and virtual machines make on bridges, and take away."""
-_SERVER = re.compile(r"nfs: server (\S+) (not responding|OK)")
 
 
 _Key = TypeVar("_Key")
@@ -58,14 +58,12 @@ class _Lines(NamedTuple):
 
 def knows(text: str) -> bool:
     """Whether a record is one of those that are judged here."""
-    return any(
-        pattern.search(text) for pattern in (_KILLED, _CRASHED, _UNCORRECTED, _CORRECTED, LINK, _SERVER, _BRIDGED)
-    )
+    return any(pattern.search(text) for pattern in (_KILLED, _CRASHED, _UNCORRECTED, _CORRECTED, LINK, _BRIDGED))
 
 
 def judge_messages(texts: Iterable[str]) -> tuple[Finding, ...]:
     messages = list(texts)
-    return (*_deaths(messages), *_machine_checks(messages), *_links(messages), *_bridged(messages), *_servers(messages))
+    return (*_deaths(messages), *_machine_checks(messages), *_links(messages), *_bridged(messages))
 
 
 def _deaths(messages: Iterable[str]) -> Iterator[Finding]:
@@ -82,12 +80,10 @@ def _deaths(messages: Iterable[str]) -> Iterator[Finding]:
         elif crashed := _CRASHED.search(text):
             _count(found, ("JOB_SEGFAULT", crashed[1], Severity.CRITICAL), text)
     for (code, program, severity), lines in found.items():
-        starved = code == "JOB_HOST_OUT_OF_MEMORY"
-        summary = "was killed by the kernel for want of host memory" if starved else "crashed in native code"
-        if severity is Severity.WARNING:
-            summary += ": it reached the limit of its own cgroup"
-        advice = ADVICE["host_memory" if starved else "segfault"]
-        yield _finding(code, program, summary, lines, advice.text, advice.commands, severity)
+        kind = "starved" if code == "JOB_HOST_OUT_OF_MEMORY" else "crashed"
+        limit = ": it reached the limit of its own cgroup" if severity is Severity.WARNING else ""
+        row = _SAYS[kind]._replace(fix=ADVICE["host_memory" if kind == "starved" else "segfault"])
+        yield row.found(_counted(lines), severity, program=program, limit=limit)
 
 
 def _severity_of_kill(program: str, cgroup: str | None) -> Severity:
@@ -108,13 +104,12 @@ def _machine_checks(messages: Iterable[str]) -> Iterator[Finding]:
             _count(uncorrected, device, text)
         elif match := _CORRECTED.search(text):
             _count(corrected, device, text, int(match[1] or 1))
-    fix, commands = UNCORRECTED.fix, UNCORRECTED.commands
+    fix = Fix(UNCORRECTED.fix, UNCORRECTED.commands)
     for device, lines in uncorrected.items():
-        yield _finding("MACHINE_CHECK", device, UNCORRECTED.summary, lines, fix, commands, Severity.CRITICAL)
+        yield _SAYS["uncorrected"]._replace(fix=fix, says=UNCORRECTED.summary).found(_counted(lines), device=device)
     for device, lines in corrected.items():
         if device not in uncorrected and lines.times >= _MANY_CORRECTED:
-            summary = f"reports many corrected hardware errors: {lines.times}"
-            yield _finding("MACHINE_CHECK", device, summary, lines, fix, commands, Severity.WARNING)
+            yield _SAYS["corrected"]._replace(fix=fix).found(_counted(lines), device=device, times=lines.times)
 
 
 def _links(messages: Iterable[str]) -> Iterator[Finding]:
@@ -127,16 +122,11 @@ def _links(messages: Iterable[str]) -> Iterator[Finding]:
         is_down[device] = change.down
         if change.down:
             _count(downs, device, change.text)
-    commands = ("ip -br link", "rdma link")
     for device, lines in downs.items():
         if is_down[device]:
-            fix = "Check the cable, the transceiver and the switch's port, unless somebody set the port down."
-            summary = "lost its link, and did not get it back in this log"
-            yield _finding("RDMA_NETDEV_DOWN", device, summary, lines, fix, commands, Severity.WARNING)
+            yield _SAYS["link_lost"].found(_counted(lines), device=device)
         elif lines.times >= _MIN_FLAPS:
-            summary = f"lost its link {lines.times} times and got it back"
-            fix = "Clean or replace the cable and its transceivers; look at the switch's port."
-            yield _finding("RDMA_LINK_FLAPPING", device, summary, lines, fix, commands, Severity.WARNING)
+            yield _SAYS["link_flapped"].found(_counted(lines), device=device, times=lines.times)
 
 
 def _bridged(messages: Iterable[str]) -> Iterator[Finding]:
@@ -152,27 +142,9 @@ def _bridged(messages: Iterable[str]) -> Iterator[Finding]:
         before = states[port][0] if port in states else ""
         went = match[3] == "disabled" and before == "forwarding"
         states[port] = ("lost" if went else match[3] or "left", _Lines(1, text))
-    fix = "Check the cable, the transceiver and the switch's port, unless somebody set the port down."
     for port, (state, lines) in states.items():
         if state == "lost":
-            summary = "lost its carrier: its bridge disabled it, and nothing in this log says that it came back"
-            commands = ("ip -br link", f"ethtool {port}")
-            yield _finding("RDMA_NETDEV_DOWN", f"interface {port}", summary, lines, fix, commands, Severity.WARNING)
-
-
-def _servers(messages: Iterable[str]) -> Iterator[Finding]:
-    silent: dict[str, _Lines] = {}
-    for text in messages:
-        if match := _SERVER.search(text):
-            if match[2] == "OK":
-                silent.pop(match[1], None)
-            else:
-                _count(silent, match[1], text)
-    for server, lines in silent.items():
-        summary = "did not answer, and nothing in this log says that it does again"
-        fix = "Check the file server and the network to it; processes on its mounts hang until it answers."
-        device, commands = f"NFS server {server}", ("mount -t nfs,nfs4",)
-        yield _finding("MOUNT_HUNG", device, summary, lines, fix, commands, Severity.CRITICAL)
+            yield _SAYS["port_lost"].found(_counted(lines), port=port)
 
 
 def _count(found: dict[_Key, _Lines], key: _Key, text: str, number: int = 1) -> None:
@@ -180,8 +152,5 @@ def _count(found: dict[_Key, _Lines], key: _Key, text: str, number: int = 1) -> 
         found[key] = _Lines(found.get(key, _Lines(0, "")).times + number, text)
 
 
-def _finding(
-    code: str, device: str, summary: str, lines: _Lines, fix: str, commands: tuple[str, ...], severity: Severity
-) -> Finding:
-    evidence = {"count": lines.times, "last": lines.last[:200]}
-    return finding(code, device, summary, evidence=evidence, fix=fix, commands=commands, severity=severity)
+def _counted(lines: _Lines) -> dict[str, object]:
+    return {"count": lines.times, "last": lines.last[:200]}

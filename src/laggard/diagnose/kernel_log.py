@@ -19,14 +19,22 @@ import msgspec
 
 from laggard.diagnose import kernel_findings
 from laggard.diagnose.file_format import FileContent, FileFormat, FileJudgement, KnownHardware
-from laggard.diagnose.kernel.accelerator_rules import GSP_XIDS, SOME_GSP
 from laggard.diagnose.kernel.judge import LogJudge
-from laggard.diagnose.kernel.lines import FILE_SYSTEM_CLIENTS, KERNEL, LogLine, is_bare, read_line, read_records
+from laggard.diagnose.kernel.lines import (
+    FILE_SYSTEM_CLIENTS,
+    KERNEL,
+    PROGRAMS,
+    LogLine,
+    indent_of,
+    is_bare,
+    read_line,
+    read_records,
+)
+from laggard.diagnose.kernel.rules import BENIGN, FAILING, STORM, SUSPICIOUS
 from laggard.model import Finding, Severity
 from laggard.probes.gpu.model.driver_log import xids_of
 from laggard.probes.gpu.xid import judge_xids
 from laggard.probes.host.kernel_log import KernelMessage
-from laggard.probes.probe import finding
 
 _CORRECTED = re.compile(
     r"AER: (?:Multiple )?Correct(?:ed|able) error (?:message )?received(?: from|:) ([0-9a-f:.]{12})"
@@ -70,15 +78,7 @@ class CorrectedStorms:
 
     def findings(self) -> Iterator[Finding]:
         for device in sorted(self._storms):
-            yield finding(
-                "PCIE_AER_ERRORS",
-                device,
-                f"a storm of corrected PCIe errors (AER): {self._count[device]} in this log",
-                evidence={"count": self._count[device]},
-                fix="Reseat the card or its riser; check the link's width and speed, and other cards in that slot.",
-                commands=(f"lspci -vv -s {device}", f"dmesg -T | grep {device}"),
-                severity=Severity.WARNING,
-            )
+            yield STORM.found({"count": self._count[device]}, device=device, count=self._count[device])
 
 
 _ASSERTION = re.compile(r"NVRM: (?:GPU\d+ )?(?:nv(?:Assert|Check)\w*: |.{0,80}\b[Aa]ssertion failed)")
@@ -123,56 +123,18 @@ _ERROR_LEVEL: Final = 3
 _WARNING_LEVEL: Final = 4
 _OF_NVIDIA = re.compile(r"NVRM|nvidia")
 """NVIDIA's drivers log what they do at the level of errors, so that their words decide."""
-_SOURCE = re.compile(
-    r"^(?:NVRM: |nvidia[\w-]*(?: [0-9a-f:.]{12})?: |\[drm:(?:nv_|amdgpu)|amdgpu(?: [0-9a-f:.]{12})?: |mlx5_core "
-    r"|bnxt_en |habanalabs |EXT4-fs|XFS \(|BTRFS|JBD2: |Lustre(?:Error)?: |LNetError: |mce: \[Hardware|EDAC "
-    r"|nvme nvme\d|md/raid|ceph: |beegfs: |wekafs)"
-)
-_FAILURE = re.compile(
-    r"\b(?:[Ee]rrors?|ERRORS?|[Ff]ail(?:ed|ure|s)?|FAILED|[Ff]atal|FATAL|[Tt]imed? ?out|[Uu]nable to|[Cc]annot"
-    r"|[Cc]ould not|[Hh]ung|[Cc]orrupt\w*|[Uu]nrecoverable|[Uu]ncorrect\w+|[Dd]ead|[Aa]ssert\w*|panic)\b"
-)
-_BENIGN: Final = re.compile(
-    # NVIDIA
-    r"NVRM: Xid \((?:PCI:)?[0-9a-fA-F]{4,8}:[0-9a-fA-F:]{5}[^)]*\): \d{1,5}\b|SXid|nvAssert\w*|nvCheck\w*"
-    r"|module verification failed|taints kernel|tainting kernel|Unable to read EDID|Correcting number of heads"
-    r"|detected invalid context, skipping|Persistence mode is deprecated|PAT configuration|Unloading"
-    r"|Failed to allocate NvKmsKapiDevice|Failed to register device|Failed to grab modeset ownership"
-    r"|nvidia-modeset: |Driver cannot use all the BARs|A GPU crash dump has been created"
-    # AMD, Gaudi
-    r"|\b(?:0 un|\d+ (?:new )?)correctable hardware errors"
-    r"|soft recovered|i2c timeout|\berrs: wr \d+|ucode is not available|[Ee]rror [Rr]ecovery|errors? collector"
-    r"|critical 0\b"
-    r"|Failed to (?:get|load) (?:firmware|ASPM)|No more image in the PCI ROM|Could not find (?:any )?valid"
-    # Memory and PCIe
-    r"|EDAC \S+: (?:Giving out|\d+ CE|Removed)|Ver: |ECC is (?:disabled|enabled)|[Cc]orrected error"
-    r"|Machine check events logged|Thermal monitoring|temperature|using \d+ MCE banks"
-    r"|PCIe Bus Error|error status/mask|: +\[ ?\d+\] \w"
-    # NICs
-    r"|port_module|mlx5_cmd_out_err|cmd_err|cq_err_event|Recovered \d+ EQEs|maximal mount count"
-    r"|Port module event|Supported tc|Rate limit|E-Switch|mlx5e?_\w+: .*not supported|FTE|Total vports"
-    r"|PTP|flow steering|IPsec|health recovery|PCIe slot|MPFS|hwmon|lag map|Shared FDB|mlx5_core \S+ \S+: Link"
-    # Disks and file systems
-    r"|SUBNQN field|ANA log|poll queues|Shutdown timeout|Abort status: 0x0|supports timestamps"
-    r"|re-mounted|errors=remount-ro"
-    r"|ordered data mode|orphan cleanup|Quota|Mounting V|Ending clean|(?:[Uu]n)?[Mm]ount(?:ing|ed)\b.*filesystem"
-    r"|(?:Starting|Ending) recovery|[Dd]eprecated|ptlrpc_expire_one_request|Skipped \d+ previous similar"
-    r"|LustreError: .*(?:rc = -(?:10[78]|110|5|11)\b|11-0:|not available for connect|is in progress)"
-    r"|Lustre: (?:Lustre: Build|Mounted|Unmounted|Skipped)"
-)
-"""Words of records that healthy machines write too, or that follow from what a rule knows."""
 MAX_SHOWN: Final = 3
 _MAX_SUSPICIOUS_CHARACTERS: Final = 120
 
 
 def is_suspicious(record: LogLine) -> bool:
     """Whether a record that no rule knows may be a fault."""
-    if not _SOURCE.match(record.text) or _BENIGN.search(record.text):
+    if not SUSPICIOUS.match(record.text) or BENIGN.search(record.text):
         return False
     if record.level is not None and record.level > _WARNING_LEVEL:
         return False
     is_error = record.level is not None and record.level <= _ERROR_LEVEL and not _OF_NVIDIA.match(record.text)
-    return is_error or bool(_FAILURE.search(record.text))
+    return is_error or bool(FAILING.search(record.text))
 
 
 class NotUnderstood:
@@ -196,6 +158,8 @@ class NotUnderstood:
         return f"{self._count} {lines} of errors that laggard does not know: {' | '.join(self._shown.values())}"
 
 
+_UNNAMED: Final = re.compile(r"an? (?:\w+ )?GPU\b")
+_OF_A_GPU: Final = re.compile(r"GPU_(?:XID|LOST)")
 _RELEVANT = ("NVRM: ", "SXid", "mlx5_core", *kernel_findings.RELEVANT)
 """Words of the records that the rules of probes and of kernel_findings.py look at: a few in thousands."""
 _MIN_SHARE = 0.5
@@ -223,7 +187,9 @@ def recognise_file_system_log(content: FileContent) -> bool:
 
 def _counted(content: FileContent, programs: Sequence[str]) -> tuple[int, int, int]:
     """Returns of the first lines how many are of these programs, how many have any head, and how many there are."""
-    lines = [line for line in content.text[: 1 << 18].splitlines()[:_SAMPLE_LINES] if line.strip() and line[0] != " "]
+    shown = [line for line in content.text[: 1 << 18].splitlines()[:_SAMPLE_LINES] if line.strip()]
+    indent = indent_of(shown[0]) if shown else 0
+    lines = [line[indent:] for line in shown if line[:indent].strip(" ") == "" and line[indent : indent + 1] != " "]
     found = [read_line(line) for line in lines]
     bare = sum(1 for line, each in zip(lines, found, strict=True) if each is None and is_bare(line))
     of_programs = sum(1 for each in found if each is not None and each.program in programs)
@@ -293,9 +259,9 @@ def _without_repeats(findings: Iterable[Finding]) -> list[Finding]:
     one by its number."""
     kept: dict[tuple[object, ...], Finding] = {}
     listed = list(findings)
-    named = any(each.evidence.get("xid") in GSP_XIDS for each in listed)
+    named = {each.code for each in listed if _OF_A_GPU.match(each.code) and not _UNNAMED.match(each.device)}
     for each in listed:
-        if named and each.device == SOME_GSP:  # an Xid names the GPU
+        if named and each.code == "GPU_LOST" and _UNNAMED.match(each.device):  # a record beside it names the GPU
             continue
         key = (each.code, each.device, each.evidence.get("xid"), each.evidence.get("sxid"))
         if key not in kept or (kept[key].severity is not Severity.CRITICAL and each.severity is Severity.CRITICAL):
@@ -310,5 +276,11 @@ def _of_host(found: Finding, host: str, several: bool) -> Finding:
     return msgspec.structs.replace(found, device=device, evidence={**found.evidence, "host": host})
 
 
-KERNEL_LOG = FileFormat("kernel log", recognise, judge, end_matters=True)
-FILE_SYSTEM_LOG = FileFormat("file system client's log", recognise_file_system_log, judge, end_matters=True)
+def takes(line: str) -> bool:
+    """Whether a line of a kernel's log is one that judge() reads, and not another program's."""
+    found = read_line(line)
+    return line[:1] in " \t" or is_bare(line) if found is None else found.program in PROGRAMS
+
+
+KERNEL_LOG = FileFormat("kernel log", recognise, judge, end_matters=True, covers=("job log", "NCCL log"), takes=takes)
+FILE_SYSTEM_LOG = KERNEL_LOG._replace(name="file system client's log", recognise=recognise_file_system_log)

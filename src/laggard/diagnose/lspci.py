@@ -8,15 +8,15 @@ from collections.abc import Iterator
 from typing import Final
 
 from laggard.diagnose.file_format import FileContent, FileFormat, FileJudgement, KnownHardware
+from laggard.diagnose.gpu_tools.smi_table import SAYS
 from laggard.diagnose.pastes.section import on_host, only_host
-from laggard.model import Finding, Severity
+from laggard.model import Finding
 from laggard.probes.pci import acs, link, platform
 from laggard.probes.pci.acs import peer_paths, ports_without_acs_reading
 from laggard.probes.pci.link import as_seen_by_a_guest, links_to_root, unjudged_links
 from laggard.probes.pci.model.config_space import REQUEST_REDIRECT
 from laggard.probes.pci.model.lspci import parse_lspci
 from laggard.probes.pci.model.tree import PciTree
-from laggard.probes.probe import finding
 
 _DEAD: Final = re.compile(r"^((?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]) .{1,300}\(rev ff\)", re.MULTILINE)
 _FULL_BOARDS: Final = (4, 8)
@@ -39,15 +39,9 @@ def judge_dead_devices(tree: PciTree, text: str) -> Iterator[Finding]:
     for device in tree:
         silent = device.address in dead or not device.config.responds
         if silent and (device.is_gpu or device.is_rdma_nic):
-            yield finding(
-                "GPU_LOST" if device.is_gpu else "RDMA_DEVICE_MISSING",
-                device.address,
-                "does not answer: its registers read as ones (rev ff), it has fallen off the bus",
-                evidence={"model": device.model or None},
-                fix="Read the kernel's log of the time before it (Xid 79, AER, power); switch the node off and on."
-                " Where it comes back, have the device reseated and replaced.",
-                commands=("dmesg -T | grep -E 'Xid|AER|fallen'", f"lspci -vvv -s {device.address}"),
-            )
+            row = SAYS["off_the_bus"]
+            row = row if device.is_gpu else row._replace(code="RDMA_DEVICE_MISSING")
+            yield row.found({"model": device.model or None}, device=device.address)
 
 
 def judge_counts(tree: PciTree) -> Iterator[Finding]:
@@ -55,16 +49,7 @@ def judge_counts(tree: PciTree) -> Iterator[Finding]:
     counts = Counter(device.model for device in tree if device.is_gpu and "SXM" in device.model)
     for model, count in counts.items():
         if count + 1 in _FULL_BOARDS:
-            yield finding(
-                "GPU_MISSING",
-                model,
-                f"is there {count} times: its boards hold {count + 1} of them",
-                severity=Severity.WARNING,
-                evidence={"gpus": count},
-                fix="If the node should have one more, look for it in the kernel's log of the start; then switch the "
-                "node's power off and on, and have the missing one reseated.",
-                commands=("nvidia-smi", "dmesg -T | grep -iE 'nvidia|NVRM|Xid'"),
-            )
+            yield SAYS["few_modules"].found({"gpus": count}, model=model, count=count, board=count + 1)
 
 
 def judge_bridges_alone(tree: PciTree) -> Iterator[Finding]:
@@ -75,16 +60,7 @@ def judge_bridges_alone(tree: PciTree) -> Iterator[Finding]:
     redirecting = [address for address, acs in acs_of.items() if acs & REQUEST_REDIRECT]
     if redirecting:
         more = f" and {len(redirecting) - 1} more bridges" if len(redirecting) > 1 else ""
-        yield finding(
-            "ACS_ENABLED",
-            redirecting[0] + more,
-            "redirects requests between devices (ACS ReqRedir): GPUs and NICs behind it reach each other by the root",
-            severity=Severity.WARNING,
-            evidence={"bridges": redirecting[:32]},
-            fix="If this is a physical machine without virtual machines, turn ACS off (in the firmware, or with the "
-            "kernel parameter pci=disable_acs_redir). Run lspci -vvv without a filter, to see what is behind them.",
-            commands=("lspci -vvv", "systemd-detect-virt"),
-        )
+        yield SAYS["acs"].found({"bridges": redirecting[:32]}, bridges=redirecting[0] + more)
 
 
 def _full(address: str) -> str:

@@ -13,17 +13,12 @@ _debug_handlers.py.
 
 from __future__ import annotations
 
-import contextlib
 import html
-import io
-import os
 import re
-from collections.abc import Iterable, Iterator
-from typing import BinaryIO, Final, NamedTuple, cast
+from collections.abc import Iterator
+from typing import Final, NamedTuple
 
-from laggard.diagnose.archive import MAGIC, MAX_ARCHIVE_BYTES, Archive, Member, Source, ZipArchive, ZipMember
 from laggard.diagnose.file_format import FileContent, without_colours
-from laggard.diagnose.input_file import InputFile, open_unpacked, read_member
 from laggard.stacks.fault_text import faults_of
 from laggard.stacks.kernel_side import KEY as UNANSWERED_KEY
 from laggard.stacks.kernel_side import Unanswered, text_of_side
@@ -42,6 +37,8 @@ class Part(NamedTuple):
     """The machine that it comes from; empty where the file does not name it."""
 
     text: str
+    line: int | None = None
+    """The line of the text with which it begins, counted from 1; None: it is not lines in a row."""
 
 
 _BUG_REPORT_MARK: Final = "Start of NVIDIA bug report log file"
@@ -59,10 +56,14 @@ def split_bug_report(text: str) -> tuple[Part, ...]:
     heads = list(_SECTION.finditer(text))[:MAX_PARTS]
     ends = [*(head.start() for head in heads), len(text)][1:]
     return tuple(
-        Part((head[1] or head[2]).strip(), host, text[head.end() : end].strip("\n") + "\n")
+        Part((head[1] or head[2]).strip(), host, text[head.end() : end].rstrip("\n") + "\n", _line_at(text, head.end()))
         for head, end in zip(heads, ends, strict=True)
         if text[head.end() : end].strip()
     )
+
+
+def _line_at(text: str, place: int) -> int:
+    return text.count("\n", 0, place) + 1
 
 
 _MIN_SHARE: Final = 0.9
@@ -101,7 +102,10 @@ def split_lines(text: str) -> tuple[Part, ...]:
 def _by_banners(text: str, pattern: re.Pattern[str]) -> tuple[Part, ...]:
     heads = list(pattern.finditer(text))[:MAX_PARTS]
     ends = [*(head.start() for head in heads), len(text)][1:]
-    return tuple(Part(head[1], head[1], text[head.end() : end]) for head, end in zip(heads, ends, strict=True))
+    return tuple(
+        Part(head[1], head[1], text[head.end() : end], _line_at(text, head.end()))
+        for head, end in zip(heads, ends, strict=True)
+    )
 
 
 _HEADS: Final = tuple(b'{"%b"' % key.encode() for key in (KEY, FAULTS_KEY))
@@ -204,6 +208,7 @@ def split_dumps(text: str) -> tuple[Part, ...]:
 MAX_SESSION_CHARACTERS: Final = 4 << 20
 """The longest text that is taken for something that was copied out of a terminal."""
 _MAX_COMMAND_CHARACTERS: Final = 200
+_FENCE: Final = "```"
 
 _TOOLS: Final = (
     r"(?:sudo +(?:-\w+ +)*)?(?:/\S{1,80}/)?"
@@ -222,6 +227,10 @@ _PROMPTS: Final = (
 )
 
 
+_SIGNS: Final = ("$", "#", "%", ">", "+")
+_MAX_PROMPT_CHARACTERS: Final = 600
+
+
 class Prompt(NamedTuple):
     """A line that begins with a prompt. Empty: it has no command, or does not name the host."""
 
@@ -230,126 +239,65 @@ class Prompt(NamedTuple):
 
 
 def split_session(text: str) -> tuple[Part, ...]:
-    """Returns an output for each command; none where no line is a prompt with a command."""
+    """Returns an output for each command, and for each text between fences; none where there is neither."""
     parts: list[Part] = []
-    name, host, lines = "", "", list[str]()
-    for line in text.splitlines(True):
+    begin, name, host, lines = 1, "", "", list[str]()
+    fences = 0
+    for number, line in enumerate(text.splitlines(True), 1):
         prompt = prompt_of(line)
-        if prompt is None or len(parts) >= MAX_PARTS:
+        fence = prompt is None and line.startswith(_FENCE)
+        if (prompt is None and not fence) or len(parts) >= MAX_PARTS:
             lines.append(line)
             continue
-        parts.append(Part(name, host, "".join(lines)))
-        lines = []
-        name, host = prompt.command[:_MAX_COMMAND_CHARACTERS], prompt.host
-    parts.append(Part(name, host, "".join(lines)))
-    return tuple(part for part in parts if part.text.strip()) if any(part.name for part in parts) else ()
+        parts.append(Part(name, host, "".join(lines), begin))
+        begin, lines, fences = number + 1, [], fences + fence
+        name, host = (prompt.command[:_MAX_COMMAND_CHARACTERS], prompt.host) if prompt else ("", host)
+    parts.append(Part(name, host, "".join(lines), begin))
+    return tuple(part for part in parts if part.text.strip()) if fences > 1 or any(part.name for part in parts) else ()
 
 
 def prompt_of(line: str) -> Prompt | None:
     """Returns the prompt that a line begins with; None where it has none."""
     line = line.rstrip()
-    found = next((found for pattern in _PROMPTS if (found := pattern.match(line))), None) if len(line) < 600 else None
+    may_be = len(line) < _MAX_PROMPT_CHARACTERS and any(sign in line for sign in _SIGNS)  # of millions few are
+    found = next((found for pattern in _PROMPTS if (found := pattern.match(line))), None) if may_be else None
     if found is None:
         return None
     return Prompt((found["command"] or "").strip(), found.groupdict().get("host") or "")
 
 
-MAX_HELD_BYTES: Final = 256 << 20
-"""The most bytes of an archive's members that are held: their text is needed until all of it is judged."""
+_KERNEL_LINE = re.compile(
+    r"^(?:<\d{1,3}>)?(?:\[ *\d{1,7}\.\d{6}\] |[A-Z][a-z]{2} [ \d]\d [\d:]{8} [\w.-]{1,64} kernel: )", re.MULTILINE
+)
+
+
+def split_kernel(text: str) -> tuple[Part, ...]:
+    """Returns the lines that the kernel wrote, and the others; none where there are not both. Lines without a head
+    that stand below one of the kernel's, and are indented, are its too."""
+    if not _KERNEL_LINE.search(text):
+        return ()
+    ours, others = list[str](), list[str]()
+    kernels = False
+    for line in text.splitlines(True):
+        kernels = bool(_KERNEL_LINE.match(line)) or (kernels and line[:1] in " \t")
+        (ours if kernels else others).append(line)
+    if not any(map(str.strip, others)):
+        return ()
+    return Part("the kernel's lines", "", "".join(ours)), Part("the other lines", "", "".join(others))
+
+
 _MAX_REPORT_CHARACTERS: Final = 64 << 20
 _MARK: Final = b"NVIDIA bug report"
 _MARK_BYTES: Final = 4096
-_TAR: Final = (257, b"ustar")
 
 
-class PartFile(InputFile):
-    """A part of a file, which is held."""
-
-    def __init__(self, path: str, content: FileContent) -> None:
-        super().__init__(path)
-        self._kept = content
-        self.held_bytes = content.held_bytes
-
-
-class Parts(NamedTuple):
-    files: tuple[InputFile, ...] = ()
-    is_archive: bool = False
-    problem: str = ""
-    """The reason why these are not all parts."""
-    packing: str = "tar"
-
-
-def parts_of(file: InputFile, content: FileContent) -> Parts:
-    """Returns the parts of a file with this content; none of one that is a whole."""
-    if content.first_bytes[_TAR[0] :].startswith(_TAR[1]):
-        return _tar_parts(file, content)
-    if content.first_bytes.startswith(MAGIC):
-        return _zip_parts(file, content)
-    return Parts(tuple(_text_parts(file.path, content)))
-
-
-def _text_parts(path: str, content: FileContent) -> Iterator[InputFile]:
-    parts = _split(content)
-    hosts = dict.fromkeys(part.host for part in parts if part.host)
-    for part in parts:
-        held = FileContent.of_text(part.text)
-        held.host = part.host or content.host
-        held.other_hosts = tuple(host for host in hosts if host != held.host) if len(hosts) <= 4 else ()
-        yield PartFile(f"{path}: {part.name}" if part.name else path, held)
-
-
-def _split(content: FileContent) -> tuple[Part, ...]:
+def cut(content: FileContent) -> tuple[Part, ...]:
+    """Returns the parts of a text; none where it is one whole."""
     if content.held_bytes > _MAX_REPORT_CHARACTERS:
         return ()
     report = split_bug_report("".join(content.pieces())) if _MARK in content.raw_beginning[:_MARK_BYTES] else ()
     if report or content.held_bytes > MAX_SESSION_CHARACTERS:
         return report
-    if own := split_own_stacks(content.raw):
-        return own
     text = without_colours(content.text)
-    if dumps := split_dumps(content.text):
-        return dumps
-    return split_session(text) or split_machines(text)
-
-
-def _tar_parts(file: InputFile, content: FileContent) -> Parts:
-    with _source(file, content) as source:
-        archive = Archive(source)
-        parts = _members(file, archive.members())
-        return parts._replace(problem=parts.problem or archive.problem or (content.problem if file.path == "-" else ""))
-
-
-def _zip_parts(file: InputFile, content: FileContent) -> Parts:
-    """None of what is no archive, but a checkpoint or another program's file."""
-    if file.path != "-" and not os.path.isfile(file.path) and content.skipped_bytes:
-        return Parts((), True, "it is too large to be read within another archive", "zip")
-    with contextlib.ExitStack() as stack:
-        whole = not content.skipped_bytes
-        source = io.BytesIO(content.raw) if whole else stack.enter_context(open(file.path, "rb"))
-        archive = ZipArchive(source)
-        parts = _members(file, archive.members())
-        problem = parts.problem or archive.problem
-    return Parts(parts.files, True, problem, "zip") if parts.files or problem else Parts()
-
-
-def _members(file: InputFile, members: Iterable[Member | ZipMember]) -> Parts:
-    files: list[InputFile] = []
-    held = unpacked = 0
-    for member in members:
-        if held >= MAX_HELD_BYTES or unpacked >= MAX_ARCHIVE_BYTES:
-            return Parts(tuple(files), True, f"only {len(files)} files of the archive were read: it is too large")
-        inner, size = read_member(cast(BinaryIO, member), MAX_ARCHIVE_BYTES - unpacked)
-        held, unpacked = held + inner.held_bytes, unpacked + size
-        path = f"{file.path}: {member.name}"
-        files += list(_text_parts(path, inner)) or [PartFile(path, inner)]
-    return Parts(tuple(files), True)
-
-
-@contextlib.contextmanager
-def _source(file: InputFile, content: FileContent) -> Iterator[Source]:
-    """Yields the unpacked archive from its beginning. Of standard input only what was kept is there."""
-    if not content.skipped_bytes or file.path == "-":
-        yield io.BytesIO(content.raw if not content.skipped_bytes else content.raw_beginning)
-        return
-    with open_unpacked(file.path) as source:
-        yield source
+    own = split_own_stacks(content.raw) or split_dumps(content.document)
+    return own or split_session(text) or split_machines(text) or split_kernel(text)

@@ -1,4 +1,4 @@
-"""The formats of profilers of a run: TraceML's summary, and NCCL Inspector's log and metrics. They say which rank is
+"""The formats of profilers of a run: TraceML's summary, and NCCL Inspector's log. They say which rank is
 slow in which phase, or came last to collectives.
 
 TraceML: final_summary.json and final_summary.txt, or its box at the end of a job's output. Source: traceml-ai 0.3.6 and
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from laggard.diagnose.file_format import (
     FileContent,
@@ -21,6 +21,7 @@ from laggard.diagnose.file_format import (
     list_of,
     text_of,
 )
+from laggard.diagnose.rules import table
 from laggard.kit.words import ascii_line, seconds_text
 from laggard.model import Finding
 from laggard.nccl import inspector
@@ -31,53 +32,13 @@ _KEYS: Final = ('"primary_diagnosis"', '"step_time"')
 _TITLE: Final = "TraceML Run Summary"
 _VERDICT = re.compile(r"Verdict: (?P<status>[A-Z0-9 -]{1,40}?) {0,2}(?:/ |\()(?P<severity>CRITICAL|WARNING|INFO)\b")
 _RANK = re.compile(r"\bNext: .{0,200}?\br(\d{1,7})\b")
-_COMMANDS: Final = ("laggard healthcheck", "laggard run --record DIR ...")
-
-
-class _Row(NamedTuple):
-    """`metric`: the time of the slow rank that is shown beside the median rank's; `says` continues a sentence."""
-
-    says: str
-    metric: str
-    fix: str
-
-
-_STRAGGLERS: Final[dict[str, _Row]] = {
-    "INPUT_STRAGGLER": _Row(
-        "waits longer than the others for its input, and they wait for it in backward",
-        "input_wait_ms",
-        "Look at what its data loader reads: the storage and its cache, the workers' CPU time, what else runs there.",
-    ),
-    "COMPUTE_STRAGGLER": _Row(
-        "computes forward longer than the others, and they wait for it in backward",
-        "forward_ms",
-        "Run `laggard healthcheck` on its machine (clocks, throttling, PCIe), and compare what its batches hold.",
-    ),
-    "H2D_STRAGGLER": _Row(
-        "needs longer than the others to copy its input to the GPU, and they wait for it in backward",
-        "h2d_ms",
-        "Look at that GPU's PCIe link, at pinned memory and at the NUMA node that its process runs on.",
-    ),
-    "STRAGGLER": _Row(
-        "comes late to backward, where the others wait for it, and no phase that was measured explains it: "
-        "synchronization or unattributed work",
-        "residual_ms",
-        "Start the job under `laggard run`, which sees collectives too, and look at what only this rank does: logging, "
-        "checkpoints, evaluation.",
-    ),
-}
-_BOUND: Final = {
-    "INPUT_BOUND": ("wait for their input", "Give the data loader more workers and prefetching, or the storage more "
-                    "throughput."),
-    "H2D_BOUND": ("copy their input to the GPU", "Pin the data loader's memory and copy asynchronously "
-                  "(`non_blocking=True`)."),
-    "RESIDUAL_HEAVY": ("do what is none of the phases that TraceML measures", "Look at logging, checkpoints, "
-                       "validation and waits for the CPU; `laggard run` tells collectives apart."),
-}  # fmt: skip
+_WORDS: Final = table("traceml").sections
+_STRAGGLERS: Final = {kind: row for kind, row in _WORDS.items() if row.code == "RANK_LATE"}
+_BOUND: Final = _WORDS.keys() - _STRAGGLERS.keys()
 
 
 def recognise_traceml(content: FileContent) -> bool:
-    return all(key in content.text for key in _KEYS) and any(map(_is_summary, documents(content)[:1]))
+    return all(key in content.document for key in _KEYS) and any(map(_is_summary, documents(content)[:1]))
 
 
 def _is_summary(tree: Any) -> bool:
@@ -99,7 +60,7 @@ def _of_issues(steps: dict[str, Any]) -> Iterator[Finding]:
     for issue in list_of(steps, "issues")[:_MAX_ISSUES]:
         kind, ranks = text_of(issue, "kind"), [it for it in list_of(issue, "ranks") if type(it) is int and it >= 0]
         if kind in _STRAGGLERS and ranks:
-            own, metric = _mapping(rows.get(str(ranks[0]))), _STRAGGLERS[kind].metric
+            own, metric = _mapping(rows.get(str(ranks[0]))), _STRAGGLERS[kind].more["metric"]
             median = _mapping(_mapping(whole.get("median")).get(metric)).get("value")
             host = ascii_line(text_of(own.get("identity"), "hostname"))[:64]
             yield _straggler(kind, ranks[0], _times(_mapping(own.get("metrics")).get(metric), median), host)
@@ -119,19 +80,13 @@ def _times(own: Any, median: Any) -> str:
 
 
 def _straggler(kind: str, rank: int, times: str, host: str) -> Finding:
-    row = _STRAGGLERS[kind]
-    place = f" on {host}" if host else ""
     evidence = {"line": kind, "rank": rank, **({"host": host} if host else {})}
-    return finding(
-        "RANK_LATE", f"rank {rank}{place}", row.says + times, evidence=evidence, fix=row.fix, commands=_COMMANDS
-    )
+    return _WORDS[kind].found(evidence, who=f"rank {rank}{f' on {host}' if host else ''}", times=times)
 
 
 def _bound(kind: str, share: Any) -> Finding:
-    doing, fix = _BOUND[kind]
     much = f"{share:.0%} of each step" if isinstance(share, (int, float)) and 0 <= share <= 1 else "much of each step"
-    says = f"{doing} for {much}"
-    return finding("STEP_TIME_LOST", "all ranks", says, evidence={"line": kind}, fix=fix, commands=_COMMANDS[1:])
+    return _WORDS[kind].found({"line": kind}, much=much)
 
 
 def recognise_traceml_text(content: FileContent) -> bool:
@@ -161,7 +116,6 @@ TRACEML_TEXT: Final = FileFormat(
 
 
 _FIRST_LINES: Final = 8
-_GPU = re.compile(r'\bnode="([^"]{1,64})",gpu="([^"]{1,64})"')
 
 
 def recognise_inspector_log(content: FileContent) -> bool:
@@ -209,23 +163,10 @@ def _finding(late: inspector.LastArrival) -> Finding:
     )
 
 
-def recognise_inspector_metrics(content: FileContent) -> bool:
-    return inspector.INSPECTOR_METRIC.search(content.text[: 1 << 18]) is not None
-
-
-def judge_inspector_metrics(content: FileContent, hardware: KnownHardware) -> FileJudgement:
-    gpus = {found for piece in content.pieces() for found in _GPU.findall(piece)}
-    samples = sum(len(inspector.INSPECTOR_METRIC.findall(piece)) for piece in content.pieces())
-    return FileJudgement((), {"samples": samples, "gpus": len(gpus)}, inspector.NO_NUMBERS)
-
-
 INSPECTOR_LOG = FileFormat(
     "NCCL Inspector log",
     recognise_inspector_log,
     judge_together=judge_inspector_logs_together,
     end_matters=True,
     holds_others=True,
-)
-INSPECTOR_METRICS = FileFormat(
-    "NCCL Inspector metrics", recognise_inspector_metrics, judge_inspector_metrics, holds_others=True
 )

@@ -17,11 +17,11 @@ from laggard.probes.probe import finding
 
 
 def recognise_deepspeed(content: FileContent) -> bool:
-    return is_deepspeed_config(read_json(content.text))
+    return is_deepspeed_config(read_json(content.document))
 
 
 def judge_deepspeed(content: FileContent, hardware: KnownHardware) -> FileJudgement:
-    tree = read_json(content.text)
+    tree = read_json(content.document)
     found = tuple(
         finding(
             "DEEPSPEED_CONFIG",
@@ -39,11 +39,11 @@ DEEPSPEED_CONFIG = FileFormat("DeepSpeed config", recognise_deepspeed, judge_dee
 
 
 def recognise_environment(content: FileContent) -> bool:
-    return is_environment(content.text)
+    return is_environment(content.document)
 
 
 def judge_variables(content: FileContent, hardware: KnownHardware) -> FileJudgement:
-    variables = {name: value for name, value in parse_environment(content.text).items() if name.startswith("NCCL_")}
+    variables = {name: value for name, value in parse_environment(content.document).items() if name.startswith("NCCL_")}
     facts = VariableContext(rdma=hardware.rdma, several_gpus=None if hardware.gpus is None else hardware.gpus > 1)
     return FileJudgement(judge_environment(variables, facts), {"nccl_variables": sorted(variables)})
 

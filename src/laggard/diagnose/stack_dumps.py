@@ -30,15 +30,11 @@ from laggard.diagnose.joined.dump_lines import is_helper, own_frame, spy_threads
 from laggard.diagnose.joined.exhibit import Origin, read_exhibit
 from laggard.diagnose.joined.processes import UNANSWERED_HEAD
 from laggard.diagnose.joined.roster import Fault, roster_of
-from laggard.diagnose.joined.stacks import (
-    KIND,
-    Stack,
-    frame_text,
-    share_of_stacks,
-    stacks,
-)
+from laggard.diagnose.joined.stacks import KIND, frame_text, share_of_stacks, stacks
+from laggard.diagnose.joined.standing import Seen, Stands, class_of, names_of, standings
 from laggard.diagnose.joined.witnesses import witness_faults
 from laggard.diagnose.parts import Answer, answers
+from laggard.diagnose.rules import table
 from laggard.kit.words import ascii_line, counted, ranks_text
 from laggard.model import Finding, Severity
 from laggard.probes.probe import finding
@@ -46,12 +42,8 @@ from laggard.stacks.sampled import KEY, SampledError, decode, place_text
 
 _MIN_SHARE: Final = 0.3
 """The least share of the lines that are frames or heads: people write words around a dump, and a log is mostly none."""
-_MIN_PROCESSES: Final = 3
 _MAX_CHARACTERS: Final = 2 << 20
-_FIX: Final = (
-    "Look at what that line waits for (a file, a lock, a server, another process), and give it a time limit; the other "
-    "processes only wait for this one."
-)
+_MAX_PROCESSES: Final = 4096
 
 
 def recognise_dumps(content: FileContent) -> bool:
@@ -60,49 +52,50 @@ def recognise_dumps(content: FileContent) -> bool:
     return bool(stacks(text)) and (bool(spy_threads(text)) or share_of_stacks(text) >= _MIN_SHARE)
 
 
-def judge_dumps(content: FileContent, hardware: KnownHardware) -> FileJudgement:
-    found = [stack for stack in stacks(content.text[:_MAX_CHARACTERS]) if not is_helper(stack.frames)]
-    odd = tuple(_odd(found))
-    return FileJudgement(odd, {"processes": len(found)}, "" if odd else _what_they_show(found))
+def judge_dumps(contents: Iterable[FileContent], hardware: KnownHardware) -> FileJudgement:
+    """Judges the dumps of all files as those of one job. Which rank each file is of is told by names and by the job's
+    other files, when all are joined: here one file alone accuses."""
+    found: list[Seen] = []
+    files = 0
+    for content in contents:
+        files += 1
+        room = _MAX_PROCESSES - len(found)
+        found += [Seen(it, "", it.rank) for it in stacks(content.text[:_MAX_CHARACTERS]) if not is_helper(it.frames)][
+            :room
+        ]
+    told = standings(found) if files == 1 else []
+    unknown = "" if told else _what_they_show(found)
+    return FileJudgement(tuple(map(_of_stands, told)), {"processes": len(found)}, unknown)
 
 
-def _odd(found: Sequence[Stack]) -> Iterator[Finding]:
-    """The one process that is in no collective, while all others are in the same one."""
-    calls = [wait_of(stack.frames) for stack in found]
-    out = [stack for stack, call in zip(found, calls, strict=True) if not call]
-    names = sorted({call for call in calls if call})
-    if len(found) < _MIN_PROCESSES or len(out) != 1 or len(names) != 1 or _named(out[0]) is None:
-        return
-    where = frame_text(own_frame(out[0].frames))
-    yield finding(
+def _of_stands(stands: Stands) -> Finding:
+    first = stands.who[0]
+    pid = {} if first.stack.pid is None else {"pid": first.stack.pid}
+    return finding(
         "JOB_COLLECTIVE_TIMEOUT",
-        str(_named(out[0])),
-        f"hung in {where}: it is in no collective, while the {len(found) - 1} others are in {names[0]}",
-        evidence={"line": own_frame(out[0].frames).text, **({} if out[0].pid is None else {"pid": out[0].pid})},
-        fix=_FIX,
-        commands=("laggard run --record DIR ...",),
+        names_of(stands.who),
+        stands.says,
+        evidence={"line": stands.frame.text, **pid},
+        fix=stands.fix.text,
+        commands=stands.fix.commands,
     )
 
 
-def _named(stack: Stack) -> str | None:
-    if stack.rank is not None:
-        return f"rank {stack.rank}"
-    return f"process {stack.pid}" if stack.pid is not None else None
-
-
-def _what_they_show(found: Sequence[Stack]) -> str:
-    calls = {wait_of(stack.frames) for stack in found}
+def _what_they_show(found: Sequence[Seen]) -> str:
+    calls = {wait_of(it.frames) for it in found}
     if len(found) > 1 and len(calls) == 1 and "" not in calls:
         return f"all {len(found)} stand in {calls.pop()}: each waits for the others, and none of them is told apart"
-    shown = [stack.frames for stack in found[:4]]
-    places = [f"{wait_of(frames) or 'no collective'}, {frame_text(own_frame(frames))}" for frames in shown]
+    places = [
+        f"{wait_of(it.frames) or class_of(it.frames) or 'in no collective'}, {frame_text(own_frame(it.frames))}"
+        for it in found[:4]
+    ]
     more = f" and {len(found) - 4} more" if len(found) > 4 else ""
     return (
         f"{counted(len(found), 'stack')} ({'; '.join(places)}{more}): the stacks of all ranks tell whom they wait for"
     )
 
 
-STACK_DUMPS: Final = FileFormat(KIND, recognise_dumps, judge_dumps)
+STACK_DUMPS: Final = FileFormat(KIND, recognise_dumps, judge_together=judge_dumps)
 
 
 _STACKS: Final = ("dump_traceback", "pyspy_dump")
@@ -128,18 +121,16 @@ _MISSING = re.compile(r"\{(\d{1,7}(?:, \d{1,7})*)\}")
 _OTHER = re.compile(
     r"(\d{1,7}): Collective\(.{0,300}?collective_name='([^']{1,80})', input_sizes=(\[.{0,400}?\]), output_sizes"
 )
-_DEBUG_FIX: Final = "See where that process stands: the server's page of stacks (/stacks), `py-spy dump --pid PID`."
-_ODD_FIX: Final = "Look where the program of these ranks takes another way: a condition on the rank or on its data."
 
 
 def recognise_debug_stacks(content: FileContent) -> bool:
-    return any(each.asked in _STACKS for each in answers(content.text))
+    return any(each.asked in _STACKS for each in answers(content.document))
 
 
 def judge_debug_stacks(content: FileContent, hardware: KnownHardware) -> FileJudgement:
-    shown = [each for each in answers(content.text) if each.asked in _STACKS]
+    shown = [each for each in answers(content.document) if each.asked in _STACKS]
     told = [each for each in shown if each.status == 200]
-    exhibit = read_exhibit("", Origin(), content.text, "stacks", False, None)
+    exhibit = read_exhibit("", Origin(), content.document, "stacks", False, None)
     faults = witness_faults([exhibit], roster_of(no_evidence(), (), exhibit.identities))
     found = [*_unreachable(shown, told), *map(_of_fault, faults)]
     unknown = "" if told else "no rank's stack is in it"
@@ -159,18 +150,18 @@ def _unreachable(shown: Sequence[Answer], told: Sequence[Answer]) -> Iterator[Fi
     gone = [each for each in shown if each.status in _UNREACHABLE]
     waiting = [it.rank for it in told if any(wait_of(stack.frames) for stack in stacks(it.text))]
     for each in gone if len(gone) <= len(shown) // 2 else ():
-        says = (
-            f"does not answer torch's debug server, {_UNREACHABLE[each.status]} ({each.status}): its process is gone, "
-        )
-        says += "stopped, or its host cannot be reached"
-        yield finding(
-            "JOB_COLLECTIVE_TIMEOUT",
-            f"rank {each.rank} on {each.host}",
-            says + (f"; {ranks_text(waiting)} wait in a collective" if waiting else ""),
-            evidence={"line": f"Rank {each.rank}: http", "host": each.host, ACCUSED: [each.rank]},
-            fix="Look at that process and its host: its log's end, `dmesg -T`, and whether the host is up.",
-            commands=("dmesg -T | tail -50",),
-            severity=Severity.CRITICAL if waiting else Severity.WARNING,
+        yield (
+            table("hangs")
+            .sections["unreachable"]
+            .found(
+                {"line": f"Rank {each.rank}: http", "host": each.host, ACCUSED: [each.rank]},
+                Severity.CRITICAL if waiting else Severity.WARNING,
+                rank=each.rank,
+                host=each.host,
+                why=_UNREACHABLE[each.status],
+                status=each.status,
+                waiting=f"; {ranks_text(waiting)} wait in a collective" if waiting else "",
+            )
         )
 
 
@@ -179,7 +170,7 @@ def recognise_debug_tables(content: FileContent) -> bool:
 
 
 def judge_debug_tables(content: FileContent, hardware: KnownHardware) -> FileJudgement:
-    rows = [row for table in _TABLE.finditer(content.text) for row in _rows(table[1])]
+    rows = [row for table in _TABLE.finditer(content.document) for row in _rows(table[1])]
     found = {it.device + it.summary: it for row in rows for it in _of_row(row)}
     return FileJudgement(tuple(found.values())[:_MAX_FINDINGS], {"looked_for": "looked for ranks that are missing"})
 
@@ -204,23 +195,27 @@ def _of_row(row: re.Match[str]) -> Iterator[Finding]:
     wrong = next((cell for cell in cells[_BEFORE_ERRORS:] if cell.startswith("{")), "")
     if missing := _MISSING.fullmatch(wrong):
         ranks = [int(rank) for rank in missing[1].split(", ")]
-        yield _of_ranks(ranks, f"did not come to {place}, in which the others are", row, _DEBUG_FIX)
+        yield _of_ranks(ranks, f"did not come to {place}, in which the others are", row, "not_come")
         return
     for rank, name, sizes in _OTHER.findall(wrong):
         other = name.partition(":")[2]
         if other != op:
-            yield _of_ranks([int(rank)], f"called {other} where the others called {place} (a mismatch)", row, _ODD_FIX)
+            yield _of_ranks([int(rank)], f"called {other} where the others called {place} (a mismatch)", row, "odd")
         elif sizes != cells[0]:
             says = f"came with other sizes to {place} (a mismatch): {sizes[:80]} in place of {cells[0][:80]}"
-            yield _of_ranks([int(rank)], says, row, _ODD_FIX)
+            yield _of_ranks([int(rank)], says, row, "odd")
 
 
-def _of_ranks(ranks: Sequence[int], says: str, row: re.Match[str], fix: str) -> Finding:
+def _of_ranks(ranks: Sequence[int], says: str, row: re.Match[str], kind: str) -> Finding:
     evidence = {"line": row["op"], ACCUSED: list(ranks)}
-    return finding("JOB_COLLECTIVE_TIMEOUT", ranks_text(ranks), says, evidence=evidence, fix=fix)
+    return finding(
+        "JOB_COLLECTIVE_TIMEOUT", ranks_text(ranks), says, evidence=evidence, fix=table("hangs").advice[kind].text
+    )
 
 
-DEBUG_STACKS: Final = FileFormat("stacks of torch's debug server", recognise_debug_stacks, judge_debug_stacks)
+DEBUG_STACKS: Final = FileFormat(
+    "stacks of torch's debug server", recognise_debug_stacks, judge_debug_stacks, covers=(KIND,)
+)
 DEBUG_TABLES: Final = FileFormat(
     "Flight Recorder tables of torch's debug server", recognise_debug_tables, judge_debug_tables
 )

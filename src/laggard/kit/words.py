@@ -91,8 +91,8 @@ def counted(number: int, noun: str) -> str:
 
 
 def capital(text: str) -> str:
-    """`text` as a sentence begins; a path in front stays as it is."""
-    return text if "/" in text.partition(" ")[0] else text[:1].upper() + text[1:]
+    """`text` as a sentence begins; a path or a name in front, as `n16` or `mpijob-worker-0`, stays as it is."""
+    return text[:1].upper() + text[1:] if text.partition(" ")[0].strip(",:;.").replace("'", "").isalpha() else text
 
 
 def natural(name: str) -> str:

@@ -11,14 +11,32 @@ from laggard.model import Finding, Verdict
 DIAGNOSIS_SCHEMA: Final = "laggard.diagnosis/1"
 
 
+class LeftLine(msgspec.Struct, frozen=True):
+    """A line that says of itself that something failed, and that no reader took."""
+
+    line: int | None
+    """Counts from 1: within the file, or within the part where that is not lines of the file in a row. None: a part of
+    the file was not read."""
+    text: str
+    who: str = ""
+    """The host, pod, rank or device that is named nearest, as the text spells it; empty: none is."""
+    reason: str = ""
+    """What the text itself gives as the reason or the solution, near the line."""
+
+
 class FileResult(msgspec.Struct, frozen=True):
-    """One file of a diagnosis."""
+    """One file of a diagnosis, or one part of a file: what one prompt, member or machine gave."""
 
     path: str
     kind: str | None
-    """The name of its format; None where no format recognised it."""
+    """The names of its readers; None where no reader took it."""
     unknown: str = ""
     """The parts that could not be judged, and why; empty: everything was judged."""
+    first_line: int | None = None
+    """The line of the file with which the part begins; None: it is a file, or not lines in a row."""
+    left: tuple[LeftLine, ...] = ()
+    """The lines that say that something failed and that no reader took, the gravest first; a few of `left_count`."""
+    left_count: int = 0
 
 
 class TimelineLine(msgspec.Struct, frozen=True):

@@ -5,9 +5,7 @@ The text is a tree by indentation with `NAME: value` at its leaves, below `GPU: 
 case, in a list of objects with `gpu` or below `gpu_data`, and for XGMI below `xgmi_metric` and `link_status`. Source:
 amdsmi, amdsmi_cli (amdsmi_commands.py, subcommands/xgmi.py and ras.py, amdsmi_logger.py).
 
-AFIDs, AMD's numbers of errors in records (CPER): AMD Field ID, document 70122, version 1.0, AFID Event List, as AMD's
-own decoder of such records has it (error_map.c). A record is of the past: what a reset has put right since it does not
-say.
+A record of errors (CPER) is of the past: what a reset has put right since it does not say.
 """
 
 from __future__ import annotations
@@ -18,56 +16,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from laggard.diagnose.file_format import FileContent, FileFormat, FileJudgement, KnownHardware, without_colours
-from laggard.model import Finding, Severity
-from laggard.probes.probe import finding
+from laggard.diagnose.gpu_tools.smi_table import SAYS
+from laggard.diagnose.pastes.section import one_of_many
+from laggard.diagnose.rules import Row, table
+from laggard.model import Finding, Fix, Severity
 
 _WARNING: Final = Severity.WARNING
 
 
-class Afid(NamedTuple):
-    """`code` is empty for what was corrected, which is no finding."""
-
-    meaning: str
-    code: str = ""
-    severity: Severity = Severity.CRITICAL
-
-
-def _at_boot(*names: str) -> Mapping[int, Afid]:
-    """The numbers from 1 on, of what fails at boot."""
-    return {
-        number: Afid(f"{name} failed at boot", "NVLINK_DOWN" if name in _LINKS_AT_BOOT else "GPU_LOST")
-        for number, name in enumerate(names, 1)
-    }
-
-
-_LINKS_AT_BOOT: Final = ("WAFL link training", "XGMI link training")
-AFIDS: Final[Mapping[int, Afid]] = {
-    **_at_boot("firmware load", "HBM's self-test (BIST)", "HBM's memory test", "HBM training", "an unhandled step",
-               "an unknown step", "USR CP link training", "USR DP link training", *_LINKS_AT_BOOT,
-               "the boot controller (data abort)", "the boot controller"),
-    13: Afid("PCIe error, corrected"),
-    14: Afid("PCIe error, fatal (AER)", "PCIE_AER_ERRORS"),
-    15: Afid("WAFL error, corrected"),
-    16: Afid("WAFL error, fatal", "NVLINK_ERRORS"),
-    17: Afid("XGMI error, corrected"),
-    18: Afid("XGMI error, fatal", "NVLINK_ERRORS"),
-    19: Afid("more bad pages of memory than the threshold allows", "GPU_ROW_REMAP_FAILED"),
-    20: Afid("HBM error, fatal (on-die ECC)", "GPU_ECC_UNCORRECTED"),
-    21: Afid("HBM error, fatal (end-to-end CRC)", "GPU_ECC_UNCORRECTED"),
-    22: Afid("HBM error, uncorrectable (on-die ECC)", "GPU_ECC_UNCORRECTED", _WARNING),
-    23: Afid("HBM error, uncorrectable (end-to-end CRC)", "GPU_ECC_UNCORRECTED", _WARNING),
-    24: Afid("HBM error, corrected"),
-    25: Afid("HBM error, fatal", "GPU_ECC_UNCORRECTED"),
-    26: Afid("hardware assertion (HWA), fatal", "GPU_XID"),
-    27: Afid("watchdog timeout (WDT), fatal", "GPU_XID"),
-    28: Afid("error within the device, uncorrectable", "GPU_XID", _WARNING),
-    29: Afid("error within the device, corrected"),
-    30: Afid("error within the device, fatal", "GPU_XID"),
-}  # fmt: skip
-
-
-def explain_afid(number: int) -> Afid:
-    return AFIDS.get(number) or Afid("of a list that is newer than laggard's", "GPU_XID", _WARNING)
+_AFIDS: Final = {row.pattern: row for row in table("afids").rows}
+_NEWER: Final = Row("", "", "of a list that is newer than laggard's", "", "GPU_XID", _WARNING, Fix(""), {})
+"""Numbers, and what they mean; those without a code were corrected, which is no finding."""
 
 
 _MAX_READINGS: Final = 200_000
@@ -193,9 +152,6 @@ _THERMAL: Final = {
 }
 """What lowers clocks, of `amd-smi metric --throttle`; the limit of power (PPT) is no fault."""
 _NO_DRIVER = re.compile(r"AMDSMI_STATUS_(?:DRIVER_NOT_LOADED|NO_DRV|NOT_INIT)")
-_RESET: Final = "Drain the node and reset the GPU (`amd-smi reset -G -g N`); if errors come back, return the board."
-_LINK: Final = "Reseat the card or its board, and check the slot's settings in the firmware."
-_HOT: Final = "Check inlet temperature, fans or coolant flow; compare with the other GPUs."
 
 _Values = Mapping[str, list[str]]
 
@@ -208,13 +164,13 @@ def recognise(content: FileContent) -> bool:
 
 
 def judge_together(contents: Iterable[FileContent], hardware: KnownHardware) -> FileJudgement:
-    texts = [without_colours(content.text[:_MAX_CHARACTERS]) for content in contents]
+    texts = [without_colours(content.document[:_MAX_CHARACTERS]) for content in contents]
     gpus: dict[int, dict[str, list[str]]] = {}
     for reading in (reading for text in texts for reading in _read(text)):
         gpus.setdefault(reading.gpu, {}).setdefault(reading.path, []).append(reading.value)
     findings = [found for number, values in sorted(gpus.items()) for found in _judge(number, values)]
     findings += [_no_driver(match[0]) for match in map(_NO_DRIVER.search, texts) if match][:1]
-    return FileJudgement(tuple(findings), {"gpus": len(gpus)}, "" if gpus or findings else "it lists no GPU")
+    return FileJudgement(one_of_many(findings), {"gpus": len(gpus)}, "" if gpus or findings else "it lists no GPU")
 
 
 def _read(text: str) -> Iterator[Reading]:
@@ -231,16 +187,13 @@ def _judge(number: int, values: _Values) -> Iterator[Finding]:
     pages = {name: _pages(values, name) for name in ("RETIRED", "PENDING", "UN_RES")}
     counts = {f"{name.lower()}_pages": len(found) for name, found in pages.items() if found}
     if errors:
-        plural = "error" if errors == 1 else "errors"
-        summary = f"{errors} memory {plural} not correctable (uncorrectable ECC)"
         evidence = {"uncorrectable": errors, "blocks": _blocks(values) or None, **counts}
-        yield _finding("GPU_ECC_UNCORRECTED", number, device, summary, evidence, _RESET)
+        noun = "error" if errors == 1 else "errors"
+        yield SAYS["amd_uncorrected"].found(evidence, number=number, device=device, errors=errors, noun=noun)
     if pages["UN_RES"]:
-        summary = f"could not reserve {len(pages['UN_RES'])} faulty pages of its memory: they may be used"
-        yield _finding("GPU_ROW_REMAP_FAILED", number, device, summary, counts, _RESET)
+        yield SAYS["amd_unreserved"].found(counts, number=number, device=device, count=len(pages["UN_RES"]))
     if pages["PENDING"]:
-        summary = f"has {len(pages['PENDING'])} faulty pages of its memory, whose retirement is pending"
-        yield _finding("GPU_ROW_REMAP_PENDING", number, device, summary, counts, _RESET, Severity.WARNING)
+        yield SAYS["amd_pending"].found(counts, number=number, device=device, count=len(pages["PENDING"]))
     yield from _link(number, device, values)
     yield from _throttling(number, device, values)
     yield from _records(number, device, values)
@@ -248,27 +201,26 @@ def _judge(number: int, values: _Values) -> Iterator[Finding]:
 
 def _throttling(number: int, device: str, values: _Values) -> Iterator[Finding]:
     reasons = [reason for name, reason in _THERMAL.items() if any(value == "ACTIVE" for value in _ending(values, name))]
-    if reasons:
-        summary = f"lowers its clocks now for {reasons[0]}"
-        yield _finding("GPU_THROTTLED", number, device, summary, {"reasons_now": reasons}, _HOT, Severity.WARNING)
-    elif any(value.upper() == "THROTTLED" for value in _ending(values, "THROTTLE_STATUS")):
-        yield _finding("GPU_THROTTLED", number, device, "lowers its clocks now", {}, _HOT, Severity.WARNING)
+    if reasons or any(value.upper() == "THROTTLED" for value in _ending(values, "THROTTLE_STATUS")):
+        evidence = {"reasons_now": reasons} if reasons else {}
+        why = f" for {reasons[0]}" if reasons else ""
+        yield SAYS["amd_throttled"].found(evidence, number=number, device=device, why=why)
 
 
 def _records(number: int, device: str, values: _Values) -> Iterator[Finding]:
     """The records of errors (CPER), by their AFIDs; those that amd-smi lists without numbers count where fatal."""
     afids = [int(text) for text in values.get("CPER/AFID", ()) if len(text) < 10]
     for afid in sorted(set(afids)):
-        meaning, code, severity = explain_afid(afid)
-        if code:
+        known = _AFIDS.get(str(afid), _NEWER)
+        if known.code:
             times = f", {afids.count(afid)} times" if afids.count(afid) > 1 else ""
-            summary = f"AFID {afid}: {meaning}{times}"
-            yield _finding(code, number, device, summary, {"afid": afid, "count": afids.count(afid)}, _RESET, severity)
+            row = SAYS["amd_afid"]._replace(code=known.code, severity=known.severity)
+            evidence = {"afid": afid, "count": afids.count(afid)}
+            yield row.found(evidence, number=number, device=device, afid=afid, told=f"{known.says}{times}")
     fatal = values.get("CPER/SEVERITY", []).count("FATAL")
     if fatal and not afids:
-        summary = f"{fatal} fatal error{'' if fatal == 1 else 's'} recorded (CPER)"
-        fix = "Read which: `amd-smi ras --cper --folder DIR` tells the AFID of each record. " + _RESET
-        yield _finding("GPU_XID", number, device, summary, {"fatal": fatal}, fix)
+        noun = "error" if fatal == 1 else "errors"
+        yield SAYS["amd_recorded"].found({"fatal": fatal}, number=number, device=device, fatal=fatal, noun=noun)
 
 
 def _link(number: int, device: str, values: _Values) -> Iterator[Finding]:
@@ -276,13 +228,13 @@ def _link(number: int, device: str, values: _Values) -> Iterator[Finding]:
     width, most = _largest(values, "PCIE/WIDTH"), _largest(values, "BUS/MAX_PCIE_WIDTH", "PCIE/MAX_PCIE_WIDTH")
     if width and most and width < most:
         evidence = {"width_lanes": width, "most_width_lanes": most}
-        summary = f"runs on {width} PCIe lanes of {most} (width x{width}, not x{most})"
-        yield _finding("PCIE_LINK_DEGRADED", number, device, summary, evidence, _LINK)
+        yield SAYS["amd_narrow"].found(evidence, number=number, device=device, width=width, most=most)
     states = (state for value in _ending(values, "LINK_STATUS") for state in value.split("/"))
     down = [state for state in states if state.upper() in ("D", "DOWN")]
     if down:
-        summary = f"has {len(down)} XGMI link{'s' if len(down) > 1 else ''} down"
-        yield _finding("NVLINK_DOWN", number, device, summary, {"xgmi_links_down": len(down)}, _LINK)
+        noun = "link" if len(down) == 1 else "links"
+        evidence = {"xgmi_links_down": len(down)}
+        yield SAYS["amd_links"].found(evidence, number=number, device=device, count=len(down), noun=noun)
 
 
 def _pages(values: _Values, name: str) -> list[str]:
@@ -313,23 +265,7 @@ def _largest(values: _Values, *paths: str) -> int:
 
 
 def _no_driver(words: str) -> Finding:
-    fix = "Load it (`modprobe amdgpu`), and read what it says in the kernel's log; build it for the running kernel."
-    summary = f"is not loaded, or did not start ({words})"
-    commands = ("lsmod | grep amdgpu", "dkms status")
-    return finding("GPU_DRIVER_FAILED", "the amdgpu driver", summary, evidence={}, fix=fix, commands=commands)
-
-
-def _finding(
-    code: str,
-    number: int,
-    device: str,
-    summary: str,
-    evidence: Mapping[str, object],
-    fix: str,
-    severity: Severity | None = None,
-) -> Finding:
-    commands = (f"amd-smi metric --ecc-blocks -g {number}", f"amd-smi bad-pages -g {number}", "dmesg -T | grep amdgpu")
-    return finding(code, device, summary, evidence=evidence, fix=fix, commands=commands, severity=severity)
+    return SAYS["amd_driver"].found(told=f"is not loaded, or did not start ({words})")
 
 
 AMD_SMI = FileFormat("amd-smi", recognise, judge_together=judge_together)

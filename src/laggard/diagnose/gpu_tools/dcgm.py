@@ -23,38 +23,14 @@ from laggard.diagnose.file_format import (
     FileJudgement,
     KnownHardware,
     is_table,
+    list_of,
     without_colours,
 )
-from laggard.model import Finding, Severity
-from laggard.probes.probe import finding
+from laggard.diagnose.pastes.section import one_of_many
+from laggard.diagnose.rules import table
+from laggard.model import Finding, Fix, Severity
 
-_MEMORY: Final = "Drain the node and reset the GPU, then run `dcgmi diag -r 3`. If it fails again, return the board."
-_FABRIC: Final = "Look for Xid 74, 149 and SXid in the kernel's log, and reset all GPUs of the board together."
-_COOLING: Final = "Check inlet temperature, fans or coolant flow, and heat-sink seating; compare with the other GPUs."
-_BOARD: Final = "Take the node out of service and return the board: there is no spare row for the faulty one."
-_PCIE: Final = "Reseat the card, riser or cable and check the slot's settings; then replace the device, then the board."
-_ANY: Final = (
-    "Take the node out of service and run `dcgmi diag -r 3` while nothing else runs; then follow DCGM's advice."
-)
-DCGM_RULES: Final = tuple(
-    (re.compile(pattern, re.IGNORECASE), code, fix)
-    for pattern, code, fix in (
-        (r"row.remap\w* (?:has )?fail|remapping fail", "GPU_ROW_REMAP_FAILED", _BOARD),
-        (r"fabric manager|fabric.{0,20}not", "FABRIC_NOT_READY", "Restart nvidia-fabricmanager and read its log."),
-        (r"nvlink.{0,60}(?:down|inactive)", "NVLINK_DOWN", _FABRIC),
-        (r"nvlink.{0,80}(?:error|replay|recovery|crc|ber\b)|nvlink system", "NVLINK_ERRORS", _FABRIC),
-        (r"uncorrectable|double.?bit|\bdbe\b|volatile.{0,20}ecc|faulty memory|memory elements", "GPU_ECC_UNCORRECTED",
-         _MEMORY),
-        (r"pending.{0,30}(?:retire|remap)|(?:retire|remap)\w*.{0,30}pending", "GPU_ROW_REMAP_PENDING", _MEMORY),
-        (r"fallen off|is lost|not responding|cannot be accessed", "GPU_LOST", _MEMORY),
-        (r"pci\w*.{0,40}(?:generation|width|bandwidth)|pcie.{0,60}replay|replay.{0,60}pcie|pcie system",
-         "PCIE_LINK_DEGRADED", _PCIE),
-        (r"thermal violation|temperature|slowdown.{0,30}therm|thermal system", "GPU_TOO_HOT", _COOLING),
-        (r"thrott|power violation|hw.?slowdown|power system|power brake", "GPU_THROTTLED", _COOLING),
-        (r"\bxid\b", "GPU_XID", _MEMORY),
-        (r"persistence mode", "GPU_PERSISTENCE_OFF", "Turn it on: `nvidia-smi -pm 1`, or run nvidia-persistenced."),
-    )
-)  # fmt: skip
+DCGM_RULES: Final = table("dcgm")
 _NOT_THE_GPU = re.compile(
     r"graphics process|running process|permission|environment variable|internal error|child pro", re.I
 )
@@ -82,26 +58,16 @@ class Failure(NamedTuple):
 
 
 def failure_finding(failure: Failure, commands: tuple[str, ...]) -> Finding:
-    code, fix = next(
-        ((code, fix) for pattern, code, fix in DCGM_RULES if pattern.search(failure.text)), ("GPU_DIAG_FAILED", _ANY)
-    )
-    if code == "GPU_DIAG_FAILED" and not failure.text:
-        code, fix = next(((c, f) for p, c, f in DCGM_RULES if p.search(failure.test)), (code, fix))
-    harmless = bool(_NOT_THE_GPU.search(failure.text)) or code == "GPU_PERSISTENCE_OFF"
+    rule = DCGM_RULES.first(failure.text or failure.test) or DCGM_RULES.sections["other"]
+    harmless = bool(_NOT_THE_GPU.search(failure.text)) or rule.code == "GPU_PERSISTENCE_OFF"
     verb = "failed" if failure.failed else "has a warning of"
-    summary = f"{verb} DCGM's test {failure.test}" + (f": {failure.text}" if failure.text else "")
-    return finding(
-        code,
-        f"GPU {failure.gpu}" if failure.gpu.isdigit() else failure.gpu or "the GPUs",
-        summary[:1000],
-        evidence={
-            "test": failure.test,
-            "entity": f"GPU{failure.gpu}" if failure.gpu.isdigit() else failure.gpu or None,
-        },
-        fix=fix,
-        commands=commands,
-        severity=Severity.CRITICAL if failure.failed and not harmless else Severity.WARNING,
-    )
+    told = f"{verb} DCGM's test {failure.test}" + (f": {failure.text}" if failure.text else "")
+    is_gpu = failure.gpu.isdigit()
+    device = f"GPU {failure.gpu}" if is_gpu else failure.gpu or "the GPUs"
+    entity = f"GPU{failure.gpu}" if is_gpu else failure.gpu or None
+    severity = Severity.CRITICAL if failure.failed and not harmless else Severity.WARNING
+    row = rule._replace(device=device, says=told[:1000], fix=Fix(rule.fix.text, commands))
+    return row.found({"test": failure.test, "entity": entity}, severity)
 
 
 _MAX_CHARACTERS: Final = 4 << 20
@@ -125,7 +91,7 @@ def judge_diag(content: FileContent, hardware: KnownHardware) -> FileJudgement:
     text = without_colours(content.text[:_MAX_CHARACTERS])
     failures = tuple(read_table(text))[:_MAX_FAILURES]
     unknown = "" if failures or _PASSED.search(text) else "it has no result of a test: paste all of it"
-    findings = tuple(failure_finding(each, _COMMANDS) for each in failures)
+    findings = one_of_many(failure_finding(each, _COMMANDS) for each in failures)
     return FileJudgement(findings, {"failures": len(failures)}, unknown)
 
 
@@ -185,20 +151,22 @@ def recognise_diag_json(content: FileContent) -> bool:
 
 
 def judge_diag_json(content: FileContent, hardware: KnownHardware) -> FileJudgement:
-    text = content.text[:_MAX_CHARACTERS]
+    text = content.document[:_MAX_CHARACTERS]
     try:
         tree, _ = json.JSONDecoder().raw_decode(text[text.find("{") :])
     except (ValueError, RecursionError) as error:
         return FileJudgement(unknown=f"its JSON is damaged or cut: {error}"[:200])
     failures = tuple(read_json(tree))[:_MAX_FAILURES]
-    return FileJudgement(tuple(failure_finding(each, _COMMANDS) for each in failures), {"failures": len(failures)})
+    return FileJudgement(
+        one_of_many(failure_finding(each, _COMMANDS) for each in failures), {"failures": len(failures)}
+    )
 
 
 def read_json(tree: Any) -> Iterator[Failure]:
     body = tree.get("DCGM Diagnostic") or tree.get("DCGM GPU Diagnostic") if isinstance(tree, dict) else None
-    for category in _dicts(_get(body, "test_categories")):
-        for test in _dicts(_get(category, "tests")):
-            for result in _dicts(_get(test, "results")):
+    for category in _dicts(body, "test_categories"):
+        for test in _dicts(category, "tests"):
+            for result in _dicts(test, "results"):
                 yield from _of_result(str(test.get("name", ""))[:80], result)
 
 
@@ -220,12 +188,8 @@ def _texts(value: Any) -> list[str]:
     return [str(each.get("warning", "") if isinstance(each, dict) else each)[:600] for each in values]
 
 
-def _get(tree: Any, name: str) -> Any:
-    return tree.get(name) if isinstance(tree, dict) else None
-
-
-def _dicts(value: Any) -> list[dict[str, Any]]:
-    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
+def _dicts(tree: Any, name: str) -> list[dict[str, Any]]:
+    return [each for each in list_of(tree, name) if isinstance(each, dict)]
 
 
 DCGM_DIAG = FileFormat("dcgmi diag", recognise_diag, judge_diag)
@@ -253,7 +217,7 @@ def judge_health(content: FileContent, hardware: KnownHardware) -> FileJudgement
     failures = tuple(read_report(text))[:_MAX_FAILURES]
     if not failures and state and not state.lower().startswith("health"):
         failures = (Failure("", "health", f"overall health: {state}", state.lower().startswith(("fail", "error"))),)
-    findings = tuple(failure_finding(each, _HEALTH_COMMANDS) for each in failures)
+    findings = one_of_many(failure_finding(each, _HEALTH_COMMANDS) for each in failures)
     return FileJudgement(findings, {"overall_health": state}, "" if state else "it has no overall health: it is cut")
 
 

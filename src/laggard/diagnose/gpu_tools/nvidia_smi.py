@@ -19,14 +19,13 @@ from xml.etree import ElementTree
 
 from laggard.diagnose.file_format import FileContent, FileFormat, FileJudgement, KnownHardware, on_host, without_colours
 from laggard.diagnose.gpu_tools.smi_messages import LINE, context, judge_messages
-from laggard.diagnose.gpu_tools.smi_table import HEAD, Table, judge_table, missing, read_table
+from laggard.diagnose.gpu_tools.smi_table import HEAD, SAYS, Table, judge_table, missing, read_table
+from laggard.diagnose.pastes.section import one_of_many
 from laggard.model import Finding, Verdict
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import NVML_PATH, Gpu, Nvml, encode_nvml
 from laggard.probes.nvml.nvidia_smi import NotNvidiaSmi, is_text, parse_nvidia_smi, parse_text, parse_xml, read_log
-from laggard.probes.probe import finding
 from laggard.probes.registry import PROBES
-from laggard.probes.runner.report import one_of_a_kind
 from laggard.probes.runner.worker import observe
 
 _MIN_BUSY_PERCENT: Final = 20
@@ -34,14 +33,6 @@ _MIN_FAILED_READINGS: Final = 3
 _ERRORS: Final = frozenset({"Unknown Error", "ERR!"})
 _GUESTS: Final = ("Pass-Through", "VGPU")
 _LINK: Final = "pci/pci_gpu_link_info"
-_LINK_FIX: Final = (
-    "Reseat the card, riser or cable and check the slot's settings in the firmware (link speed, bifurcation). If that "
-    "does not help, replace the device, then the board."
-)
-_PAGE_FIX: Final = (
-    "Reset the GPU, or reboot, when its job is done: the page is retired then. A board whose pages go on failing is to "
-    "be returned."
-)
 
 
 def judge_log(root: ElementTree.Element, nvml: Nvml) -> Iterator[Finding]:
@@ -65,20 +56,14 @@ def _link(gpu: Gpu, element: ElementTree.Element) -> Iterator[Finding]:
         summary = f"runs at PCIe generation {speed} of {reachable} under load"
     else:
         return
-    yield finding(
-        "PCIE_LINK_DEGRADED",
-        gpu.device,
-        summary,
-        evidence={
-            "width_lanes": width,
-            "most_width_lanes": max_width,
-            "generation": speed,
-            "most_generation": reachable or None,
-            "replays": _number(element, "pci/replays_since_reset") or _number(element, "pci/replay_counter"),
-        },
-        fix=_LINK_FIX,
-        commands=(f"nvidia-smi -q -i {gpu.index} | grep -A 12 'GPU Link Info'", "lspci -vvv"),
-    )
+    evidence = {
+        "width_lanes": width,
+        "most_width_lanes": max_width,
+        "generation": speed,
+        "most_generation": reachable or None,
+        "replays": _number(element, "pci/replays_since_reset") or _number(element, "pci/replay_counter"),
+    }
+    yield SAYS["narrow"].found(evidence, device=gpu.device, told=summary, index=gpu.index)
 
 
 def _is_busy(element: ElementTree.Element) -> bool:
@@ -96,24 +81,15 @@ def _retired_pages(gpu: Gpu, element: ElementTree.Element) -> Iterator[Finding]:
     double = _first(group, "double_bit_ecc", "double_bit_retirement/retired_count")
     single = _first(group, "single_bit_ecc", "multiple_single_bit_retirement/retired_count")
     cause = " after a double bit error" if double else ""
-    yield finding(
-        "GPU_ROW_REMAP_PENDING",
-        gpu.device,
-        f"has a faulty page of its memory{cause}, whose retirement is pending until the next reset",
-        evidence={"double_bit_pages": double, "single_bit_pages": single},
-        fix=_PAGE_FIX,
-        commands=(f"nvidia-smi -q -d PAGE_RETIREMENT -i {gpu.index}", f"nvidia-smi --gpu-reset -i {gpu.index}"),
-    )
+    evidence = {"double_bit_pages": double, "single_bit_pages": single}
+    yield SAYS["retiring"].found(evidence, device=gpu.device, cause=cause, index=gpu.index)
 
 
 def _silence(gpu: Gpu, element: ElementTree.Element) -> Iterator[Finding]:
     """A GPU that answers with errors. One that is lost by name, or asks for a reset, is the probe's."""
     failed = [each.tag for each in element.iter() if (each.text or "").strip(" []\n") in _ERRORS]
     if len(failed) >= _MIN_FAILED_READINGS:
-        summary = f"does not answer the driver: {len(failed)} of its readings are errors"
-        fix = "Look for Xid in the kernel's log. Reset the GPU; if that does not help, power the node off and on."
-        commands = ("dmesg -T | grep -E 'NVRM|pcieport'", f"nvidia-smi --gpu-reset -i {gpu.index}")
-        yield finding("GPU_LOST", gpu.device, summary, evidence={"failed": failed[:16]}, fix=fix, commands=commands)
+        yield SAYS["silent"].found({"failed": failed[:16]}, device=gpu.device, count=len(failed), index=gpu.index)
 
 
 def _first(element: ElementTree.Element, *paths: str) -> int | None:
@@ -154,7 +130,7 @@ def recognise_text(content: FileContent) -> bool:
 
 def read_hardware(content: FileContent) -> KnownHardware:
     try:
-        return KnownHardware(gpus=len(parse_nvidia_smi(content.text).gpus))
+        return KnownHardware(gpus=len(parse_nvidia_smi(content.document).gpus))
     except NotNvidiaSmi:
         return KnownHardware()
 
@@ -165,7 +141,7 @@ def read_hardware_of_text(content: FileContent) -> KnownHardware:
 
 def judge(content: FileContent, hardware: KnownHardware) -> FileJudgement:
     try:
-        return _judge(parse_xml(content.text))
+        return _judge(parse_xml(content.document))
     except NotNvidiaSmi as error:
         return FileJudgement(unknown=str(error))
 
@@ -192,12 +168,12 @@ def _judge(root: ElementTree.Element) -> FileJudgement:
         for probe in PROBES:
             if probe.name in _PROBES:
                 observation = observe(probe, Host(folder))
-                findings += one_of_a_kind(observation.findings)
+                findings += observation.findings
                 if observation.verdict is Verdict.UNKNOWN:
                     unjudged[probe.name] = observation.reason
     findings += judge_log(root, nvml)
     facts = {"driver_version": nvml.driver_version, "gpus": len(nvml.gpus), "not_in_the_file": unjudged}
-    return FileJudgement(tuple(findings), facts, "" if nvml.gpus else "it lists no GPU")
+    return FileJudgement(one_of_many(findings), facts, "" if nvml.gpus else "it lists no GPU")
 
 
 def _write_machine(nvml: Nvml, root: str) -> None:
@@ -260,7 +236,9 @@ def judge_together(contents: Iterable[FileContent], hardware: KnownHardware) -> 
         **evidence,
     }
     is_cut = any(HEAD.search(output.text) and not output.table.gpus for output in outputs)
-    return FileJudgement(tuple(findings), facts, "" if findings or not is_cut else "no row of a GPU is in its table")
+    return FileJudgement(
+        one_of_many(findings), facts, "" if findings or not is_cut else "no row of a GPU is in its table"
+    )
 
 
 def _judge_table(output: _Output) -> Iterator[Finding]:

@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from laggard.diagnose.file_format import FileContent, FileFormat, FileJudgement, KnownHardware, without_colours
-from laggard.model import Finding, Severity
-from laggard.probes.probe import finding
+from laggard.diagnose.gpu_tools.smi_table import SAYS
+from laggard.diagnose.pastes.section import one_of_many
+from laggard.model import Finding
 
 _MAX_CHARACTERS: Final = 1 << 20
 _MIN_ABSENT: Final = 4
@@ -28,14 +29,6 @@ _NO_DRIVER = re.compile(r"Driver not initialized|amdgpu not found in modules|No 
 _JSON = re.compile(r'\A\s*\{\s*"card\d{1,3}"\s*:\s*\{')
 _CARD = re.compile(r"card(\d{1,3})")
 _XGMI_ERROR = re.compile(r"GPU\[(\d{1,3})\]\s*: *XGMI Error count: *([12])\b")
-_XGMI_FIX: Final = (
-    "Look what the kernel's log says of XGMI and of resets (`dmesg -T | grep -iE 'xgmi|GPU reset'`). To read the count "
-    "clears it. If errors come back on the same GPU, have its board reseated or replaced."
-)
-_FIX: Final = (
-    "Read what amdgpu says in the kernel's log (`device lost from bus`, `ring timeout`, `GPU reset`). Reset the GPU "
-    "(`rocm-smi --gpureset -d N`) or power the node off and on; if it is lost again, reseat or replace it."
-)
 
 
 class _Row(NamedTuple):
@@ -45,17 +38,17 @@ class _Row(NamedTuple):
 
 
 def recognise(content: FileContent) -> bool:
-    text = without_colours(content.text[: 1 << 16])
+    text = without_colours(content.document[: 1 << 16])
     is_known = bool(_HEAD.search(text) or _JSON.search(text))
     return is_known or (len(text) < 4096 and bool(_NO_DRIVER.search(text)))
 
 
 def judge(content: FileContent, hardware: KnownHardware) -> FileJudgement:
-    text = without_colours(content.text[:_MAX_CHARACTERS])
+    text = without_colours(content.document[:_MAX_CHARACTERS])
     cards = _cards(text)
     rows = tuple(_rows_of(cards) if cards else _rows(text))
     findings = (*_silent(rows), *_memory(text), *_links(text, cards), *_driver(text))
-    return FileJudgement(findings, {"gpus": len(rows)})
+    return FileJudgement(one_of_many(findings), {"gpus": len(rows)})
 
 
 def _rows(text: str) -> Iterator[_Row]:
@@ -90,17 +83,14 @@ def _links(text: str, cards: dict[int, dict[str, str]]) -> Iterator[Finding]:
     counts = {int(gpu): count for gpu, count in _XGMI_ERROR.findall(text)}
     counts |= {gpu: of["XGMI Error count"] for gpu, of in cards.items() if of.get("XGMI Error count") in ("1", "2")}
     for gpu, count in counts.items():
-        summary = f"met {'an error' if count == '1' else 'errors'} of its XGMI links"
-        commands = ("dmesg -T | grep -iE 'xgmi|GPU reset'",)
-        yield finding("NVLINK_ERRORS", f"GPU {gpu}", summary, evidence={}, fix=_XGMI_FIX, commands=commands)
+        yield SAYS["rocm_links"].found(number=gpu, told="an error" if count == "1" else "errors")
 
 
 def _silent(rows: tuple[_Row, ...]) -> Iterator[Finding]:
     usual = min((row.absent for row in rows), default=0)
     for row in rows:
         if row.absent >= usual + _MIN_ABSENT and len(rows) > 1:
-            summary = f"gives no reading for {row.absent} of its columns, which the others have: lost, or it hangs"
-            yield _finding("GPU_LOST", row.gpu, summary, {"row": row.text}, Severity.CRITICAL)
+            yield SAYS["rocm_silent"].found({"row": row.text}, number=row.gpu, absent=row.absent)
 
 
 def _memory(text: str) -> Iterator[Finding]:
@@ -110,21 +100,13 @@ def _memory(text: str) -> Iterator[Finding]:
         if head := _RAS_GPU.match(line):
             gpu = int(head[1])
         elif gpu is not None and (row := _RAS_ROW.match(line[:400])) and int(row[3]):
-            summary = f"{row[3]} errors of its {row[1]} not correctable (uncorrectable ECC)"
-            yield _finding("GPU_ECC_UNCORRECTED", gpu, summary, {"block": row[1], "corrected": int(row[2])}, None)
+            evidence = {"block": row[1], "corrected": int(row[2])}
+            yield SAYS["rocm_uncorrected"].found(evidence, number=gpu, errors=row[3], block=row[1])
 
 
 def _driver(text: str) -> Iterator[Finding]:
     if said := _NO_DRIVER.search(text):
-        fix = "Load it (`modprobe amdgpu`), and read what it says in the kernel's log; build it for the running kernel."
-        summary = f"is not loaded, or has no GPU: {said[0]}"
-        commands = ("lsmod | grep amdgpu", "lspci -d 1002:", "dmesg -T | grep amdgpu")
-        yield finding("GPU_DRIVER_FAILED", "the amdgpu driver", summary, evidence={}, fix=fix, commands=commands)
-
-
-def _finding(code: str, gpu: int, summary: str, evidence: dict[str, object], severity: Severity | None) -> Finding:
-    commands = (f"rocm-smi -d {gpu} -a", "dmesg -T | grep amdgpu", "lspci -d 1002:")
-    return finding(code, f"GPU {gpu}", summary, evidence=evidence, fix=_FIX, commands=commands, severity=severity)
+        yield SAYS["amd_driver"].found(told=f"is not loaded, or has no GPU: {said[0]}")
 
 
 ROCM_SMI = FileFormat("rocm-smi", recognise, judge)

@@ -19,10 +19,11 @@ from laggard.diagnose.file_format import (
     is_table,
     without_colours,
 )
+from laggard.diagnose.rules import table
 from laggard.model import Finding, Severity
 from laggard.probes.nvml.model import sysfs_bus_id
-from laggard.probes.probe import finding
 
+SAYS: Final = table("gpus").sections
 HEAD: Final = re.compile(r"^\| NVIDIA-SMI \S+ .*Driver Version: *([\w.]+)", re.MULTILINE)
 _MAX_GPUS: Final = 1024
 _FIRST = re.compile(
@@ -111,27 +112,13 @@ _WITHOUT_CONTAINMENT = re.compile(r"\b(?:K80|M\d0|P\d{1,3}|V100\w*|T4|RTX \d000)
 _ON_A_BASEBOARD = re.compile(r"SXM|HBM3|HGX|\bB[23]00\b|H200(?! NVL)")
 _BASEBOARD_GPUS: Final = 8
 
-_LOST_FIX: Final = (
-    "End what runs on it and reset it (`nvidia-smi --gpu-reset -i INDEX`; on NVSwitch systems all GPUs together). If "
-    "it still does not answer, power the node off and on; if that does not help, replace it."
-)
-MISSING_FIX: Final = (
-    "Look for the GPU in the kernel's log (`NVRM: GPU ... has fallen off the bus`, `RmInitAdapter failed`) and on the "
-    "bus. Power the node off and on (not a mere reboot); if it stays away, reseat or replace it."
-)
-
 
 def judge_table(table: Table) -> Iterator[Finding]:
     for gpu in table.gpus:
         yield from _errors(gpu)
         yield from _memory(gpu, gpu.uncorrected or table.uncorrected_of_parts.get(gpu.number, 0))
         if gpu.celsius is not None and gpu.celsius >= _HOT_CELSIUS:
-            fix = "Check inlet temperature, fans or coolant flow, and heat-sink seating; compare with the other GPUs."
-            commands = (f"nvidia-smi -q -d TEMPERATURE,PERFORMANCE -i {gpu.number}",)
-            yield finding(
-                "GPU_TOO_HOT", gpu.device, f"is hot: {gpu.celsius} C", evidence={"celsius": gpu.celsius}, fix=fix,
-                commands=commands, severity=Severity.WARNING,
-            )  # fmt: skip
+            yield SAYS["hot"].found({"celsius": gpu.celsius}, device=gpu.device, celsius=gpu.celsius, number=gpu.number)
     yield from _gaps([gpu.number for gpu in table.gpus])
     yield from _incomplete_board(table.gpus)
 
@@ -147,15 +134,8 @@ def _errors(gpu: TableGpu) -> Iterator[Finding]:
         summary, severity = "gives ERR! for one of its readings", Severity.WARNING
     else:
         return
-    yield finding(
-        "GPU_LOST",
-        gpu.device,
-        summary,
-        evidence={"rows": [line.strip() for line in gpu.lines if "E" in line], "failed_readings": failed},
-        fix=_LOST_FIX,
-        commands=(f"nvidia-smi -q -i {gpu.number}", "dmesg -T | grep -E 'NVRM|pcieport'"),
-        severity=severity,
-    )
+    evidence = {"rows": [line.strip() for line in gpu.lines if "E" in line], "failed_readings": failed}
+    yield SAYS["no_answer"].found(evidence, severity, device=gpu.device, told=summary, number=gpu.number)
 
 
 def _memory(gpu: TableGpu, errors: int) -> Iterator[Finding]:
@@ -163,16 +143,13 @@ def _memory(gpu: TableGpu, errors: int) -> Iterator[Finding]:
     if not errors:
         return
     contained = not _WITHOUT_CONTAINMENT.search(gpu.name)
-    noun = "error" if errors == 1 else "errors"
-    yield finding(
-        "GPU_ECC_UNCORRECTED",
-        gpu.device,
-        f"{errors} memory {noun} not correctable (uncorrectable ECC), since the driver was loaded",
-        evidence={"uncorrected_since_driver_load": errors, "model": gpu.name},
-        fix="Drain the node and reset the GPU, which replaces the faulty row or page. If errors come back, run "
-        "`dcgmi diag -r 3` and return the board.",
-        commands=(f"nvidia-smi -q -d ECC,ROW_REMAPPER,PAGE_RETIREMENT -i {gpu.number}",),
-        severity=Severity.WARNING if contained else Severity.CRITICAL,
+    yield SAYS["uncorrected"].found(
+        {"uncorrected_since_driver_load": errors, "model": gpu.name},
+        Severity.WARNING if contained else Severity.CRITICAL,
+        device=gpu.device,
+        number=gpu.number,
+        errors=errors,
+        noun="error" if errors == 1 else "errors",
     )
 
 
@@ -195,25 +172,15 @@ def _incomplete_board(gpus: Sequence[TableGpu]) -> Iterator[Finding]:
 def missing(
     device: str, listed: int, expected: int, reason: str, severity: Severity = Severity.CRITICAL, **evidence: object
 ) -> Finding:
-    return finding(
-        "GPU_MISSING",
-        device,
-        f"{expected - listed} of {expected} missing: {reason}",
-        evidence={"listed": listed, "expected": expected, **evidence},
-        fix=MISSING_FIX,
-        commands=("lspci -d 10de: | grep -v Audio", "dmesg -T | grep -E 'NVRM|pcieport'"),
-        severity=severity,
-    )
+    found = {"listed": listed, "expected": expected, **evidence}
+    count = expected - listed
+    return SAYS["missing"].found(found, severity, device=device, count=count, expected=expected, reason=reason)
 
 
 _MAX_CHARACTERS: Final = 1 << 20
 _HEAD = re.compile(r"^\| HL-SMI Version: +(\S+)", re.MULTILINE)
 _BOARD_DEVICES: Final = 8
 _FAILED = re.compile(r"\bERR!|\bERROR\b|Unknown Error|\bLost\b", re.IGNORECASE)
-_FIX: Final = (
-    "Read what habanalabs says in the kernel's log. End what runs on it, reset it (`hl-smi -r -i BUS_ID`), and take "
-    "the node out of service if it comes back."
-)
 
 
 def recognise_hl_smi(content: FileContent) -> bool:
@@ -231,11 +198,11 @@ def _judge(devices: tuple[TableGpu, ...]) -> Iterator[Finding]:
     for device in devices:
         text = "\n".join(device.lines)
         name = f"Gaudi {device.number} ({device.bus_id})"
+        evidence = {"rows": [line.strip() for line in device.lines], "model": device.name}
         if device.uncorrected:
-            summary = f"{device.uncorrected} memory errors not correctable (uncorrectable ECC)"
-            yield _finding("GPU_ECC_UNCORRECTED", name, summary, device)
+            yield SAYS["gaudi_uncorrected"].found(evidence, device=name, errors=device.uncorrected)
         if _FAILED.search(text):
-            yield _finding("GPU_LOST", name, "does not answer all that hl-smi asks", device)
+            yield SAYS["gaudi_lost"].found(evidence, device=name)
     numbers = {device.number for device in devices}
     absent = sorted(set(range(max(numbers, default=-1) + 1)) - numbers)
     if absent and len(numbers) > len(absent):
@@ -243,17 +210,6 @@ def _judge(devices: tuple[TableGpu, ...]) -> Iterator[Finding]:
     elif len(devices) == _BOARD_DEVICES - 1:
         reason = f"boards have {_BOARD_DEVICES}, unless this is a container or a job with 7"
         yield missing("Gaudi devices", len(devices), _BOARD_DEVICES, reason, Severity.WARNING)
-
-
-def _finding(code: str, name: str, summary: str, device: TableGpu) -> Finding:
-    return finding(
-        code,
-        name,
-        summary,
-        evidence={"rows": [line.strip() for line in device.lines], "model": device.name},
-        fix=_FIX,
-        commands=("hl-smi -q -d ECC", "dmesg -T | grep habanalabs"),
-    )
 
 
 HL_SMI = FileFormat("hl-smi", recognise_hl_smi, judge_hl_smi)

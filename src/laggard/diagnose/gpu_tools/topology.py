@@ -24,21 +24,18 @@ from laggard.diagnose.file_format import (
     is_mostly,
     without_colours,
 )
-from laggard.diagnose.pastes.section import Lack, Section, paste_format
+from laggard.diagnose.gpu_tools.smi_table import SAYS
+from laggard.diagnose.pastes.section import Lack, Section, one_of_many, paste_format
+from laggard.diagnose.rules import table
 from laggard.kit.majority import majority
 from laggard.model import Finding, Severity
-from laggard.probes.probe import Fact, finding
+from laggard.probes.probe import Fact
 
 _MAX_CHARACTERS: Final = 1 << 18
 _MAX_LINES_BEFORE: Final = 10
 _HEAD = re.compile(r"^[^\S\n]*GPU0\s+(?:GPU\d+|NIC\d+|mlx\w+|CPU|\S+)", re.MULTILINE)
 _ROW = re.compile(r"^GPU(\d{1,3})[ \t]+(.*)$", re.MULTILINE)
 _CELL: Final = re.compile(r"X|NV\d+|SYS|NODE|PHB|PXB|PIX|SOC|NS|OK")
-_FIX: Final = (
-    "Compare with `nvidia-smi nvlink -s`, look for Xid 74 and SXid in the kernel's log, see whether the fabric manager "
-    "runs, and reset all GPUs together. A GPU that stays out needs its board to be serviced."
-)
-_COMMANDS: Final = ("nvidia-smi nvlink -s", "dmesg -T | grep -E 'Xid|SXid'", "systemctl status nvidia-fabricmanager")
 
 Matrix = Mapping[int, tuple[int, ...]]
 """By GPU: the number of NVLinks to each GPU, 0 for its own place."""
@@ -57,7 +54,7 @@ def read_hardware_of_topology(content: FileContent) -> KnownHardware:
 def judge_topology(content: FileContent, hardware: KnownHardware) -> FileJudgement:
     matrix = read_matrix(without_colours(content.text[:_MAX_CHARACTERS]))
     facts = {"gpus": len(matrix), "nvlinks": {f"GPU {gpu}": sum(links) for gpu, links in matrix.items()}}
-    return FileJudgement(tuple(judge_matrix(matrix)), facts)
+    return FileJudgement(one_of_many(judge_matrix(matrix)), facts)
 
 
 def read_matrix(text: str) -> Matrix:
@@ -81,7 +78,7 @@ def judge_matrix(matrix: Matrix) -> Iterator[Finding]:
         fewer = full is not None and gpu not in full and 0 < total < usual
         if alone or fewer:
             severity = Severity.WARNING if full is None else Severity.CRITICAL  # bridges may join some pairs alone
-            yield _finding(gpu, total, usual, len(matrix), severity)
+            yield _finding(gpu, total, usual, severity)
 
 
 def _joined_alike(matrix: Matrix) -> frozenset[int] | None:
@@ -95,16 +92,9 @@ def _joined_alike(matrix: Matrix) -> frozenset[int] | None:
     return group if whole else None
 
 
-def _finding(gpu: int, total: int, usual: int, count: int, severity: Severity) -> Finding:
-    summary = (
-        f"has {total} NVLinks to the other GPUs, where most have {usual}"
-        if total
-        else f"has no NVLink to any other of the {count} GPUs, where most have {usual}"
-    )
-    evidence = {"nvlinks": total, "of_most": usual}
-    return finding(
-        "NVLINK_DOWN", f"GPU {gpu}", summary, evidence=evidence, fix=_FIX, commands=_COMMANDS, severity=severity
-    )
+def _finding(gpu: int, total: int, usual: int, severity: Severity) -> Finding:
+    told = f"{total} NVLinks" if total else "no NVLink"
+    return SAYS["fewer_links"].found({"nvlinks": total, "of_most": usual}, severity, gpu=gpu, total=told, usual=usual)
 
 
 def _links(cell: str) -> int:
@@ -119,22 +109,7 @@ _MAX_LINKS: Final = 256
 _GPU = re.compile(r"GPU (\d{1,3}): (.{1,120}?) ?\(UUID: ")
 _LINK = re.compile(r"\s+Link (\d{1,3}): (?:<?(inactive)>?|([\d.]+) GB/s)\s*$", re.IGNORECASE)
 _COUNTER = re.compile(r"\s+Link (\d{1,3}): ([A-Z][\w /-]{2,40}?)(?: (?:Errors?|events))?: +(\d{1,19})(?: |$)")
-NVLINK_LIMITS: Final = (
-    (re.compile(r"recovery successful", re.I), 10),
-    (re.compile(r"recovery|failed|malformed|buffer|integrity|rx", re.I), 1),
-    (re.compile(r"replay", re.I), 10),
-    (re.compile(r"crc", re.I), 100),
-)
-"""The counts from which on a counter is a finding. What is not named here (FEC, symbols, effective errors) rises on
-good links too."""
-_DOWN_FIX: Final = (
-    "Look for Xid 74, 149 and SXid in the kernel's log. End what runs on the GPUs and reset all of them together; a "
-    "link that stays down is the board's, the bridge's or the NVSwitch's."
-)
-_ERRORS_FIX: Final = (
-    "Watch whether it goes on under load and compare with the peers. Then reset all GPUs together; errors that come "
-    "back are the board's, the bridge's or the NVSwitch's."
-)
+NVLINK_LIMITS: Final = table("counters").of("nvlink_counter")
 
 
 class GpuLinks(NamedTuple):
@@ -162,7 +137,7 @@ def judge_nvlink(content: FileContent, hardware: KnownHardware) -> FileJudgement
         "active_links": {f"GPU {gpu.number}": sum(1 for speed in gpu.speeds.values() if speed) for gpu in gpus},
         "links_with_counters": sum(len(gpu.errors) for gpu in gpus),
     }
-    return FileJudgement((*_down(gpus), *(found for gpu in gpus for found in _errors(gpu))), facts)
+    return FileJudgement(one_of_many((*_down(gpus), *(found for gpu in gpus for found in _errors(gpu)))), facts)
 
 
 def read_links(text: str) -> tuple[GpuLinks, ...]:
@@ -187,12 +162,12 @@ def _down(gpus: tuple[GpuLinks, ...]) -> Iterator[Finding]:
         active = len(gpu.speeds) - sum(1 for speed in gpu.speeds.values() if not speed)
         peers = any(any(other.speeds.values()) for other in gpus if other.name == gpu.name)
         if down and peers:
-            names = ", ".join(map(str, down))
-            summary = f"has {len(down)} of {len(gpu.speeds)} NVLinks inactive: link {names}"
-            evidence = {"inactive": down, "active": active}
-            commands = (f"nvidia-smi nvlink -s -i {gpu.number}", "dmesg -T | grep -E 'Xid|SXid'")
-            yield finding(
-                "NVLINK_DOWN", f"GPU {gpu.number}", summary, evidence=evidence, fix=_DOWN_FIX, commands=commands
+            yield SAYS["links_down"].found(
+                {"inactive": down, "active": active},
+                number=gpu.number,
+                count=len(down),
+                all=len(gpu.speeds),
+                names=", ".join(map(str, down)),
             )
 
 
@@ -207,19 +182,15 @@ def _errors(gpu: GpuLinks) -> Iterator[Finding]:
     bad = {link: counts for link, errors in gpu.errors.items() if (counts := _too_many(errors))}
     if bad:
         told = "; ".join(f"link {link}: {_words(counts)}" for link, counts in bad.items())
-        yield finding(
-            "NVLINK_ERRORS",
-            f"GPU {gpu.number}",
-            f"counts errors on {len(bad)} of {len(gpu.errors)} NVLinks since the driver was loaded: {told[:300]}",
-            evidence={f"link_{link}": counts for link, counts in list(bad.items())[:18]},
-            fix=_ERRORS_FIX,
-            commands=(f"nvidia-smi nvlink -e -i {gpu.number}", f"nvidia-smi nvlink -s -i {gpu.number}"),
+        evidence = {f"link_{link}": counts for link, counts in list(bad.items())[:18]}
+        yield SAYS["links_errors"].found(
+            evidence, number=gpu.number, count=len(bad), all=len(gpu.errors), told=told[:300]
         )
 
 
 def _too_many(errors: Mapping[str, int]) -> dict[str, int]:
-    def limit(name: str) -> int | None:
-        return next((least for pattern, least in NVLINK_LIMITS if pattern.search(name)), None)
+    def limit(name: str) -> int:
+        return next((int(row.more["least"]) for row in NVLINK_LIMITS if row.regex.search(name)), 0)
 
     return {name: count for name, count in errors.items() if (least := limit(name)) and count >= least}
 
@@ -281,25 +252,16 @@ def _judge(device: _Device, peers: list[_Device]) -> Iterator[Finding]:
     links = majority([peer.nvlinks for peer in peers], _MIN_PEERS) or 0
     is_gpu = device.pci_class.startswith("0x03")
     if 0 < device.width < width or (0 < device.speed < speed and not is_gpu):
-        yield finding(
-            "PCIE_LINK_DEGRADED",
-            device.address,
-            f"has a PCIe link of x{device.width} at {device.speed:.1f} GT/s, its peers x{width} at {speed:.1f} GT/s",
-            severity=Severity.WARNING,
-            evidence={"link_width": device.width, "link_speed": device.speed, "peers": len(peers)},
-            fix="Reseat the card, its riser or its cable; NCCL uses fewer channels for all ranks because of it.",
-            commands=(f"lspci -vvv -s {device.address}",),
+        yield SAYS["slow_slot"].found(
+            {"link_width": device.width, "link_speed": device.speed, "peers": len(peers)},
+            device=device.address,
+            own=f"x{device.width} at {device.speed:.1f} GT/s",
+            peers=f"x{width} at {speed:.1f} GT/s",
         )
     if device.nvlinks < links:
-        yield finding(
-            "NVLINK_DOWN",
-            device.address,
-            f"has {device.nvlinks} NVLinks, its peers {links}",
-            severity=Severity.CRITICAL if is_gpu else Severity.WARNING,
-            evidence={"nvlinks": device.nvlinks, "peers_nvlinks": links},
-            fix="Look at its links, and reset the GPU; where they stay down, have it replaced.",
-            commands=("nvidia-smi nvlink -s", "nvidia-smi topo -m"),
-        )
+        evidence = {"nvlinks": device.nvlinks, "peers_nvlinks": links}
+        severity = Severity.CRITICAL if is_gpu else Severity.WARNING
+        yield SAYS["few_links"].found(evidence, severity, device=device.address, nvlinks=device.nvlinks, links=links)
 
 
 NCCL_TOPOLOGY: Final = paste_format("NCCL topology", _NCCL_HEAD, read_nccl_topology)

@@ -56,9 +56,17 @@ def find_cause(evidence: JobEvidence) -> Cause | None:
         return None
     first = _first(events)
     rest = [event for event in events if event is not first]
-    first = first._replace(writer=_named(first, rest))
+    first = _explained(first._replace(writer=_named(first, rest)), evidence.warned)
     same = [event for event in rest if event.code == first.code and event.writer != first.writer]
     return Cause(first, tuple(same), tuple(event for event in rest if event.code != first.code))
+
+
+def _explained(first: Event, warned: Sequence[Event]) -> Event:
+    """The failure, with what was warned of before it: a state that came first is its reason."""
+    reason = next((it for it in warned if it.code == first.code and it.place < first.place), None)
+    if reason is None or first.weight is Weight.FAILED:
+        return first
+    return first._replace(kind=reason.kind, summary=f"{reason.summary}; then {first.summary}"[:400])
 
 
 def _last_failures(evidence: JobEvidence) -> list[Event]:
@@ -122,7 +130,13 @@ def _named(first: Event, rest: Sequence[Event]) -> Writer:
         says_more = other.rank is not None or (own.task is None and other.task is not None)
         if alike and says_more and (killed or not _differ(own, other)) and _weighs(event, first):
             return other._replace(host=other.host or own.host)
-    return own
+    is_told = own.task is not None or own.local_rank is not None
+    if first.weight < Weight.DIED or first.code == "JOB_PREEMPTED" or is_told:
+        return own
+    ended = {event.writer for event in rest if event.kind in ("status", "aborted") and event.writer != Writer()}
+    if own == Writer() and len(ended) == 1:
+        return ended.pop()
+    return own._replace(rank=first.next_rank if first.weight is Weight.FAILED else None)
 
 
 def _differ(one: Writer, other: Writer) -> bool:

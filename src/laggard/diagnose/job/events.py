@@ -10,10 +10,15 @@ import enum
 import re
 from typing import Final, NamedTuple
 
+from laggard.diagnose.entities import Entity
+from laggard.diagnose.rules import table
+
 
 class Weight(enum.IntEnum):
     """The weight of a line as evidence of the cause. A lighter event is a consequence of a heavier one."""
 
+    WARNED = -1
+    """A warning that alone is no failure: where one of its code comes after it, it is the reason."""
     SUMMARY = 0
     """A launcher's account, and what a process reports when its peers are gone."""
     STOPPED = 1
@@ -49,7 +54,7 @@ class Writer(NamedTuple):
 class Event(NamedTuple):
     code: str
     kind: str
-    """The exact kind of failure, which chooses the advice (advice.py)."""
+    """The exact kind of failure, which chooses the advice."""
     weight: Weight
     summary: str
     """Continues a sentence: `CUDA out of memory: ...`."""
@@ -60,6 +65,12 @@ class Event(NamedTuple):
     """The line of code that failed: `train.py line 88`."""
     accused: tuple[int, ...] = ()
     """The ranks that the line itself names as those at fault, whoever wrote it."""
+    named: tuple[Entity, ...] = ()
+    """Who and what the lines around it name."""
+    next_rank: int | None = None
+    """The rank that fails in the next lines: where nothing else names the writer, it is that one's."""
+    is_within: bool = False
+    """True of an exception that a library raised, in a call of the program at `where`."""
 
 
 class Group(NamedTuple):
@@ -92,24 +103,7 @@ MAX_EVENTS: Final = 20_000
 """The largest number of events that are kept of one job. A process that repeats itself is counted, not kept."""
 
 
-FAILED, DIED, WAITED, STOPPED, SUMMARY = (
-    Weight.FAILED,
-    Weight.DIED,
-    Weight.WAITED,
-    Weight.STOPPED,
-    Weight.SUMMARY,
-)
-EXCEPTION_NAME: Final = (
-    r"(?:[A-Za-z_][\w<>]*\.)*[A-Za-z_]\w*(?:Error|Exception|Interrupt|Exit|Timeout|Expired|Failure|Failed)"
-)
-RAISED: Final = rf"(?:{EXCEPTION_NAME}: |what\(\):\s+|.*\bterminated with exception: )"
-NCCL_WARN: Final = r"(?:\S+:\d+:\d+ (?:\[-?\d+\] )?)?.{0,200}?NCCL WARN "
-PEER_GONE: Final = (
-    r"[Cc]onnection (?:was )?(?:closed|reset|refused)|[Bb]roken pipe|failed to recv, got 0 bytes|Socket closed"
-    r"|remote process exited|ncclRemoteError|NCCL communicator was aborted|recvValue failed|sendBytes failed"
-    r"|recvVector failed"
-    r"|[Pp]eer (?:closed|disconnected)|[Ss]ocket Timeout|ncclCommAbort|TCPStore server has shut down"
-)
+EXCEPTION_NAME: Final = table("job").macros["EXCEPTION"]
 
 
 class Rule(NamedTuple):
@@ -119,7 +113,3 @@ class Rule(NamedTuple):
     pattern: re.Pattern[str]
     summary: str
     """A text with `{0}`, `{1}` for the pattern's groups."""
-
-
-def rule_of(code: str, kind: str, weight: Weight, pattern: str, summary: str) -> Rule:
-    return Rule(code, kind, weight, re.compile(pattern), summary)

@@ -8,10 +8,13 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
 from typing import Any, Final
 
-from laggard.diagnose.job.advice import ADVICE
+import msgspec
+
+from laggard.diagnose.entities import Entity, Side, suspects
 from laggard.diagnose.job.cause import Cause, Waiting, consequences, find_cause, find_waiting, ranks_of
 from laggard.diagnose.job.events import Event, Weight, Writer
 from laggard.diagnose.job.reader import JobEvidence
+from laggard.diagnose.job.rules import ADVICE
 from laggard.kit.words import printable_line, ranks_text
 from laggard.model import Finding, Severity
 from laggard.probes.probe import finding
@@ -25,6 +28,7 @@ _STUCK: Final = ("watchdog_stuck", "engine_stuck")
 """Every rank that stands still says so."""
 _MAX_LINE_CHARACTERS: Final = 300
 _NOBODY: Final = "the job"
+_SOMEBODY: Final = "a process"
 
 
 def judge_job(evidence: JobEvidence) -> tuple[Finding, ...]:
@@ -43,7 +47,7 @@ def judge_job(evidence: JobEvidence) -> tuple[Finding, ...]:
 
 def _finding(cause: Cause, evidence: JobEvidence) -> Finding:
     first = cause.first
-    device = _NOBODY if first.kind in _OF_ALL else who(first.writer)
+    device = _NOBODY if first.kind in _OF_ALL else _whose(first)
     summary = _summary(first, device)
     if first.kind == "mismatch" and (odd := _odd_ranks([first, *cause.same])):
         device, summary = ranks_text(odd), f"called another collective than the others: {printable_line(first.summary)}"
@@ -52,19 +56,73 @@ def _finding(cause: Cause, evidence: JobEvidence) -> Finding:
     if first.kind in _STUCK and (stuck := ranks_of([first, *cause.same])):
         device = ranks_text(sorted(stuck))
         summary = f"{'has' if len(stuck) == 1 else 'have'} stopped: {printable_line(first.summary)}"
+    if suspect := suspect_of(first):
+        device, summary = suspect, f"{_AS_TOLD[first.weight]}{_witness(first)}: {printable_line(first.summary)}"
     waits = find_waiting(evidence) if first.kind in _WATCHDOG else ()
     if waits:
         device, summary = _waiting_text(waits[0], first)
-    advice = ADVICE.get(first.kind) or ADVICE["killed"]
+    advice = ADVICE.get(_advised(first)) or ADVICE["killed"]
     return finding(
         first.code,
         device,
         summary,
         evidence=_evidence(cause, waits),
         fix=advice.text,
-        commands=advice.commands,
+        commands=(*(f"kubectl describe pod {pod}" for pod in _pods(first)), *advice.commands),
         severity=Severity.CRITICAL,
     )
+
+
+def _pods(event: Event) -> tuple[str, ...]:
+    return tuple(it.name for it in suspects(event.named) if it.kind == "pod")[:1] if suspect_of(event) else ()
+
+
+_AS_TOLD: Final = {
+    Weight.WAITED: "did not come or answer",
+    Weight.DIED: "was lost",
+    Weight.SUMMARY: "was lost",
+    Weight.STOPPED: "was stopped",
+}
+
+
+def suspect_of(event: Event) -> str:
+    """Whom the lines around a complaint name as the other side: whoever complains is the witness. Empty: nobody."""
+    if event.weight is Weight.FAILED or event.kind in _WATCHDOG or event.accused:
+        return ""
+    others = [it for it in suspects(event.named) if it.name not in (event.writer.host, str(event.writer.rank))]
+    ranks = {int(it.name) for it in others if it.kind == "rank"}
+    hosts = list(dict.fromkeys(it.name for it in others if it.kind in ("pod", "host")))
+    if ranks:
+        return ranks_text(ranks) + (f" ({hosts[0]})" if len(hosts) == len(ranks) == 1 else "")
+    is_death = event.weight is Weight.DIED or event.kind == "waited"  # of a connection, either end can be at fault
+    return hosts[0] if len(hosts) == 1 and is_death else ""
+
+
+def _witness(event: Event) -> str:
+    name = who(event.writer)
+    return "" if name == _NOBODY else f", says {name}"
+
+
+def _advised(first: Event) -> str:
+    """The kind whose advice is given. That the program raised it is said where its own line is the innermost."""
+    if first.kind != "exception" or (first.where and not first.is_within):
+        return first.kind
+    return "exception_within" if first.where else "exception_alone"
+
+
+def of_rank(found: Finding, rank: int | None) -> Finding:
+    """The finding as one of this rank, which the file's name tells, where its device names none."""
+    nameless = found.device == _NOBODY or found.device.startswith(f"{_SOMEBODY} ")
+    if rank is None or not nameless or not found.code.startswith("JOB_"):
+        return found
+    device = f"rank {rank}{found.device.removeprefix(_NOBODY).removeprefix(_SOMEBODY)}"
+    return msgspec.structs.replace(found, device=device)
+
+
+def _whose(first: Event) -> str:
+    """Who failed: of a fault of GPUs, whoever writes of it, the host."""
+    of_host = first.code.startswith("GPU_") and first.writer.host and first.writer.rank is None
+    return (first.writer.host or "") if of_host else who(first.writer)
 
 
 _FINGERPRINT = re.compile(
@@ -84,6 +142,8 @@ def _odd_ranks(events: Sequence[Event]) -> list[int]:
 
 
 def _summary(first: Event, device: str) -> str:
+    if device == first.writer.host:
+        return f"fails: {printable_line(first.summary)}"
     if device == _NOBODY:
         return f"failed: {printable_line(first.summary)}"
     if first.weight in (Weight.FAILED, Weight.DIED):
@@ -100,7 +160,7 @@ def who(writer: Writer) -> str:
     elif writer.local_rank is not None:
         name = f"local rank {writer.local_rank}"
     elif writer.host is not None:
-        return f"a process on {writer.host}"
+        return f"{_SOMEBODY} on {writer.host}"
     else:
         return _NOBODY
     return f"{name} on {writer.host}" if writer.host else name
@@ -163,9 +223,15 @@ def _evidence(cause: Cause, waits: tuple[Waiting, ...]) -> dict[str, Any]:
         "where": first.where or None,
         "line": printable_line(first.line, _MAX_LINE_CHARACTERS),
         "alike": ranks_text(alike) or None,
+        "named": ", ".join(dict.fromkeys(_named(it) for it in first.named))[:200] or None,
         "afterwards": consequences(cause) or None,
         "waiting": [_wait_evidence(wait) for wait in waits[:8]] or None,
     }
+
+
+def _named(it: Entity) -> str:
+    side = "" if it.side is Side.UNKNOWN else f" ({it.side.value})"
+    return f"{it.kind} {it.name}{side}"
 
 
 def _wait_evidence(wait: Waiting) -> str:

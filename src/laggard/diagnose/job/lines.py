@@ -11,7 +11,7 @@ say below that ends no job. Any other head is learned from a line that has it be
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Final, NamedTuple
 
@@ -53,7 +53,7 @@ _RANK_INSIDE = re.compile(r".{1,160}?\[rank(\d{1,7})\]: ?")
 _TENSORRT = re.compile(r"\[TRT-LLM\] (?:\[RANK (\d{1,7})\] )?\[E\] ")
 _LOCAL = re.compile(r"\[(?:default|trainer|worker)_?(\d{1,5})\]: ?")
 _MPI = re.compile(
-    r"\[(?:prterun-[\w.@-]+,)?\d{1,6},(?:mpirank:)?(\d{1,7})(?:,[\w.-]+)?\]<(?:stderr|stdout|stddiag)>: ?"
+    r"\[(?:prterun-[\w.@-]+,)?\d{1,6},(?:mpirank:)?(\d{1,7})(?:,([\w.-]+))?\]<(?:stderr|stdout|stddiag)>: ?"
 )
 _TP = re.compile(r"(?:\d{2} |Worker_)TP(\d{1,3})\b")
 _TASK = re.compile(r" {0,6}(\d{1,6}): ")
@@ -61,7 +61,7 @@ _POD = re.compile(r"\[pod/([\w.-]+)/[\w.-]+\] ")
 _ACTOR = re.compile(r"\([\w.:<>-]*,?(?: ?[\w.]+=[\w.-]+,?){0,4} ?pid=\d+(?:, ip=([\d.]+))?\) ")
 _HOST = re.compile(r"([A-Za-z0-9][\w-]*(?:\.[\w-]+)*): ")
 _NO_HOST = re.compile(
-    r"(?:.*(?:Error|Exception|Warning|Interrupt|Exit|Failure|Timeout|Expired|Empty|Iteration)|[A-Z]+|[a-z]+d?|what"
+    r"(?:.*(?:Error|Exception|Warning|Interrupt|Exit|Failure|Timeout|Expired|Empty|Iteration)|[\w.]*\.[A-Z]\w*[a-z]\w*|[A-Z]+|[A-Z]{1,4}\d{4,5}|[a-z]+d?|what"
     r"|[\w.-]*\.(?:sh|bash|sbatch|slurm)|slurmstepd|srun|nvidia-container-cli|sbatch|python[\d.]*|bash|loss|step|epoch|iter|iteration|mpirun|Signal|Fatal|Tried|exitcode)"
 )
 _WORKER_NAME = re.compile(r".*(?:\d|[.-]).*")
@@ -103,7 +103,7 @@ class LineParser:
         if "\x1b" in text:
             text = _COLOURS.sub("", text)
         found: dict[str, object] = {}
-        if text[:2] in ('{"', "[{") or text.startswith("{ "):
+        if text[:2] in ('{"', "[{") or text.startswith("{ ") or _JSON_FIELD.match(text):
             text = _unwrap_json(text, found)
         for _ in range(_MAX_HEADS):
             rest = self._strip_one(text, found)
@@ -146,7 +146,8 @@ def _strip_one(text: str, found: dict[str, object]) -> str | None:
     if first == "[":
         for pattern, name in ((_RANK, "rank"), (_LOCAL, "local_rank"), (_MPI, "task")):
             if match := pattern.match(text):
-                found[name] = int(next(filter(None, match.groups())))
+                value, *host = filter(None, match.groups())
+                found |= {name: int(value), **({"host": host[0]} if host else {})}
                 return text[match.end() :]
         if match := _TENSORRT.match(text):
             found |= {"rank": int(match[1])} if match[1] else {}
@@ -219,8 +220,12 @@ _TEXT_KEYS: Final = (
     *("exc_info", "exception", "traceback", "stack", "stack_trace", "error"),
 )
 """The keys under which programs and log shippers put a line's text, in JSON, the likeliest first."""
+_HOST_KEYS: Final = ("pod_name", "pod", "hostname", "host", "node_name", "nodename")
+_JSON_RANK = re.compile(r'"(?:global_)?rank": ?"?(\d{1,7})\b')
 _TIME_KEYS = re.compile(rf'"(?:@?time(?:stamp|Stamp)?|ts|date|asctime)": ?"{_DATE}')
 _JSON_STRINGS = re.compile(r'"([\w@.]{1,40})"\s?:\s?"((?:[^"\\]|\\.)*)(?:"|$)')
+_JSON_FIELD = re.compile(rf' +"(?:{"|".join(_TEXT_KEYS)})": "')
+"""A field of an object that is printed on several lines."""
 _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))")
 _ESCAPED: Final = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f"}
 
@@ -236,6 +241,10 @@ def _unwrap_json(text: str, found: dict[str, object]) -> str:
         return text
     if date := _TIME_KEYS.search(text):
         _note_date(date.groups(), found)
+    if host := next(filter(None, map(strings.get, _HOST_KEYS)), ""):
+        found["host"] = host
+    if rank := _JSON_RANK.search(text):
+        found["rank"] = int(rank[1])
     value = next((each for each in values if _TRACEBACK in each and "\n" in each.strip()), values[0])
     lines = [line.rstrip() for line in _COLOURS.sub("", value).split("\n") if line.strip()]
     if len(lines) > 1 and any(_TRACEBACK in line for line in lines):
@@ -254,7 +263,8 @@ WORDS: Final = (
     "ailed", "terminated", "Traceback", "ut Of Memory", "ut of memory", "space left", "tale", "EXIT CODE", "SIGNAL: ",
     "ailure", "remainder of ranks", "lost communication", "invalid usage", "NET/OFI Request", "not connected", "nan",
     "NaN", "NAN", "Illegal", "Duplicate", "Memory access fault", "marked dead", "has died", "HSA_STATUS",
-    "): invalid", "double free", "corrupted ", "onsolidate",
+    "): invalid", "double free", "corrupted ", "onsolidate", "atal", "ATAL", "nexpectedly", "times out", "TIMED_OUT",
+    "not equal", "xpected", "in time", "cannot be retrieved",
 )  # fmt: skip
 """The words of which each line that a rule matches has one."""
 _MIN_SHAPED: Final = 1 << 14
@@ -268,34 +278,36 @@ _NO_DIGITS: Final = str.maketrans("", "", "0123456789")
 _DIGITS: Final = str.maketrans("123456789", "0" * 9)
 
 
-def sparse(piece: str) -> Iterable[tuple[int, int]]:
+def sparse(piece: str, words: Sequence[str] = WORDS) -> Iterable[tuple[int, int]]:
     """The same places as those of candidates(), found by the shapes of lines: of thousands of lines most differ in
     numbers alone, and each shape is searched for words once."""
     if "\r" in piece or len(piece) < _MIN_SHAPED or not piece.isascii():  # other text takes four times the memory
-        return candidates(piece)
+        return candidates(piece, words)
     shapes = piece.translate(_NO_DIGITS).split("\n")
     unlike = set(shapes)
     if sum(map(len, unlike)) > len(piece) * _MAX_UNLIKE_SHARE:
-        return candidates(piece)
-    wanted = {shape for shape in unlike if any(word in shape for word in WORDS)}
-    return _places(piece, shapes, wanted) if wanted else ()
+        return candidates(piece, words)
+    wanted = {shape for shape in unlike if any(word in shape for word in words)}
+    return _places(piece, shapes, wanted, words) if wanted else ()
 
 
-def _places(piece: str, shapes: Iterable[str], wanted: Collection[str]) -> Iterator[tuple[int, int]]:
+def _places(
+    piece: str, shapes: Iterable[str], wanted: Collection[str], words: Sequence[str]
+) -> Iterator[tuple[int, int]]:
     start = 0
     for line, shape in zip(piece.split("\n"), shapes, strict=True):
         if shape in wanted:
             if len(line) > MAX_LINE_CHARACTERS:
-                yield from ((start + first, start + last) for first, last in candidates(line))
+                yield from ((start + first, start + last) for first, last in candidates(line, words))
             else:
                 yield start, start + len(line)
         start += len(line) + 1
 
 
-def candidates(piece: str) -> list[tuple[int, int]]:
+def candidates(piece: str, words: Sequence[str] = WORDS) -> list[tuple[int, int]]:
     """The places of the lines that have one of the words, in order. A carriage return ends a line, too."""
     found: dict[int, int] = {}
-    for word in WORDS:
+    for word in words:
         at = piece.find(word)
         while at >= 0:
             start = max(piece.rfind("\n", 0, at), piece.rfind("\r", max(0, at - MAX_LINE_CHARACTERS), at)) + 1

@@ -9,7 +9,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from laggard.diagnose.entities import Side, only
 from laggard.diagnose.job import lines
+from laggard.diagnose.job.around import Around
 from laggard.diagnose.job.events import (
     EXCEPTION_NAME,
     MAX_EVENTS,
@@ -22,15 +24,13 @@ from laggard.diagnose.job.events import (
     Writer,
 )
 from laggard.diagnose.job.exits import read_exit
-from laggard.diagnose.job.known_reasons import reason_rule
 from laggard.diagnose.job.progress import PROGRESS_WORDS
-from laggard.diagnose.job.rules import NAN_LOSS, RULES, WEAK_TEXT
+from laggard.diagnose.job.rules import NAN_LOSS, WEAK_TEXT, reason_rule, rule_for
 
 _MAX_STREAMS: Final = 8192
 _MAX_SHAPES: Final = 8192
 _MAX_RANKS: Final = 1 << 18
 _MAX_STATUSES: Final = 1 << 15
-_LOOK_BACK: Final = 1 << 13
 _MAX_LOCATED_EVENTS: Final = 256
 _MAX_REPEATS: Final = 64
 _MAX_LAST_LINES: Final = 64
@@ -49,7 +49,6 @@ MIN_FINITE_LINES: Final = 3
 _NUMBER = re.compile(r"[0-9]+")
 _NUMBERS_THAT_COUNT = re.compile(r"(?:error|status|Errno|[Ss]ignal:?)[ =](?:[A-Z_]{1,40}\()?(-?\d{1,3})\b")
 _STATUS_WORDS = re.compile(r"xit|ignal|status|code|enqueued")  # numbers that decide what a line says
-_SETTING = re.compile(r"#|(?:export |\+ )?[A-Z]\w{2,}=")  # of a variable, or a comment
 _EXCEPTION = re.compile(rf"({EXCEPTION_NAME})(?:: (.*))?$")
 _CLASS = re.compile(r"(?:\w+\.)*[A-Z]")  # of Python's: C++ has names that begin otherwise, and statistics count them
 _QUIET = re.compile(r"\b(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|SUCCESS)\b", re.IGNORECASE)
@@ -60,10 +59,6 @@ _WARNED = re.compile(
     r"(?:xception|rror|ailed|ailure|etry|gnor|kipp|annot|ould not|nable to))"
 )
 """A line below an error's level that announces a traceback. What is only told at INFO before it does not."""
-_CODE_LINE = re.compile(r'\s*File "([^"]{1,300})", line (\d{1,7})')
-_LOADER = re.compile(r'File "[^"]*torch/utils/data/dataloader\.py"')
-_SHARED = re.compile(r'File "[^"]*/multiprocessing/(?:connection|resource_sharer|queues|reductions)\.py"')
-_LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python3|<frozen|<string>")
 _RANK_SEEN = re.compile(r"\[(?:rank ?|Rank )(\d{1,7})\](?! Watchdog caught)")
 _WORLD_SIZE = re.compile(r"(?:world_?size|WORLD_SIZE|n[rR]anks)['\"]?\s?[:= ]\s?['\"]?(\d{1,7})\b")
 _STATUS = re.compile(
@@ -101,6 +96,8 @@ class JobEvidence(NamedTuple):
     """The first line whose loss is NaN."""
     dropped: int
     """The number of events that were left out, because a process repeated itself or there were more than are kept."""
+    warned: tuple[Event, ...] = ()
+    """Warnings that may be the reason of a failure: they are none by themselves."""
 
 
 def no_evidence() -> JobEvidence:
@@ -137,6 +134,8 @@ class JobLogReader:
         self._raised_end = 0
         self._raised_before: list[Event] = []
         """Those of the files before."""
+        self._warned: dict[str, Event] = {}
+        """The last warning of each kind that may be the reason of a failure."""
         self._dense = False
         """True where many lines have had one of the words."""
 
@@ -207,6 +206,7 @@ class JobLogReader:
             tuple(self._progress),
             None if self._is_finite_again() else self._nan,
             self._dropped,
+            tuple(self._warned.values()),
         )
 
     def _is_finite_again(self) -> bool:
@@ -224,18 +224,19 @@ class JobLogReader:
             self._world_size = max([*sizes, self._world_size or 0]) or None
 
     def _read(self, piece: str, start: int, end: int) -> None:
-        line = self._parser.parse(piece[start:end])
-        place = self._place(piece, start, line)
+        around = Around(self._parser.parse, piece, start, end)
+        line = around.line
+        place = self._place(start, line)
         text = line.text
         if text.startswith("Traceback (most recent call last)"):
-            self._open_traceback(piece, start, line, place)
+            self._open_traceback(around, place)
             return
         if "the above exception" in text:
             self._chained[line.stream] = len(self._events) - 1
             return
         self._note_status(line)
-        if exit_event := read_exit(line, place, lambda: self._lines_before(piece, start, 8)):
-            self._add(exit_event)
+        if exit_event := read_exit(line, place, lambda: around.before(8)):
+            self._add(self._surrounded(exit_event, around))
             return
         if "nan" in text.lower() and NAN_LOSS.search(text):
             self._last_nan = place
@@ -243,16 +244,22 @@ class JobLogReader:
                 self._nan = Event(
                     "JOB_NAN_LOSS", "nan", Weight.FAILED, "the loss became NaN", text, place, _writer(line)
                 )
-        self._match(piece, start, end, line, place)
+        self._match(around, place)
 
-    def _match(self, piece: str, start: int, end: int, line: lines.JobLine, place: Place) -> None:
+    def _match(self, around: Around, place: Place) -> None:
+        line = around.line
         opened = self._tracebacks.get(line.stream)
         rule = self._rule_for(line.text) or (self._rule_for(line.logged) if line.logged else None)
+        if rule and rule.weight is Weight.WARNED:
+            self._warned[rule.kind] = _event_of(rule, line, place)
+            return
         raised = _EXCEPTION.match(line.text)
         if (rule is None or rule.kind in _OFTEN_CAUGHT) and not (raised and (opened or line.traced)):
-            if raised and _CLASS.match(raised[1]):
-                self._note_raised(piece, start, end, line, place, rule)
-            return
+            is_cut = raised and line.rank is not None and not line.logged and around.raised().where
+            if raised and not is_cut and _CLASS.match(raised[1]):
+                self._note_raised(around, place, rule)
+            if not is_cut:
+                return
         if rule is not None and not opened and self._is_repeated(rule.kind, line):
             return
         if raised and opened:
@@ -260,41 +267,49 @@ class JobLogReader:
             if opened.offset < 0:  # of an exception that ends nothing
                 return
             place = opened
-        if rule is not None:
-            event = _event_of(rule, line, place)
-        else:
-            assert raised is not None
-            weak = WEAK_TEXT.search(line.text)
-            event = _exception_event(line, place)
-            if weak:
-                event = event._replace(kind="peer_gone", weight=Weight.SUMMARY)
-            if weak and len(self._events) < _MAX_LOCATED_EVENTS and self._fetches(piece, start, line):
-                told = f"a DataLoader worker was gone when its batch was fetched: {line.text[:300]}"
-                event = event._replace(
-                    code="JOB_DATALOADER_DIED", kind="dataloader", weight=Weight.FAILED, summary=told
-                )
+        event = _event_of(rule, line, place) if rule is not None else self._exception(around, place)
         located = len(self._events) < _MAX_LOCATED_EVENTS
-        if located and event.kind.startswith("nccl") and (reason := self._last_error(piece, end, line)):
+        if located and event.kind.startswith("nccl") and (reason := around.last_error()):
             event = _with_reason(event, reason)
         if raised and located:
-            event = event._replace(where=self._where(piece, start, line))
+            where, is_within = around.raised()
+            event = event._replace(where=where, is_within=is_within)
         if raised and opened and (writer := self._announced.pop(line.stream, None)) and event.writer == Writer():
             event = event._replace(writer=writer)
-        self._add_raised(event, line)
+        self._add_raised(self._surrounded(event, around), line)
 
-    def _note_raised(
-        self, piece: str, start: int, end: int, line: lines.JobLine, place: Place, rule: Rule | None
-    ) -> None:
-        self._forget_raised(piece, start)
-        where = self._where(piece, start, line)
+    def _surrounded(self, event: Event, around: Around) -> Event:
+        """The event with whom the lines around it name; where its writer is not told, as they tell it."""
+        if len(self._events) >= _MAX_LOCATED_EVENTS:
+            return event
+        named, own = around.named(), event.writer
+        if own.rank is None and own.task is None and own.local_rank is None:
+            own = own._replace(host=own.host or only(named, "host", Side.WITNESS) or None)
+        return event._replace(named=named, writer=own, next_rank=around.next_rank())
+
+    def _exception(self, around: Around, place: Place) -> Event:
+        """The event of an exception that no rule knows."""
+        event = _exception_event(around.line, place)
+        if not WEAK_TEXT.search(around.line.text):
+            return event
+        if len(self._events) < _MAX_LOCATED_EVENTS and around.fetches():
+            told = f"a DataLoader worker was gone when its batch was fetched: {around.line.text[:300]}"
+            return event._replace(code="JOB_DATALOADER_DIED", kind="dataloader", summary=told)
+        return event._replace(kind="peer_gone", weight=Weight.SUMMARY)
+
+    def _note_raised(self, around: Around, place: Place, rule: Rule | None) -> None:
+        line = around.line
+        self._forget_raised(around.piece, around.start)
+        where, is_within = around.raised()
         # What a logger says of an exception in a training may be of one that was caught, unless code stands above it.
         head = line.logged.removesuffix(line.text)
-        if _QUIET.search(head) or (head and not where and self._progress[-1] + _count_progress(piece, 0, start)):
+        trains = self._progress[-1] + _count_progress(around.piece, 0, around.start)
+        if _QUIET.search(head) or (head and not where and trains):
             return
         if len(self._raised) < _MAX_LAST_LINES:
             event = _event_of(rule, line, place) if rule else _exception_event(line, place)
-            self._raised.append(event._replace(where=where))
-        self._raised_end = self._offset + end
+            self._raised.append(event._replace(where=where, is_within=is_within))
+        self._raised_end = self._offset + around.end
 
     def _forget_raised(self, piece: str, until: int) -> None:
         """Forgets the exceptions that something follows: what caught them went on."""
@@ -362,14 +377,15 @@ class JobLogReader:
     def _of_process(self, process: _Process) -> Iterator[WorkStatus]:
         return (status for (_, other), status in list(self._statuses.items())[-64:] if other == process)
 
-    def _place(self, piece: str, start: int, line: lines.JobLine) -> Place:
+    def _place(self, start: int, line: lines.JobLine) -> Place:
         if line.seconds is not None:
             self._last_date = (line.seconds, line.dated)
         seconds, dated = self._last_date
         return Place(len(self._progress) - 1, self._offset + start, seconds, dated, self._progress[-1])
 
-    def _open_traceback(self, piece: str, start: int, line: lines.JobLine, place: Place) -> None:
-        before = next(iter(self._lines_before(piece, start, 1)), None)
+    def _open_traceback(self, around: Around, place: Place) -> None:
+        line = around.line
+        before = next(iter(around.before(1)), None)
         text = before.text if before is not None and before.stream == line.stream else ""
         ends_nothing = bool(_NOT_RAISED.match(text) or _WARNED.search(text[:240]))
         if len(self._tracebacks) >= _MAX_STREAMS:
@@ -378,47 +394,17 @@ class JobLogReader:
         self._announced.pop(line.stream, None)
         if before is not None and line.stream == _NOBODY and before.stream != _NOBODY and before.logged:
             self._announced[line.stream] = _writer(before)
-
-    def _lines_before(self, piece: str, start: int, count: int) -> list[lines.JobLine]:
-        """The last lines before `start` in the piece, the nearest first."""
-        texts = piece[max(0, start - _LOOK_BACK) : start].split("\n")[-count - 1 : -1]
-        return [self._parser.parse(text.rstrip("\r").rpartition("\r")[2]) for text in reversed(texts)]
-
-    def _where(self, piece: str, start: int, line: lines.JobLine) -> str:
-        """The place where the exception was raised: the innermost line of code that is no library's; without one, the "
-        "innermost."""
-        innermost = ""
-        for before in self._lines_before(piece, start, 60):
-            if before.stream != line.stream:
-                continue
-            if match := _CODE_LINE.match(before.text):
-                place = f"{match[1]} line {match[2]}"
-                if not _LIBRARY.search(match[1]):
-                    return place
-                innermost = innermost or place
-            elif before.text.startswith("Traceback"):
-                break
-        return innermost
-
-    def _fetches(self, piece: str, start: int, line: lines.JobLine) -> bool:
-        """Whether a traceback leads through torch's DataLoader into multiprocessing: a connection to a worker, and not
-        to another rank."""
-        own = [before.text for before in self._lines_before(piece, start, 80) if before.stream == line.stream]
-        begun = next((place for place, text in enumerate(own) if text.startswith("Traceback")), len(own))
-        frames = own[:begun]
-        return any(_LOADER.search(text) for text in frames) and any(_SHARED.search(text) for text in frames)
-
-    def _last_error(self, piece: str, end: int, line: lines.JobLine) -> str:
-        """The text that follows `Last error:` in torch's message about NCCL."""
-        after = [self._parser.parse(text) for text in piece[end : end + 3000].splitlines()[:12]]
-        own = [each.text for each in after if each.stream == line.stream]
-        at = next((place for place, text in enumerate(own[:4]) if text.startswith("Last error:")), None)
-        return own[at + 1].strip()[:200] if at is not None and at + 1 < len(own) else ""
-
-
-def rule_for(text: str) -> Rule | None:
-    """The first rule that takes a line's text; None for other lines, comments and settings."""
-    return None if _SETTING.match(text) else next((rule for rule in RULES if rule.pattern.match(text)), None)
+        if ends_nothing or (ending := around.ending()) is None:
+            return
+        last, raised = ending
+        if last.stream != line.stream:  # its lines have no heads
+            self._tracebacks[last.stream] = self._tracebacks.pop(line.stream)
+            self._announced[last.stream] = _writer(line)
+        if not _EXCEPTION.match(last.text) and self._rule_for(last.text) is None:
+            del self._tracebacks[last.stream]
+            event = _exception_event(last, place)._replace(where=raised.where, is_within=raised.is_within)
+            writer = self._announced.pop(last.stream, event.writer)
+            self._add_raised(self._surrounded(event._replace(writer=writer), around), last)
 
 
 def _count_progress(piece: str, start: int, end: int) -> int:
@@ -428,13 +414,18 @@ def _count_progress(piece: str, start: int, end: int) -> int:
 def _event_of(rule: Rule, line: lines.JobLine, place: Place) -> Event:
     match = rule.pattern.match(line.text) or rule.pattern.match(line.logged)
     groups = [(group or "").strip() for group in match.groups()] if match else []
-    summary = rule.summary.format(*groups, *[""] * 4).strip().rstrip(":. ")
-    kind = (
-        "bare" if rule.weight is Weight.DIED and rule.pattern.match(line.text.split(" (")[0]) and _is_bare(line) else ""
-    )
+    is_bare = rule.weight is Weight.DIED and rule.pattern.match(line.text.split(" (")[0]) and _is_bare(line)
     accused = tuple(map(int, re.findall(r"\d{1,7}", groups[0])[:64])) if rule.kind == "monitored" else ()
-    writer = _named(match.groupdict() if match else {}, _writer(line))
-    return Event(rule.code, kind or rule.kind, rule.weight, summary[:400], line.text, place, writer, "", accused)
+    return Event(
+        rule.code,
+        "bare" if is_bare else rule.kind,
+        rule.weight,
+        _said(rule, line.text, line.logged)[:400],
+        line.text,
+        place,
+        _named(match.groupdict() if match else {}, _writer(line)),
+        accused=accused,
+    )
 
 
 def _named(fields: Mapping[str, str | None], writer: Writer) -> Writer:
@@ -449,12 +440,17 @@ def _exception_event(line: lines.JobLine, place: Place) -> Event:
 
 def _with_reason(event: Event, reason: str) -> Event:
     """The event with the reason that NCCL gave below `Last error:`; where that is a known one, of its code and kind."""
-    found = reason_rule(reason)
-    if found is None or event.kind not in ("nccl_system", "nccl_usage"):
+    rule = reason_rule(reason)
+    if rule is None or event.kind not in ("nccl_system", "nccl_usage"):
         return event._replace(summary=f"{event.summary}: {reason}")
-    rule, groups = found
-    summary = rule.summary.format(*groups, *[""] * 4)
-    return event._replace(code=rule.code, kind=rule.kind, weight=rule.weight, summary=f"{summary}: {reason}"[:400])
+    summary = f"{_said(rule, f'NCCL WARN {reason}')}: {reason}"
+    return event._replace(code=rule.code, kind=rule.kind, weight=rule.weight, summary=summary[:400])
+
+
+def _said(rule: Rule, *texts: str) -> str:
+    match = next(filter(None, map(rule.pattern.match, texts)), None)
+    groups = [(group or "").strip() for group in match.groups()] if match else []
+    return rule.summary.format(*groups, *[""] * 4).strip().rstrip(":. ")
 
 
 def _with_rank(event: Event) -> Event:

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 from laggard.diagnose.job.cause import Cause
 from laggard.diagnose.job.events import Event, Weight
 from laggard.diagnose.joined.roster import OF_A_LAUNCHER, Clue, First, Role, Roster
+from laggard.diagnose.rules import table
 from laggard.kit.words import ranks_text
 from laggard.model import Fix
 
@@ -77,15 +78,7 @@ def on_host(host: str | None, roster: Roster) -> tuple[int, ...]:
     return tuple(sorted(rank for rank, its in roster.hosts.items() if host and its == host))
 
 
-_SILENT_FIX: Final = Fix(
-    "Look at that process: `py-spy dump --pid PID` and /proc/PID/status while it hangs; start the job under `laggard "
-    "run` and the next time the step and the line are told.",
-    ("laggard run --record DIR ...",),
-)
-_LOST_FIX: Final = Fix(
-    "Look at that host: its kernel's log (dmesg), the scheduler's account of the job, and whether it is up at all.",
-    ("dmesg -T | tail -50",),
-)
+_ADVICE: Final = table("hangs").advice
 
 
 def of_silent(ranks: Sequence[int], behind: str, cause: Cause, roster: Roster) -> First:
@@ -110,7 +103,7 @@ def of_silent(ranks: Sequence[int], behind: str, cause: Cause, roster: Roster) -
         says = f"{lost}, or no log of it is here, while {waiters} waited"
     stuck = (event for event in roster.evidence.events if event.kind == "stuck_process")
     clues = (*silent_clues(ranks, roster), *shown(Role.SHOWS, stuck, roster), *shown(Role.THEN, victims.events, roster))
-    code, fix = (cause.first.code, _SILENT_FIX) if timed_out else ("JOB_KILLED", _LOST_FIX)
+    code, fix = (cause.first.code, _ADVICE["silent"]) if timed_out else ("JOB_KILLED", _ADVICE["lost"])
     return First(code, roster.named(ranks), says, fix, clues, roster.one_host(ranks), tuple(ranks))
 
 
@@ -138,10 +131,10 @@ def _have_hosts_each(ranks: Sequence[int], roster: Roster) -> bool:
 
 
 def _of_missing_log(ranks: Sequence[int], cause: Cause, victims: Victims, timed_out: bool, roster: Roster) -> First:
-    waited, fix = ("waited until they timed out", _SILENT_FIX) if timed_out else ("found peers gone", _LOST_FIX)
+    waited, fix = ("waited until they timed out", "silent") if timed_out else ("found peers gone", "lost")
     says = f"{waited}, none of them was first, and no log of {roster.named(ranks)} is here: give it too"
     clues = shown(Role.THEN, victims.events, roster)
-    return First(cause.first.code, ranks_text(victims.ranks), says, fix, clues, by_cause=False)
+    return First(cause.first.code, ranks_text(victims.ranks), says, _ADVICE[fix], clues, by_cause=False)
 
 
 def _of_one_among(ranks: Sequence[int], victims: Victims, timed_out: bool, roster: Roster) -> First:
@@ -152,7 +145,7 @@ def _of_one_among(ranks: Sequence[int], victims: Victims, timed_out: bool, roste
         "JOB_COLLECTIVE_TIMEOUT" if timed_out else "JOB_KILLED",
         f"one of {roster.named(ranks)}",
         f"was first, and nothing says which: none of them has an error, while {ranks_text(victims.ranks)} {waited}",
-        Fix(_SILENT_FIX.text, _LOST_FIX.commands) if timed_out else _LOST_FIX,
+        Fix(_ADVICE["silent"].text, _ADVICE["lost"].commands) if timed_out else _ADVICE["lost"],
         (*silent_clues(ranks, roster), *shown(Role.THEN, victims.events, roster)),
         hosts.pop() if len(hosts) == 1 else None,
     )

@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
-from laggard.diagnose.job.advice import ADVICE
 from laggard.diagnose.job.cause import Cause, find_cause, find_waiting, ranks_of
 from laggard.diagnose.job.events import Event, Weight, Writer
 from laggard.diagnose.job.findings import MAX_ODD_SHARE, who
+from laggard.diagnose.job.rules import ADVICE
 from laggard.diagnose.joined.clock import is_near, minutes_agree
 from laggard.diagnose.joined.explains import (
     HARDWARE,
@@ -26,9 +26,9 @@ from laggard.diagnose.joined.explains import (
     victims_of,
 )
 from laggard.diagnose.joined.roster import LOOPBACK, OF_A_LAUNCHER, Clue, Fault, First, Role, Roster, reporters
+from laggard.diagnose.rules import table
 from laggard.kit.words import joined as listed
 from laggard.kit.words import printable_line, ranks_text
-from laggard.model import Fix
 
 _KILL_SECONDS: Final = 120.0
 """The longest time between the kernel's kill and what a launcher says of it."""
@@ -37,12 +37,6 @@ _LATE_SECONDS: Final = 5.0
 _LIMIT: Final = "was killed for its memory limit"
 """How the readers of Kubernetes' descriptions begin to say it."""
 _OF_ALL: Final = ("interrupted", "cancelled", "time_limit", "preempted")
-
-_NETWORK_FIX: Final = Fix(
-    "No rank failed: look at the ports and links of both hosts (`ip -br link`, `ibstat`, `dmesg -T | grep -i link`) "
-    "and at the switch between them.",
-    ("ip -br link", "dmesg -T | grep -i link"),
-)
 
 
 def find_first(roster: Roster, faults: Sequence[Fault]) -> First | None:
@@ -426,7 +420,7 @@ def _of_network(cause: Cause, roster: Roster) -> First:
     if every and len(hosts) > 1:
         subject = f"the network between {listed(hosts)}"
         says = f"carried nothing any more: {ranks_text(victims.ranks)} all waited for one another, and none is silent"
-        fix = _NETWORK_FIX
+        fix = table("hangs").advice["network"]
     else:
         subject, says = who(first.writer), f"reported first: {printable_line(first.summary)}"
         fix = ADVICE.get(first.kind) or ADVICE["killed"]

@@ -34,6 +34,8 @@ class Stack(NamedTuple):
     rank: int | None = None
     host: str | None = None
     local_rank: int | None = None
+    others: tuple[tuple[dump_lines.Frame, ...], ...] = ()
+    """The frames of its other threads, but for those that libraries have in every process."""
 
 
 def stacks(text: str) -> tuple[Stack, ...]:
@@ -135,7 +137,8 @@ class _Process:
             if pid is None and main is not None:
                 pid = main.head.tid
             rank = self.rank if place == 0 or len(groups) == 1 else None
-            yield Stack(tuple(thread.in_order()), self.head, pid, rank, self.host, self.local_rank)
+            others = tuple(tuple(it.in_order()) for it in group if it is not thread)
+            yield Stack(tuple(thread.in_order()), self.head, pid, rank, self.host, self.local_rank, others)
 
 
 def _by_main(threads: Sequence[_Thread]) -> list[list[_Thread]]:
@@ -251,4 +254,6 @@ def _of_json(threads: Sequence[dump_lines.SpyThread]) -> Iterator[Stack]:
         by_pid.setdefault(each.pid, []).append(thread)
     for pid, group in by_pid.items():
         if kept := [it for it in group if it.frames and not dump_lines.is_service(it.frames)]:
-            yield Stack(tuple(_that_trains(kept).frames), f"process {pid}", pid)
+            thread = _that_trains(kept)
+            others = tuple(tuple(it.frames) for it in kept if it is not thread)
+            yield Stack(tuple(thread.frames), f"process {pid}", pid, others=others)

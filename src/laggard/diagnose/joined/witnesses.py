@@ -3,64 +3,33 @@ while the others are, a host that nobody's bytes reach."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from laggard.diagnose.job.events import Writer
 from laggard.diagnose.job.findings import who
-from laggard.diagnose.joined.dump_lines import Frame, departing_frame, is_helper, own_frame, wait_of
 from laggard.diagnose.joined.exhibit import Exhibit
 from laggard.diagnose.joined.processes import Process, common_end, local_rank, ranks_by_launcher
 from laggard.diagnose.joined.roster import Fault, Roster
-from laggard.diagnose.joined.stacks import frame_text
+from laggard.diagnose.joined.standing import Seen, standings
+from laggard.diagnose.rules import table
 from laggard.kit.words import ranks_text
 from laggard.model import Fix
 
 NETWORK: Final = "NETWORK_DROPS"
-_MAX_ODD_SHARE: Final = 1 / 3
-_STOPPED_FIX: Final = (
-    "Find out who stopped it: a debugger, `kill -STOP`, or the terminal's Ctrl-Z. `kill -CONT PID` lets it go on, "
-    "unless the others have ended meanwhile."
-)
-_HUNG_FIX: Final = (
-    "Look at what that line waits for (a file, a lock, a server, another process), and give it a time limit; the other "
-    "ranks only wait for this one."
-)
-_ODD_FIX: Final = (
-    "Look where the program of these ranks takes another way: a condition on the rank, on its data or on an exception "
-    "that leads to another collective."
-)
 _MIN_LOOKED_AT: Final = 3
 """The smallest number of ranks whose processes were seen, for one of them to be the odd one."""
 _MIN_LOOKS: Final = 2
 """The smallest number of looks at a process: one alone may have met it between two waits."""
+_ADVICE: Final = table("hangs").advice
 _MAX_IDLE_PERCENT: Final = 10.0
 """The most of a core that a process uses which waits for another: it asks now and then."""
-_SPIN_FIX: Final = (
-    "See which line it turns in, and what that loop waits for: a file, a flag, another process. Give the loop a time "
-    "limit and a sleep; the other ranks only wait for this one."
-)
-_LEFT_FIX: Final = (
-    "Give all ranks as many steps: a sampler that pads or drops (`DistributedSampler(drop_last=True)`), "
-    "`torch.distributed.algorithms.Join`, or a count of steps that all agree on before the loop."
-)
-_DROPS_FIX: Final = (
-    "Look at what drops packets on that host: `nft list ruleset`, `iptables -L -v -n -x`, `tc -s qdisc`, `ethtool -S "
-    "DEV`, and at its port of the switch."
-)
-
-
-class _Seen(NamedTuple):
-    rank: int
-    frames: tuple[Frame, ...]
-    path: str
 
 
 def witness_faults(exhibits: Sequence[Exhibit], roster: Roster) -> Iterator[Fault]:
     ranks = _ranks_of_pids(exhibits, roster)
     looks = list(_looks(exhibits, ranks, roster))
-    looked_at = [*_stopped(looks, roster), *_elsewhere(exhibits, ranks, roster)]
+    looked_at = [*_stopped(looks, roster), *_standing(exhibits, ranks, roster)]
     yield from looked_at or _running(looks, roster)
     yield from _left(exhibits, roster)
     yield from _unanswered(exhibits, roster)
@@ -126,7 +95,7 @@ def _stopped(looks: Iterable[tuple[int, Process, Exhibit]], roster: Roster) -> I
                 host,
                 row.line,
                 fix=Fix(
-                    _STOPPED_FIX if letters == "Tt" else _HUNG_FIX,
+                    _ADVICE["stopped" if letters == "Tt" else "hung"].text,
                     (f"cat /proc/{row.pid}/status /proc/{row.pid}/wchan", f"py-spy dump --pid {row.pid}"),
                 ),
                 ranks=(rank,),
@@ -159,7 +128,7 @@ def _running(seen: Iterable[tuple[int, Process, Exhibit]], roster: Roster) -> It
         it.path,
         host,
         row.line,
-        fix=Fix(_SPIN_FIX, (f"py-spy dump --pid {row.pid}", f"py-spy top --pid {row.pid}")),
+        fix=Fix(_ADVICE["spins"].text, (f"py-spy dump --pid {row.pid}", f"py-spy top --pid {row.pid}")),
         ranks=(busy[0],),
         direct=True,
     )
@@ -187,72 +156,42 @@ def _left(exhibits: Iterable[Exhibit], roster: Roster) -> Iterator[Fault]:
         first.path,
         roster.one_host(ranks),
         first.finished,
-        fix=Fix(_LEFT_FIX),
+        fix=_ADVICE["left"],
         ranks=ranks,
         left=True,
     )
 
 
-def _elsewhere(
+def _standing(
     exhibits: Iterable[Exhibit], ranks: Mapping[tuple[str | None, int], int], roster: Roster
 ) -> Iterator[Fault]:
-    """Ranks that are in no collective while others are; else those few that are in another collective than the rest."""
-    seen: dict[int, _Seen] = {}
+    """What the stacks show beside one another, each process once."""
+    seen: dict[int, Seen] = {}
     for it in exhibits:
         for stack in it.stacks:
             alone = next(iter(it.ranks)) if len(it.ranks) == 1 else it.origin.rank
             own = stack.rank if stack.rank is not None else alone
             rank = own if own is not None else _rank_of(stack.pid, _host(it, roster), ranks)
-            if rank is not None:
-                seen.setdefault(rank, _Seen(rank, stack.frames, it.path))
-            if own is None or own == it.origin.rank and stack.pid is None:
-                for twin in (twin.rank for twin in it.twins if twin.rank is not None):
-                    seen.setdefault(twin, _Seen(twin, stack.frames, it.path))
-    seen = {rank: each for rank, each in seen.items() if not is_helper(each.frames)}
-    calls = {rank: wait_of(each.frames) for rank, each in seen.items()}
-    waiting = sorted(rank for rank, call in calls.items() if call)
-    out = sorted(rank for rank, call in calls.items() if not call)
-    if waiting and out and len(out) <= max(1, len(seen) // 2):
-        for rank in out:
-            frame = departing_frame(seen[rank].frames, [seen[it].frames for it in waiting])
-            are = "is" if len(waiting) == 1 else "are"
-            others = f"{ranks_text(waiting)} {are} in {calls[waiting[0]]}"
-            says = f"hung in {frame_text(frame)}: it is in no collective, while {others}"
-            yield _of_stack(seen[rank], frame, says, _HUNG_FIX, roster)
-    elif not out and len(seen) >= 3:
-        yield from _odd(seen, calls, roster)
-
-
-def _odd(seen: Mapping[int, _Seen], calls: Mapping[int, str], roster: Roster) -> Iterator[Fault]:
-    places = {rank: (calls[rank], own_frame(each.frames)._replace(text="", offset=0)) for rank, each in seen.items()}
-    counts = Counter(places.values()).most_common()
-    if len(counts) != 2 or counts[1][1] > _MAX_ODD_SHARE * len(seen):
-        return
-    (call, frame), (odd_call, odd_frame) = counts[0][0], counts[1][0]
-    rest = [rank for rank, place in places.items() if place == counts[0][0]]
-    for rank in sorted(rank for rank, place in places.items() if place == counts[1][0]):
-        says = (
-            f"is in another call than the others: {odd_call} at {frame_text(odd_frame)}, while {ranks_text(rest)} "
-            f"are in {call} at {frame_text(frame)}"
+            twins = [twin.rank for twin in it.twins if own is None or (own == it.origin.rank and stack.pid is None)]
+            for each in (rank, *twins):
+                if each is not None:
+                    seen.setdefault(each, Seen(stack, it.path, each, roster.hosts.get(each)))
+    for stands in standings(list(seen.values())):
+        told = [it.rank for it in stands.who if it.rank is not None]
+        first = stands.who[0]
+        yield Fault(
+            "JOB_COLLECTIVE_TIMEOUT",
+            roster.named(told),
+            stands.says,
+            True,
+            first.path,
+            roster.one_host(told),
+            stands.frame.text,
+            fix=stands.fix,
+            ranks=tuple(told),
+            direct=True,
+            offset=stands.frame.offset,
         )
-        yield _of_stack(seen[rank], own_frame(seen[rank].frames), says, _ODD_FIX, roster)
-
-
-def _of_stack(seen: _Seen, frame: Frame, says: str, fix: str, roster: Roster) -> Fault:
-    host = roster.hosts.get(seen.rank)
-    return Fault(
-        "JOB_COLLECTIVE_TIMEOUT",
-        who(Writer(seen.rank, host=host)),
-        says,
-        True,
-        seen.path,
-        host,
-        frame.text,
-        fix=Fix(fix, ("laggard run --record DIR ...",)),
-        ranks=(seen.rank,),
-        direct=True,
-        offset=frame.offset,
-    )
 
 
 def _unanswered(exhibits: Sequence[Exhibit], roster: Roster) -> Iterator[Fault]:
@@ -273,7 +212,7 @@ def _unanswered(exhibits: Sequence[Exhibit], roster: Roster) -> Iterator[Fault]:
         it.path,
         host,
         row.line,
-        fix=Fix(_DROPS_FIX, ("nft list ruleset", "tc -s qdisc", "ss -tni")),
+        fix=_ADVICE["drops"],
     )
 
 

@@ -9,12 +9,8 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Final
 
-from laggard.diagnose.kernel.accelerator_rules import AMD_RULES, GAUDI_RULES, INTEL_RULES, NVIDIA_RULES
-from laggard.diagnose.kernel.device_rules import NETWORK_FILE_SYSTEM_RULES, NIC_RULES, PCI_RULES
 from laggard.diagnose.kernel.lines import LogLine
-from laggard.kernel_rules.devices import NIC_FIRMWARE_RULES, PCIE_RULES
-from laggard.kernel_rules.disks import DISK_RULES
-from laggard.kernel_rules.host import HOST_RULES
+from laggard.diagnose.kernel.rules import RULES
 from laggard.kernel_rules.judge import Hit, Key, RuleJudge
 from laggard.kernel_rules.rule import Rule
 from laggard.model import Finding, Severity
@@ -67,12 +63,6 @@ def pci_address(device: str) -> str:
     return f"{found[1] or '0000'}:{found[2]}" if found else ""
 
 
-RULES: Final = (
-    *NVIDIA_RULES, *AMD_RULES, *GAUDI_RULES, *INTEL_RULES, *HOST_RULES, *PCI_RULES, *PCIE_RULES,
-    *NIC_FIRMWARE_RULES, *NIC_RULES, *DISK_RULES,
-    *NETWORK_FILE_SYSTEM_RULES,
-)  # fmt: skip
-"""All rules; of several that take one record the first counts."""
 _IN_MODULE = re.compile(r"\+0x[0-9a-f]+/0x[0-9a-f]+ \[(\w+)")
 _MAX_TRACE_RECORDS: Final = 80
 _MAX_MODULES: Final = 4

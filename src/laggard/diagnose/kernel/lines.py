@@ -43,19 +43,23 @@ def _seconds(year: int, month: int, day: int, hour: int, minute: int, second: fl
 
 
 KERNEL: Final = "kernel"
-_LEVELS: Final = {"emerg": 0, "alert": 1, "crit": 2, "err": 3, "warn": 4, "notice": 5, "info": 6, "debug": 7}
+_LEVELS: Final = {
+    **{"emerg": 0, "alert": 1, "crit": 2, "err": 3, "warn": 4, "notice": 5, "info": 6, "debug": 7},
+    **{"critical": 2, "error": 3, "warning": 4},
+}
 _MAX_LINE_CHARACTERS: Final = 2048
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[mK]")
 _KMSG = re.compile(r"(\d+),\d+,(\d+),[^;]{0,80};(.*)")
 _ESCAPED = re.compile(r"\\x([0-9a-f]{2})")
-_DECODED = re.compile(r"[a-z]+ *:([a-z]+) *: ")  # dmesg -x
+_DECODED = re.compile(r"(?:[a-z]+ *:|kern: )([a-z]+) *: ")  # dmesg -x; Talos, with a blank
 _RAW = re.compile(r"<(\d{1,3})>(?:1 )?")
 _FOUND_IN = re.compile(r"(?:/[^\s:]{1,200}|[\w.-]{1,80}\.log[\w.-]{0,20}):(?:\d{1,9}:)?(?=[A-Z\[\d<])")  # grep
-_FROM_HOST = re.compile(r"([\w.-]{1,64}): (?=\[ *[\d+A-Z]|[A-Z][a-z]{2} [ \d]\d \d\d:|\d{4}-\d\d-\d\d)")  # pdsh
+_FROM_HOST = re.compile(r"([\w.-]{1,64}): (?=kern *:|\[ *[\d+A-Z]|[A-Z][a-z]{2} [ \d]\d \d\d:|\d{4}-\d\d-\d\d)")  # pdsh
 _BRACKET = re.compile(
-    r"\[((?:[A-Z][a-z]{2} )?[A-Z][a-z]{2} ?[ \d]?\d [\d:]{5,8}(?: \d{4})?| *\+?\d{1,10}\.\d{1,9})"
-    r"(?: *< *[\d.]+ *>)?\] ?"
+    r"\[((?:[A-Z][a-z]{2} )?[A-Z][a-z]{2} ?[ \d]?\d [\d:]{5,8}(?: \d{4})?| *\+?\d{1,10}\.\d{1,9}"
+    r"|\d{4}-\d\d-\d\dT[\d:]{8}(?:\.\d{1,9})?Z?(?=\]: ))"
+    r"(?: *< *[\d.]+ *>)?\]:? ?"
 )
 _CALLER = re.compile(r"\[ *[TC]\d+ *\] ?")
 _ISO_OF_DMESG = re.compile(r"(\d{4}-\d\d-\d\dT[\d:]{8},\d{6}[+-]\d\d:\d\d) ")
@@ -133,7 +137,7 @@ def _of_text(line: str) -> LogLine | None:
 
 def _of_bracket(time: str, rest: str, host: str, level: int | None) -> LogLine:
     since_last = time.startswith("+")
-    seconds = wall_seconds(time) if time[:1].isalpha() else float(time)
+    seconds = wall_seconds(time) if time[:1].isalpha() or "T" in time else float(time)
     if found := _KERNEL_SENDER.match(rest):  # journalctl -o short-monotonic
         host, rest = found[1], rest[found.end() :]
     return LogLine(_without_caller(rest), seconds, host, level, since_last=since_last)
@@ -141,7 +145,9 @@ def _of_bracket(time: str, rest: str, host: str, level: int | None) -> LogLine:
 
 def _of_date(date: str, rest: str, host: str, level: int | None) -> LogLine | None:
     seconds = wall_seconds(date) if not date[:9].isdigit() else float(date)
-    if found := _SENT_BY.match(rest):  # netconsole
+    if rest.startswith(f"{KERNEL}: "):  # journalctl --no-hostname
+        program, text = KERNEL, rest[len(KERNEL) + 2 :]
+    elif found := _SENT_BY.match(rest):  # netconsole
         host, program, text = found[1], KERNEL, rest[found.end() :]
     elif found := _SENDER.match(rest):
         host, program, text = found[1], found[2], rest[found.end() :]
@@ -201,9 +207,13 @@ def read_records(pieces: Iterable[str]) -> Iterator[LogLine]:
     record: LogLine | None = None
     joined = 0
     clock: float | None = None
+    indent: int | None = None
     for line in (line for piece in pieces for line in piece.split("\n")):
         if not line.strip():
             continue
+        if indent is None:
+            indent = indent_of(line)
+        line = line[indent:] if line[:indent].isspace() else line
         found = read_line(line.rstrip("\r"))
         if found is not None and found.since_last:
             found = found._replace(seconds=(clock or 0.0) + (found.seconds or 0.0))
@@ -218,6 +228,11 @@ def read_records(pieces: Iterable[str]) -> Iterator[LogLine]:
         clock = record.seconds if record.seconds is not None else clock
     if record is not None and record.program in PROGRAMS:
         yield record
+
+
+def indent_of(line: str) -> int:
+    """The blanks before a whole paste, as they stand before its first line, where that has a head behind them."""
+    return len(line) - len(line.lstrip(" ")) if read_line(line.lstrip(" ")) is not None else 0
 
 
 def _continuation(line: str, found: LogLine | None, record: LogLine) -> str | None:

@@ -10,19 +10,20 @@ those of if.h in Linux.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from laggard.diagnose.pastes.section import Items, Lack, Section, parts_of, paste_format
+from laggard.diagnose.rules import table
 from laggard.model import Finding, Severity
-from laggard.probes.probe import Fact, finding
+from laggard.probes.probe import Fact
 
+_SAYS: Final = table("pastes").sections
 _SETTINGS: Final = re.compile(r"^Settings for ([\w.@-]+):\s*$", re.MULTILINE)
 _FEC: Final = re.compile(r"^FEC parameters for ([\w.@-]+):\s*$", re.MULTILINE)
 _SPEED: Final = re.compile(r"^[^\S\n]*Speed: (\d{1,9})Mb/s", re.MULTILINE)
 _LINK: Final = re.compile(r"^[^\S\n]*Link detected: (yes|no)(?: \(([^)\n]{1,80})\))?", re.MULTILINE)
 _MODES: Final = re.compile(r"(\d{4,7})base")
-_FIX: Final = "Clean and reseat the fibre and the transceiver; swap them one by one, with the other end's."
 
 
 class _Settings(NamedTuple):
@@ -75,7 +76,7 @@ def _without_link(port: _Settings, ports: Sequence[_Settings]) -> Iterator[Findi
     why = f" ({port.reason})" if port.reason else ""
     severity = Severity.CRITICAL if up else Severity.WARNING
     evidence = {"line": "Link detected: no", "reason": port.reason or None, "peers_with_link": up}
-    yield link_finding("RDMA_NETDEV_DOWN", port.device, f"has no link{why}", severity, evidence)
+    yield _SAYS["no_link"].found(evidence, severity, device=port.device, why=why)
 
 
 def _slow(port: _Settings, ports: Sequence[_Settings]) -> Iterator[Finding]:
@@ -89,8 +90,7 @@ def _slow(port: _Settings, ports: Sequence[_Settings]) -> Iterator[Finding]:
         told = f"most others of its kind run at {max(usual)} Mb/s"
     else:
         return
-    summary = f"runs at a speed of {port.speed} Mb/s, and {told}"
-    yield link_finding("RDMA_RATE_LOW", port.device, summary, Severity.WARNING, {"speed_megabits": port.speed})
+    yield _SAYS["slow_link"].found({"speed_megabits": port.speed}, device=port.device, speed=port.speed, told=told)
 
 
 def compare_fec(sections: Sequence[Section]) -> Items:
@@ -103,21 +103,12 @@ def compare_fec(sections: Sequence[Section]) -> Items:
     others = {active for _, _, active in found if active and active.lower() not in ("off", "none", "auto")}
     for host, device, encoding in found:
         if others and encoding.lower() in ("off", "none"):
-            summary = f"has no error correction (FEC {encoding}), others have {', '.join(sorted(others))}"
             evidence = {"host": host or None, "fec": encoding}
-            fix = "Set the same FEC on both ends: `ethtool --set-fec DEV encoding rs` (or auto), and the switch's port."
-            yield link_finding("RDMA_NETDEV_DOWN", device, summary, Severity.WARNING, evidence, fix)
+            yield _SAYS["no_fec"].found(evidence, device=device, encoding=encoding, others=", ".join(sorted(others)))
 
 
 def read_fec(section: Section) -> Items:
     yield Fact("fec", [match[1] for match, _ in parts_of(_FEC, section.text)])
-
-
-def link_finding(
-    code: str, device: str, summary: str, severity: Severity, evidence: Mapping[str, object], fix: str = _FIX
-) -> Finding:
-    commands = ("ethtool DEV", "ethtool --show-fec DEV", "ethtool -m DEV")
-    return finding(code, device, summary, severity=severity, evidence=evidence, fix=fix, commands=commands)
 
 
 ETHTOOL: Final = paste_format("ethtool", _SETTINGS, read_settings)
@@ -150,13 +141,10 @@ def read_module(section: Section) -> Items:
         yield Lack("no measured light is in it: a copper cable, or run ethtool -m DEV as root")
     if alarms or lost:
         told = ", ".join([*alarms[:3], *lost[:3]])
-        summary = f"receives too little light, or has another alarm: {told}"
         severity = Severity.WARNING if dark else Severity.CRITICAL
-        evidence = {"alarms": alarms[:16], "light": lost[:16]}
-        yield link_finding("RDMA_ERRORS_RISING", device, summary, severity, evidence)
+        yield _SAYS["dark"].found({"alarms": alarms[:16], "light": lost[:16]}, severity, device=device, told=told)
     elif flags:
-        summary = f"is near its limits: {', '.join(flags[:3])}"
-        yield link_finding("RDMA_ERRORS_RISING", device, summary, Severity.WARNING, {"warnings": flags[:16]})
+        yield _SAYS["near_limits"].found({"warnings": flags[:16]}, device=device, told=", ".join(flags[:3]))
 
 
 def _joined(channel: str, dbm: str) -> str:
@@ -187,9 +175,6 @@ _MADE: Final = re.compile(r"lo|docker.*|virbr.*|br-.*|cni.*|cali.*|flannel.*|vet
 _SHAPED: Final = re.compile(r"^\d{1,6}: ([\w.-]{1,40})(?:@[\w.-]{1,40})?: <[^>\n]*> mtu \d+ qdisc (tbf|netem)\b", re.M)
 _ADDRESS: Final = re.compile(r"^[^\S\n]+inet6? (?!fe80)\S", re.MULTILINE)
 _RECEIVED: Final = re.compile(r"^[^\S\n]+RX:[^\n]*bytes[^\n]*\n\s+(\d+)", re.MULTILINE)
-_SET_UP: Final = "Set it up again, and look who set it down."
-_CHECK: Final = "Check the cable, the transceiver and the switch's port."
-_LOOK: Final = "dmesg -T | grep -i link"
 _DOWN: Final = ("DOWN", "LOWERLAYERDOWN", "NOTPRESENT")
 
 
@@ -210,10 +195,11 @@ def read_links(section: Section) -> Iterator[Finding | Fact]:
     yield Fact("interfaces", {it.name: it.state for it in interfaces[:64]})
     none_up = not any(it.state == "UP" for it in interfaces)
     for shaped in _SHAPED.finditer(section.text):
-        yield _limited(shaped[1], shaped[2], shaped[0].strip())
+        yield _SAYS["shaped"].found({"line": shaped[0].strip()[:300]}, name=shaped[1], shaper=shaped[2])
     for it in interfaces:
         if it.state in _DOWN and (it.used or none_up):
-            yield _down(it)
+            told = _SAYS["set_down" if it.was_set_down else "no_carrier"]
+            yield told.found({"line": it.line[:300]}, name=it.name, state=it.state)
 
 
 def _long(text: str) -> Iterator[_Interface]:
@@ -227,31 +213,6 @@ def _brief(text: str) -> Iterator[_Interface]:
     for row in _BRIEF.finditer(text):
         flags = tuple(row[3].split(",")) if row[3] else ()
         yield _Interface(row[1], row[2], flags, bool(row[4]), row[0].strip())
-
-
-def _limited(name: str, shaper: str, line: str) -> Finding:
-    return finding(
-        "NETWORK_DROPS",
-        f"interface {name}",
-        f"has traffic shaping ({shaper}), which holds back or drops what it sends",
-        severity=Severity.WARNING,
-        evidence={"line": line[:300]},
-        fix="Look how it is set, and take it away unless somebody wants it on a training network.",
-        commands=(f"tc -s qdisc show dev {name}", f"tc qdisc del dev {name} root"),
-    )
-
-
-def _down(it: _Interface) -> Finding:
-    how = "was set down" if it.was_set_down else "has no link: its cable, or the other end, is down"
-    return finding(
-        "RDMA_NETDEV_DOWN",
-        f"interface {it.name}",
-        f"{how} (state {it.state})",
-        severity=Severity.CRITICAL if it.was_set_down else Severity.WARNING,
-        evidence={"line": it.line[:300]},
-        fix=_SET_UP if it.was_set_down else _CHECK,
-        commands=(f"ip link set {it.name} up",) if it.was_set_down else (f"ethtool {it.name}", _LOOK),
-    )
 
 
 IP_LINK: Final = paste_format("ip link", _HEAD, read_links)

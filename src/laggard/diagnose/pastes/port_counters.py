@@ -1,8 +1,7 @@
 """The formats `perfquery`, `ethtool -S`, `ibdiagnet` and `mlxlink`: counters and error rates of a port that are too
 high.
 
-ibqueryerrors' output is read too. Thresholds of InfiniBand's counters: those of ibcheckerrors (infiniband-diags).
-Ethernet's counters grow over the whole uptime, so that what drops or is damaged counts from a share of the packets on.
+ibqueryerrors' output is read too.
 
 Sources: infiniband-diags (src/perfquery.c, src/ibqueryerrors.c), the kernel's
 Documentation/networking/device_drivers/ethernet/mellanox/mlx5/counters.rst; ibutils2
@@ -13,82 +12,36 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
 from laggard.diagnose.pastes.section import Lack, Section, parts_of, paste_format
-from laggard.model import Finding, Severity
-from laggard.probes.probe import Fact, finding
+from laggard.diagnose.rules import Row, table
+from laggard.model import Finding, Fix, Severity
+from laggard.probes.probe import Fact
 
-
-class CounterRule(NamedTuple):
-    name: str
-    """A regular expression for the counter's whole name."""
-    code: str
-    meaning: str
-    least: int
-    """The value from which on it is a finding."""
-    least_share: float = 0.0
-    """The share of the received packets from which on it is one, where their number is known."""
-
-
-_DAMAGED: Final = "bits are damaged on the way: cable, transceiver or plug"
-_FULL: Final = "packets are dropped for want of buffers: congestion, or no pause where it is needed"
-COUNTER_RULES: Final[tuple[CounterRule, ...]] = (
-    CounterRule("SymbolErrorCounter(?:Extended)?", "RDMA_ERRORS_RISING", _DAMAGED, 10),
-    CounterRule("LinkErrorRecoveryCounter(?:Extended)?", "RDMA_LINK_FLAPPING", "the link had to recover", 10),
-    CounterRule("LinkDownedCounter(?:Extended)?", "RDMA_LINK_FLAPPING", "the link went down", 10),
-    CounterRule("PortRcvErrors(?:Extended)?", "RDMA_ERRORS_RISING", _DAMAGED, 10),
-    CounterRule("LocalLinkIntegrityErrors(?:Extended)?", "RDMA_ERRORS_RISING", _DAMAGED, 10),
-    CounterRule("ExcessiveBufferOverrunErrors(?:Extended)?", "RDMA_ERRORS_RISING", "flow control failed", 10),
-    CounterRule("PortRcvRemotePhysicalErrors(?:Extended)?", "RDMA_ERRORS_RISING", "another link damages bits", 100),
-    CounterRule("PortXmitDiscards(?:Extended)?", "RDMA_ERRORS_RISING", _FULL, 100),
-    CounterRule(r"(?:port[._])?rx_(?:crc|fcs)_err\w*(?:\.nic)?|rx_crc_errors_phy", "RDMA_ERRORS_RISING", _DAMAGED, 100,
-        1e-7),
-    CounterRule(r"rx_(?:pcs_)?symbol_err_phy", "RDMA_ERRORS_RISING", _DAMAGED, 1000, 1e-7),
-    CounterRule(r"[rt]x_discards_phy", "RDMA_ERRORS_RISING", _FULL, 1000, 1e-5),
-    CounterRule(r"rx_out_of_buffer|rx_missed_errors|rx_no_dma_resources", "RDMA_ERRORS_RISING", _FULL, 1000, 1e-4),
-    CounterRule(r"[rt]x_prio\d_discards", "RDMA_ERRORS_RISING", _FULL, 1000, 1e-5),
-    CounterRule(r"[rt]x_pause_storm_\w+_events", "RDMA_ERRORS_RISING", "a storm of pause frames", 1),
-    CounterRule(r"link_down_events_phy", "RDMA_LINK_FLAPPING", "the link went down", 3),
-    CounterRule(r"module_(?:bad_shorted|bus_stuck|high_temp)", "RDMA_ERRORS_RISING", "the transceiver is faulty", 1),
-    CounterRule(r"[rt]x_pci_signal_integrity", "PCIE_AER_ERRORS", "bits are damaged in the PCIe slot", 100),
-    CounterRule(r"outbound_pci_stalled_(?:rd|wr)", "PCIE_LINK_DEGRADED", "percent of its time the NIC waits for PCIe",
-        10),
-    CounterRule(r"outbound_pci_buffer_overflow", "PCIE_LINK_DEGRADED", "packets were lost, PCIe was too slow", 1000),
-)  # fmt: skip
-_COMPILED: Final = tuple((re.compile(rule.name), rule) for rule in COUNTER_RULES)
+_TABLE: Final = table("counters")
+_SAYS: Final = table("pastes").sections
+COUNTER_RULES: Final = _TABLE.of("port_counter")
+IBDIAGNET_RULES: Final = _TABLE.of("ibdiagnet")
 _MAX_TOLD: Final = 4
 _LANE: Final = re.compile(r"rx_err_lane_(\d+)_phy")
 _MIN_LANE_SHARE: Final = 0.9
-_FIXES: Final = {
-    "RDMA_ERRORS_RISING": "Clean or replace the cable and its transceivers where bits are damaged; where packets are "
-    "dropped, check priority flow control and ECN on both ends. Reset the counters, and see which grow.",
-    "RDMA_LINK_FLAPPING": "Clean or replace the cable and its transceivers; look at the switch's port.",
-    "PCIE_AER_ERRORS": "Reseat the card or its riser; then have the slot or the card replaced.",
-    "PCIE_LINK_DEGRADED": "Check the NIC's PCIe link (LnkSta), its MaxReadReq, and the IOMMU's mode.",
-}
 
 
 def judge_counters(device: str, counters: Mapping[str, int], commands: tuple[str, ...]) -> Iterator[Finding]:
     """Yields one finding for each code, with the counters that are too high."""
     packets = counters.get("rx_packets") or counters.get("rx_packets_phy") or 0
-    found: dict[str, list[tuple[str, int, str]]] = {}
+    found: dict[str, list[tuple[str, int, Row]]] = {}
     for name, value in counters.items():
-        rule = next((rule for pattern, rule in _COMPILED if pattern.fullmatch(name)), None)
-        if rule and value >= rule.least and value >= rule.least_share * packets:
-            found.setdefault(rule.code, []).append((name, value, rule.meaning))
-    lane = _bad_lane(counters)
-    for code, rows in found.items():
+        rule = next((row for row in COUNTER_RULES if row.regex.fullmatch(name)), None)
+        if rule and value >= max(int(rule.more["least"]), float(rule.more.get("share", 0)) * packets):
+            found.setdefault(rule.code, []).append((name, value, rule))
+    for rows in found.values():
         told = ", ".join(f"{name} {value}" for name, value, _ in rows[:_MAX_TOLD])
-        yield finding(
-            code,
-            device,
-            f"counts {told}: {rows[0][2]}",
-            severity=Severity.WARNING,
-            evidence={**{name: value for name, value, _ in rows[:16]}, "most_errors_on": lane},
-            fix=_FIXES[code],
-            commands=commands,
-        )
+        first = rows[0][2]
+        evidence = {**{name: value for name, value, _ in rows[:16]}, "most_errors_on": _bad_lane(counters)}
+        row = first._replace(device=device, says=f"counts {told}: {first.says}", fix=Fix(first.fix.text, commands))
+        yield row.found(evidence)
 
 
 def _bad_lane(counters: Mapping[str, int]) -> str | None:
@@ -146,20 +99,6 @@ _IBDIAGNET_HEAD: Final = re.compile(
 _LINE: Final = re.compile(r"^-([EW])- (.{1,400})$", re.MULTILINE)
 _PORT: Final = re.compile(r"\b[HSR]/\"?[^\"\n]{1,120}?\"?/P\d+(?:/\d+)*|\b[\w.;:-]+(?:/[\w.-]+)?/P\d+\b")
 _CLOSING: Final = re.compile(r"finished with|Check finished|see file|can find", re.IGNORECASE)
-IBDIAGNET_RULES: Final[tuple[tuple[str, re.Pattern[str], Severity, str], ...]] = (
-    ("RDMA_RATE_LOW",
-        re.compile(r"[Uu]nexpected (?:actual )?(?:link )?(?:speed|width)|[Ll]ow (?:speed|width)|link (?:speed|width)"),
-        Severity.CRITICAL, "Reseat or swap the cable of this link, then its transceivers, then the switch's port."),
-    ("RDMA_LINK_FLAPPING", re.compile(r"link_downed|link_error_recovery|LinkDowned|LinkErrorRecovery"),
-        Severity.WARNING, "Clean or replace the cable and its transceivers; look at the switch's port."),
-    ("RDMA_ERRORS_RISING",
-        re.compile(r"symbol_err|BER\b|_error|_errors|discard|integrity|overrun|SymbolErr|PortRcv", re.IGNORECASE),
-        Severity.WARNING,
-        "Clean or replace the cable and its transceivers; then reset the counters and look again: ibdiagnet -pc."),
-    ("RDMA_PORT_DOWN",
-        re.compile(r"\bINIT\b|not ACTIVE|[Mm]aster [Ss]ubnet [Mm]anager|[Nn]ot found master|link.{0,40}\bdown\b"),
-        Severity.CRITICAL, "See that one subnet manager runs (sminfo), and that it reaches this port."),
-)  # fmt: skip
 
 
 def read_ibdiagnet(section: Section) -> Iterator[Finding | Fact | Lack]:
@@ -167,30 +106,23 @@ def read_ibdiagnet(section: Section) -> Iterator[Finding | Fact | Lack]:
     others: list[str] = []
     lines = [match for match in _LINE.finditer(section.text) if not _CLOSING.search(match[2])][:4096]
     for match in lines:
-        row = next((row for row in IBDIAGNET_RULES if row[1].search(match[2])), None)
-        if row is None:
-            others += [match[2]] if match[1] == "E" else []
-            continue
-        found.setdefault((row[0], " and ".join(_PORT.findall(match[2])[:2]) or "the fabric"), []).append(match[2])
+        row = next((row for row in IBDIAGNET_RULES if row.regex.search(match[2])), None)
+        if row is not None:
+            device = " and ".join(_PORT.findall(match[2])[:2]) or "the fabric"
+            found.setdefault((row.code, device), []).append(match[2])
+        elif match[1] == "E":
+            others.append(match[2])
     yield Fact("errors_and_warnings", len(lines))
     for (code, device), texts in found.items():
-        yield _ibdiagnet_finding(code, device, texts)
+        yield _ibdiagnet_finding(next(row for row in IBDIAGNET_RULES if row.code == code), device, texts)
     if others:
         yield Lack(f"{len(others)} errors are of kinds that are not judged here, the first: {others[0][:160]}")
 
 
-def _ibdiagnet_finding(code: str, device: str, texts: list[str]) -> Finding:
-    _, _, severity, fix = next(row for row in IBDIAGNET_RULES if row[0] == code)
+def _ibdiagnet_finding(rule: Row, device: str, texts: list[str]) -> Finding:
     said = texts[0].partition(" - ")[2] or texts[0]
-    return finding(
-        code,
-        device,
-        f"has a fault, ibdiagnet says: {said[:200]}",
-        severity=severity,
-        evidence={"times": len(texts), "line": texts[0], "last_line": texts[-1] if len(texts) > 1 else None},
-        fix=fix,
-        commands=("ibqueryerrors", "mlxlink -d DEVICE -m -c"),
-    )
+    evidence = {"times": len(texts), "line": texts[0], "last_line": texts[-1] if len(texts) > 1 else None}
+    return rule._replace(device=device, says=f"has a fault, ibdiagnet says: {said[:200]}").found(evidence)
 
 
 IBDIAGNET: Final = paste_format("ibdiagnet", _IBDIAGNET_HEAD, read_ibdiagnet)
@@ -207,10 +139,6 @@ MAX_ERROR_RATE: Final = 1e-12
 """The largest bit error rate that is left after correction of a good link: InfiniBand's specification."""
 MAX_LINK_DOWNS: Final = 5
 _RATES: Final = ("Effective Physical BER", "Symbol BER")
-_FIX: Final = (
-    "Clean and reseat the cable and its transceivers; where that does not help, swap the cable, then the transceiver, "
-    "then the switch's port."
-)
 
 
 def read_mlxlink(section: Section) -> Iterator[Finding | Fact | Lack]:
@@ -226,25 +154,27 @@ def read_mlxlink(section: Section) -> Iterator[Finding | Fact | Lack]:
 
 
 def _judge(device: str, fields: Mapping[str, str], shown: Mapping[str, str]) -> Iterator[Finding]:
+    evidence: dict[str, str | None] = {name.lower().replace(" ", "_"): value for name, value in shown.items()}
+    evidence |= {"link_downs": fields.get("Link Down Counter"), "status_opcode": fields.get("Status Opcode")}
+    for kind, told, severity in _says(fields):
+        yield _SAYS[f"mlxlink_{kind}"].found(evidence, severity, device=device, told=told)
+
+
+def _says(fields: Mapping[str, str]) -> Iterator[tuple[str, str, Severity]]:
+    """Yields what is wrong with a link: the kind, the words, and how severe it is."""
     advice = fields.get("Recommendation", "")
     if fields.get("State", "Active") != "Active":
-        summary = f"is {fields['State']}" + ("" if _NOTHING.search(advice) else f": {advice}")
-        severity = Severity.WARNING if _UNUSED.search(advice) else Severity.CRITICAL
-        yield _mlxlink_finding("RDMA_PORT_DOWN", device, summary, severity, shown, fields)
+        told = f"is {fields['State']}" + ("" if _NOTHING.search(advice) else f": {advice}")
+        yield "down", told, Severity.WARNING if _UNUSED.search(advice) else Severity.CRITICAL
         return
     if not _NOTHING.search(advice):
-        summary = f"is active, and its firmware says: {advice}"
-        yield _mlxlink_finding("RDMA_ERRORS_RISING", device, summary, Severity.WARNING, shown, fields)
-    high = [f"{name} {fields[name]}" for name in _RATES if _number(fields.get(name, "")) > MAX_ERROR_RATE]
-    if high:
-        summary = f"has too many bit errors, after correction too: {', '.join(high)}"
-        yield _mlxlink_finding("RDMA_ERRORS_RISING", device, summary, Severity.WARNING, shown, fields)
-    downs = _number(fields.get("Link Down Counter", ""))
-    if downs >= MAX_LINK_DOWNS:
-        summary = f"lost its link {downs:.0f} times"
-        yield _mlxlink_finding("RDMA_LINK_FLAPPING", device, summary, Severity.WARNING, shown, fields)
+        yield "errors", f"is active, and its firmware says: {advice}", Severity.WARNING
+    if high := [f"{name} {fields[name]}" for name in _RATES if _number(fields.get(name, "")) > MAX_ERROR_RATE]:
+        yield "errors", f"has too many bit errors, after correction too: {', '.join(high)}", Severity.WARNING
+    if (downs := _number(fields.get("Link Down Counter", ""))) >= MAX_LINK_DOWNS:
+        yield "flapping", f"lost its link {downs:.0f} times", Severity.WARNING
     if slower := _slower(fields):
-        yield _mlxlink_finding("RDMA_RATE_LOW", device, slower, Severity.WARNING, shown, fields)
+        yield "slow", slower, Severity.WARNING
 
 
 def _slower(fields: Mapping[str, str]) -> str:
@@ -263,22 +193,6 @@ def _number(text: str) -> float:
         return float(text)
     except ValueError:
         return 0.0
-
-
-def _mlxlink_finding(
-    code: str, device: str, summary: str, severity: Severity, shown: Mapping[str, str], fields: Mapping[str, str]
-) -> Finding:
-    evidence = {name.lower().replace(" ", "_"): value for name, value in shown.items()}
-    downs = fields.get("Link Down Counter")
-    return finding(
-        code,
-        device,
-        summary,
-        severity=severity,
-        evidence={**evidence, "link_downs": downs, "status_opcode": fields.get("Status Opcode")},
-        fix=_FIX,
-        commands=("mlxlink -d DEVICE -m -c -e", "ibstat"),
-    )
 
 
 MLXLINK: Final = paste_format("mlxlink", _MLXLINK_HEAD, read_mlxlink)

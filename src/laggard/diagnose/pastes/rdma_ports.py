@@ -13,12 +13,14 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from laggard.diagnose.pastes.section import Lack, Section, paste_format
+from laggard.diagnose.rules import table
 from laggard.kit.majority import majority
 from laggard.kit.words import counted
 from laggard.model import Finding, Severity
-from laggard.probes.probe import Fact, finding
+from laggard.probes.probe import Fact
 
 MAX_PORTS: Final = 256
+_SAYS: Final = table("pastes").sections
 
 _DEVICE: Final = re.compile(
     r"\s*(?:CA:? '([\w.-]+)'|hca_id:\s*([\w.-]+)|Infiniband device '([\w.-]+)' port (\d+) status:)"
@@ -146,7 +148,6 @@ _HEAD: Final = re.compile(
 _MIN_PORTS_ALL_DOWN: Final = 4
 """The least ports of InfiniBand, all of them down, that are a fault: a machine has so many because jobs use them."""
 _STATES: Final = {"INIT": "INIT (initializing: no subnet manager has activated it)", "DOWN": "down"}
-_SWAP: Final = "Check the cable, the transceiver and the switch's port; to find which it is, swap the cable."
 
 
 def read(section: Section) -> Iterator[Finding | Fact | Lack]:
@@ -206,29 +207,17 @@ def _every_second(ports: Sequence[PastedPort]) -> bool:
 
 def _down(port: PastedPort, ports: Sequence[PastedPort], severity: Severity) -> Finding:
     peers = _peers(port, ports)
-    link = f", its link {port.physical.lower()}" if port.physical else ""
     active = sum(peer.active for peer in peers)
-    told = f"; {active} of {counted(len(peers), 'such port')} are active" if active else ""
-    return finding(
-        "RDMA_PORT_DOWN",
-        port.name,
-        f"is {_STATES.get(port.state, port.state)}{link}{told}",
-        severity=severity,
-        evidence={"link_layer": port.layer or None, "netdev": port.netdev or None, "model": port.model or None},
-        fix=_fix(port),
-        commands=(f"ibstat {port.device}", f"mlxlink -d {port.device} -m -c"),
+    no_manager = port.state in ("INIT", "ARMED") and not port.ethernet
+    return _SAYS["no_manager" if no_manager else "disabled" if port.physical == "DISABLED" else "port_down"].found(
+        {"link_layer": port.layer or None, "netdev": port.netdev or None, "model": port.model or None},
+        severity,
+        port=port.name,
+        device=port.device,
+        state=_STATES.get(port.state, port.state),
+        link=f", its link {port.physical.lower()}" if port.physical else "",
+        told=f"; {active} of {counted(len(peers), 'such port')} are active" if active else "",
     )
-
-
-def _fix(port: PastedPort) -> str:
-    if port.state in ("INIT", "ARMED") and not port.ethernet:
-        return "The cable is good, and no subnet manager (SM) activated the port: check it (sminfo) and the switch."
-    if port.physical == "DISABLED":
-        return (
-            "Somebody or something switched the port off: set the network device up (`ip link set DEV up`) or enable "
-            "the port (`ibportstate LID PORT enable`); look for the reason in the kernel's log."
-        )
-    return _SWAP
 
 
 def _rates(active: Sequence[PastedPort]) -> Iterator[Finding]:
@@ -248,26 +237,14 @@ def _rates(active: Sequence[PastedPort]) -> Iterator[Finding]:
 
 def _packets(port: PastedPort, usual: int | None) -> Iterator[Finding]:
     if port.mtu and usual and port.mtu < usual:
-        yield finding(
-            "RDMA_MTU_LOW",
-            port.name,
-            f"sends packets of {port.mtu} bytes, its peers of {usual}",
-            evidence={"active_mtu": port.mtu, "peers_mtu": usual},
-            fix="Give its network device the MTU of the others (9000 for RDMA packets of 4096 bytes).",
-            commands=("ip link show",),
+        yield _SAYS["mtu"].found(
+            {"active_mtu": port.mtu, "peers_mtu": usual}, port=port.name, mtu=port.mtu, usual=usual
         )
 
 
-def _slow(port: PastedPort, summary: str, peers: int, severity: Severity) -> Finding:
-    return finding(
-        "RDMA_RATE_LOW",
-        port.name,
-        summary,
-        severity=severity,
-        evidence={"rate_gigabits": port.gigabits, "lanes": port.lanes or None, "peers": peers},
-        fix="The link has trained down: reseat or swap the cable, then the transceiver, then the switch's port.",
-        commands=(f"mlxlink -d {port.device} -m -c",),
-    )
+def _slow(port: PastedPort, told: str, peers: int, severity: Severity) -> Finding:
+    evidence = {"rate_gigabits": port.gigabits, "lanes": port.lanes or None, "peers": peers}
+    return _SAYS["port_slow"].found(evidence, severity, port=port.name, device=port.device, told=told)
 
 
 RDMA_PORTS: Final = paste_format("ibstat, ibv_devinfo, rdma link", _HEAD, read)

@@ -12,10 +12,12 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from laggard.diagnose.pastes.section import Section, paste_format
+from laggard.diagnose.rules import table
 from laggard.kit.majority import majority
 from laggard.model import Finding, Severity
-from laggard.probes.probe import Fact, finding
+from laggard.probes.probe import Fact
 
+_SAYS: Final = table("pastes").sections
 _DISKS_HEAD: Final = re.compile(
     r"^Filesystem\b.{1,80}(?:Use|Used|Capacity|IUse|%IUsed)%?.{0,40}\bMounted on\s*$", re.MULTILINE
 )
@@ -64,29 +66,15 @@ def _rows(text: str) -> Iterator[_Row]:
 
 def _disk_finding(row: _Row) -> Finding:
     is_full = row.percent >= 100 or row.available.rstrip("BKMGTPEkbi") in ("0", "0.0")
-    what = "inodes" if row.inodes else "bytes"
-    left = "no inode left (too many files)" if row.inodes else f"no room left: {row.percent}% of {row.size} are in use"
-    summary = f"has {left}" if is_full else f"is nearly full: {row.percent}% of its {what}"
-    return finding(
-        "DISK_FULL",
-        row.mount,
-        summary,
-        severity=Severity.CRITICAL if is_full else Severity.WARNING,
-        evidence={"filesystem": row.device, "size": row.size, "available": row.available, "percent": row.percent},
-        fix=_fix(row),
-        commands=(f"df -h {row.mount}", f"df -i {row.mount}", f"du -xh {row.mount} | sort -h | tail"),
+    kind = "shm" if row.mount == "/dev/shm" else "inodes" if row.inodes else "disk"
+    told = "no inode left (too many files)" if row.inodes else f"no room left: {row.percent}% of {row.size} are in use"
+    nearly = f"is nearly full: {row.percent}% of its {'inodes' if row.inodes else 'bytes'}"
+    return _SAYS[f"full_{kind}"].found(
+        {"filesystem": row.device, "size": row.size, "available": row.available, "percent": row.percent},
+        Severity.CRITICAL if is_full else Severity.WARNING,
+        mount=row.mount,
+        told=f"has {told}" if is_full else nearly,
     )
-
-
-def _fix(row: _Row) -> str:
-    if row.mount == "/dev/shm":
-        return (
-            "Remove what dead jobs left in shared memory (/dev/shm), or enlarge it: `--shm-size` for Docker, an "
-            "emptyDir with medium Memory for Kubernetes."
-        )
-    if row.inodes:
-        return "Remove or pack small files (caches, old checkpoints, data sets of single files)."
-    return "Remove what is not needed: images and layers of containers, logs, core dumps, old checkpoints, caches."
 
 
 DISKS: Final = paste_format("df", _DISKS_HEAD, read_disks)
@@ -139,17 +127,10 @@ def _amount(word: str) -> float:
 
 def _used_up(total: float, available: float, shared: float) -> Finding:
     is_shared = shared >= MIN_SHARED * total
-    told = f"; {shared / total:.0%} are in shared memory (/dev/shm and tmpfs)" if is_shared else ""
-    return finding(
-        "HOST_MEMORY_LOW",
-        "the host's memory",
-        f"is used up: {available / total:.1%} are available{told}",
-        severity=Severity.CRITICAL,
-        evidence={"available_share": round(available / total, 4), "shared_share": round(shared / total, 4)},
-        fix="Remove what dead jobs left in /dev/shm."
-        if is_shared
-        else "Look for what holds it: DataLoader workers, pinned or offloaded memory, a leak; end what is left over.",
-        commands=("ls -lS /dev/shm | head", "ps -eo pid,rss,cmd --sort -rss | head"),
+    return _SAYS["memory_shared" if is_shared else "memory_used"].found(
+        {"available_share": round(available / total, 4), "shared_share": round(shared / total, 4)},
+        available=f"{available / total:.1%}",
+        shared=f"{shared / total:.0%}",
     )
 
 
@@ -168,20 +149,9 @@ def _nodes(text: str) -> Iterator[Finding | Fact]:
     usual = majority(sizes.values()) or max(sizes.values(), default=0)
     for node, size in sizes.items():
         if len(sizes) > 1 and 2 * size < usual:
-            yield _small_node(node, size, usual)
-
-
-def _small_node(node: str, size: int, usual: int) -> Finding:
-    return finding(
-        "HOST_MEMORY_LOW",
-        f"NUMA node {node}",
-        f"has {size} MB of memory, others have {usual} MB",
-        severity=Severity.CRITICAL if size == 0 else Severity.WARNING,
-        evidence={"size_megabytes": size, "others_megabytes": usual},
-        fix="Memory modules of this processor are missing, or were switched off after errors: look at the list of "
-        "modules and at the firmware's log, and reseat or replace them.",
-        commands=("dmidecode -t 17", "ipmitool sel elist"),
-    )
+            severity = Severity.WARNING if size else Severity.CRITICAL
+            evidence = {"size_megabytes": size, "others_megabytes": usual}
+            yield _SAYS["numa_node"].found(evidence, severity, node=node, size=size, usual=usual)
 
 
 MEMORY: Final = paste_format("free, numactl -H", _MEMORY_HEAD, read_memory)
@@ -208,20 +178,10 @@ def read_limits(section: Section) -> Iterator[Finding | Fact]:
         yield Fact("locked_memory", limit)
         size = None if limit == "unlimited" else int(limit) * (1024 if match[1] else 1)
         if size is not None and size < MIN_LOCKED_BYTES:
-            yield _limit_finding(size, bool(_SEEN.search(section.text)))
-
-
-def _limit_finding(size: int, seen: bool) -> Finding:
-    return finding(
-        "MEMLOCK_LIMIT",
-        "locked memory",
-        f"is limited to {size // 1024} KiB (ulimit -l)" + (": RDMA could not register memory" if seen else ""),
-        severity=Severity.CRITICAL if seen else Severity.WARNING,
-        evidence={"limit_bytes": size},
-        fix="Where jobs use RDMA, set memlock to unlimited: in /etc/security/limits.conf, and as LimitMEMLOCK=infinity "
-        "of the service that starts them (slurmd, containerd); restart it.",
-        commands=("ulimit -l", "systemctl show slurmd -p LimitMEMLOCK"),
-    )
+            seen = _SEEN.search(section.text) is not None
+            severity = Severity.CRITICAL if seen else Severity.WARNING
+            told = ": RDMA could not register memory" if seen else ""
+            yield _SAYS["memlock"].found({"limit_bytes": size}, severity, size=size // 1024, told=told)
 
 
 LIMITS: Final = paste_format("ulimit -a", _LIMITS_HEAD, read_limits)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
@@ -17,8 +17,10 @@ import msgspec
 
 from laggard.diagnose.file_format import FileContent, FileFormat, FileJudgement, KnownHardware, without_colours
 from laggard.diagnose.parts import prompt_of, split_lines
-from laggard.model import Finding
+from laggard.kit.words import ranks_text
+from laggard.model import Finding, Severity
 from laggard.probes.probe import Fact
+from laggard.probes.runner.report import joint, one_of_a_kind
 
 MAX_PASTE_CHARACTERS: Final = 4 << 20
 """The most characters of a paste that are read. Tools print thousands of lines, never millions."""
@@ -165,7 +167,7 @@ def paste_format(
                 findings.append(on_host(item, host))
         if not (findings or lacks or any(facts.values())):
             lacks[NOTHING_READ] = None
-        return FileJudgement(tuple(findings), facts, "; ".join(list(lacks)[:4]))
+        return FileJudgement(one_of_many(findings), facts, "; ".join(list(lacks)[:4]))
 
     return FileFormat(name, recognise, judge, shares=True)
 
@@ -184,3 +186,38 @@ def _items(
 def on_host(found: Finding, host: str) -> Finding:
     """Returns the finding with its host in the evidence; unchanged where no host is known."""
     return msgspec.structs.replace(found, evidence={"host": host, **found.evidence}) if host else found
+
+
+_FIGURE: Final = re.compile(r"[0-9a-fA-F]*\d[0-9a-fA-F:.]*")
+_NUMBERED: Final = re.compile(r"([A-Z]\w+) (\d{1,5})")
+MIN_ALIKE: Final = 3
+"""The fewest that are told as one where they are critical: two are read faster as they stand."""
+
+
+def one_of_many(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Joins warnings as the gate does, and what is critical from MIN_ALIKE on: `evidence.devices` has each."""
+    kinds: dict[object, list[Finding]] = {}
+    for place, found in enumerate(one_of_a_kind(findings)):
+        is_critical = found.severity is Severity.CRITICAL
+        said = (found.code, _FIGURE.sub("#", found.device), _FIGURE.sub("#", found.summary), found.evidence.get("host"))
+        kinds.setdefault(said if is_critical else place, []).append(found)
+    return tuple(each for alike in kinds.values() for each in _joined(alike))
+
+
+def _joined(alike: list[Finding]) -> Iterator[Finding]:
+    found = alike if len(alike) < MIN_ALIKE else [joint(alike)]
+    yield from (_said_once(each) if "devices" in each.evidence else each for each in found)
+
+
+def _said_once(found: Finding) -> Finding:
+    """The joint finding with the numbers of its devices as a range; what is said alike of each stands once."""
+    devices: dict[str, str] = found.evidence["devices"]
+    numbered = [match for device in devices if (match := _NUMBERED.fullmatch(device))]
+    told = {said.replace(f"{device} ", "") for device, said in devices.items()}
+    if len(told) == 1:
+        evidence = {name: value for name, value in found.evidence.items() if name not in ("devices", "entity")}
+        found = msgspec.structs.replace(found, summary=told.pop(), evidence=evidence)
+    if len(numbered) < len(devices) or len({match[1] for match in numbered}) > 1:
+        return found
+    numbers = ranks_text(int(match[2]) for match in numbered).removeprefix("ranks ")
+    return msgspec.structs.replace(found, device=f"{numbered[0][1]}s {numbers}")

@@ -1,64 +1,25 @@
 """The formats `sinfo, scontrol show node` and `sacct`: nodes that were taken out of service, with a table of reasons,
 and how jobs ended.
 
-Sources: Slurm (src/sinfo/opts.c, src/common/node_info.c of 20.11 to 25.05; src/sacct, src/common/job_state.c, "JOB
-STATE CODES" of sacct's manual; src/slurmctld/node_mgr.c, src/slurmd/slurmd/req.c, src/slurmctld/ping_nodes.c), LBNL's
-Node Health Check.
+Sources: Slurm (src/sinfo/opts.c, src/common/node_info.c of 20.11 to 25.05; src/sacct).
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
 from laggard.diagnose.pastes.section import Section, parts_of, paste_format
-from laggard.model import Finding, Severity
-from laggard.probes.probe import Fact, finding
+from laggard.diagnose.rules import Row, table
+from laggard.model import Finding, Fix
+from laggard.probes.probe import Fact
 
-
-class DrainReason(NamedTuple):
-    pattern: str
-    code: str
-    severity: Severity | None
-    """None: planned, and no fault."""
-    fix: str
-
-
-_LOG = "Read slurmctld's and slurmd's log of that time; then resume the node: scontrol update node=NODE state=resume."
-DRAIN_REASONS: Final[tuple[DrainReason, ...]] = (
-    DrainReason(r"gres/\S* ?count|gres/gpu|gpu count|missing gpu|gpus? missing|gpu \d+ (?:of|/) ?\d+|fewer gpus",
-        "GPU_MISSING", Severity.CRITICAL,
-        "A GPU does not answer: see nvidia-smi and the kernel's log for its Xid. Restart the node; then reseat it."),
-    DrainReason(r"low realmem|low real ?memory|dimm|memory (?:size|missing|lost)", "HOST_MEMORY_LOW", Severity.CRITICAL,
-        "Memory modules are missing or were switched off after errors (dmidecode -t 17, ipmitool sel elist); where "
-        "the node has always had so much, lower RealMemory in slurm.conf."),
-    DrainReason(r"kill task failed|unkillable|step(?:d)? not terminated|job (?:not )?ending", "NODE_DRAINED",
-        Severity.CRITICAL, "A process of a job could not be killed: it waits in the kernel (state D) for a file system "
-        "or a driver. Find it, and what it waits for, before the node is restarted: ps -eo pid,stat,wchan:30,cmd | "
-        "grep ' D'."),
-    DrainReason(r"\bxid|fallen off|gpu.{0,20}(?:error|fail|lost|bad|fault|fell)", "GPU_XID", Severity.CRITICAL,
-        "Read the kernel's log for the Xid: dmesg -T | grep Xid; it tells what to do with the GPU."),
-    DrainReason(r"\becc\b|row.?remap|uncorrect|\bdbe\b", "GPU_ECC_UNCORRECTED", Severity.CRITICAL,
-        "Look at the GPUs' ECC errors and remapped rows: nvidia-smi -q -d ECC,ROW_REMAPPER; and at the host's memory."),
-    DrainReason(r"nvlink|nvswitch|fabric ?manager", "FABRIC_NOT_READY", Severity.CRITICAL,
-        "Check the fabric manager and the NVLinks: systemctl status nvidia-fabricmanager, nvidia-smi nvlink -s."),
-    DrainReason(r"\bib\d?\b|infiniband|\bmlx\d|\bhca\b|\bnic\b|\broce\b|link down|port down", "RDMA_PORT_DOWN",
-        Severity.CRITICAL, "Check the port and its cable: ibstat, mlxlink -d DEVICE -m -c."),
-    DrainReason(r"no space|disk full|full disk|low tmpdisk|/\S* (?:is )?full|fs_(?:free|used|size|inodes)", "DISK_FULL",
-        Severity.CRITICAL, "Remove what fills the disk: df -h, df -i."),
-    DrainReason(r"\bmounts?\b|mounted|lustre|\bnfs\b|gpfs|beegfs|weka|stale file|file ?system", "MOUNT_HUNG",
-        Severity.CRITICAL, "Check the mounts of that node and their server."),
-    DrainReason(
-        r"prolog|epilog|health ?check|nhc:|batch job complete f|unexpectedly rebooted|not respon|low socket|low cpu|"
-        r"invalid|duplicate jobid|node configuration differs|cgroup|plugin", "NODE_DRAINED", Severity.CRITICAL, _LOG),
-    DrainReason(
-        r"maint|upgrade|update|kernel|reboot|firmware|reserv|planned|burn.?in|patch|install|test|replac|rma\b|decom|reimag"
-        r"|power|scheduled|move|debug", "NODE_DRAINED", None, _LOG),
-)  # fmt: skip
-"""The first that is found in a reason counts; the last one is of what is planned."""
-OTHER_REASON: Final = DrainReason("", "NODE_DRAINED", Severity.WARNING, _LOG)
-_COMPILED: Final = tuple((re.compile(row.pattern, re.IGNORECASE), row) for row in DRAIN_REASONS)
+_TABLE: Final = table("slurm")
+DRAIN_REASONS: Final = tuple(row for row in _TABLE.rows if row.kind.startswith("drain_"))
+"""The first that is found in a reason counts; the last but one is of what is planned, the last of all others."""
+_PLANS: Final = DRAIN_REASONS[-2]
+JOB_STATES: Final = tuple(row for row in _TABLE.rows if row.kind.startswith("state_"))
 
 
 _BROKEN: Final = re.compile(
@@ -71,11 +32,11 @@ _PLANNED: Final = re.compile(
 )
 
 
-def drain_reason(text: str) -> DrainReason:
+def drain_reason(text: str) -> Row:
     """The row of a reason. What somebody plans for GPUs, links or mounts is no fault of theirs."""
     if _PLANNED.search(text[:400]) and not _BROKEN.search(text[:400]):
-        return DRAIN_REASONS[-1]
-    return next((row for pattern, row in _COMPILED if pattern.search(text[:400])), OTHER_REASON)
+        return _PLANS
+    return next(row for row in DRAIN_REASONS if row.regex.search(text[:400]))
 
 
 _NODES_HEAD: Final = re.compile(
@@ -149,35 +110,18 @@ def _states(lines: list[str], told: bool) -> Iterator[Finding | Fact]:
 
 def _node_finding(name: str, state: str, reason: str, user: str, when: str) -> Iterator[Finding]:
     row = drain_reason(reason)
-    if row.severity is None:
+    if "planned" in row.more:
         return
-    yield finding(
-        row.code,
-        f"node {name}",
-        f"is {state}, the reason: {reason.strip()}",
-        severity=row.severity,
-        evidence={"reason": reason.strip(), "set_by": user or None, "since": when or None, "state": state},
-        fix=row.fix,
-        commands=(f"scontrol show node {name}", "sinfo -R -o '%60E %12u %19H %N'"),
-    )
+    evidence = {"reason": reason.strip(), "set_by": user or None, "since": when or None, "state": state}
+    fix = Fix(row.fix.text, (f"scontrol show node {name}", "sinfo -R -o '%60E %12u %19H %N'"))
+    told = f"is {state}, the reason: {reason.strip()}"
+    yield row._replace(device=f"node {name}", says=told, fix=fix).found(evidence)
 
 
 SLURM_NODES: Final = paste_format("sinfo, scontrol show node", _NODES_HEAD, read_nodes)
 
 
 _JOBS_HEAD: Final = re.compile(r"^[^\S\n]*JobID(?:Raw)?\b[^\n]*\bState\b[^\n]*(?:\n[ -]*--[ -]*)?$", re.MULTILINE)
-_MEMORY = "Ask for more memory, or use less: fewer DataLoader workers, no copy of the data set in each."
-_JOB_LOG = "The job's own output says why: give it to `laggard diagnose` with this table."
-JOB_STATES: Final[tuple[tuple[str, str, str, Severity, str], ...]] = (
-    ("OUT_OF_ME", "JOB_HOST_OUT_OF_MEMORY", "was killed for its memory limit", Severity.CRITICAL, _MEMORY),
-    ("NODE_FAIL", "JOB_KILLED", "ended because a node failed", Severity.CRITICAL, "Look at the node: sinfo -R."),
-    ("BOOT_FAIL", "JOB_KILLED", "ended because a node did not boot", Severity.CRITICAL, "Look at the node: sinfo -R."),
-    ("PREEMPTED", "JOB_PREEMPTED", "was preempted", Severity.CRITICAL, "Start it again from its checkpoint."),
-    ("TIMEOUT", "JOB_PREEMPTED", "reached its time limit", Severity.CRITICAL, "Ask for more time, or save in time."),
-    ("DEADLINE", "JOB_PREEMPTED", "reached its deadline", Severity.CRITICAL, "Submit it with a later deadline."),
-    ("CANCELLED", "JOB_KILLED", "was cancelled", Severity.WARNING, "Ask who cancelled it: the number is a user's."),
-    ("FAILED", "JOB_EXCEPTION", "failed", Severity.WARNING, _JOB_LOG),
-)
 MAX_JOBS: Final = 8
 """The most jobs that are told of, the last ones."""
 
@@ -211,10 +155,10 @@ def _judge(job: str, rows: list[dict[str, str]]) -> Finding | None:
     """Judges a job by its own row, and by its steps where its own row says only that it failed."""
     if rows[0].get("State", "").startswith(("COMPLETED", "RUNNING", "PENDING")):
         return None
-    for prefix, code, words, severity, fix in JOB_STATES:
+    for state in JOB_STATES:
         for row in rows:
-            if row.get("State", "").startswith(prefix):
-                return _job_finding(code, job, f"{words} ({_ending(row)})", severity, row, fix)
+            if row.get("State", "").startswith(state.pattern):
+                return _job_finding(state, job, row)
     return None
 
 
@@ -223,12 +167,12 @@ def _ending(row: Mapping[str, str]) -> str:
     return f"{row['State']}, exit code {exits}" if exits else row["State"]
 
 
-def _job_finding(code: str, job: str, summary: str, severity: Severity, row: Mapping[str, str], fix: str) -> Finding:
+def _job_finding(state: Row, job: str, row: Mapping[str, str]) -> Finding:
     kept = {
         name.lower(): row[name] for name in ("NodeList", "MaxRSS", "ReqMem", "Elapsed", "Timelimit") if row.get(name)
     }
-    commands = (f"sacct -j {job} --format=JobID,State,ExitCode,MaxRSS,ReqMem,NodeList",)
-    return finding(code, f"job {job}", summary, severity=severity, evidence=kept, fix=fix, commands=commands)
+    fix = Fix(state.fix.text, (f"sacct -j {job} --format=JobID,State,ExitCode,MaxRSS,ReqMem,NodeList",))
+    return state._replace(device=f"job {job}", says=f"{state.says} ({_ending(row)})", fix=fix).found(kept)
 
 
 SLURM_JOBS: Final = paste_format("sacct", _JOBS_HEAD, read_jobs)

@@ -11,19 +11,12 @@ from collections.abc import Iterator
 from typing import Final
 
 from laggard.diagnose.pastes.section import Section, paste_format
-from laggard.model import Finding, Severity
-from laggard.probes.probe import Fact, finding
+from laggard.diagnose.rules import table
+from laggard.model import Finding
+from laggard.probes.probe import Fact
 
-WAITS: Final[tuple[tuple[str, str, str], ...]] = (
-    (r"ldlm_\w+|cl_\w+|osc_\w+|ptlrpc_\w+|mdc_\w+|lov_\w+|ll_\w+", "Lustre", "MOUNT_HUNG"),
-    (r"nfs\w*|rpc_wait\w*|rpc_\w+", "NFS", "MOUNT_HUNG"),
-    (r"ceph_\w+", "CephFS", "MOUNT_HUNG"),
-    (r"cxiWait\w*|gpfs\w*|mmfs\w*|cxi\w*", "GPFS", "MOUNT_HUNG"),
-    (r"request_wait_answer|fuse_\w+", "FUSE", "MOUNT_HUNG"),
-    (r"wekafs\w*|beegfs\w*|FhgfsOps\w*", "its file system", "MOUNT_HUNG"),
-    (r"nvidia\w*|os_acquire_\w+|_?nv\d+rm|rm_\w+|uvm_\w+", "NVIDIA's driver", "GPU_DRIVER_HUNG"),
-)
-_NAMES: Final = "|".join(names for names, _, _ in WAITS)
+WAITS: Final = table("waits").rows
+_NAMES: Final = "|".join(row.pattern for row in WAITS)
 _LINE: Final = re.compile(
     r"^[ \t]*(?:\S+[ \t]+)??(\d{1,10})[ \t]+(?:\S+[ \t]+){0,6}?D[a-zN<+]{0,4}[ \t]+"
     rf"(?:\S+[ \t]+){{0,4}}?({_NAMES})[ \t]+(.*)$",
@@ -35,35 +28,25 @@ MIN_SECONDS: Final = 120
 
 
 def read_processes(section: Section) -> Iterator[Finding | Fact]:
-    found: dict[tuple[str, str], list[tuple[str, str, str]]] = {}
+    found: dict[str, list[tuple[str, str, str]]] = {}
     lines = _LINE.findall(section.text)[:4096]
     yield Fact("processes_in_state_d", len(lines))
     for pid, wait, rest in lines:
         if _seconds(rest) >= MIN_SECONDS or not _ELAPSED.search(rest):
-            system, code = next((name, code) for names, name, code in WAITS if re.fullmatch(names, wait))
-            found.setdefault((code, system), []).append((pid, wait, rest))
-    for (code, system), rows in found.items():
-        yield _finding(code, system, rows)
+            row = next(row for row in WAITS if row.regex.fullmatch(wait))
+            found.setdefault(row.says, []).append((pid, wait, rest))
+    for system, rows in found.items():
+        row = next(row for row in WAITS if row.says == system)
+        pids = ", ".join(pid for pid, _, _ in rows[:4])
+        told = f"does not answer: processes {pids} hang in the kernel (D state, {rows[0][1]})"
+        evidence = {"processes": [pid for pid, _, _ in rows[:16]], "line": " ".join(rows[0])[:300]}
+        yield row._replace(device=system, says=told).found(evidence)
 
 
 def _seconds(rest: str) -> int:
     match = _ELAPSED.search(rest)
     days, hours, minutes, seconds = (int(part or 0) for part in match.groups()) if match else (0, 0, 0, 0)
     return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
-
-
-def _finding(code: str, system: str, rows: list[tuple[str, str, str]]) -> Finding:
-    pids = ", ".join(pid for pid, _, _ in rows[:4])
-    return finding(
-        code,
-        system,
-        f"does not answer: processes {pids} hang in the kernel (D state, {rows[0][1]})",
-        severity=Severity.CRITICAL,
-        evidence={"processes": [pid for pid, _, _ in rows[:16]], "line": " ".join(rows[0])[:300]},
-        fix="Such a process cannot be killed until it is answered: check the file server or the driver, and the "
-        "kernel's log; often only a restart of the node helps.",
-        commands=("dmesg -T | tail -50", "cat /proc/PID/stack"),
-    )
 
 
 STUCK_PROCESSES: Final = paste_format("ps", _LINE, read_processes)
@@ -83,16 +66,9 @@ def read_torch_lock(section: Section) -> Iterator[Finding | Fact]:
     yield Fact("waits_for_a_lock", bool(waits))
     if not waits and not (folder and lock):
         return
-    since = f" (since {lock[1]})" if lock else ""
     where = folder[0].rstrip("/:") if folder else "~/.cache/torch_extensions"
-    yield finding(
-        "JOB_STALE_LOCK",
-        where,
-        f"has a lock file that processes wait for{since}: torch's FileBaton, which a build that died left behind",
-        evidence={"lock_since": lock[1] if lock else None, "waits": bool(waits)},
-        fix="If no process builds this extension (no ninja, nvcc or c++ runs), remove its file `lock` and start again.",
-        commands=("pgrep -a ninja", f"find {where} -name lock -mmin +30 -delete"),
-    )
+    evidence = {"lock_since": lock[1] if lock else None, "waits": bool(waits)}
+    yield table("pastes").sections["lock"].found(evidence, where=where, since=f" (since {lock[1]})" if lock else "")
 
 
 TORCH_LOCK: Final = paste_format("torch_extensions", _HEAD, read_torch_lock)

@@ -19,9 +19,11 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from laggard.diagnose.pastes.section import Section, parts_of, paste_format
+from laggard.diagnose.rules import table
 from laggard.model import Finding, Severity
-from laggard.probes.probe import Fact, finding
+from laggard.probes.probe import Fact
 
+_SAYS: Final = table("pastes").sections
 _FIREWALL_HEAD: Final = re.compile(
     r"^table (?:inet|ip6?|arp|bridge|netdev) \S{1,64} \{|^Chain \S{1,64} \((?:policy \w+|\d+ references)"
     r"|^\*(?:filter|raw|mangle|nat)$|^:\w{1,30} (?:ACCEPT|DROP|-) \[\d+:\d+\]",
@@ -52,7 +54,6 @@ _EXCEPT: Final = re.compile(r"(?:dport|sport) !=|! --dport|dpt:!")
 _FIREWALL_SCALE: Final = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
 _MIN_PACKETS: Final = 10
 """The fewest packets that a rule has dropped for it to be more than a stray one."""
-_FIREWALL_FIX: Final = "Take the rule away, or put one before it that accepts the addresses of the job's hosts."
 
 
 class _Rule(NamedTuple):
@@ -86,16 +87,12 @@ def _rules(text: str) -> Iterator[_Rule]:
 
 
 def _firewall_finding(it: _Rule) -> Finding:
-    counted = f"{it.packets} packets were dropped by" if it.packets else "packets are dropped by"
     many = it.packets is not None and it.packets >= _MIN_PACKETS
-    return finding(
-        "NETWORK_DROPS",
-        "the firewall",
-        f"drops what others send to this host, or what it sends: {counted} `{' '.join(it.line.split())[:160]}`",
-        severity=Severity.CRITICAL if many else Severity.WARNING,
-        evidence={"line": it.line[:300], "packets": it.packets},
-        fix=_FIREWALL_FIX,
-        commands=("nft -a list ruleset", "iptables -L -v -n -x --line-numbers"),
+    return _SAYS["firewall"].found(
+        {"line": it.line[:300], "packets": it.packets},
+        Severity.CRITICAL if many else Severity.WARNING,
+        counted=f"{it.packets} packets were dropped by" if it.packets else "packets are dropped by",
+        line=" ".join(it.line.split())[:160],
     )
 
 
@@ -145,15 +142,9 @@ def _covers_neighbours(thrown: _Network, connected: _Network) -> bool:
 
 
 def _route_finding(line: str, connected: _Network, device: str) -> Finding:
-    return finding(
-        "NETWORK_DROPS",
-        "the routes",
-        f"throw away what this host sends to its neighbours in {connected} on {device}: `{line}`",
-        severity=Severity.WARNING if _DAEMONS.search(line) else Severity.CRITICAL,
-        evidence={"line": line, "network": str(connected), "interface": device},
-        fix="Delete the route, and look who set it.",
-        commands=("ip route show table all type blackhole", f"ip route del {line}"),
-    )
+    evidence = {"line": line, "network": str(connected), "interface": device}
+    severity = Severity.WARNING if _DAEMONS.search(line) else Severity.CRITICAL
+    return _SAYS["route"].found(evidence, severity, network=connected, device=device, line=line)
 
 
 ROUTES: Final = paste_format("ip route", _ROUTES_HEAD, read_routes)
@@ -172,10 +163,6 @@ _QUEUES_SCALE: Final = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _SLOW_BITS: Final = 10**9
 """The rate below which a port is too slow for training, whatever the model."""
 _MIN_DROPPED_SHARE: Final = 0.01
-_QUEUES_FIX: Final = (
-    "Find out who set this on the interface (tc's lines in a boot script, a container network, a test that was not "
-    "ended), and take it away."
-)
 
 
 class _Shaper(NamedTuple):
@@ -224,15 +211,12 @@ def _rate_text(bits: float) -> str:
 
 
 def _queue_finding(it: _Shaper, says: str) -> Finding:
-    where = f" of {it.device}" if it.device else ""
-    return finding(
-        "NETWORK_DROPS",
-        f"traffic shaping{where}" if it.kind in _SHAPERS else f"the queue{where}",
-        f"({it.kind}) {says}",
-        severity=Severity.CRITICAL if it.kind in _SHAPERS else Severity.WARNING,
-        evidence={"line": it.line[:300], "dropped": it.dropped, "overlimits": it.overlimits, "backlog": it.waiting},
-        fix=_QUEUES_FIX,
-        commands=(f"tc qdisc del dev {it.device or 'DEV'} root", "tc -s qdisc"),
+    return _SAYS["shaper" if it.kind in _SHAPERS else "queue"].found(
+        {"line": it.line[:300], "dropped": it.dropped, "overlimits": it.overlimits, "backlog": it.waiting},
+        where=f" of {it.device}" if it.device else "",
+        kind=it.kind,
+        told=says,
+        dev=it.device or "DEV",
     )
 
 

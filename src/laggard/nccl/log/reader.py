@@ -36,6 +36,7 @@ _USING = re.compile(r"NET/([^:]+?) ?: Using ?(.*)")
 _DEVICE = re.compile(r"\[\d+\]([^\s:/]{1,64}:\d[^\s/]{0,32}/(?:IB|RoCE))\b")
 _ASKED = re.compile(r"(?:NET/Plugin ?: )?Plugin name set by env to (\S+)")
 _SLOW_TRANSFER = re.compile(r"NET/IB: WQE (slow|stall \(no CQE\)): .*?\bdev=(\S{1,64}) .*\b(?:delta|age)=(\d{1,18})ns")
+_NET_CHARACTERS: Final = 2048
 _FROM_GPU = re.compile(r"GPU/([0-9A-Fa-f]+(?:-[0-9A-Fa-f]+)?) ?:")
 _TO_GPU = re.compile(r"GPU/([0-9A-Fa-f]+(?:-[0-9A-Fa-f]+)?) \(\d+/[\d.]+/([A-Z0-9]{3})\)")
 
@@ -87,6 +88,7 @@ def _parse_variable(builder: ProcessBuilder, text: str) -> None:
 
 
 def _parse_net(builder: ProcessBuilder, text: str) -> None:
+    text = text[:_NET_CHARACTERS]
     if match := _USING.match(text):
         _parse_devices(builder, match[1], match[2])
     elif "No device found" in text:

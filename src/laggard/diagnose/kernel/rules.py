@@ -1,0 +1,63 @@
+"""The rules for kernels' logs: those of rules/kernel.ini, amdgpu's and those that probes ask too."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from laggard.diagnose.rules import Row, table
+from laggard.kernel_rules.devices import NIC_FIRMWARE_RULES, PCIE_RULES
+from laggard.kernel_rules.disks import DISK_RULES
+from laggard.kernel_rules.host import HOST_RULES
+from laggard.kernel_rules.rule import CRITICAL, Rule
+from laggard.model import Severity
+from laggard.probes.gpu.model.amdgpu_log import AMDGPU_MESSAGES, AmdgpuMessage
+
+_TABLE: Final = table("kernel")
+_GROUPED: Final = re.compile(r"\\[(\[\])|]|\[[^\]]*\]|\((?:[^()\\]|\\.)*\)[*+?]?")
+_NO_LITERAL: Final = re.compile(r"\\[AbBdDsSwW]|\.[*+?]?(?:\{[\d,]+\})?\??|.[*?]|.\{[\d,]+\}\??|[$^]")
+
+
+def word_of(pattern: str) -> str:
+    """The longest text that each match of a pattern holds outside of its groups; empty: there is none."""
+    rest, before = pattern, ""
+    while rest != before:
+        before, rest = rest, _GROUPED.sub("\n", rest)
+    if "|" in rest:
+        return ""
+    words = _NO_LITERAL.sub("\n", rest).replace("\\", "").split("\n")
+    return max(words, key=len)
+
+
+def _rule(row: Row) -> Rule:
+    more = row.more
+    return Rule(
+        word_of(row.pattern),
+        row.pattern,
+        row.code,
+        row.severity or CRITICAL,
+        row.device or "GPU {device}",
+        row.says,
+        row.fix.text,
+        row.fix.commands,
+        more.get("closed", ""),
+        Severity(more["after"]) if "after" in more else None,
+        settle_seconds=float(more.get("settle", 0)),
+        is_usual_at_start="usual_at_start" in more,
+    )
+
+
+def _amd_rule(message: AmdgpuMessage) -> Rule:
+    rule = _rule(_TABLE.sections[f"amdgpu_{message.kind.name}"]._replace(pattern=message.pattern))
+    named = rule.named if "(?P<device>" in message.pattern else "an AMD GPU"
+    return rule._replace(word=message.word, named=named)
+
+
+RULES: Final = (
+    *(*HOST_RULES, *PCIE_RULES, *NIC_FIRMWARE_RULES, *DISK_RULES),
+    *map(_amd_rule, AMDGPU_MESSAGES),
+    *(_rule(row) for row in _TABLE.rows if row.code),
+)
+"""All rules; of several that take one record the first counts."""
+SUSPICIOUS, FAILING, BENIGN = (_TABLE.of(name)[0].regex for name in ("suspicious", "failing", "benign"))
+STORM: Final = _TABLE.sections["corrected_storm"]

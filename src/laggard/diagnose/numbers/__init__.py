@@ -1,0 +1,1 @@
+"""Numbers in texts of any tool: read as quantities, and compared."""

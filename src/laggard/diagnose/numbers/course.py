@@ -1,0 +1,104 @@
+"""Steps over time: a few that stall for much of all the time, and steps that become slower and stay so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+from laggard.diagnose.numbers.parts import is_whole
+from laggard.diagnose.numbers.quantities import Kind, Quantity
+from laggard.diagnose.numbers.rows import Row, Who
+from laggard.diagnose.rules import table
+from laggard.kit.words import seconds_text, times_text
+from laggard.locate.shares import HALF, MOST
+from laggard.model import Finding
+from laggard.rings.judge import MIN_MEASURED, centre_of
+
+_MIN_STEPS: Final = 4 * MIN_MEASURED
+"""The fewest steps that tell a course: a quarter of them is told by a median."""
+_STEP_RATES: Final = ("tps", "wps", "ups", "throughput", "step", "samples per", "tokens per", "it", "steps per")
+
+
+class _Step(NamedTuple):
+    seconds: float
+    """The time of the step, or the inverse of its rate."""
+    shown: str
+    row: Row
+
+
+def courses(rows: Iterable[Row]) -> list[Finding]:
+    """Returns at most one finding: of the first series in which something stands out."""
+    series: dict[tuple[Who, str], list[_Step]] = {}
+    for row in rows:
+        for it in row.quantities:
+            if it.value > 0 and _tells_steps(it):
+                seconds = it.value if it.kind is Kind.TIME else 1 / it.value
+                series.setdefault((row.who, it.name), []).append(_Step(seconds, it.shown, row))
+    found = (each for steps in series.values() if len(steps) > _MIN_STEPS for each in _judge(steps))
+    return list(found)[:1]
+
+
+def _tells_steps(it: Quantity) -> bool:
+    if it.kind is Kind.TIME:
+        return is_whole(it.name)
+    return it.name.startswith(_STEP_RATES) or "/s" in it.shown and not it.name and "B/s" not in it.shown
+
+
+def _judge(steps: Sequence[_Step]) -> Iterator[Finding]:
+    """`steps`: of one series; the first of them warm up."""
+    kept = steps[len(steps) // _MIN_STEPS :]
+    values = [step.seconds for step in kept]
+    if all(one <= other for one, other in zip(values, values[1:], strict=False)):
+        return  # a clock that runs on
+    quarter = len(kept) // 4
+    before, after = centre_of(values[:quarter]), centre_of(values[-quarter:])
+    if before and after:
+        slower = sum(value > before.limit for value in values[-quarter:])
+        ratio = after.seconds / before.seconds
+        if slower >= MOST * quarter and ratio >= 1 + HALF:
+            since = next(step for step in kept[quarter:] if step.seconds > before.limit)
+            yield _slower(ratio, kept[quarter // 2], kept[-1], since)
+            return
+    usual = sorted(values)[len(values) // 4]  # what holds a step up makes it longer
+    stalls = [step for step in kept if step.seconds * HALF > usual]
+    lost = sum(step.seconds - usual for step in stalls)
+    least = 1 - MOST if len(stalls) < (1 - MOST) * len(kept) else HALF  # inputs of many lengths spread as well
+    if stalls and lost >= least * sum(values) and _are_times(kept):
+        yield _stalled(lost, sum(values), usual, sorted(stalls, reverse=True, key=lambda step: step.seconds))
+
+
+def _are_times(steps: Sequence[_Step]) -> bool:
+    return all(it.kind is Kind.TIME for it in steps[0].row.quantities if it.shown == steps[0].shown)
+
+
+def _slower(ratio: float, early: _Step, last: _Step, since: _Step) -> Finding:
+    return (
+        table("numbers")
+        .sections["slower"]
+        .found(
+            {"line": since.row.text[:300], "last": last.row.text[:300], "ratio": round(ratio, 2)},
+            who=_subject(last.row),
+            times=times_text(ratio),
+            last=last.shown,
+            early=early.shown,
+        )
+    )
+
+
+def _stalled(lost: float, whole: float, usual: float, stalls: Sequence[_Step]) -> Finding:
+    return (
+        table("numbers")
+        .sections["stalls"]
+        .found(
+            {"line": stalls[0].row.text[:300], "lost_seconds": round(lost, 3), "share": round(lost / whole, 3)},
+            who=_subject(stalls[0].row),
+            count=len(stalls),
+            share=f"{100 * lost / whole:.0f}",
+            longest=" and ".join(step.shown for step in stalls[:2]),
+            usual=seconds_text(usual),
+        )
+    )
+
+
+def _subject(row: Row) -> str:
+    return str(row.who) if row.who.kind else "the training"
