@@ -49,7 +49,7 @@ def check(host: Host, thresholds: BusyThresholds) -> Iterator[Finding | Fact]:
             severity = Severity.CRITICAL if of_users and job is not None else Severity.WARNING
             yield _finding(gpu, of_users or unexpected, severity, len(of_users))
     if not _is_shared_with_the_host(host):
-        yield from _left_memory(judged, job is not None and living_jobs(host).idle)
+        yield from _left_memory(judged, living_jobs(host).idle, job is not None)
     if job is not None and job.missing:
         raise Unknown(f"the job was given device numbers {list(job.missing)}, which NVML does not list")
     reading.raise_if_incomplete()
@@ -68,9 +68,11 @@ def _is_shared_with_the_host(host: Host) -> bool:
     return any(host.read_if_present(path) == "" for path in lists)
 
 
-def _left_memory(gpus: Sequence[Gpu], idle: bool) -> Iterator[Finding]:
-    """Memory that a process has left behind: the driver did not get it back. Beside other jobs it is a warning: one of
-    them may draw on this GPU, and what draws is no process that computes."""
+def _left_memory(gpus: Sequence[Gpu], idle: bool, of_job: bool) -> Iterator[Finding]:
+    """Memory that a process has left behind: the driver did not get it back. Beside other jobs (not `idle`) it is a
+    warning: one of them may draw on this GPU, and what draws is no process that computes. `of_job`: whether the job's
+    GPUs are known."""
+    left = {} if idle else {"of_users": 0}
     for gpu in gpus:
         used = gpu.memory_used_ratio or 0.0
         if used > LEFT_RATIO and gpu.processes == () and not gpu.mig:
@@ -78,10 +80,10 @@ def _left_memory(gpus: Sequence[Gpu], idle: bool) -> Iterator[Finding]:
                 "GPU_BUSY",
                 gpu.device,
                 f"has {used:.0%} of its memory in use, and no process",
-                evidence={"memory_used_ratio": round(used, 3)},
+                evidence={"memory_used_ratio": round(used, 3), **left},
                 fix="Reset the GPU; where that fails, processes that are not seen from here hold it: reboot.",
                 commands=("nvidia-smi -q -d MEMORY,PIDS", "fuser -v /dev/nvidia*", "nvidia-smi -r -i INDEX"),
-                severity=Severity.CRITICAL if idle else Severity.WARNING,
+                severity=Severity.CRITICAL if idle and of_job else Severity.WARNING,
                 action="RESET",
             )
 

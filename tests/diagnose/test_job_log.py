@@ -22,9 +22,8 @@ from laggard.diagnose.job.reader import JobLogReader
 from laggard.diagnose.job.rules import ADVICE, RULES
 from laggard.wire.diagnosis import Diagnosis
 
-CODES = [
-    kind.code for kind in all_types() if kind.code.startswith("JOB_") and kind.code != "JOB_STALE_LOCK"
-]  # which no log tells
+OF_NO_LOG = ("JOB_STALE_LOCK", "JOB_LEFTOVERS")
+CODES = [kind.code for kind in all_types() if kind.code.startswith("JOB_") and kind.code not in OF_NO_LOG]
 FIRING = [name for name, expected in job_expectations().items() if expected["findings"]]
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
 

@@ -222,7 +222,7 @@ def real_agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
     ranks.chmod(0o1777)
     let_others_enter(folder)
     started = [
-        RankProcess(ranks, LANES, owner, {**IDENTITY, "job_id": job, "world_size": 1})
+        RankProcess(ranks, LANES, owner, {**IDENTITY, "job_id": job, "world_size": 1}, ())
         for owner, job in ((ADA, "adareal"), (BOB, f"{BOBS['job']}real"))
     ]
     for rank in started:

@@ -44,7 +44,7 @@ def test_the_rank_that_runs_the_shortest_came_last(tmp_path: Path, capsys: pytes
     (found,) = diagnosis["findings"]
     assert (found["code"], found["device"], found["severity"]) == ("RANK_LATE", "rank 2 on gpu01", "warning")
     assert {file["kind"] for file in diagnosis["files"]} == {"NCCL Inspector log"}
-    assert (status, diagnosis["verdict"]) == (0, "ok")
+    assert (status, diagnosis["verdict"]) == (1, "fail")
 
 
 def test_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -158,7 +158,7 @@ def test_torn_and_impossible_lines_are_counted_and_told(tmp_path: Path, capsys: 
     assert (status, [it["ranks"] for it in location["culprits"]]) == (1, [[2]])
     assert location["notes"][0]["text"] == f"{len(BAD) + 1} torn or impossible lines were left out"
     status, diagnosis = run(capsys, "diagnose", *paths)
-    assert (status, diagnosis["verdict"]) == (2, "unknown")
+    assert (status, diagnosis["verdict"]) == (1, "fail")
     assert diagnosis["facts"][str(paths[0])]["torn_lines"] == len(BAD) + 1
 
 

@@ -123,4 +123,4 @@ def judge(content: FileContent, hardware: KnownHardware) -> FileJudgement:
     return FileJudgement(findings, facts, "" if lost else "; ".join(unjudged_parts(tree)))
 
 
-LSPCI = FileFormat("lspci", recognise, judge, read_hardware, shares=True)
+LSPCI = FileFormat("lspci", recognise, judge, read_hardware, shares=True, takes=lambda line: line[:1] in " \t")

@@ -19,7 +19,7 @@ ROOMS = "catalogue cli collector.locate_command locate model nccl rankfile recom
 ROOMS += "kit.address kit.collector_client kit.constants kit.errors kit.left kit.limits kit.majority kit.parts "
 
 
-ROOMS += "kit.processes kit.progress kit.terminal kit.users kit.words"
+ROOMS += "kit.environment kit.processes kit.progress kit.terminal kit.users kit.words"
 
 
 """What may be loaded: what reads a recording, judges it and says so."""

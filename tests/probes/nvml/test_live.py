@@ -10,6 +10,11 @@ import pytest
 from support.nvml_gate import NVML_PROBES, SKIPPED_WHEN_HEALTHY, Gate
 
 from laggard.kit.processes import read_stat
+from laggard.probes.gpu.model.pci_devices import container_of
+from laggard.probes.host.host import Host
+
+UNDIVIDED = "warning" if container_of(Host("/")) else "critical"
+"""The severity of MIG mode without a MIG device: in a container somebody may divide the GPU when a pod asks."""
 
 pytestmark = pytest.mark.slow  # processes with a library that is built for them
 
@@ -86,7 +91,7 @@ def test_an_old_driver(gate: Gate, old_library: Path) -> None:
         ("4.fabric_state 2\n", ["FABRIC_NOT_READY", "critical", "GPU 4 (0000:14:00.0)"]),
         ("4.fabric_status 999\n", ["FABRIC_NOT_READY", "critical", "GPU 4 (0000:14:00.0)"]),
         ("4.p2p5 5\n", ["P2P_DISABLED", "critical", "GPU 4 (0000:14:00.0)"]),
-        ("4.mig 1\n", ["GPU_MISSING", "critical", "GPU 4 (0000:14:00.0)"]),
+        ("4.mig 1\n", ["GPU_MISSING", UNDIVIDED, "GPU 4 (0000:14:00.0)"]),
         ("2.field230 2\n", ["GPU_LOST", "critical", "GPU 2 (0000:12:00.0)"]),
     ],
 )
@@ -191,8 +196,8 @@ def test_a_call_that_the_driver_no_longer_answers_is_unknown_and_not_skipped(gat
 @pytest.mark.parametrize(
     ("scenario", "skipped"),
     [
-        ("mig 1\nlinks error 3\nprocess error 3\n", {"nvlink", "nvlink_errors", "fabric", "gpu_p2p"}),
-        ("3.mig 1\n3.links error 3\n3.fabric_state error 3\n3.process error 3\n", set()),
+        ("mig 1\nmig_devices 7\nlinks error 3\nprocess error 3\n", {"nvlink", "nvlink_errors", "fabric", "gpu_p2p"}),
+        ("3.mig 1\n3.mig_devices 7\n3.links error 3\n3.fabric_state error 3\n3.process error 3\n", set()),
     ],
 )
 def test_gpus_in_mig_mode_are_no_fault(scenario: str, skipped: set[str], gate: Gate) -> None:
