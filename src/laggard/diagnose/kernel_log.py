@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -249,16 +249,25 @@ def _judge_host(host: _Host) -> tuple[list[Finding], dict[str, object], int]:
         msgspec.structs.replace(each, device=host.rules.devices.name_of(each.device)) for each in host.storms.findings()
     )
     of_host = kernel_findings.judge_messages(message.text for message in host.messages)
-    found = _without_repeats((*of_gpus, *host.rules.findings(), *of_devices, *of_host))
+    found = _without_repeats((*of_gpus, *host.rules.findings(), *of_devices, *of_host), _addresses(host.messages))
     found = host.assertions.beside(found, [*(line.seconds for line in lines), *host.rules.seconds_of("GPU", "FABRIC")])
     return found, dict(counted), len(lines)
 
 
-def _without_repeats(findings: Iterable[Finding]) -> list[Finding]:
+_NUMBERED = re.compile(r"PCI:([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2})\b.{0,200}?\bGPU(\d{1,3})\b")
+
+
+def _addresses(messages: Iterable[KernelMessage]) -> dict[str, str]:
+    """The GPUs that some record names both by their number and by their address."""
+    found = filter(None, (_NUMBERED.search(message.text) for message in messages))
+    return {f"GPU {each[2]}": f"GPU {each[1]}.0" for each in found}
+
+
+def _without_repeats(findings: Iterable[Finding], addresses: Mapping[str, str]) -> list[Finding]:
     """Returns for each device and code one finding, the gravest: several tables know some of the records. An Xid is
     one by its number."""
     kept: dict[tuple[object, ...], Finding] = {}
-    listed = list(findings)
+    listed = [msgspec.structs.replace(each, device=addresses.get(each.device, each.device)) for each in findings]
     named = {each.code for each in listed if _OF_A_GPU.match(each.code) and not _UNNAMED.match(each.device)}
     for each in listed:
         if named and each.code == "GPU_LOST" and _UNNAMED.match(each.device):  # a record beside it names the GPU
