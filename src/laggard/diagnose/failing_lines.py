@@ -186,8 +186,9 @@ _RETRIED = re.compile(
 _EXHAUSTED = re.compile(
     r"(?i)\b(?:giv(?:e|es|ing|en) up|gave up|exceeded|exhausted|after \d+ (?:retries|tries|attempts)|max)"
 )
-_ENDED_WELL = re.compile(
-    r"(?i)\b(?:(?:completed|finished|ended|exited|succeeded|terminated)(?: \w+)? (?:successfully|normally|cleanly)"
+ENDED_WELL = re.compile(
+    r"(?i)^# out of bounds values : 0 ok"
+    r"|\b(?:(?:completed|finished|ended|exited|succeeded|terminated)(?: \w+)? (?:successfully|normally|cleanly)"
     r"|(?:training|run|job|test|all)\b.{0,40} (?:complete|completed|done|finished|succeeded|passed)\b"
     r"|exit(?:ed)?(?: with)?(?: code| status)?:? 0\b|status=0/SUCCESS)|^done[.!]?$"
 )
@@ -317,7 +318,7 @@ def _went_on(seen: _Seen, training: int, end: str) -> bool:
 def _ended_well(end: str) -> bool:
     last = [line for line in end.split("\n") if line.strip()][-_LAST_LINES:]
     parser = LineParser()
-    return any(_ENDED_WELL.search(line) and grade_of(parser.parse(line), line) is None for line in last)
+    return any(ENDED_WELL.search(line) and grade_of(parser.parse(line), line) is None for line in last)
 
 
 def _shown(seen: _Seen) -> LeftLine:

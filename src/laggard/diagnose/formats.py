@@ -79,6 +79,8 @@ def _is_binary(data: bytes) -> bool:
     return strange > _BINARY_SHARE * len(data)
 
 
+_MIN_ASKED_LINES: Final = 3
+"""The fewest lines of a command's output that may hold what was asked: a version and a name have fewer."""
 _NUMBER = re.compile(r"\d+")
 FORMAT_NAMES = ", ".join(file_format.name for file_format in FORMATS)
 
@@ -154,7 +156,9 @@ def _of_text(file: InputFile, content: FileContent) -> tuple[RecognisedFile, ...
     whole = _recognise(file, content)
     parts = () if KERNEL_LOG in whole.formats else tuple(_parts(file, content))
     if not any(map(_is_of_a_tool, parts)):
-        return (whole,)
+        unread = next((part.problem for part in parts if part.problem and not part.formats), "")
+        reads_all = any(it.holds_others for it in whole.formats)
+        return (whole if whole.problem or reads_all else whole._replace(problem=unread),)
     shared = tuple(each for each in whole.formats if each.shares)  # their readers know prompts, and compare hosts
     parts = tuple(part._replace(formats=tuple(it for it in part.formats if not it.shares)) for part in parts)
     if not shared:
@@ -174,7 +178,9 @@ def _parts(file: InputFile, content: FileContent) -> Iterator[RecognisedFile]:
         inner = PartFile(f"{file.path}: {part.name or lines}", held)
         kind = recording_kind(held.raw_beginning[:FIRST_BYTES])
         found = RecognisedFile(inner, (), KnownHardware(), recording=kind) if kind else _recognise(inner, held)
-        yield found._replace(first_line=part.line, problem=found.problem if found.formats else "")
+        is_asked = part.of_command and part.text.count("\n") >= _MIN_ASKED_LINES
+        unread = f"`{part.name}` is read by no reader" if is_asked else ""
+        yield found._replace(first_line=part.line, problem=found.problem if found.formats else unread)
 
 
 def _is_of_a_tool(part: RecognisedFile) -> bool:

@@ -7,14 +7,16 @@ machine, and a comparison tells it.
 from __future__ import annotations
 
 import itertools
+import os
 import re
-from collections.abc import Iterable, Iterator
-from typing import Final
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final, cast
 
 from laggard.diagnose.file_format import FileContent, FileFormat, FileJudgement, KnownHardware
 from laggard.diagnose.rules import table
 from laggard.diagnose.settings_compared import SettingsReader
 from laggard.kit.words import counted
+from laggard.locate.shares import HALF
 from laggard.model import Finding
 from laggard.nccl.log.lines import NO_WRITER, PrefixCache, lines_in
 from laggard.nccl.log.reader import NcclLogReader
@@ -23,6 +25,7 @@ from laggard.probes.nccl.model.job import HardwareFacts
 from laggard.probes.nccl.rules.log_findings import judge_nccl_log
 
 MIN_RANKS: Final = 2
+_REACHED: Final = "best_busbw_bytes_per_second"
 _SAYS: Final = table("nccl_tests").sections
 _SOCKETS: Final = re.compile(
     r"(?:\b([\w.-]{1,64}):\d+:\d+ )?(?:\[\d+\] )?NCCL INFO (?:Using network Socket|.*NET plugin Socket to comm)"
@@ -95,9 +98,31 @@ def _facts(output: TestsOutput) -> dict[str, object]:
         "ranks": output.ranks,
         "nodes": output.nodes,
         "sizes": len(output.rows),
-        "best_busbw_bytes_per_second": best.busbw,
+        _REACHED: best.busbw,
         "at_size_bytes": best.size_bytes,
     }
+
+
+def slower_runs(facts: Mapping[str, Mapping[str, object]]) -> list[Finding]:
+    """What one file's test reached beside another's of the same operation on as many nodes, as far as both tell: less
+    than half at the same size. `facts`: of judge_tests(), by path."""
+    runs = {path: it for path, it in facts.items() if it.get(_REACHED)}
+    if len(runs) != 2:
+        return []
+    (slow, its), (fast, other) = sorted(runs.items(), key=lambda run: cast(float, run[1][_REACHED]))
+    same = all(its[name] == other[name] or not (its[name] and other[name]) for name in ("operation", "ranks", "nodes"))
+    rates = [cast(float, it[_REACHED]) for it in (its, other)]
+    if not same or its["at_size_bytes"] != other["at_size_bytes"] or rates[0] >= HALF * rates[1]:
+        return []
+    return [
+        _SAYS["slower"].found(
+            {"slow": slow, "fast": fast},
+            slow=os.path.basename(slow),
+            fast=os.path.basename(fast),
+            reached=f"{rates[0] / 1e9:.3g}",
+            other=f"{rates[1] / 1e9:.3g}",
+        )
+    ]
 
 
 NCCL_TESTS = FileFormat("nccl-tests", recognise_tests, judge_tests, holds_others=True, shares=True)

@@ -39,6 +39,8 @@ class Part(NamedTuple):
     text: str
     line: int | None = None
     """The line of the text with which it begins, counted from 1; None: it is not lines in a row."""
+    of_command: bool = False
+    """True: it is the output of the command that is its name."""
 
 
 _BUG_REPORT_MARK: Final = "Start of NVIDIA bug report log file"
@@ -216,14 +218,16 @@ _TOOLS: Final = (
     r"|ib\w+|rdma|mlx\w+|ethtool|ip|df|free|cat|grep|uname|numactl|ulimit|scontrol|sinfo|squeue|kubectl|docker|env"
     r"|mst|perfquery|mount|lsblk|lscpu|sensors|ipmitool|nvbandwidth)\b"
 )
+_ENVIRONMENT: Final = r"(?:\([\w. /-]{1,40}\) ?){0,2}"
+"""What stands before a prompt: Python's environment, or the place that its writer names."""
 _PROMPTS: Final = (
     re.compile(
-        r"(?:\([\w. /-]{1,40}\) ?){0,2}\[?(?P<user>[\w.-]{1,40})@(?P<host>[\w.-]{1,64})"
+        _ENVIRONMENT + r"\[?(?P<user>[\w.-]{1,40})@(?P<host>[\w.-]{1,64})"
         r"(?::[^\s$#%>]{0,120}|[ ][^\s$#%>\]]{1,120})?\]? ?[$#%>] ?(?P<command>\S.{0,400})?$"
     ),
     re.compile(rf"(?P<host>[a-zA-Z][\w.-]{{0,64}})(?::\S{{1,80}})? ?[#$>] ?(?P<command>{_TOOLS}.{{0,400}})$"),
-    re.compile(r"[$%] (?P<command>[a-z./]\S{0,80}(?: .{0,400})?)$"),
-    re.compile(rf"(?:[#>]|\++) (?P<command>{_TOOLS}.{{0,400}})$"),
+    re.compile(rf"{_ENVIRONMENT}[$%] (?P<command>[a-z./]\S{{0,80}}(?: .{{0,400}})?)$"),
+    re.compile(rf"{_ENVIRONMENT}(?:[#>]|\++) (?P<command>{_TOOLS}.{{0,400}})$"),
 )
 
 
@@ -249,10 +253,10 @@ def split_session(text: str) -> tuple[Part, ...]:
         if (prompt is None and not fence) or len(parts) >= MAX_PARTS:
             lines.append(line)
             continue
-        parts.append(Part(name, host, "".join(lines), begin))
+        parts.append(Part(name, host, "".join(lines), begin, bool(name)))
         begin, lines, fences = number + 1, [], fences + fence
         name, host = (prompt.command[:_MAX_COMMAND_CHARACTERS], prompt.host) if prompt else ("", host)
-    parts.append(Part(name, host, "".join(lines), begin))
+    parts.append(Part(name, host, "".join(lines), begin, bool(name)))
     return tuple(part for part in parts if part.text.strip()) if fences > 1 or any(part.name for part in parts) else ()
 
 

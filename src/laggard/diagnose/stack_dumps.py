@@ -31,7 +31,7 @@ from laggard.diagnose.joined.exhibit import Origin, read_exhibit
 from laggard.diagnose.joined.processes import UNANSWERED_HEAD
 from laggard.diagnose.joined.roster import Fault, roster_of
 from laggard.diagnose.joined.stacks import KIND, frame_text, share_of_stacks, stacks
-from laggard.diagnose.joined.standing import Seen, Stands, class_of, names_of, standings
+from laggard.diagnose.joined.standing import Seen, Stands, blocked, class_of, names_of, standings
 from laggard.diagnose.joined.witnesses import witness_faults
 from laggard.diagnose.parts import Answer, answers
 from laggard.diagnose.rules import table
@@ -60,10 +60,10 @@ def judge_dumps(contents: Iterable[FileContent], hardware: KnownHardware) -> Fil
     for content in contents:
         files += 1
         room = _MAX_PROCESSES - len(found)
-        found += [Seen(it, "", it.rank) for it in stacks(content.text[:_MAX_CHARACTERS]) if not is_helper(it.frames)][
-            :room
-        ]
-    told = standings(found) if files == 1 else []
+        found += [Seen(it, "", it.rank) for it in stacks(content.text[:_MAX_CHARACTERS])][:room]
+    told = blocked(found)
+    found = [it for it in found if not is_helper(it.frames)]
+    told = told or (standings(found) if files == 1 else [])
     unknown = "" if told else _what_they_show(found)
     return FileJudgement(tuple(map(_of_stands, told)), {"processes": len(found)}, unknown)
 

@@ -197,7 +197,10 @@ _MAX_PLAIN_CHARACTERS: Final = 4 << 20
 _MAX_MESSAGE_LINES: Final = 60
 _MIN_SHARE: Final = 0.6
 _LISTED = re.compile(r"^GPU (\d{1,4}): .{1,120}\(UUID: ", re.MULTILINE)
-_DATE = re.compile(r"[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d [\d:]{8} \d{4}\s*$")
+_NOT_ITS_OWN = re.compile(
+    r"[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d [\d:]{8} \d{4}\s*$|command terminated with exit code \d+\s*$"
+)
+"""A date above it, and what kubectl says below it."""
 
 
 class _Output(NamedTuple):
@@ -209,7 +212,7 @@ class _Output(NamedTuple):
 def recognise_plain(content: FileContent) -> bool:
     """Returns whether a table is most of the text, or every line is a message that nvidia-smi prints."""
     text = without_colours(content.text[:_SAMPLE_CHARACTERS])
-    lines = [line for line in text.splitlines() if line.strip() and not _DATE.match(line)]
+    lines = [line for line in text.splitlines() if line.strip() and not _NOT_ITS_OWN.match(line)]
     known = sum(1 for line in lines if line.startswith(("|", "+")) or LINE.search(line[:400]))
     if HEAD.search(text):
         return known >= _MIN_SHARE * len(lines)

@@ -6,13 +6,22 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from laggard.diagnose.job.events import Event, Group, Weight, WorkStatus, Writer
+from laggard.diagnose.job.events import Event, Group, Place, Weight, WorkStatus, Writer
 from laggard.diagnose.job.reader import JobEvidence
+from laggard.diagnose.job.rules import CONCRETE
 
 _SURVIVING_LINES: Final = 200
 """The number of lines of progress after a failure that show that the training went on. What stood in a rank's output
 buffer, at most 8 KiB, comes out at its end and is less."""
 _MAX_NAMED: Final = 8
+_QUOTED_CHARACTERS: Final = 180
+_CLOSE_CHARACTERS: Final = 2000
+"""The longest way between two lines of one message: the messages of Open MPI have fifteen lines."""
+_CONCRETE: Final = (
+    "JOB_NCCL_ERROR", "JOB_DISK_FULL", "MEMLOCK_LIMIT", "OPEN_FILES_LIMIT", "GPU_DRIVER_FAILED", "GPU_MISSING",
+    "FABRIC_MANAGER_DOWN", "FABRIC_NOT_READY",
+)  # fmt: skip
+"""The codes of what a process itself could not do: where no clock tells the order, waits came of it."""
 _MAX_WORLD: Final = 1 << 17
 _MIN_REPORTING: Final = 3
 """The fewest ranks that report before others are taken to exist that do not."""
@@ -57,6 +66,7 @@ def find_cause(evidence: JobEvidence) -> Cause | None:
     first = _first(events)
     rest = [event for event in events if event is not first]
     first = _explained(first._replace(writer=_named(first, rest)), evidence.warned)
+    first = _reasoned(first, evidence.said)
     same = [event for event in rest if event.code == first.code and event.writer != first.writer]
     return Cause(first, tuple(same), tuple(event for event in rest if event.code != first.code))
 
@@ -67,6 +77,37 @@ def _explained(first: Event, warned: Sequence[Event]) -> Event:
     if reason is None or first.weight is Weight.FAILED:
         return first
     return first._replace(kind=reason.kind, summary=f"{reason.summary}; then {first.summary}"[:400])
+
+
+def _reasoned(first: Event, said: Sequence[Event]) -> Event:
+    """An end without a reason, and a wait, with what its process said before: of an end the lines just before it, of a
+    wait what failed by itself."""
+    before = [it for it in said if it.place.file == first.place.file and it.place.offset < first.place.offset]
+    own = first.writer
+    before = [it for it in before if not _differ(it.writer, own) and own.rank in (None, it.writer.rank)]
+    if first.kind == "status":
+        told = _block_before(first.place, before)
+    elif first.weight is Weight.WAITED:
+        told = [it for it in before if CONCRETE.match(it.line)][:1]
+    else:
+        return first
+    if not told:
+        return first
+    quoted = dict.fromkeys(it.summary[:_QUOTED_CHARACTERS] for it in (told[0], told[-1]))
+    summary = f"{'; '.join(quoted)}; then {first.summary}"[:400]
+    return first._replace(kind="said", weight=Weight.FAILED, summary=summary, line=told[-1].line, place=told[-1].place)
+
+
+def _block_before(place: Place, said: Sequence[Event]) -> list[Event]:
+    """The lines that stand close before a place, each close before the next, with no training between."""
+    found: list[Event] = []
+    until = place.offset
+    for it in reversed(said):
+        if until - it.place.offset > _CLOSE_CHARACTERS or it.place.progress != place.progress:
+            break
+        found.append(it)
+        until = it.place.offset
+    return found[::-1]
 
 
 def _last_failures(evidence: JobEvidence) -> list[Event]:
@@ -97,13 +138,25 @@ def _first(events: Sequence[Event]) -> Event:
     earliest = min(told, key=order)
     if starved and _explained_by_memory(earliest):
         return min(starved, key=order)
+    if earliest.kind == "nccl_reason":  # a warning of NCCL's that a rule knows says more
+        return min(
+            (event for event in told if event.code == earliest.code and _is_known(event)), key=order, default=earliest
+        )
     if earliest.weight is Weight.STOPPED:
         return _who_stopped(earliest, events)
     if earliest.weight is Weight.WAITED:
+        timeless = all(event.place.seconds is None for event in told)
+        concrete = [event for event in told if timeless and event.code in _CONCRETE and event.weight is Weight.FAILED]
+        if concrete:
+            return min(concrete, key=order)
         died = [event for event in told if event.weight is Weight.DIED or event.kind == "node_failed"]
         if died:  # launchers report a death after the peers have complained of it
             return min(died, key=order)
     return earliest
+
+
+def _is_known(event: Event) -> bool:
+    return event.weight is Weight.FAILED and event.kind != "nccl_reason"
 
 
 def _who_stopped(stopped: Event, events: Sequence[Event]) -> Event:

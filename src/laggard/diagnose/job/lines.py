@@ -264,7 +264,7 @@ WORDS: Final = (
     "ailure", "remainder of ranks", "lost communication", "invalid usage", "NET/OFI Request", "not connected", "nan",
     "NaN", "NAN", "Illegal", "Duplicate", "Memory access fault", "marked dead", "has died", "HSA_STATUS",
     "): invalid", "double free", "corrupted ", "onsolidate", "atal", "ATAL", "nexpectedly", "times out", "TIMED_OUT",
-    "not equal", "xpected", "in time", "cannot be retrieved",
+    "not equal", "xpected", "in time", "cannot be retrieved", "ERROR", "missing ranks",
 )  # fmt: skip
 """The words of which each line that a rule matches has one."""
 _MIN_SHAPED: Final = 1 << 14

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from laggard.diagnose.entities import Side, only
+from laggard.diagnose.failing_lines import ENDED_WELL, Grade, grade_of
 from laggard.diagnose.job import lines
 from laggard.diagnose.job.around import Around
 from laggard.diagnose.job.events import (
@@ -25,7 +26,7 @@ from laggard.diagnose.job.events import (
 )
 from laggard.diagnose.job.exits import read_exit
 from laggard.diagnose.job.progress import PROGRESS_WORDS
-from laggard.diagnose.job.rules import NAN_LOSS, WEAK_TEXT, reason_rule, rule_for
+from laggard.diagnose.job.rules import NAN_LOSS, NCCL_REASON, WEAK_TEXT, reason_rule, rule_for
 
 _MAX_STREAMS: Final = 8192
 _MAX_SHAPES: Final = 8192
@@ -34,6 +35,8 @@ _MAX_STATUSES: Final = 1 << 15
 _MAX_LOCATED_EVENTS: Final = 256
 _MAX_REPEATS: Final = 64
 _MAX_LAST_LINES: Final = 64
+_QUOTE: Final = "> "
+_MAX_SAID: Final = 512
 _OFTEN_CAUGHT: Final = ("download",)
 """The kinds of exceptions that programs catch and go on without, as of telemetry: a line of them counts with its
 traceback, or as the last one."""
@@ -67,6 +70,8 @@ _STATUS = re.compile(
 )
 _OWN_NUMBER = re.compile(r"\[(?:(PG [^\]]{0,120}?) )?Rank (\d{1,7})\]")
 _ONE_NODE = re.compile(r"\bn(?:um_)?nodes['\"]?\s?[:= ]\s?['\"]?1\b(?!:)")
+_PASSED_ON = re.compile(r".{0,200}?NCCL INFO [\w/.-]{1,60}:\d+ -> \d")
+"""A call of NCCL that gives on the error of the call below it."""
 _NCCL_HEAD = re.compile(r"([A-Za-z0-9][\w.-]{0,252}):\d+:\d+ \[-?\d+\] ")
 _TIMED_OUT = re.compile(r"\[Rank (\d{1,7})\] Watchdog caught .*?WorkNCCL\((?:SeqNum=(\d+), )?OpType=(\w+)")
 
@@ -98,6 +103,9 @@ class JobEvidence(NamedTuple):
     """The number of events that were left out, because a process repeated itself or there were more than are kept."""
     warned: tuple[Event, ...] = ()
     """Warnings that may be the reason of a failure: they are none by themselves."""
+    said: tuple[Event, ...] = ()
+    """Lines that no rule takes and that say by themselves that something failed: of an end without a reason they are
+    the reason."""
 
 
 def no_evidence() -> JobEvidence:
@@ -136,6 +144,9 @@ class JobLogReader:
         """Those of the files before."""
         self._warned: dict[str, Event] = {}
         """The last warning of each kind that may be the reason of a failure."""
+        self._said: list[Event] = []
+        self._quoted: list[Event] = []
+        """The failures that the text quotes (`> `): of an earlier run, where one that ended well follows."""
         self._dense = False
         """True where many lines have had one of the words."""
 
@@ -144,6 +155,7 @@ class JobLogReader:
         self._offset = self._raised_end = 0
         self._raised_before += self._raised[: MAX_EVENTS - len(self._raised_before)]
         self._raised.clear()
+        self._quoted.clear()
         self._last_date = (None, False)
         self._tracebacks.clear()
         self._chained.clear()
@@ -164,6 +176,7 @@ class JobLogReader:
             if known == self._known() and len(self._dull) < _MAX_SHAPES and not _STATUS_WORDS.search(shape):
                 self._dull[shape] = self._dull.get(shape, 0) + 1
         self._progress[-1] += _count_progress(piece, counted, len(piece))
+        self._forget_quoted(piece)
         self._forget_raised(piece, len(piece))
         self._offset += len(piece)
         if not self._dense:
@@ -207,6 +220,7 @@ class JobLogReader:
             None if self._is_finite_again() else self._nan,
             self._dropped,
             tuple(self._warned.values()),
+            tuple(self._said),
         )
 
     def _is_finite_again(self) -> bool:
@@ -254,6 +268,10 @@ class JobLogReader:
             self._warned[rule.kind] = _event_of(rule, line, place)
             return
         raised = _EXCEPTION.match(line.text)
+        if rule is None and not raised:
+            rule = self._reason_of_nccl(around)
+            if rule is None:
+                self._note_said(around, place)
         if (rule is None or rule.kind in _OFTEN_CAUGHT) and not (raised and (opened or line.traced)):
             is_cut = raised and line.rank is not None and not line.logged and around.raised().where
             if raised and not is_cut and _CLASS.match(raised[1]):
@@ -277,6 +295,21 @@ class JobLogReader:
         if raised and opened and (writer := self._announced.pop(line.stream, None)) and event.writer == Writer():
             event = event._replace(writer=writer)
         self._add_raised(self._surrounded(event, around), line)
+
+    def _reason_of_nccl(self, around: Around) -> Rule | None:
+        """The last warning before calls that give on its error is their reason, whatever it is."""
+        text = around.line.text
+        is_reason = " WARN " in text and NCCL_REASON.pattern.match(text)
+        below = (it.text for it in around.after(2)) if is_reason else ()
+        return NCCL_REASON if any(map(_PASSED_ON.match, below)) else None
+
+    def _note_said(self, around: Around, place: Place) -> None:
+        line = around.line
+        if (grade_of(line, around.piece[around.start : around.end]) or Grade.WARNED) is Grade.WARNED:
+            return
+        if len(self._said) >= 2 * _MAX_SAID:  # the first explain what waited, the last an end
+            del self._said[_MAX_SAID]
+        self._said.append(Event("JOB_EXCEPTION", "said", Weight.FAILED, line.text, line.text, place, _writer(line)))
 
     def _surrounded(self, event: Event, around: Around) -> Event:
         """The event with whom the lines around it name; where its writer is not told, as they tell it."""
@@ -316,6 +349,13 @@ class JobLogReader:
         if self._raised and piece[max(0, self._raised_end - self._offset) : until].strip():
             self._raised.clear()
 
+    def _forget_quoted(self, piece: str) -> None:
+        if self._quoted:
+            after = piece[max(0, self._quoted[-1].place.offset - self._offset) :].split("\n")[1:]
+            if any(ENDED_WELL.search(text) for text in after if not text.startswith(_QUOTE)):
+                self._events = [it for it in self._events if it not in self._quoted]
+                self._quoted.clear()
+
     def _add_raised(self, event: Event, line: lines.JobLine) -> None:
         """Adds an event; of exceptions that were raised one from another, the first that says more counts."""
         before = self._chained.pop(line.stream, None)
@@ -330,6 +370,8 @@ class JobLogReader:
     def _add(self, event: Event) -> None:
         if len(self._events) < MAX_EVENTS:
             self._events.append(event)
+            if event.line.startswith(_QUOTE):
+                self._quoted.append(event)
         else:
             self._dropped += 1
 

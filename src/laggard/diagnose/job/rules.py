@@ -23,6 +23,12 @@ EXIT_LINES: Final = tuple(row.regex for row in _TABLE.of("exit"))
 """Forms in which launchers report how a process ended."""
 NAN_LOSS: Final = _TABLE.of("metric")[0].regex
 """A metric line whose loss is NaN. Not `nan_count: 0`, nor a validation that did not run yet."""
+NCCL_REASON: Final = next(
+    Rule(row.code, row.kind, Weight.FAILED, row.regex, row.says) for row in _TABLE.of("nccl_reason")
+)
+"""A warning of NCCL that no other rule takes: the reason, where the calls that failed by it follow."""
+CONCRETE: Final = _TABLE.of("concrete")[0].regex
+"""The words of a line about a resource of the process's own, or about an address, which no wait explains."""
 WEAK_TEXT: Final = _TABLE.of("peer_gone")[0].regex
 """The words in an exception's text which say that a peer is gone."""
 _SETTING: Final = re.compile(r"#|(?:export |\+ )?[A-Z]\w{2,}=")  # of a variable, or a comment

@@ -22,12 +22,16 @@ _MAX_NAMED: Final = 4
 _NO_CALLS: Final = ("backward", "synchronize")
 """Waits within which other threads call collectives by design, and those for the GPU."""
 _CLASSES: Final = {
-    "waits for a lock": r"(?:py)?thread_(?:mutex|rwlock)|futex|_?acquire\w*|lock\w*|flock|lll_lock|__enter__",
+    "waits for a lock": r"_{0,3}p?y?thread_(?:mutex|rwlock)\w*|_{0,3}futex\w*|_?acquire\w*|lock\w*|flock"
+    r"|_{0,3}lll_lock\w*|__enter__",
     "waits for a queue": r"(?:try_)?_?get(?:_data|_nowait)?|_?put|dequeue|enqueue",
     "reads or writes": r"_{0,2}(?:p?read(?:v|into|all|line\w*)?(?:64)?|p?write(?:v|64)?|recv\w*|open(?:at)?|stat|fsync"
     r"|load|fdatasync|getdents\w*|save|poll|select|epoll_wait)",
     "sleeps": r"(?:clock_)?(?:nano)?sleep",
 }
+_NEAR: Final = 8
+"""The innermost frames among which a queue stands that a thread reads by polling."""
+_AT_FORK = re.compile(r"after_fork|_bootstrap$")
 _QUEUES = re.compile(r"(?:^|/)(?:queue|queues|dataloader|multiprocessing/\w+)\.py$|[Qq]ueue")
 _OF_TORCH = re.compile(r"torch/distributed/(?:distributed_c10d|c10d_logger|rendezvous)\.py$")
 
@@ -70,6 +74,22 @@ def class_of(frames: Sequence[Frame]) -> str:
     told = next((told for told, words in _CLASSES.items() if re.fullmatch(words, name)), "")
     is_other = told == "waits for a queue" and not _QUEUES.search(f"{frames[0].file} {frames[0].function}")
     return "" if is_other else told
+
+
+def blocked(seen: Sequence[Seen]) -> list[Stands]:
+    """Processes that wait for a lock, where none is in a collective and another waits for a queue, as for the batch of
+    a worker: that one waits for them."""
+    if any(wait_of(it.frames) for it in seen):
+        return []
+    queued = [it for it in seen if any(class_of((frame,)) == "waits for a queue" for frame in it.frames[:_NEAR])]
+    locked = [it for it in seen if it not in queued and class_of(it.frames) == "waits for a lock"]
+    if not queued or not locked:
+        return []
+    frame = next((it for it in locked[0].frames if not class_of((it,))), locked[0].frames[0])
+    forked = any(_AT_FORK.search(it.function) for it in locked[0].frames)
+    says = f"waits for a lock in {frame_text(frame)}{', right after it was forked' if forked else ''}; "
+    says += f"{names_of(queued)} waits for its queue, in {frame_text(own_frame(queued[0].frames))}"
+    return [Stands(tuple(locked), says, "forked" if forked else "hung", frame)]
 
 
 def standings(seen: Sequence[Seen]) -> list[Stands]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from laggard.diagnose.numbers.parts import is_whole
+from laggard.diagnose.numbers.parts import every, is_whole
 from laggard.diagnose.numbers.quantities import Kind, Quantity
 from laggard.diagnose.numbers.rows import Row, Who
 from laggard.diagnose.rules import table
@@ -17,6 +17,9 @@ from laggard.rings.judge import MIN_MEASURED, centre_of
 _MIN_STEPS: Final = 4 * MIN_MEASURED
 """The fewest steps that tell a course: a quarter of them is told by a median."""
 _STEP_RATES: Final = ("tps", "wps", "ups", "throughput", "step", "samples per", "tokens per", "it", "steps per")
+
+
+_PER_SECOND: Final = " Hz"
 
 
 class _Step(NamedTuple):
@@ -41,7 +44,8 @@ def courses(rows: Iterable[Row]) -> list[Finding]:
 def _tells_steps(it: Quantity) -> bool:
     if it.kind is Kind.TIME:
         return is_whole(it.name)
-    return it.name.startswith(_STEP_RATES) or "/s" in it.shown and not it.name and "B/s" not in it.shown
+    is_rate = it.shown.endswith(_PER_SECOND) or ("/s" in it.shown and "B/s" not in it.shown)
+    return it.name.startswith(_STEP_RATES) or (is_rate and not it.name)
 
 
 def _judge(steps: Sequence[_Step]) -> Iterator[Finding]:
@@ -64,7 +68,9 @@ def _judge(steps: Sequence[_Step]) -> Iterator[Finding]:
     lost = sum(step.seconds - usual for step in stalls)
     least = 1 - MOST if len(stalls) < (1 - MOST) * len(kept) else HALF  # inputs of many lengths spread as well
     if stalls and lost >= least * sum(values) and _are_times(kept):
-        yield _stalled(lost, sum(values), usual, sorted(stalls, reverse=True, key=lambda step: step.seconds))
+        often = every([place for place, step in enumerate(kept) if step in stalls])
+        longest = sorted(stalls, reverse=True, key=lambda step: step.seconds)
+        yield _stalled(lost, sum(values), f"{seconds_text(usual)}{often}", longest)
 
 
 def _are_times(steps: Sequence[_Step]) -> bool:
@@ -85,7 +91,7 @@ def _slower(ratio: float, early: _Step, last: _Step, since: _Step) -> Finding:
     )
 
 
-def _stalled(lost: float, whole: float, usual: float, stalls: Sequence[_Step]) -> Finding:
+def _stalled(lost: float, whole: float, usual: str, stalls: Sequence[_Step]) -> Finding:
     return (
         table("numbers")
         .sections["stalls"]
@@ -95,7 +101,7 @@ def _stalled(lost: float, whole: float, usual: float, stalls: Sequence[_Step]) -
             count=len(stalls),
             share=f"{100 * lost / whole:.0f}",
             longest=" and ".join(step.shown for step in stalls[:2]),
-            usual=seconds_text(usual),
+            usual=usual,
         )
     )
 

@@ -9,7 +9,7 @@ from typing import Final
 from laggard.diagnose.file_format import FileContent, FileFormat, FileJudgement, KnownHardware, without_colours
 from laggard.diagnose.numbers.counts import missing_devices
 from laggard.diagnose.numbers.course import courses
-from laggard.diagnose.numbers.link import slow_for_its_link
+from laggard.diagnose.numbers.link import slow_for_its_link, slower_than_its_link, slower_when_enabled
 from laggard.diagnose.numbers.listing import late_files
 from laggard.diagnose.numbers.parts import lost_parts
 from laggard.diagnose.numbers.peers import odd_in_matrices, odd_peers
@@ -61,6 +61,8 @@ def _found(text: str, read_text: Text, host: str) -> list[Finding]:
         *missing_devices(text, host),
         *late_files(lines),
         *slow_for_its_link(lines),
+        *slower_than_its_link(lines, text),
+        *slower_when_enabled(read_text.matrices),
     ]
     return found[:_MAX_FINDINGS]
 

@@ -1,15 +1,19 @@
-"""What a test reached beside the rate of the link that the same text shows."""
+"""Two measurements of one thing in the same text: what a test reached beside the rate of its link, or beside what
+another test reached over it; and what pairs reach with a thing enabled beside the same without it."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from statistics import median
 from typing import Final, NamedTuple
 
 from laggard.diagnose.numbers.quantities import number_of
+from laggard.diagnose.numbers.rows import Matrix
 from laggard.diagnose.rules import table
 from laggard.locate.shares import HALF, MOST
 from laggard.model import Finding
+from laggard.nccl.tests_output import parse_tests_output
 
 _LINK = re.compile(
     r"^\s*Rate:\s{1,20}(?P<ib>\d{1,4})\s*$|\brate:\s{1,8}(?P<sys>\d{1,4}) Gb/sec|\bSpeed:\s(?P<mb>\d{3,7})Mb/s"
@@ -20,6 +24,10 @@ _ROW = re.compile(r"^\s*(?P<bytes>\d{1,12})\s+\d+\s+[\d.]+\s+(?P<average>[\d.]+)
 _SUM = re.compile(r"^\[(?:SUM|\s*\d+)\]\s+0\.0\d*-\s*\d{1,5}\.\d+\s+sec\s.*?(?P<rate>[\d.]+) (?P<unit>[GM])bits/sec")
 _LARGE_BYTES: Final = 65536
 """The smallest message whose rate the link bounds, and not the time of each message."""
+_LARGE_TEST_BYTES: Final = 64 << 20
+_ENABLED = re.compile(r"\b(?:dis|en)abled\b", re.IGNORECASE)
+_RATE = re.compile(r"andwidth|[GM]i?B/s")
+_NOT_TITLE = re.compile(rf"{_ENABLED.pattern}|\([^()]{{0,40}}\)", re.IGNORECASE)
 _GIGA: Final = {"G": 1.0, "M": 1e-3}
 
 
@@ -46,6 +54,48 @@ def slow_for_its_link(lines: Sequence[str]) -> list[Finding]:
         )
     )
     return [found]
+
+
+def slower_than_its_link(lines: Sequence[str], text: str) -> list[Finding]:
+    """What nccl-tests reached between nodes beside what one link carried: several links carry more together."""
+    link = max(_reached(lines), key=lambda it: it.gigabits, default=None)
+    output = parse_tests_output(text) if link else None
+    rows = [row for row in output.rows if row.size_bytes >= _LARGE_TEST_BYTES] if output else []
+    if not link or not output or not rows or output.nodes == 1:
+        return []
+    reached = max(row.busbw for row in rows) * 8e-9
+    if reached >= HALF * link.gigabits:
+        return []
+    share = f"{100 * reached / link.gigabits:.0f}"
+    shown = {"line": link.line, "reached_gigabits": round(reached, 3), "link_gigabits": link.gigabits}
+    words = table("numbers").sections["slower_than_its_link"]
+    return [words.found(shown, reached=f"{reached:.3g}", share=share, rate=f"{link.gigabits:.3g}")]
+
+
+def slower_when_enabled(matrices: Sequence[Matrix]) -> list[Finding]:
+    """What all pairs reach with a thing enabled, where it is less than half of what they reach without it."""
+    by_title: dict[str, dict[str, Matrix]] = {}
+    for it in matrices:
+        if (found := _ENABLED.search(it.title)) and _RATE.search(it.title):
+            by_title.setdefault(" ".join(_NOT_TITLE.sub("", it.title).split()), {})[found[0].lower()] = it
+    pairs = [(it["enabled"], it["disabled"]) for it in by_title.values() if len(it) == 2]
+    words = table("numbers").sections["slower_when_enabled"]
+    return [
+        words.found({"line": on.title, "without": off.title}, reached=f"{usual[0]:.3g}", without=f"{usual[1]:.3g}")
+        for on, off in pairs
+        if (usual := (_usual(on), _usual(off)))[0] < HALF * usual[1]
+    ][:1]
+
+
+def _usual(matrix: Matrix) -> float:
+    """The median of all pairs."""
+    cells = zip(matrix.rows, matrix.cells, strict=True)
+    return median(
+        value or 0.0
+        for row, values in cells
+        for column, value in zip(matrix.columns, values, strict=True)
+        if row != column
+    )
 
 
 def _rates(line: str) -> Iterator[float]:

@@ -38,6 +38,12 @@ def is_whole(name: str) -> bool:
     return _WHOLE.fullmatch(name) is not None
 
 
+def every(places: Sequence[int]) -> str:
+    """`, every 8 steps`: how often something comes, where always so many steps are between; empty: it does not."""
+    gaps = {after - before for before, after in zip(places, places[1:], strict=False)}
+    return f", every {gaps.pop()} steps" if len(places) >= MIN_MEASURED and len(gaps) == 1 and gaps != {1} else ""
+
+
 class _Record(NamedTuple):
     """The times of one step, as one line or several tell them, each name once."""
 
@@ -54,6 +60,7 @@ class Lost(NamedTuple):
     whole: float
     longest: tuple[float, ...]
     row: Row
+    every: str = ""
 
     @property
     def share(self) -> float:
@@ -105,7 +112,8 @@ def _of_steps(rows: Sequence[Row]) -> Iterator[Lost]:
             values = [it.value for row in own or [it.row for it in records] for it in row.quantities if it.name == name]
             longest = tuple(sorted((it for it in values if it > mean), reverse=True)[:2])
             stalls = longest if longest and longest[0] * HALF > mean else ()
-            yield Lost(kind, name, mean, wholes / len(told), stalls, told[-1][0].row)
+            long = [place for place, (_, part, _) in enumerate(told) if part * HALF > mean]
+            yield Lost(kind, name, mean, wholes / len(told), stalls, told[-1][0].row, every(long))
 
 
 def _value(quantity: Quantity, kind: str) -> float:
@@ -155,7 +163,7 @@ def _saves(rows: Iterable[Row]) -> Iterator[tuple[float, Row]]:
 
 
 def _finding(lost: Lost) -> Finding:
-    longest = f", the longest {' and '.join(map(seconds_text, lost.longest))}" if lost.longest else ""
+    longest = f", the longest {' and '.join(map(seconds_text, lost.longest))}{lost.every}" if lost.longest else ""
     share = min(lost.share, 1.0)
     return (
         table("numbers")

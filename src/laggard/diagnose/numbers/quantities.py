@@ -66,7 +66,7 @@ _TIME_UNIT: Final = (
 _BITS: Final = r"(?P<scale>[KMGT]?)i?(?P<bit>B|bytes?|b|bits?)(?:/s(?:ec)?|ps)"
 _PER_SECOND: Final = (
     r"(?:it(?:er(?:ation)?)?s?|steps?|tok(?:en)?s?|samples?|seqs?|sequences?|im(?:a)?ge?s?|batch(?:es)?|examples?|frames?"
-    r"|ops|sents?|docs?)(?:/|[ _]?per[ _]?)s(?:ec(?:ond)?)?(?:/(?:gpu|device))?"
+    r"|ops|sents?|docs?)(?:/|[ _]?per[ _]?)s(?:ec(?:ond)?)?(?:/(?:gpu|device))?|Hz"
 )
 _UNIT = re.compile(
     rf"\s?(?:(?P<bits>{_BITS})(?![\w/])|(?P<each>{_TIME_UNIT})/(?:it(?:er(?:ation)?)?|step|batch|epoch|sample)\b"
@@ -171,6 +171,8 @@ def kind_of_name(raw: str, unit: str = "") -> tuple[Kind, float] | None:
     `samples_per_second`) and the unit that stands in brackets behind that. None: a name does not tell it."""
     if unit and (found := _UNIT.fullmatch(unit)):
         return _of_unit(found)
+    if unit == "t":  # a time, in seconds where nothing else is said
+        return Kind.TIME, 1.0
     name = " ".join(_SPLIT.split(raw)).lower()
     last = name.rpartition(" ")[2]
     if _PER_SECOND_NAME.search(raw) or last in _RATES:

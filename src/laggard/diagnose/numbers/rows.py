@@ -16,7 +16,8 @@ MAX_ROWS: Final = 20_000
 _MAX_LINE: Final = 1000
 _MAX_SIDE: Final = 256
 _MAY_TELL = re.compile(
-    r"[Tt]ime|latenc|[Dd]urat|[Ee]lapsed|/s\b|/sec|/it\b|/step\b|\d ?(?:ms|s|secs?|seconds|min(?:ute)?s?)\b|_m?s\b"
+    r"[Tt]ime|latenc|[Dd]urat|[Ee]lapsed|/s\b| Hz\b|\(t\)|/sec|/it\b|/step\b"
+    r"|\d ?(?:ms|s|secs?|seconds|min(?:ute)?s?)\b|_m?s\b"
     r"|\(m?s\)|[Ss]tep|[Ii]ter|[Ss]av|heckpoint|ckpt|per_s|tps|busbw|andwidth|hroughput|PerSec|FLOPS|b(?:it)?(?:s|/s|ps)"
 )
 STEP = re.compile(r"\b(?:global[ _]?)?(?:step|iter(?:ation)?|epoch|batch)\b\W{0,4}\d", re.IGNORECASE)

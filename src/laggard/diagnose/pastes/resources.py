@@ -1,8 +1,8 @@
 """The formats `df`, `free, numactl -H` and `ulimit -a`: disks and memory that are used up, and a limit with which
 RDMA cannot lock buffers.
 
-/proc/meminfo and /proc/PID/limits are read too. Sources: procps (src/free.c), numactl (numactl.c), the kernel's
-Documentation/filesystems/proc.rst.
+/proc/meminfo and /proc/PID/limits are read too. Sources: procps (src/free.c), lfs of Lustre, numactl (numactl.c),
+the kernel's Documentation/filesystems/proc.rst.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from laggard.probes.probe import Fact
 
 _SAYS: Final = table("pastes").sections
 _DISKS_HEAD: Final = re.compile(
-    r"^Filesystem\b.{1,80}(?:Use|Used|Capacity|IUse|%IUsed)%?.{0,40}\bMounted on\s*$", re.MULTILINE
+    r"^(?:Filesystem|UUID)\b.{1,80}(?:Use|Used|Capacity|IUse|%IUsed)%?.{0,40}\bMounted on\s*$", re.MULTILINE
 )
 _ROW: Final = re.compile(
     r"^(\S.{0,300}?)??[ \t]+([\d.,]+[BKMGTPEkbi]{0,3})[ \t]+([\d.,]+[BKMGTPEkbi]{0,3})"
