@@ -171,8 +171,8 @@ _EVERYBODYS: Final[Mapping[str, str]] = {
     "/dev/random": "c------r-- 1:8",
     "/dev/urandom": "c------r-- 1:9",
 }
-"""The least that each place needs, in the form of Host.places(): what all users may do there, of what kind it is, and a
-device's numbers (devices.txt of the kernel; Filesystem Hierarchy Standard)."""
+"""The least that each place needs, in the form of Host.places(): what its group and all users may do there, of what
+kind it is, and a device's numbers, where they are fixed (devices.txt of the kernel; Filesystem Hierarchy Standard)."""
 _NVIDIA: Final = 195  # the major number of /dev/nvidiaN and nvidiactl (nv-linux.h, NV_MAJOR_DEVICE_NUMBER)
 
 
@@ -180,14 +180,27 @@ def read_places(host: Host, asked: Collection[str]) -> Iterator[Item]:
     """The places that every user's job uses. Without its sticky bit a folder serves, and is not safe: a warning."""
     if container_of(host):
         raise NotApplicable("a container has files of its own")
-    wanted = {**_EVERYBODYS, **_gpu_files(host)}
+    wanted = {**_EVERYBODYS, **_gpu_files(host), **_rdma_files(host)}
     places = or_none(host.places, tuple(wanted)) if host.recorded else host.places(tuple(wanted))
     for path, least in wanted.items() if places else ():
         about = places[path] if places and path in places else least
-        missing = {*least[7:10].replace("t", "xt")} - {*about[7:10].replace("t", "xt").replace("T", "t")} - {"-"}
-        right = (about[:1], about[10:]) == (least[0], least[10:])
+        missing = _rights(least) - _rights(about)
+        right = about[:1] == least[0] and least[10:] in ("", about[10:])
         severity = Severity.WARNING if right and missing == {"t"} else Severity.CRITICAL
-        yield Item(path, int(right and not missing), 1, severity, says=f"is {about}, and has to be {least}")
+        told = (about[:10], least[:10]) if right else (about, least)  # alike for all files of a kind
+        yield Item(path, int(right and not missing), 1, severity, says="is {}, and has to be {}".format(*told))
+
+
+def _rights(mode: str) -> set[str]:
+    """What the group, in capitals, and all users may do."""
+    return {*mode[4:7].upper(), *mode[7:10].replace("t", "xt").replace("T", "t")} - {"-"}
+
+
+def _rdma_files(host: Host) -> Mapping[str, str]:
+    """The device files of RDMA, which the kernel opens to all (uverbs_devnode() in uverbs_main.c; ucma.c). A site may
+    close them to all but a group."""
+    names = [name for name in host.names("/dev/infiniband") if name.startswith("uverbs") or name == "rdma_cm"]
+    return {f"/dev/infiniband/{name}": "c---rw----" for name in names}
 
 
 def _gpu_files(host: Host) -> Mapping[str, str]:
