@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from laggard.kit.majority import grouped, majority
 from laggard.model import Severity
 from laggard.probes.errors import Unknown
-from laggard.probes.gpu.model.amd_gpus import driver_is_loaded, read_amd_gpus
+from laggard.probes.gpu.model.amd_gpus import AmdGpu, driver_is_loaded, read_amd_gpus
 from laggard.probes.gpu.model.pci_devices import (
     NO_TREE,
     NvidiaDevices,
@@ -21,6 +22,8 @@ from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import Nvml
 from laggard.probes.probe import GPU, Count, Fact, Probe, Thresholds, facts
 from laggard.probes.rows import Item, Row, Told, judge_items
+
+_MIN_PEERS: Final = 3
 
 
 class CountThresholds(Thresholds, frozen=True):
@@ -95,6 +98,19 @@ def _check_amd(host: Host, pci: NvidiaDevices, expected: int) -> Told:
     yield Fact("uuids", uuids)  # how a rank names the one that it trains on
     others = [gpu.address for gpu in gpus if not gpu.started]
     yield from judge_items(host, _STARTED, [Item(_name(others), len(gpus) - len(others), expected)])
+    yield from judge_items(host, _PARTITIONED, _divided_otherwise(gpus))
+
+
+def _divided_otherwise(gpus: Sequence[AmdGpu]) -> Iterator[Item]:
+    """The GPUs that are divided in another way than most of their model: ranks get unequal ones, and more of them than
+    the node has. One was left so; several may be a site's design."""
+    for peers in grouped(gpus, lambda gpu: gpu.device_id).values():
+        usual = majority((gpu.partition for gpu in peers if gpu.partition), _MIN_PEERS)
+        others = [gpu for gpu in peers if usual and gpu.partition not in ("", usual)]
+        severity = Severity.CRITICAL if len(others) == 1 else Severity.WARNING
+        for gpu in others:
+            says = f"is partitioned as {gpu.partition}, and its peers as {usual}"
+            yield Item(gpu.device, 0, 1, severity, says=says)
 
 
 def _expected_of_amd(pci: NvidiaDevices, thresholds: CountThresholds) -> int:
@@ -123,6 +139,11 @@ _DIVIDED: Final = Row(
     "divided", "GPU_MISSING", "is in MIG mode and not divided: no job gets a part of it",
     "Divide it (`nvidia-smi mig -cgi PROFILE -C`), or switch MIG mode off (`nvidia-smi -i INDEX -mig 0`).",
     ("nvidia-smi -L", "nvidia-smi mig -lgi"),
+)  # fmt: skip
+_PARTITIONED: Final = Row(
+    "partitions", "GPU_MISSING", "",
+    "Give all GPUs of the node the same partition once no process uses them; a test may have left this one so.",
+    ("amd-smi partition --current", "amd-smi set -g all --compute-partition PARTITION"),
 )  # fmt: skip
 _STARTED: Final = _LISTED._replace(
     missing="{missing:.0f} of {wanted:.0f} missing: amdgpu has {there:.0f}",

@@ -70,7 +70,7 @@ def _severity(nic: Nic, nics: tuple[Nic, ...], needed: bool) -> Severity | None:
     if any(other.rdma_device.find("bond") >= 0 and _card(other) == _card(nic) for other in peers):
         return None
     peers_with_device = sum(bool(other.rdma_device) for other in peers)
-    if nic.infiniband or 2 * peers_with_device > len(peers):
+    if nic.rdma_alone or 2 * peers_with_device > len(peers):
         return Severity.CRITICAL
     return Severity.WARNING if peers_with_device or needed else None
 
@@ -81,8 +81,8 @@ def _card(nic: Nic) -> str:
 
 _DEVICES: Final = Row(
     "devices", "RDMA_DEVICE_MISSING", "is a NIC without an RDMA device",
-    "Load the driver's RDMA part (`modprobe mlx5_ib`); if that fails, the kernel's log says why.",
-    ("rdma link", "lspci -k", "dmesg -T | grep -i -e mlx5 -e infiniband", "devlink dev param show"),
+    "Load the driver's RDMA part (`modprobe mlx5_ib`, for an EFA `efa`); if that fails, the kernel's log says why.",
+    ("rdma link", "lspci -k", "dmesg -T | grep -i -e mlx5 -e efa -e infiniband", "devlink dev param show"),
     less="are {there:.0f} of {wanted:.0f}",
 )  # fmt: skip
 

@@ -99,7 +99,7 @@ TREES: Final = (
     "/sys/bus/pci/devices/*/class device vendor modalias numa_node subsystem_device subsystem_vendor",
     "/sys/bus/pci/devices/*/current_link_speed current_link_width max_link_speed max_link_width",
     "/sys/bus/pci/devices/*/gpu_busy_percent gpu_metrics mem_info_vram_total mem_info_vram_used product_name",
-    "/sys/bus/pci/devices/*/unique_id vbios_version xgmi_physical_id",
+    "/sys/bus/pci/devices/*/unique_id vbios_version xgmi_physical_id current_*_partition",
     "/sys/bus/pci/devices/*/xgmi_hive_info/xgmi_hive_id",
     "/sys/bus/pci/devices/*/ras/features gpu_vram_bad_pages *_err_count",
     "/sys/bus/pci/devices/*/hwmon/*/temp*_crit temp*_emergency temp*_input temp*_label",

@@ -91,8 +91,10 @@ LEFT: Final = Row(
 )  # fmt: skip
 LIMITS: Final = Row(
     "limits", "KERNEL_LIMIT_REACHED", "are used up: {there:.0f} are left",
-    "Find who holds them and end it; if all are needed, raise the kernel's limit.",
+    "Find who holds them and end it; if all are needed, raise the kernel's limit. That of memory cgroups ends with a "
+    "reboot; a newer kernel has none.",
     ("conntrack -S", "sysctl net.netfilter.nf_conntrack_max fs.file-nr kernel.threads-max kernel.pid_max",
+     "ip -s neigh show nud all | wc -l; sysctl net.ipv4.neigh.default.gc_thresh3; cat /proc/cgroups",
      "ps -eLf | awk '{print $1}' | sort | uniq -c | sort -n | tail"), own_tables.read_limits,
 )  # fmt: skip
 PROCESSORS: Final = Row(

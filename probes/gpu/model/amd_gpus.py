@@ -2,8 +2,8 @@
 
 Sources, of Linux (drivers/gpu/drm/amd/amdgpu, drivers/gpu/drm/amd/pm): amdgpu_ras.c (ras/BLOCK_err_count,
 ras/gpu_vram_bad_pages), amdgpu_pm.c (gpu_metrics, gpu_busy_percent, hwmon), amdgpu_vram_mgr.c (mem_info_vram_*),
-amdgpu_device.c (unique_id, product_name), amdgpu_xgmi.c. `xgmi_error` is not read: to read it clears it, for whoever
-reads it next.
+amdgpu_device.c (unique_id, product_name), amdgpu_gfx.c (current_compute_partition), amdgpu_xgmi.c. `xgmi_error` is not
+read: to read it clears it, for whoever reads it next.
 """
 
 from __future__ import annotations
@@ -175,6 +175,8 @@ class AmdGpu(NamedTuple):
     temperatures: Mapping[str, Temperature] = {}
     """The sensors by hwmon's label: edge, junction, mem."""
     vram_total_bytes: int | None = None
+    partition: str = ""
+    """How it is divided for computing: SPX is whole, CPX a device for each XCD. Empty where it is not known."""
     errors: Mapping[str, str] = {}
 
     @property
@@ -275,6 +277,7 @@ def _read(host: Host, address: str) -> AmdGpu:
         ),
         attempt("temperatures", lambda: dict(_temperatures(host, folder))) or {},
         attempt("vram_total_bytes", lambda: _number(host, f"{folder}/mem_info_vram_total")),
+        attempt("partition", lambda: host.read(f"{folder}/current_compute_partition").strip()[:_MAX_CHARACTERS]) or "",
         errors,
     )
 

@@ -12,6 +12,7 @@ from laggard.probes.host.host import Host
 PCI: Final = "/sys/bus/pci/devices"
 _ETHERNET, _INFINIBAND = "0x0200", "0x0207"  # PCI class codes: base class 02, sub-class (PCI Code and ID Assignment)
 _MELLANOX: Final = 0x15B3
+_EFA: Final = 0x1D0F, 0xEFA  # Amazon's, whose models are 0xefa0, 0xefa1 and so on (efa_main.c)
 ADDRESS = lazy_pattern(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _GPU_DRIVERS: Final = ("nvidia", "amdgpu")
 
@@ -20,7 +21,7 @@ class Nic(NamedTuple):
     address: str
     vendor: int
     device: int
-    infiniband: bool  # by its PCI class; else Ethernet
+    rdma_alone: bool  # it is for nothing else: of PCI class InfiniBand, or an EFA; else Ethernet
     driver: str  # empty: none is bound
     rdma_device: str  # empty: none is registered
     physical_function: str  # address of a virtual function's physical one; empty: this is no virtual function
@@ -29,20 +30,20 @@ class Nic(NamedTuple):
     @property
     def model(self) -> tuple[int, int, bool, bool]:
         """The same for peers."""
-        return self.vendor, self.device, self.infiniband, bool(self.physical_function)
+        return self.vendor, self.device, self.rdma_alone, bool(self.physical_function)
 
 
 def read_nics(host: Host) -> tuple[Nic, ...]:
-    """Returns the NICs of Mellanox and NVIDIA (ConnectX-4 and newer are all RDMA devices), those of any make whose PCI
-    class is InfiniBand, and of other makes those that are RDMA devices now, with their peers. Raises Unknown where the
-    PCI bus cannot be listed."""
+    """Returns the NICs of Mellanox and NVIDIA (ConnectX-4 and newer are all RDMA devices), those of any make that are
+    for RDMA alone, and of other makes those that are RDMA devices now, with their peers. Raises Unknown where the PCI
+    bus cannot be listed."""
     try:
         addresses = [name for name in host.entries(PCI) if ADDRESS.fullmatch(name)]
     except NotFound as error:
         raise Unknown(str(error)) from None
     nics = [nic for address in addresses if (nic := if_present(_nic, host, address))]
     models = {nic.model for nic in nics if nic.rdma_device}
-    return tuple(nic for nic in nics if nic.vendor == _MELLANOX or nic.infiniband or nic.model in models)
+    return tuple(nic for nic in nics if nic.vendor == _MELLANOX or nic.rdma_alone or nic.model in models)
 
 
 def gpu_addresses(host: Host) -> tuple[str, ...]:
@@ -61,11 +62,12 @@ def _nic(host: Host, address: str) -> Nic | None:
     if pci_class not in (_ETHERNET, _INFINIBAND):
         return None
     names = host.entries(folder)
+    vendor, device = (_number(host.read(f"{folder}/{name}")) for name in ("vendor", "device"))
     return Nic(
         address=address,
-        vendor=_number(host.read(f"{folder}/vendor")),
-        device=_number(host.read(f"{folder}/device")),
-        infiniband=pci_class == _INFINIBAND,
+        vendor=vendor,
+        device=device,
+        rdma_alone=pci_class == _INFINIBAND or (vendor, device >> 4) == _EFA,
         driver=host.read_link(f"{folder}/driver").rsplit("/", 1)[-1] if "driver" in names else "",
         rdma_device=next(iter(host.entries(f"{folder}/infiniband")), "") if "infiniband" in names else "",
         physical_function=host.read_link(f"{folder}/physfn").rsplit("/", 1)[-1] if "physfn" in names else "",

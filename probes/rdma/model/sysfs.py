@@ -140,7 +140,7 @@ def _raise_no_device(host: Host) -> NoReturn:
     nics = read_nics(host)
     if not nics:
         raise NotApplicable("no RDMA device, and no NIC on the PCI bus that could be one")
-    without = [nic for nic in nics if nic.infiniband]
+    without = [nic for nic in nics if nic.rdma_alone]
     if without:
         raise Unknown(f"{without[0].address} has no RDMA device: see probe rdma_devices")
     listed = f"{nics[0].address} is" if len(nics) == 1 else f"{len(nics)} NICs are"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator
 from typing import Final
 
@@ -30,20 +31,28 @@ _SCOPE: Final = "/sys/fs/cgroup/system.slice/slurmstepd.scope"  # cgroup v2, and
 _OF_USERS: Final = "/sys/fs/cgroup/freezer/slurm"
 _JOB: Final = lazy_pattern(r"job_(\d+)")
 _OF_SLURM: Final = lazy_pattern(r":/system\.slice/slurm")
+_ARC: Final = lazy_pattern(r"^(size|c_min) +4 +(\d{1,18})$", re.MULTILINE)
 
 
 def read_free(host: Host, asked: Collection[str]) -> Iterator[Item]:
-    """The bytes that a job can have, with the pages that were set aside for jobs (vm.nr_hugepages): of a node of
-    SLURM's on which no step runs, as its processes show."""
+    """The bytes that a job can have, with the pages that were set aside for jobs (vm.nr_hugepages), and the cache that
+    ZFS gives back: of a node of SLURM's on which no step runs, as its processes show."""
     memory = read_memory_sizes(host)
     huge = memory.get("HugePages_Free", 0) // 1024 * memory.get("Hugepagesize", 0)
-    free, total = memory.get("MemAvailable", memory["MemTotal"]) + huge, memory["MemTotal"]
+    free, total = memory.get("MemAvailable", memory["MemTotal"]) + huge + _arc(host), memory["MemTotal"]
     if free >= LEFT_RATIO * total or sockets_of_jobs(host) or not (living := living_jobs(host)).idle:
         return
     held = _held(host, living)  # few times are the processes looked at
     least = LEFT_RATIO if held >= LEFT_RATIO * total else FREE_RATIO
     says = f"is {free / 2**30:.4g} GiB: leftovers hold {held / 2**30:.4g} GiB, and no job runs"
     yield Item("free memory", free, int(least * total), says=says if least == LEFT_RATIO else "")
+
+
+def _arc(host: Host) -> int:
+    """The bytes of ZFS's cache above its least size, to which it shrinks where others need memory. The kernel does not
+    count them as available (OpenZFS, zfs.4: zfs_arc_min)."""
+    sizes = {name: int(size) for name, size in _ARC.findall(host.text("/proc/spl/kstat/zfs/arcstats"))}
+    return max(0, sizes.get("size", 0) - sizes.get("c_min", 0))
 
 
 def _held(host: Host, living: LivingJobs) -> int:

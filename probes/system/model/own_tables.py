@@ -10,6 +10,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
+from laggard.kit.words import lazy_pattern
 from laggard.model import Severity
 from laggard.probes.errors import NotApplicable, if_present, or_none
 from laggard.probes.gpu.model.pci_devices import container_of, find_nvidia_devices, gpu_files
@@ -105,8 +106,8 @@ def read_shm(host: Host, asked: Collection[str], least: int = 0) -> Iterator[Ite
 
 def read_limits(host: Host, asked: Collection[str]) -> Iterator[Item]:
     """What is left of that of which the kernel gives only so much (conntrack's table, nf_conntrack-sysctl.rst; open
-    files, threads, sysctl/fs.rst and kernel.rst): at its end new connections, files and processes fail. One in a
-    hundred is next to nothing: a launcher of eight ranks starts as many threads."""
+    files, threads, sysctl/fs.rst and kernel.rst; neighbours, ip-sysctl.rst): at its end new connections, files and
+    processes fail. One in a hundred is next to nothing: a launcher of eight ranks starts as many threads."""
     connections, threads = "/proc/sys/net/netfilter/nf_conntrack_", "/proc/sys/kernel/"
     files = [*host.text("/proc/sys/fs/file-nr").split(), "", "", ""]
     running = host.text("/proc/loadavg").split()[3:4] or ["/"]
@@ -115,9 +116,30 @@ def read_limits(host: Host, asked: Collection[str]) -> Iterator[Item]:
         ("tracked connections", host.text(f"{connections}count"), host.text(f"{connections}max")),
         ("open files", files[0], files[2]),
         ("threads", running[0].partition("/")[2], min(limits, key=int, default="")),
+        ("neighbours", _neighbours(host), host.text("/proc/sys/net/ipv4/neigh/default/gc_thresh3")),
+        ("memory cgroups", _memory_cgroups(host), "65535"),
     ):
         if used.isdecimal() and most.isdecimal():
             yield Item(name, max(0, int(most) - int(used)), int(most) // 100)
+
+
+_HEXADECIMAL: Final = lazy_pattern(r"^([0-9a-f]{8}) .* ([0-9a-f]{8})$", re.MULTILINE)
+_OF_MEMORY: Final = lazy_pattern(r"^memory\s+[1-9]\d*\s+(\d+)\s", re.MULTILINE)
+
+
+def _neighbours(host: Host) -> str:
+    """The entries of the ARP table, where it has turned some away since boot: lasting ones are not limited, and some
+    sites have a file of all nodes' (arp -f)."""
+    names, _, text = host.text("/proc/net/stat/arp_cache").partition("\n")
+    rows = _HEXADECIMAL.findall(text) if names.endswith("table_fulls") else []
+    return str(int(rows[0][0], 16)) if any(int(turned_away, 16) for _, turned_away in rows) else ""
+
+
+def _memory_cgroups(host: Host) -> str:
+    """Those of cgroup v1, with the removed ones that still hold memory. Until Linux 4.7 these keep their numbers, of
+    which there are 65,535 (commit 73f576c04b94). Kernels 4.x have that commit by now, those of CentOS 7 do not."""
+    found = _OF_MEMORY.search(host.text("/proc/cgroups"))
+    return found[1] if found and host.text("/proc/sys/kernel/osrelease").startswith("3.") else ""
 
 
 _CPU: Final = "/sys/devices/system/cpu"
@@ -149,8 +171,8 @@ _EVERYBODYS: Final[Mapping[str, str]] = {
     "/dev/random": "c------r-- 1:8",
     "/dev/urandom": "c------r-- 1:9",
 }
-"""The least that each place needs, in the form of Host.places(): what all users may do there, of what kind it is, and a
-device's numbers (devices.txt of the kernel; Filesystem Hierarchy Standard)."""
+"""The least that each place needs, in the form of Host.places(): what its group and all users may do there, of what
+kind it is, and a device's numbers, where they are fixed (devices.txt of the kernel; Filesystem Hierarchy Standard)."""
 _NVIDIA: Final = 195  # the major number of /dev/nvidiaN and nvidiactl (nv-linux.h, NV_MAJOR_DEVICE_NUMBER)
 
 
@@ -158,14 +180,27 @@ def read_places(host: Host, asked: Collection[str]) -> Iterator[Item]:
     """The places that every user's job uses. Without its sticky bit a folder serves, and is not safe: a warning."""
     if container_of(host):
         raise NotApplicable("a container has files of its own")
-    wanted = {**_EVERYBODYS, **_gpu_files(host)}
+    wanted = {**_EVERYBODYS, **_gpu_files(host), **_rdma_files(host)}
     places = or_none(host.places, tuple(wanted)) if host.recorded else host.places(tuple(wanted))
     for path, least in wanted.items() if places else ():
         about = places[path] if places and path in places else least
-        missing = {*least[7:10].replace("t", "xt")} - {*about[7:10].replace("t", "xt").replace("T", "t")} - {"-"}
-        right = (about[:1], about[10:]) == (least[0], least[10:])
+        missing = _rights(least) - _rights(about)
+        right = about[:1] == least[0] and least[10:] in ("", about[10:])
         severity = Severity.WARNING if right and missing == {"t"} else Severity.CRITICAL
-        yield Item(path, int(right and not missing), 1, severity, says=f"is {about}, and has to be {least}")
+        told = (about[:10], least[:10]) if right else (about, least)  # alike for all files of a kind
+        yield Item(path, int(right and not missing), 1, severity, says="is {}, and has to be {}".format(*told))
+
+
+def _rights(mode: str) -> set[str]:
+    """What the group, in capitals, and all users may do."""
+    return {*mode[4:7].upper(), *mode[7:10].replace("t", "xt").replace("T", "t")} - {"-"}
+
+
+def _rdma_files(host: Host) -> Mapping[str, str]:
+    """The device files of RDMA, which the kernel opens to all (uverbs_devnode() in uverbs_main.c; ucma.c). A site may
+    close them to all but a group."""
+    names = [name for name in host.names("/dev/infiniband") if name.startswith("uverbs") or name == "rdma_cm"]
+    return {f"/dev/infiniband/{name}": "c---rw----" for name in names}
 
 
 def _gpu_files(host: Host) -> Mapping[str, str]:
