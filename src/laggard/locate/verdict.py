@@ -36,7 +36,7 @@ from laggard.locate.partial_verdict import NOTHING_FOUND, PAIR, PartialVerdict, 
 from laggard.locate.slow.by_place import by_place
 from laggard.locate.slow.culprits import (
     doubted_notes,
-    scripts_choice,
+    is_excused,
     slow_culprits,
     stall_notes,
     stalls_beside,
@@ -160,8 +160,7 @@ def _slow_ranks(timings: JobTimings, steps: Steps) -> _SlowRanks:
     typical = float(steps.duration[~stalls_beside(steps, found)].mean()) if stalls else None
     stages = () if culprits or links else longest_stage_notes(timings, steps)
     undecided = () if culprits or links else doubted_notes(timings, steps, compared)
-    waited_for = {int(timings.ranks[column]) for each in in_no_phase for column in each.columns}
-    is_waited_for = not waited_for <= scripts_choice(timings, in_no_phase)
+    is_waited_for = not all(is_excused(timings, steps, each, in_no_phase) for each in in_no_phase)
     unnamed = (unnamed_time_note(timings, each) for each in in_no_phase)
     notes = (*placed, *unnamed, *uneven, *stalls, *stages, *undecided, *network.notes)
     by_cost = sorted((*culprits, *links), key=lambda culprit: -(culprit.recoverable_ratio or 0.0))

@@ -163,7 +163,21 @@ def test_work_between_the_steps_of_another_rank_than_0_is_its_hosts() -> None:
     assert "DataLoader" in culprit.advice and "phase()" in culprit.advice
 
 
-def test_what_the_first_or_the_last_rank_alone_does_between_the_steps_accuses_no_machine() -> None:
-    for rank, seconds in ((0, 0.2), (0, 0.02), (RANKS - 1, 0.2)):
-        location = locate(doing_more(rank, BETWEEN, seconds))
-        assert location.culprits == () and [note.kind for note in location.notes] == ["uneven_work"]
+@pytest.mark.parametrize("rank", [0, RANKS - 1])
+@pytest.mark.parametrize(
+    ("seconds", "every", "verdict", "kind"),
+    [
+        (0.012, 1, Verdict.OK, "uneven_work"),  # it costs little
+        (0.3, 10, Verdict.OK, "uneven_work"),  # faults keep no such time
+        (0.02, 1, Verdict.UNKNOWN, "place_or_machine"),  # two of four ranks have such a place: it tells nothing
+        (0.2, 1, Verdict.FAIL, None),  # and half of the time is worth a look, whosever it is
+    ],
+)
+def test_a_scripts_place_excuses_what_the_chance_of_the_place_and_the_cost_allow(
+    rank: int, seconds: float, every: int, verdict: Verdict, kind: str | None
+) -> None:
+    location = locate(doing_more(rank, BETWEEN, seconds, every))
+    assert location.verdict is verdict and [note.kind for note in location.notes] == [kind] * (kind is not None)
+    assert [(each.kind, each.ranks, each.node) for each in location.culprits] == [("uneven_work", (rank,), None)] * (
+        kind is None
+    )

@@ -117,7 +117,9 @@ def _death(timings: JobTimings, column: int, step_seconds: float | None) -> Deat
         earliest = -math.inf if state.alive_at is None else math.nextafter(state.alive_at, math.inf)
         last = timings.last_beats[column] if timings.last_beats else None
         quiet = silence(last.beat, step_seconds) if last else 0.0
-        return Death(column, node, earliest, math.inf, gone, None, last, quiet)
+        found = Death(column, node, earliest, math.inf, gone, None, last, quiet)
+        # It was as good as dead once it stood for long: others that gave up on it ended before it was killed.
+        return found._replace(earliest=earliest - max(0.0, found.stood_seconds - quiet))
     if end.signal == "SIGTERM" or (end.others_failed and not end.cause):
         why = Why.FOR_OTHERS
     elif end.cause or end.exception or end.exit_code or end.signal not in ("", "SIGKILL"):

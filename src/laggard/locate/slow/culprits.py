@@ -15,13 +15,13 @@ from laggard.kit.majority import grouped
 from laggard.kit.words import counted, joined, phase_text, ranks_text, seconds_text, step_times_text
 from laggard.locate.job_timings import Floats, JobTimings
 from laggard.locate.medians import last_axis_median, median
-from laggard.locate.shares import ALIKE, MIN_COST
+from laggard.locate.shares import ALIKE, MIN_COST, MOST
 from laggard.locate.slow.ranks import Compared as ComparedRanks
 from laggard.locate.slow.ranks import Slow, fast_ranks, is_waited_for
 from laggard.locate.slow.replay import Replay
 from laggard.locate.slow.steps import PASSES, SCRIPTS, Steps
-from laggard.locate.slow.tested import Turns, confidence
-from laggard.locate.slow.uneven_work import Compared, is_by_design, more_work, uneven_work_note
+from laggard.locate.slow.tested import DOUBTED_COST, Turns, confidence
+from laggard.locate.slow.uneven_work import Compared, more_work, uneven_work_note
 from laggard.model import MAX_NAMED_RANKS, Culprit, Note
 
 # The gain of a job if its slow ranks were as fast as their peers. Pure.
@@ -160,12 +160,13 @@ def slow_culprits(timings: JobTimings, steps: Steps, slow: list[Slow]) -> SlowCu
     ]
     if len(kept) < len(slow):
         return slow_culprits(timings, steps, kept)
-    culprits = [_culprit(timings, steps, slow, *each) for each in zip(slow, saved, strict=True)]
-    notes = tuple(uneven_work_note(culprit) for culprit in culprits if is_by_design(culprit))
-    if notes:
-        kept = [each for each, culprit in zip(slow, culprits, strict=True) if not is_by_design(culprit)]
-        return slow_culprits(timings, steps, kept)._replace(notes=notes)
-    return SlowCulprits(tuple(sorted(culprits, key=lambda it: -(it.recoverable_ratio or 0.0))), ratio, notes)
+    told = [_culprit(timings, steps, slow, *each) for each in zip(slow, saved, strict=True)]
+    notes = [uneven_work_note(*each) for each in told]
+    if any(notes):
+        kept = [each for each, note in zip(slow, notes, strict=True) if not note]
+        return slow_culprits(timings, steps, kept)._replace(notes=tuple(filter(None, notes)))
+    culprits = sorted((culprit for culprit, _ in told), key=lambda it: -(it.recoverable_ratio or 0.0))
+    return SlowCulprits(tuple(culprits), ratio, ())
 
 
 def _is_worth_it(steps: Steps, each: Slow, saved: float) -> bool:
@@ -185,7 +186,7 @@ def doubted_notes(timings: JobTimings, steps: Steps, compared: ComparedRanks) ->
     each = compared.doubted
     if each is None:
         return ()
-    if not steps.phased and scripts_choice(timings, [each]).issuperset(timings.ranks[list(each.columns)].tolist()):
+    if not steps.phased and is_excused(timings, steps, each, [each]):
         return ()
     cost = float(each.series.sum()) / float(steps.duration.sum())
     hits = int((each.series > 0).sum()) if each.hits is None else int(each.hits.sum())
@@ -246,6 +247,18 @@ def scripts_choice(timings: JobTimings, slow: Sequence[Slow]) -> set[int]:
     return chosen | firsts if len(firsts & ranks) >= max(2, len(firsts) / 2) else chosen
 
 
+def is_excused(timings: JobTimings, steps: Steps, each: Slow, slow: Sequence[Slow]) -> bool:
+    """Whether it stands where scripts leave work to a rank, and that is no coincidence: what it does costs little, or
+    comes at regular intervals, or those places are few among all, and it costs less than most of what is by design."""
+    chosen = scripts_choice(timings, slow)
+    if not chosen.issuperset(timings.ranks[list(each.columns)].tolist()):
+        return False
+    cost = float(each.series.sum()) / float(steps.duration.sum())
+    gaps = np.diff(np.flatnonzero(each.hits)) if each.hits is not None else np.zeros(0)
+    is_regular = len(gaps) > 1 and median(gaps) > 1 and (gaps == median(gaps)).mean() >= MOST
+    return cost < DOUBTED_COST or is_regular or max(cost, len(chosen) / timings.world_size) < 1 - MOST
+
+
 class _Comparison(NamedTuple):
     """Seconds a step that a culprit's median rank takes, and its peers', since the onset."""
 
@@ -258,8 +271,11 @@ class _Comparison(NamedTuple):
     peer_count: int
 
 
-def _culprit(timings: JobTimings, steps: Steps, slow: list[Slow], each: Slow, saved: float) -> Culprit:
-    """`saved` is the share of the step time that fixing it would save."""
+def _culprit(
+    timings: JobTimings, steps: Steps, slow: list[Slow], each: Slow, saved: float
+) -> tuple[Culprit, bool]:
+    """The culprit, and whether its place or its work excuses it. `saved` is the share of the step time that fixing it
+    would save."""
     by_excess = sorted(each.columns, key=lambda it: median(steps.excess[each.since : each.until, it]))
     peers = _peers(steps, slow, by_excess[len(by_excess) // 2])
     slow_steps = np.arange(each.since, each.until) if each.hits is None else np.flatnonzero(each.hits)
@@ -274,7 +290,7 @@ def _culprit(timings: JobTimings, steps: Steps, slow: list[Slow], each: Slow, sa
     kind = "uneven_work" if more else _kind(steps, each, compared, scripts_choice(timings, slow).issuperset(ranks))
     others = (int(rank) for rank in timings.ranks if int(rank) not in ranks)
     sure = confidence(each.margin) * (1.0 if steps.phased else NO_PHASES_FACTOR)
-    return Culprit(
+    culprit = Culprit(
         kind=kind,
         ranks=ranks,
         node=None if kind == "uneven_work" else node,  # no machine is at fault
@@ -289,6 +305,7 @@ def _culprit(timings: JobTimings, steps: Steps, slow: list[Slow], each: Slow, sa
         victims=tuple(itertools.islice(others, MAX_NAMED_RANKS)),
         neighbours=() if kind == "slow_host" and each.whole_host else None,
     )
+    return culprit, bool(more) or is_excused(timings, steps, each, slow)
 
 
 def _kind(steps: Steps, each: Slow, compared: _Comparison, placed: bool) -> str:

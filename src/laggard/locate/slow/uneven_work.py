@@ -18,7 +18,7 @@ from laggard.kit.constants import PHASES, SCRIPT_PHASES
 from laggard.kit.words import ranks_text, times_text
 from laggard.locate.job_timings import Floats, JobTimings
 from laggard.locate.medians import last_axis_median, median, median_over_steps
-from laggard.locate.shares import ALIKE, FEW, MIN_COST
+from laggard.locate.shares import ALIKE, FEW, MIN_COST, MOST
 from laggard.locate.slow.ranks import Slow, is_waited_for, slow_ranks
 from laggard.locate.slow.steps import PASSES, Steps
 from laggard.model import MAX_NAMED_RANKS, Culprit, Note
@@ -97,17 +97,17 @@ def _is_slower(steps: Steps, each: Slow) -> bool:
     return median(passes[own]) > (1 + ALIKE) * median(passes[others]) and is_slower_at_update(steps, own, others, rows)
 
 
-def is_by_design(culprit: Culprit) -> bool:
-    """Whether uneven work is told of in a note alone: what scripts leave to one rank, and what comes by turns."""
-    if culprit.kind != "uneven_work":
-        return False
-    return culprit.persistence != "persistent" or culprit.phase in ("between_steps", *SCRIPT_PHASES)
-
-
-def uneven_work_note(culprit: Culprit) -> Note:
-    """The note of a culprit that is_by_design(); where no phase tells what it does, it stands in a script's place."""
-    ranks = ranks_text(culprit.ranks)
+def uneven_work_note(culprit: Culprit, excused: bool) -> Note | None:
+    """The note that alone tells of uneven work: of what scripts leave to one rank, and of what comes by turns. None:
+    it is a culprit, as one whose place says so, does not excuse it, and costs a quarter of the time."""
+    cost, is_steady = culprit.recoverable_ratio or 0.0, culprit.persistence == "persistent"
+    by_place = culprit.phase in (None, "between_steps")
+    is_dear = (not excused and cost >= 1 - MOST) if by_place and culprit.phase else culprit.phase not in SCRIPT_PHASES
+    if culprit.kind != "uneven_work" or is_steady and is_dear:
+        return None
     what = (culprit.phase or "in no phase that is known").replace("_", " ")
-    share = f"{culprit.recoverable_ratio or 0.0:.0%} of the step time".replace("%", " %")
-    text = f"{ranks}: more to do than the others, {what}; they wait for it, {share}: {culprit.evidence[0]}"
-    return Note("uneven_work" if culprit.phase else "rank_zero", text, ranks=culprit.ranks[:MAX_NAMED_RANKS])
+    share = f"{cost:.0%} of the step time".replace("%", " %")
+    text = f"{ranks_text(culprit.ranks)}: more to do than the others, {what}; they wait for it, {share}: "
+    text += culprit.evidence[0] + ("" if excused or not by_place else ": its script's choice, or its machine is slow")
+    kind = "place_or_machine" if by_place and not excused else "uneven_work" if culprit.phase else "rank_zero"
+    return Note(kind, text, ranks=culprit.ranks[:MAX_NAMED_RANKS])
