@@ -27,7 +27,7 @@ ROOMS = {
     "kernel_rules": 380,
     "kit": 2_345,
     "kubernetes": 1_185,
-    "locate": 5_800,
+    "locate": 5_815,
     "nccl": 2_300,
     "probes": 12_540,
     "rankfile": 765,

@@ -258,9 +258,11 @@ def test_who_said_nothing_while_the_others_waited_is_named() -> None:
     assert first(judge_recorded(says(3.4, True), says(0.0, False), says(3.4, True))) == [1]
 
 
-def judge_stuck(last: LastBeat, *others: RankState, step_seconds: float = 0.25) -> PartialVerdict:
+def judge_stuck(
+    last: LastBeat, *others: RankState, step_seconds: float = 0.25, alive_at: float | None = None
+) -> PartialVerdict:
     """Rank 1, of which no end is recorded and which stood at `last`, and the others, which have an end each."""
-    states = (others[0], gone(19), *others[1:])
+    states = (others[0], gone(19)._replace(alive_at=alive_at), *others[1:])
     beats = tuple(last if rank == 1 else None for rank in range(len(states)))
     return dead_ranks(dataclasses.replace(recorded(step_seconds, states), last_beats=beats))
 
@@ -272,9 +274,13 @@ def judge_stuck(last: LastBeat, *others: RankState, step_seconds: float = 0.25) 
         pytest.param(says(87.0, inside=False), False, id="in its own work"),
     ],
 )
-def test_a_rank_that_stood_long_and_alone_did_not_end_with_the_others_hung(last: LastBeat, stopped: bool) -> None:
-    """A process that waits in the driver of a GPU that has stopped ends by no error of its collectives."""
-    found = judge_stuck(last, PEER_GONE, PEER_GONE, PEER_GONE)
+@pytest.mark.parametrize("alive_at", [None, NOW + 5.0])
+def test_a_rank_that_stood_long_and_alone_did_not_end_with_the_others_hung(
+    last: LastBeat, stopped: bool, alive_at: float | None
+) -> None:
+    """A process that waits in the driver of a GPU that has stopped ends by no error of its collectives: it is killed
+    after the others gave up, and may have written until then."""
+    found = judge_stuck(last, PEER_GONE, PEER_GONE, PEER_GONE, alive_at=alive_at)
     (culprit,) = found.culprits
     assert (culprit.kind, culprit.ranks, culprit.device_stopped) == ("hung", (1,), stopped)
     assert "it stood for 87 s before, until the others' collectives had failed" in culprit.evidence

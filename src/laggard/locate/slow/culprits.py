@@ -271,9 +271,7 @@ class _Comparison(NamedTuple):
     peer_count: int
 
 
-def _culprit(
-    timings: JobTimings, steps: Steps, slow: list[Slow], each: Slow, saved: float
-) -> tuple[Culprit, bool]:
+def _culprit(timings: JobTimings, steps: Steps, slow: list[Slow], each: Slow, saved: float) -> tuple[Culprit, bool]:
     """The culprit, and whether its place or its work excuses it. `saved` is the share of the step time that fixing it
     would save."""
     by_excess = sorted(each.columns, key=lambda it: median(steps.excess[each.since : each.until, it]))
