@@ -161,10 +161,12 @@ def is_waited_for(steps: Steps, each: Slow, beside: Sequence[Slow]) -> bool:
 
 
 def _by_machine(steps: Steps, found: Sequence[Slow], machine: NDArray[np.int64]) -> list[Slow]:
-    """`found`, with one machine in place of its ranks where these are most of its ranks, and others are not."""
+    """`found`, with one machine in place of its ranks where these are most of its ranks, and others are not; and in
+    place of those with one kind of work where it is slow at another as well."""
     sizes, told = np.bincount(machine), list(found)
     for number, group in grouped(found, lambda each: int(machine[each.columns[0]])).items():
-        if len(sizes) < 2 or len(group) < 2 or len(group) < MOST * sizes[number] or group[0].whole_host:
+        is_slow = len(group) >= MOST * sizes[number] or any(each.whole_host for each in group)
+        if len(sizes) < 2 or len(group) < 2 or not is_slow:
             continue
         first = max(group, key=lambda each: each.margin)
         columns = tuple(sorted(column for each in group for column in each.columns))
