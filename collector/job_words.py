@@ -14,7 +14,7 @@ from laggard.kit.errors import UsageError
 from laggard.kit.users import user_text
 from laggard.kit.words import counted, printable_line
 from laggard.model import JobKey, Verdict
-from laggard.wire.words import MAX_CHARACTERS, is_numbered, minute_text
+from laggard.wire.job_words import MAX_CHARACTERS, is_numbered, minute_text
 
 Document = TypeVar("Document")
 

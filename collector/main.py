@@ -39,7 +39,8 @@ from laggard.kit.errors import UsageError
 from laggard.kit.http_message import bind, split_address, url_of
 from laggard.kit.secret_files import read_token_file
 from laggard.kit.service_manager import supervised
-from laggard.kit.tls import ServerTls, client_context
+from laggard.kit.tls import client_context
+from laggard.kit.tls_server import ServerTls
 from laggard.kit.web_config import load_web_config
 from laggard.locate.verdict import locate
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -11,30 +11,27 @@ from laggard import __version__
 from laggard.kit.config import yaml_message
 from laggard.kit.errors import UsageError
 from laggard.probes.host.host import Host
-from laggard.probes.probe import ACTIVE, Probe
+from laggard.probes.probe import ACTIVE, ACTIVE_PREFIX, Probe
 from laggard.probes.profiles import PROFILE, Profile, for_node, gate_profile
 from laggard.probes.registry import PROBES
 
 
 def choose_probes(
-    profile: Profile, only: Iterable[str], skip: Iterable[str], where: str, active: bool = False, node: str = ""
+    profile: Profile, only: Iterable[str], skip: Iterable[str], where: str, active: Sequence[Probe] = (), node: str = ""
 ) -> tuple[Probe, ...]:
     """The probes to run, with the profile's thresholds. `only` of the command line replaces the profile's `only`;
-    `skip` adds to the profile's `skip`. `where` names the profile in error messages. `active`: also the probes that
-    load the GPUs; `node`: the name of the node, this one's by default. Raises UsageError."""
+    `skip` adds to the profile's `skip`. `where` names the profile in error messages. `active`: the probes that load the
+    GPUs, where they are to run; `node`: the name of the node, this one's by default. Raises UsageError."""
     wanted = tuple(only) or profile.only
     unwanted = (*profile.skip, *skip)
-    passive_names = [probe.name for probe in PROBES]
     thresholds = for_node(profile, node or Host().node()) if profile.nodes else profile.thresholds
-    others = [name for name in (*wanted, *unwanted, *thresholds) if name not in passive_names]
-    active_probes = list_active_probes() if active or others else ()
-    known = [*passive_names, *(probe.name for probe in active_probes)]
-    for name in others:
-        if name not in known:
+    runnable = (*PROBES, *active)
+    known = [probe.name for probe in runnable]
+    for name in (*wanted, *unwanted, *thresholds):
+        if name not in known and (active or not name.startswith(ACTIVE_PREFIX)):
             raise UsageError(f"no probe {name!r}: the probes are {', '.join(known)}")
-        if name in wanted and not active:
+        if name in wanted and name not in known:
             raise UsageError(f"probe {name} loads the GPUs: add --active")
-    runnable = (*PROBES, *active_probes) if active else PROBES
     chosen = [probe for probe in runnable if probe.name not in unwanted and (not wanted or probe.name in wanted)]
     if not chosen:
         raise UsageError("no probe is left to run: name fewer in --skip or others in --only")
@@ -44,13 +41,6 @@ def choose_probes(
 def is_active(probe: Probe) -> bool:
     """Whether the probe loads the GPUs."""
     return probe.group is ACTIVE
-
-
-def list_active_probes() -> tuple[Probe, ...]:
-    """The probes that load the GPUs. They run only when asked for, and never on a GPU that is in use."""
-    from laggard.probes.active import copy, matmul  # most gates run none of them, and start sooner without
-
-    return matmul.PROBE, *copy.PROBES
 
 
 def _with_thresholds(probe: Probe, changes: dict[str, Any], where: str) -> Probe:

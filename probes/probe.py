@@ -53,6 +53,8 @@ class ProbeGroup(NamedTuple):
 
     name: str
     deadline_seconds: float
+    waits_alike: bool = True
+    """Whether what keeps one of them waiting would keep each: while one is stuck in the kernel, none starts again."""
 
 
 class Probe(NamedTuple):
@@ -65,6 +67,11 @@ class Probe(NamedTuple):
     """A passive probe takes milliseconds. After two seconds the machine swaps, or the kernel does not answer."""
 
     group: ProbeGroup | None = None
+
+    needs: Callable[[Host, Any], object] | None = None
+    """Raises NotApplicable as `check` does where there is nothing to judge, so that no process is started for it. It
+    runs in the process that answers: it reads root's own settings, or what the kernel holds in memory, and never
+    waits."""
 
     on_hang: Callable[[Hang], Finding | None] | None = None
     """Makes the finding where the group's process hangs in a call that it has announced (see host/watchdog.py), or is
@@ -107,9 +114,10 @@ GPU: Final = ProbeGroup("gpu", 29.5)
 """Probes that ask NVML, which is started and read once. Eight GPUs without persistence mode take up to 24 s to start;
 profiles and hangs end it earlier."""
 
-KERNEL: Final = ProbeGroup("kernel", 2.0)
+KERNEL: Final = ProbeGroup("kernel", 2.5, waits_alike=False)
 """Probes that read what the kernel holds in memory, and ask no device and no other process: none of them waits. A
-process for each would cost the agent several times what they do."""
+process for each would cost several times what they do. Last come those that look at local file systems, whose disk may
+be dead, for up to half a second: the answers of the others have come by then."""
 
 PCI: Final = ProbeGroup("pci", 2.0)
 """Probes that ask the devices' configuration space. Where a device keeps one of them waiting, it would keep each."""
@@ -121,3 +129,5 @@ whose firmware does not answer keeps each of them waiting."""
 ACTIVE: Final = ProbeGroup("active", 240.0)
 """Probes that load the GPUs. torch is imported once, perhaps from a slow file system; sixteen GPUs are started, and
 each takes some eight seconds."""
+ACTIVE_PREFIX: Final = "active_"
+"""How their names begin: by that a daemon knows them in a profile, which is the gate's, too."""

@@ -15,20 +15,16 @@ from laggard.probes.probe import Probe
 from laggard.probes.rdma import devices, driver_log, network_devices, peermem, ports, roce
 from laggard.probes.rdma import error_counters as rdma_error_counters
 from laggard.probes.system import clock, cpu, disks, expected, identity, jobs, limits, mounts, site_checks, swap
-from laggard.probes.system.cpu_speed import PROBE as CPU_SPEED
 from laggard.probes.system.kernel_faults import PROBE as KERNEL_FAULTS
 
 PROBES: Final[tuple[Probe, ...]] = (
     limits.PROBE,
     clock.PROBE,
-    disks.PROBE,
     mounts.PROBE,
-    expected.PROBE,
     swap.PROBE,
     site_checks.PROBE,
     jobs.PROBE,
     *cpu.PROBES,
-    CPU_SPEED,
     peermem.PROBE,
     nccl_environment.PROBE,
     last_ring.PROBE,
@@ -51,6 +47,8 @@ PROBES: Final[tuple[Probe, ...]] = (
     *identity.PROBES,
     pcie_link.PROBE,
     *platform.PROBES,
+    expected.PROBE,  # the last of the kernel's group: it looks at file systems, and the next one does more
+    disks.PROBE,
     aer.PROBE,
     acs.PROBE,
     devices.PROBE,

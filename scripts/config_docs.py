@@ -19,7 +19,7 @@ from laggard.agent.idle_rings.command import IdleRingsSettings
 from laggard.agent.settings import AgentSettings
 from laggard.collector.settings import CollectorSettings
 from laggard.kubernetes.settings import ControllerSettings
-from laggard.probes.choose import list_active_probes
+from laggard.probes.active_registry import ACTIVE_PROBES
 from laggard.probes.profiles import Expectations, Profile
 from laggard.probes.registry import PROBES
 from laggard.probes.system.model.site_lines import Nhc, SiteCheck, SiteChecks
@@ -60,7 +60,7 @@ def section(title: str, where: str, settings: type[msgspec.Struct]) -> str:
 def thresholds() -> str:
     """The keys under `thresholds`, by probe."""
     rows = []
-    for probe in (*PROBES, *list_active_probes()):
+    for probe in (*PROBES, *ACTIVE_PROBES):
         fields = msgspec.structs.fields(probe.thresholds)
         keys = ", ".join(f"`{field.name}`: {_shown(getattr(probe.thresholds, field.name))}" for field in fields)
         rows += [f"| `{probe.name}` | {keys} |"] if keys else []

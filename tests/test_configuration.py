@@ -18,7 +18,8 @@ from laggard.collector.settings import CollectorSettings
 from laggard.kit.config import Settings, load, parse
 from laggard.kit.errors import UsageError
 from laggard.kit.web_config import load_web_config
-from laggard.probes.choose import choose_probes, list_active_probes
+from laggard.probes.active_registry import ACTIVE_PROBES
+from laggard.probes.choose import choose_probes
 from laggard.probes.profiles import Expectations, Profile, find_profile, with_expectations
 from laggard.probes.registry import PROBES
 
@@ -92,7 +93,7 @@ def test_target_files_that_match_nothing_yet_are_a_warning(tmp_path: Path, capsy
 
 
 def test_no_number_of_any_threshold_is_without_a_range() -> None:
-    for probe in (*PROBES, *list_active_probes()):
+    for probe in (*PROBES, *ACTIVE_PROBES):
         for field in msgspec.structs.fields(type(probe.thresholds)):
             if field.type in (int, float):
                 pytest.fail(f"{probe.name}.{field.name}: say with Ratio, NotNegative or Count what it can be")

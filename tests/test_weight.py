@@ -24,8 +24,8 @@ ROOMS = {
     "demo": 460,
     "diagnose": 10_970,
     "gate": 1_860,
-    "kernel_rules": 380,
-    "kit": 2_345,
+    "kernel_rules": 372,
+    "kit": 2_380,
     "kubernetes": 1_185,
     "locate": 5_815,
     "nccl": 2_300,
@@ -34,20 +34,20 @@ ROOMS = {
     "recommend": 1_790,
     "recording": 2_945,
     "reports": 1_840,
-    "rings": 3_450,
+    "rings": 3_425,
     "stack_answers": 490,
     "stacks": 915,
     "suspects": 680,
     "trainer_hooks": 7_390,
     "tune": 2_330,
-    "wire": 975,
+    "wire": 976,
 }
 """The most code lines of each room: without docstrings, comments and blanks."""
 
-FILES = 640
+FILES = 636
 """The most files of the product."""
 
-CARRIED = {"healthcheck": 16_030, "recommend": 13_790, "agent": 20_580, "collector": 23_410, "run": 11_870}
+CARRIED = {"healthcheck": 15_640, "recommend": 13_790, "agent": 19_970, "collector": 23_410, "run": 11_740}
 """The most code lines of all files that a command imports, also those that it imports late."""
 
 OWN_PROCESSES = {"agent": ("laggard.agent.prober.known",)}

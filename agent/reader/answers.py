@@ -23,7 +23,7 @@ from laggard.probes.errors import Unknown
 from laggard.probes.host.host import Host
 from laggard.probes.host.kernel_log import read_own_kmsg
 from laggard.probes.host.reader import MAX_ANSWER_BYTES
-from laggard.probes.host.smbios import modules_bytes
+from laggard.probes.host.virtualization import modules_bytes
 from laggard.probes.nccl.model.running_ranks import read_own_rank_processes
 from laggard.probes.pci.model.config_space import read_needed_bytes
 

@@ -17,9 +17,9 @@ from typing import Final, NamedTuple, TypeVar
 import msgspec
 
 from laggard.agent.sock_diag import TcpSocket, established_sockets, plain_address
+from laggard.kit.address import expand_hosts
 from laggard.probes.host.apart import HANGING, NoChild, Stopped, apart
 from laggard.probes.host.reader import with_reader
-from laggard.rings.membership import expand_hosts
 
 T = TypeVar("T")
 

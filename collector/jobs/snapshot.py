@@ -24,8 +24,8 @@ from laggard.locate.job_timings import JobTimings, NodeFindings, live_timings
 from laggard.locate.stacked import with_stacks
 from laggard.model import MAX_NAMED_RANKS, Culprit, JobKey, Location, Note, Verdict, Window
 from laggard.rankfile.fact_names import SCRIPT, STARTED
+from laggard.wire.job_words import is_numbered
 from laggard.wire.nodes import NodeFinding, NodeRow
-from laggard.wire.words import is_numbered
 
 log = logging.getLogger("laggard.collector")
 

@@ -14,8 +14,8 @@ from laggard.kit.words import listed, printable_line, ranks_text
 from laggard.locate.describe import unseen_note
 from laggard.locate.hang.launches import LaunchedJob
 from laggard.model import JobKey, Note
+from laggard.wire.job_words import is_numbered
 from laggard.wire.ranks import TRAINED_UNSEEN, RasCommunicator, RasJob, RasSource, UnseenProcess
-from laggard.wire.words import is_numbered
 
 _MAX_LINE_CHARACTERS: Final = 600
 _MAX_NAMED: Final = 4

@@ -24,8 +24,8 @@ from laggard.recommend.advice.situation import Situation, with_job
 from laggard.recommend.advice.values import Recommendation
 from laggard.recommend.advice.watched import recommend_watched
 from laggard.recording.judged import JudgedRecording
+from laggard.wire.job_words import recorded_text
 from laggard.wire.nodes import NodeFinding
-from laggard.wire.words import recorded_text
 
 Document = TypeVar("Document")
 

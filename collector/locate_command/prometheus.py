@@ -15,7 +15,7 @@ from laggard.kit.errors import UsageError
 from laggard.kit.parts import Line
 from laggard.kit.users import by_uid
 from laggard.model import Location
-from laggard.wire.words import ended_job_prefix
+from laggard.wire.job_words import ended_job_prefix
 
 if TYPE_CHECKING:
     from laggard.recommend.advice.values import Item

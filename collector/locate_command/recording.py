@@ -10,7 +10,7 @@ from laggard.kit.parts import Line
 from laggard.kit.progress import Progress, size_of, size_text
 from laggard.model import Location
 from laggard.recording.judged import JudgedRecording, judge_recording
-from laggard.wire.words import ended_job_prefix, recorded_text
+from laggard.wire.job_words import ended_job_prefix, recorded_text
 
 if TYPE_CHECKING:
     from laggard.collector.web.page_html import KeptPage

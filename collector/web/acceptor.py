@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 
 from laggard.collector.web.connections import HEAD_SECONDS, BoundedProtocol
 from laggard.kit.shares import OWN_MACHINE, Shares, client_of, is_of_own_machine
-from laggard.kit.tls import ServerTls, log_failure
+from laggard.kit.tls_server import ServerTls, log_failure
 
 MAX_PENDING: Final = 512
 """The most connections that wait here. Beyond them the one is closed whose address connected the most of late."""

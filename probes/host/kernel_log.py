@@ -11,8 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, lru_cache
 from typing import Final, NamedTuple
 
-from laggard.kernel_rules.judge import RuleJudge
-from laggard.kernel_rules.rule import LIVE_BEGINNINGS, Rule
+from laggard.kernel_rules.rule import LIVE_BEGINNINGS, Rule, RuleJudge
 from laggard.kit.words import lazy_pattern
 
 KMSG_PATH: Final = "/laggard/kmsg"
@@ -174,7 +173,7 @@ class _Line(NamedTuple):
 
 def _has_callers(lines: Iterable[str]) -> bool:
     """Whether each line in the form of syslog(2) names who called printk."""
-    heads = (found for line in lines if (found := _SECONDS.match(line)) and found[1])
+    heads = (found for line in lines if line.startswith("<") and (found := _SECONDS.match(line)))
     return all(found[3] for found in heads)
 
 

@@ -135,4 +135,4 @@ def _parse(line: str) -> Mount:
 
 def unescape(text: str) -> str:
     """Undoes the kernel's escapes: it writes blanks and backslashes as octal numbers (proc_pid_mounts(5))."""
-    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text) if "\\" in text else text

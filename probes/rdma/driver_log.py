@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from laggard.kernel_rules.devices import COMMANDS_TIME_OUT, NIC_FIRMWARE_RULES
-from laggard.kernel_rules.judge import Hit
-from laggard.kernel_rules.rule import Rule
+from laggard.kernel_rules.rule import Hit, Rule
 from laggard.model import Finding, Severity
 from laggard.probes.errors import NotApplicable, Unknown
 from laggard.probes.host.host import Host

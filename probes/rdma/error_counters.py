@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from laggard.kernel_rules.links import link_changes
+from laggard.kernel_rules.devices import link_changes
 from laggard.kit.words import counted
 from laggard.model import Finding, Severity
 from laggard.probes.errors import NotApplicable, NotFound, Unknown, Unreadable, or_none

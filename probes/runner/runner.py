@@ -16,6 +16,7 @@ from typing import Any
 
 from laggard import wire
 from laggard.model import Finding, Report, Verdict
+from laggard.probes.errors import NotApplicable
 from laggard.probes.host.apart import fork
 from laggard.probes.host.counter_history import CounterHistory
 from laggard.probes.host.host import Host
@@ -37,7 +38,8 @@ class ProbeProcess:
     def __init__(self, probes: Sequence[Probe], deadline: float) -> None:
         self.probes = tuple(probes)
         group = self.probes[0].group
-        self.name = group.name if group else self.probes[0].name
+        self._waits_alike = group is not None and group.waits_alike
+        self.name = group.name if group and group.waits_alike else self.probes[0].name  # of what is stuck, if it is
         self.pid = 0
         self.pipe = -1
         self._deadline = deadline
@@ -63,7 +65,13 @@ class ProbeProcess:
         return min(self._deadline, call.deadline) if call else self._deadline
 
     def start(self, host: Host, histories: Mapping[str, CounterHistory]) -> None:
-        """Forks the process. `histories`: the counters' snapshots by probe. Raises OSError."""
+        """Forks the process, if a probe has something to judge. `histories`: the counters' snapshots by probe. Raises
+        OSError."""
+        absent = [_why_absent(probe, host) for probe in self.probes]
+        if all(absent):
+            for reason in absent:
+                self._record(Observation(Verdict.SKIPPED, reason))
+            return
         self.pipe, write_end = os.pipe()
         try:
             pid = fork()
@@ -120,6 +128,8 @@ class ProbeProcess:
 
     def fail(self, reason: str, findings: tuple[Finding, ...] = ()) -> None:
         """Makes the current probe and those after it unknown, for `reason`. `findings`: of the current one."""
+        if not self._waits_alike:
+            self.name = self._current_probe.name
         self._record(Observation(Verdict.UNKNOWN, reason, findings))
         while not self.finished:
             self._record(Observation(Verdict.UNKNOWN, f"was not reached: {reason}"))
@@ -158,7 +168,7 @@ class Runner:
         if not host.recorded:
             self._stuck.load()
         histories = {probe.name: store.history(probe.name) for probe in probes}
-        processes = [self._start(group, host, histories, started + deadline_seconds) for group in _groups(probes)]
+        processes = [self._start(group, host, histories, started + deadline_seconds) for group in self._groups(probes)]
         try:
             _wait([process for process in processes if not process.finished])
         finally:
@@ -172,6 +182,15 @@ class Runner:
             facts=collect_facts(answers, store),
             warnings_fail=warnings_fail,
         )
+
+    def _groups(self, probes: Iterable[Probe]) -> list[list[Probe]]:
+        """Probes of the same group together, in order; every other probe alone, and one that is stuck."""
+        groups: dict[str, list[Probe]] = {}
+        for probe in probes:
+            group = probe.group
+            alone = group is None or not group.waits_alike and self._stuck.find(probe.name)
+            groups.setdefault(probe.name if alone or not group else f"group {group.name}", []).append(probe)
+        return list(groups.values())
 
     def _start(
         self, group: Sequence[Probe], host: Host, histories: Mapping[str, CounterHistory], deadline: float
@@ -205,12 +224,16 @@ def run(host: Host, probes: Sequence[Probe], *, deadline_seconds: float, warning
     return Runner().run(host, probes, deadline_seconds=deadline_seconds, warnings_fail=warnings_fail)
 
 
-def _groups(probes: Sequence[Probe]) -> list[list[Probe]]:
-    """Probes of the same group together, in order; every other probe alone."""
-    groups: dict[str, list[Probe]] = {}
-    for probe in probes:
-        groups.setdefault(f"group {probe.group.name}" if probe.group else probe.name, []).append(probe)
-    return list(groups.values())
+def _why_absent(probe: Probe, host: Host) -> str:
+    """The reason why the probe has nothing to judge; empty where its check has to see."""
+    try:
+        if probe.needs:
+            probe.needs(host, probe.thresholds)
+    except NotApplicable as error:
+        return str(error)
+    except Exception:
+        pass  # the check, in a process of its own, says what is wrong
+    return ""
 
 
 def collect_facts(answers: Sequence[ProbeAnswer], store: HistoryStore) -> dict[str, Any]:

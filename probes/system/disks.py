@@ -16,7 +16,7 @@ from laggard.probes.host.host import Host
 from laggard.probes.host.jobs import FIRST_USER, users_at_work
 from laggard.probes.host.kernel import FileSystem, Usage
 from laggard.probes.host.mount_table import Mount, in_container, printable_path, read_kubelet_volumes, read_mounts
-from laggard.probes.probe import Count, Fact, Probe, Ratio, Thresholds, finding, matches_any
+from laggard.probes.probe import KERNEL, Count, Fact, Probe, Ratio, Thresholds, finding, matches_any
 
 _ROOT: Final = "0"
 _NAMED_USERS: Final = 5
@@ -265,4 +265,4 @@ def _percent(ratio: float) -> str:
     return f"{int(ratio * 100)} %"  # rounded down: only a full one is at 100 %
 
 
-PROBE: Final = Probe("disks", check, DiskThresholds())
+PROBE: Final = Probe("disks", check, DiskThresholds(), group=KERNEL)

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Final
 
 from laggard.probes.host.host import Host
-from laggard.probes.probe import Count, Probe, Thresholds
+from laggard.probes.probe import KERNEL, Count, Probe, Thresholds
 from laggard.probes.rows import FILES, MODULES, Row, Told, judge
 from laggard.probes.system.model import leftovers, own_tables, services
 from laggard.probes.system.model.own_tables import READABLE, WRITABLE
@@ -127,4 +127,4 @@ PLACES: Final = Row(
     ("ls -ld /tmp /var/tmp /dev/shm", "ls -l /dev/null /dev/zero /dev/urandom /dev/nvidia*"), own_tables.read_places,
 )  # fmt: skip
 
-PROBE: Final = Probe("expected", check, ExpectedThresholds())
+PROBE: Final = Probe("expected", check, ExpectedThresholds(), group=KERNEL)

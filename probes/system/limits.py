@@ -13,7 +13,7 @@ from laggard.model import Finding, Severity
 from laggard.probes.errors import NotFound, Unknown, if_present
 from laggard.probes.host.host import Host
 from laggard.probes.host.virtualization import read_status
-from laggard.probes.probe import Count, Fact, Probe, Thresholds, finding
+from laggard.probes.probe import KERNEL, Count, Fact, Probe, Thresholds, finding
 from laggard.probes.rdma.model.nccl_settings import site_setting
 from laggard.probes.rdma.model.sysfs import device_names
 
@@ -170,4 +170,4 @@ def _size(count: float) -> str:
     return f"{count / 1024:.3g} KiB"
 
 
-PROBE: Final = Probe("limits", check, LimitThresholds())
+PROBE: Final = Probe("limits", check, LimitThresholds(), group=KERNEL)

@@ -49,10 +49,7 @@ class RemoteMountThresholds(Thresholds, frozen=True):
 
 
 def check(host: Host, thresholds: RemoteMountThresholds) -> Iterator[Finding | Fact]:
-    mounts = read_mounts(host)
-    judged = [mount for mount in mounts if mount.remote and mount.point not in thresholds.never]
-    if not judged:
-        raise NotApplicable(f"none of the {len(mounts)} mounts is a network file system")
+    judged = _remote(host, thresholds)
     judged.sort(key=lambda mount: mount.of_user)  # root's first
     servers: dict[str, list[str]] = {}
     for mount in judged:
@@ -64,7 +61,7 @@ def check(host: Host, thresholds: RemoteMountThresholds) -> Iterator[Finding | F
         servers = dict(list(servers.items())[:_MAX_SERVERS])
         judged = [mount for mount in judged if _server(mount) in servers]
     replies = host.statvfs_replies(servers, partial(query_statvfs, host, servers, thresholds.answer_seconds))
-    automounts = tuple(f"{mount.point}/*" for mount in mounts if mount.fstype == "autofs")
+    automounts = tuple(f"{mount.point}/*" for mount in read_mounts(host) if mount.fstype == "autofs")
     needed = (*thresholds.jobs, *read_homes(host))
     unexplained: dict[str, str] = {}  # errors by mount point
     for mount in judged:
@@ -77,6 +74,14 @@ def check(host: Host, thresholds: RemoteMountThresholds) -> Iterator[Finding | F
     # Not where all these mounts ended after the mounts were listed.
     if unexplained and any(mount.point in unexplained for mount in read_mounts(host)):
         raise Unknown("; ".join(unexplained.values()))
+
+
+def _remote(host: Host, thresholds: RemoteMountThresholds) -> list[Mount]:
+    mounts = read_mounts(host)
+    judged = [mount for mount in mounts if mount.remote and mount.point not in thresholds.never]
+    if not judged:
+        raise NotApplicable(f"none of the {len(mounts)} mounts is a network file system")
+    return judged
 
 
 def _server(mount: Mount) -> str:
@@ -161,4 +166,4 @@ def _silence(hang: Hang) -> Finding:
     return finding("MOUNT_HUNG", hang.call, "hangs", evidence={_SILENT: max(hang.seconds, hang.limit_seconds)}, fix="")
 
 
-PROBE: Final = Probe("mounts", check, RemoteMountThresholds(), deadline_seconds=4.5)
+PROBE: Final = Probe("mounts", check, RemoteMountThresholds(), deadline_seconds=4.5, needs=_remote)

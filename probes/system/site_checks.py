@@ -61,11 +61,16 @@ def check(host: Host, thresholds: SiteThresholds) -> Iterator[Finding | Fact | U
         yield Unreadable(it.unknown if it.name == PROBE.name else f"{it.name}: {it.unknown}")
 
 
-def _lines(host: Host, path: str) -> list[Probe]:
-    """A probe for each check of this node. Raises Unknown, and NotApplicable where there is no file."""
+def _text(host: Host, path: str) -> str:
     text = host.read_if_present(path)
     if not text:
         raise NotApplicable(f"the site has no checks of its own ({path})")
+    return text
+
+
+def _lines(host: Host, path: str) -> list[Probe]:
+    """A probe for each check of this node. Raises Unknown, and NotApplicable where there is no file."""
+    text = _text(host, path)
     if problem := host.written_by_others(path):
         raise Unknown(f"{path} {problem}")
     from laggard.probes.system.model.site_lines import SiteChecks  # slow, and many sites have no checks
@@ -138,4 +143,6 @@ def _of_root(seconds: float) -> Report:
         raise Unknown(f"the site's checks run as root, and {SOCKET} gives no answer ({error}): {how}") from None
 
 
-PROBE: Final = Probe("site_checks", check, SiteThresholds(), deadline_seconds=60.0)
+PROBE: Final = Probe(
+    "site_checks", check, SiteThresholds(), deadline_seconds=60.0, needs=lambda host, it: _text(host, it.file)
+)

@@ -8,7 +8,7 @@ from support.paths import REPOSITORY
 from laggard.catalogue.findings import ACTIONS, SHOWN, all_types, finding_type, known_type
 from laggard.cli import main
 from laggard.kit.errors import UsageError
-from laggard.probes.choose import list_active_probes
+from laggard.probes.active_registry import ACTIVE_PROBES
 from laggard.probes.registry import PROBES
 
 
@@ -48,7 +48,7 @@ def test_the_head_of_a_page_says_all_of_a_code(code: str) -> None:
     it = finding_type(code)
     assert it.action in ACTIONS and it.shown in SHOWN and it.summary.endswith(".")
     assert bool(it.draining_probe) == bool(it.healthy) == bool(it.apart)
-    known = {"", "ring", *(probe.name for probe in (*PROBES, *list_active_probes()))}
+    known = {"", "ring", *(probe.name for probe in (*PROBES, *ACTIVE_PROBES))}
     assert it.draining_probe in known
 
 

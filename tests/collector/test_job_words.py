@@ -6,7 +6,7 @@ from msgspec import structs
 from laggard.collector.job_words import job_text, other_jobs, short_text
 from laggard.collector.web.documents import JobLine
 from laggard.model import JobKey, Verdict
-from laggard.wire.words import recorded_text
+from laggard.wire.job_words import recorded_text
 
 UUID = "03323151-ff7e-41d6-958e-23a6d3593d8b"
 STARTED = f", started 2025-11-25 07:04 UTC, `--job {UUID}`"

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from support.paths import REPOSITORY
 
-from laggard.probes.choose import list_active_probes
+from laggard.probes.active_registry import ACTIVE_PROBES
 from laggard.probes.probe import Probe
 from laggard.probes.registry import PROBES
 
 FOLDERS = ("active", "gpu", "nccl", "nvlink", "pci", "rdma", "system")
 ROOMS = [REPOSITORY / "probes" / name for name in FOLDERS]
 FILES = [path for room in ROOMS for path in sorted(room.glob("*.py")) if path.name != "__init__.py"]
-ALL_PROBES = (*PROBES, *list_active_probes())
+ALL_PROBES = (*PROBES, *ACTIVE_PROBES)
 PARTS = [path for room in ROOMS for path in sorted(room.glob("*/*.py"))]
 
 

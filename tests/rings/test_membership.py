@@ -3,10 +3,11 @@
 import pytest
 from support.rows import rows
 
+from laggard.kit.address import expand_hosts, first_host
 from laggard.kit.errors import UsageError
 from laggard.rings.authentication import Strangers
 from laggard.rings.link import Addresses
-from laggard.rings.membership import expand_hosts, first_host, from_environment, from_flags, from_prolog
+from laggard.rings.membership import from_environment, from_flags, from_prolog
 from laggard.rings.messages import MAX_PART_BYTES, Connected, Put, Value, Want
 
 TORCHRUN = {"RANK": "5", "WORLD_SIZE": "16", "LOCAL_RANK": "1", "MASTER_ADDR": "gpu-01", "MASTER_PORT": "29500"}

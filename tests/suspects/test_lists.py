@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from support.paths import DATA
 from support.rows import rows
 
+from laggard.kit.address import expand_hosts
 from laggard.model import Verdict
 from laggard.rings.document import Ring
-from laggard.rings.membership import expand_hosts
 from laggard.suspects.confirm_command import _refuse
 from laggard.suspects.exclude_command import cap_text, choose, explained, node_affinity, without
 from laggard.suspects.measurement import (

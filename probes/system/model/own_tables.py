@@ -16,8 +16,7 @@ from laggard.probes.errors import NotApplicable, if_present, or_none
 from laggard.probes.gpu.model.pci_devices import container_of, find_nvidia_devices, gpu_files
 from laggard.probes.host.host import Host
 from laggard.probes.host.mount_table import REMOTE_TYPES, in_container, printable_path, read_mounts, unescape
-from laggard.probes.host.smbios import installed_memory
-from laggard.probes.host.virtualization import is_virtual_machine, parse_cpu_list, read_memory_sizes
+from laggard.probes.host.virtualization import installed_memory, is_virtual_machine, parse_cpu_list, read_memory_sizes
 from laggard.probes.probe import matches_any
 from laggard.probes.rows import Item
 

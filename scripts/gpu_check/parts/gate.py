@@ -20,12 +20,12 @@ RUNS = 3
 
 def run(context: Context, which: str = "") -> Iterator[Outcome]:
     require_nvidia_gpu()
-    from laggard.probes.choose import list_active_probes
+    from laggard.probes.active_registry import ACTIVE_PROBES
     from laggard.probes.probe import GPU
     from laggard.probes.registry import PROBES
 
     if which == "active":
-        names, flags, runs = [probe.name for probe in list_active_probes()], ["--active"], 1
+        names, flags, runs = [probe.name for probe in ACTIVE_PROBES], ["--active"], 1
     else:
         names = [probe.name for probe in PROBES if probe.group == GPU or probe.name == "gpu_xid"]
         flags, runs = [], RUNS

@@ -13,8 +13,8 @@ from typing import Final, NamedTuple, TypeVar
 
 from laggard.diagnose.job.rules import ADVICE
 from laggard.diagnose.rules import table
+from laggard.kernel_rules.devices import LINK, link_changes
 from laggard.kernel_rules.host import UNCORRECTED
-from laggard.kernel_rules.links import LINK, link_changes
 from laggard.model import Finding, Fix, Severity
 
 RELEVANT: Final = (

@@ -1,13 +1,17 @@
-"""The rules for the firmware of ConnectX NICs, and for what PCIe devices report of themselves.
+"""The rules for the firmware of ConnectX NICs, and for what PCIe devices report of themselves; links of network devices
+that went down and came up.
 
-Sources: Linux, drivers/net/ethernet/mellanox/mlx5/core/{health,events,cmd}.c, drivers/pci/pcie/aer.c.
+Sources: Linux, drivers/net/ethernet/mellanox/mlx5/core/{health,events,cmd,en_main}.c,
+drivers/net/ethernet/broadcom/bnxt, drivers/pci/pcie/aer.c.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
 
 from laggard.kernel_rules.rule import ADDRESS, CRITICAL, WARNING, Rule
+from laggard.kit.words import lazy_pattern
 from laggard.model import Severity
 
 _MANY_CORRECTED: Final = 100
@@ -53,3 +57,35 @@ PCIE_RULES: Final = (
     _pcie(r"Uncorrect(?:ed|able) \(Non-Fatal\)", WARNING, "an uncorrected PCIe error"),
     _pcie(r"Correct(?:ed|able)", WARNING, "many corrected PCIe errors", _MANY_CORRECTED),
 )
+
+LINK: Final = lazy_pattern(
+    r"(\S{1,40} [0-9a-f:.]{7,12}) (\S{1,40}): (?:(?:NIC )?Link (?:is )?|Port: \d+ Link )"
+    r"([Dd]own|[Uu]p|DOWN|UP|ACTIVE)\b"
+)
+_STARTED: Final = lazy_pattern(r"(mlx5_core [0-9a-f:.]{12}): firmware version: ")
+
+
+class LinkChange(NamedTuple):
+    """`driver`: with the PCI address. `device`: the network device's name. `seconds`: after boot, where it is told."""
+
+    driver: str
+    device: str
+    down: bool
+    seconds: float | None
+    text: str
+
+
+def link_changes(messages: Iterable[tuple[float | None, str]]) -> Iterator[LinkChange]:
+    """Those of links that were up: a link that is down since its driver's start has no cable. `messages`: seconds and
+    text of each."""
+    known: set[tuple[str, str]] = set()
+    started: set[str] = set()
+    for seconds, text in messages:
+        if "ink " in text and (match := LINK.search(text)):
+            driver, device, state = match.groups()
+            down = state.lower() == "down"
+            if not down or (driver, device) in known or driver not in started:
+                known.add((driver, device))
+                yield LinkChange(driver, device, down, seconds, text)
+        elif "firmware version: " in text and (begun := _STARTED.search(text)):
+            started.add(begun[1])

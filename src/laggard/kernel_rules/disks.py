@@ -1,13 +1,15 @@
-"""The rules for local disks, arrays and file systems.
+"""The rules for local disks, arrays and file systems, and the arrays in /proc/mdstat as values. Pure.
 
-Sources: Linux, drivers/nvme/host, block/blk-core.c, drivers/scsi/sd.c, drivers/md, fs/ext4/super.c, fs/xfs, fs/btrfs.
+Sources: Linux, drivers/nvme/host, block/blk-core.c, drivers/scsi/sd.c, drivers/md (md_seq_show,
+raid10_status), fs/ext4/super.c, fs/xfs, fs/btrfs; md(4).
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from laggard.kernel_rules.rule import CRITICAL, WARNING, Rule
+from laggard.kit.words import lazy_pattern
 
 _DISK: Final = "Save what is on it, look at its health, and replace it."
 _SMART: Final = ("smartctl -a /dev/{device}", "dmesg -T | grep {device}")
@@ -89,3 +91,43 @@ DISK_RULES: Final[tuple[Rule, ...]] = (
 
 LIVE_RULES: Final = tuple(rule for rule in DISK_RULES if rule.witness)
 """The rules that probes judge the live log by: those of arrays are not needed where /proc/mdstat is."""
+
+_ARRAY: Final = lazy_pattern(r"(md\S{1,32}) : (?:in)?active (?:\([\w-]+\) )*(\w*)")
+_MEMBERS: Final = lazy_pattern(r"\[\d+/\d+\] \[([U_]+)\]")
+_COPIES: Final = lazy_pattern(r"([1-9]) (?:near|far|offset)-copies")
+_REBUILDS: Final = lazy_pattern(r"\b(?:recovery|resync|reshape) *=")
+_MAY_LACK: Final = {"linear": 0, "raid0": 0, "raid4": 1, "raid5": 1, "raid6": 2}
+"""How many disks an array can do without; raid1 needs one."""
+
+
+class Array(NamedTuple):
+    name: str
+    level: str
+    members: str
+    """`U` for each disk that is up, `_` for each that is not."""
+    copies: int
+    """How many disks next to one another hold the same, in raid10."""
+    rebuilds: bool
+
+    @property
+    def failed(self) -> bool:
+        """Whether data are lost, or two disks are gone and the next one takes the data."""
+        lacks = self.members.count("_")
+        if self.level == "raid10":
+            return any(
+                set(self.members[at : at + self.copies]) == {"_"} for at in range(0, len(self.members), self.copies)
+            )
+        may_lack = _MAY_LACK.get(self.level, len(self.members) - 1)
+        return lacks > may_lack or lacks == may_lack >= 2
+
+
+def incomplete_arrays(mdstat: str) -> list[Array]:
+    """Returns the arrays that lack a disk. Levels without spare disks list none."""
+    found: list[Array] = []
+    for part in f"\n{mdstat}".split("\nmd")[1:]:
+        text = f"md{part}"
+        head, members, copies = _ARRAY.match(text), _MEMBERS.search(text), _COPIES.search(text)
+        if head and members and "_" in members[1]:
+            count = int(copies[1]) if copies else 2
+            found.append(Array(head[1], head[2], members[1], count, bool(_REBUILDS.search(text))))
+    return found

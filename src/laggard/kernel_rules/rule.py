@@ -1,10 +1,11 @@
 """A rule for kernel logs: the form of a record that says that something is wrong, and the one that says that it is
-right again."""
+right again. Records are judged by a table of them: what was found of which device, and what closed it since. Pure, and
+bounded."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Final, NamedTuple
 
@@ -60,3 +61,105 @@ LIVE_BEGINNINGS: Final = (
 )
 """The beginnings of the records that the rules with a witness take, and of those that close them. So text of a user in
 the middle of a record says nothing, and few records are searched."""
+
+
+_MAX_HITS: Final = 256
+"""The most pairs of a rule and a device that one log is judged by."""
+_LATEST: Final = 3
+
+Key = tuple[int, str]
+"""The place of a rule in its table, and the device in small letters."""
+
+
+class Hit(NamedTuple):
+    """What one rule found of one device."""
+
+    times: int
+    first: int
+    """The place of its first record, which orders findings."""
+    last: str
+    groups: Mapping[str, str]
+    latest: tuple[float | None, ...] = ()
+    """When the last three records of it were written, the last one last."""
+    place: int = 0
+    """The place of its last record."""
+    closed: int = 0
+    """The place of the record that closed it; 0: none did."""
+    modules: tuple[str, ...] = ()
+    trace: tuple[str, ...] = ()
+    """What a trace says of where the kernel was."""
+
+    @property
+    def seconds(self) -> float | None:
+        return self.latest[-1] if self.latest else None
+
+
+class RuleJudge:
+    """Takes records in order and holds what the rules found in them. Of several rules that take one record the first
+    counts. `is_foreign` tells records that may be of somebody else than the kernel: these say nothing."""
+
+    def __init__(self, rules: Sequence[Rule], is_foreign: Callable[[str], bool] | None = None) -> None:
+        self.rules = rules
+        self._is_foreign = is_foreign or (lambda text: False)
+        self.hits: dict[Key, Hit] = {}
+        self.records = 0
+        self._closing = [f"{rule.closed_by}|{STARTS}" if rule.closed_by else "" for rule in rules]
+
+    def take(self, text: str, seconds: float | None) -> bool:
+        """Judges one record; returns whether a rule knows it."""
+        self.records += 1
+        known = self._close(text, seconds)
+        for number, rule in enumerate(self.rules):
+            if rule.word in text and (found := self._search(rule.pattern, text)):
+                groups = {name: value or "" for name, value in found.groupdict().items()}
+                if self.counts(rule, groups, seconds):
+                    self.hit(number, groups, text, seconds)
+                return True
+        return known
+
+    def open(self) -> Iterator[tuple[Rule, Hit]]:
+        """Yields what nothing closed, in the order of the rules."""
+        for (number, _), hit in sorted(self.hits.items(), key=lambda each: each[0]):
+            if not hit.closed and hit.times >= self.rules[number].least:
+                yield self.rules[number], hit
+
+    def counts(self, rule: Rule, groups: Mapping[str, str], seconds: float | None) -> bool:
+        """Whether a record that the rule takes is held."""
+        return True
+
+    def hit(self, number: int, groups: Mapping[str, str], text: str, seconds: float | None) -> Key | None:
+        """Holds one more record of a rule; returns where, and None where there is no room."""
+        key = number, groups.get("device", "").lower()
+        before = self.hits.get(key)
+        if before is None and len(self.hits) >= _MAX_HITS:
+            return None
+        start = before or Hit(0, self.records, "", groups)
+        latest = (*start.latest, seconds)[-_LATEST:]
+        self.hits[key] = start._replace(
+            times=start.times + 1, last=text, groups=groups, latest=latest, place=self.records, closed=0
+        )
+        return key
+
+    def _search(self, pattern: str, text: str) -> re.Match[str] | None:
+        found = compiled(pattern).search(text)
+        return None if found is None or self._is_foreign(text) else found
+
+    def _close(self, text: str, seconds: float | None) -> bool:
+        closed = False
+        for (number, device), hit in self.hits.items():
+            closing = self._closing[number]
+            if hit.closed or not closing or not (found := self._search(closing, text)):
+                continue
+            if _is_settling(self.rules[number], hit, seconds):
+                continue
+            named = found.groupdict().get("device")
+            if named is None or named.lower() == device:
+                self.hits[number, device] = hit._replace(closed=self.records)
+                closed = True
+        return closed
+
+
+def _is_settling(rule: Rule, hit: Hit, seconds: float | None) -> bool:
+    if not rule.settle_seconds:
+        return False
+    return hit.seconds is None or seconds is None or 0 <= seconds - hit.seconds <= rule.settle_seconds

@@ -1,9 +1,14 @@
-"""Addresses of daemons and databases, with and without the login in them."""
+"""Addresses of daemons and databases, with and without the login in them, and SLURM's lists of hosts."""
 
 from __future__ import annotations
 
+import itertools
+import math
+import re
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl, urlsplit
+
+from laggard.kit.errors import UsageError
 
 if TYPE_CHECKING:
     from ipaddress import IPv4Address, IPv6Address
@@ -67,3 +72,40 @@ def refusal(url: str) -> str:
             "as PGPASSFILE"
         )
     return ""
+
+
+_MAX_HOSTS: Final = 1 << 16
+
+
+def first_host(nodes: str) -> str:
+    """Returns the first host of SLURM's list: `n1` of `n[1-4,7],gpu3`. Raises UsageError for a list of another form."""
+    match = re.match(r"([\w.-]+)(?:\[(\w+)[^\]]*\]([\w.-]*))?(?:,|$)", nodes)
+    if match is None:
+        raise UsageError(f"SLURM_STEP_NODELIST is {nodes[:80]!r}; set MASTER_ADDR to the host of task 0")
+    return match[1] + (match[2] or "") + (match[3] or "")
+
+
+def expand_hosts(nodes: str) -> tuple[str, ...]:
+    """Returns the hosts of SLURM's list in its order: n1, n2, n7 of `n[1-2,7]`; empty for a list of another form."""
+    hosts: list[str] = []
+    if not re.fullmatch(r"(?:[\w.,-]|\[[\w,-]+\])+", nodes):
+        return ()
+    for word in re.findall(r"(?:[^,\[\]]|\[[^\[\]]*\])+", nodes):
+        parts = re.split(r"[\[\]]", word)
+        choices = [_numbers(part) if at % 2 else [part] for at, part in enumerate(parts)]
+        if math.prod(map(len, choices)) + len(hosts) > _MAX_HOSTS:
+            return ()
+        hosts += map("".join, itertools.product(*choices))
+    return tuple(hosts)
+
+
+def _numbers(text: str) -> list[str]:
+    """Returns 07, 08, 12 of `07-08,12`."""
+    numbers: list[str] = []
+    for word in text.split(","):
+        match = re.fullmatch(r"(\d{1,18})-(\d{1,18})", word)
+        first, last = (int(match[1]), int(match[2])) if match else (0, 0)
+        width = len(match[1]) if match else 0
+        run = range(first, min(last, first + _MAX_HOSTS) + 1)
+        numbers += [f"{number:0{width}}" for number in run] if match else [word]
+    return numbers

@@ -23,7 +23,7 @@ from laggard.kit.http_message import Connection, HttpError, Request, Response, r
 from laggard.kit.shares import OWN_MACHINE, Shares, client_of, is_of_own_machine
 
 if TYPE_CHECKING:
-    from laggard.kit.tls import ServerTls, TlsConnection
+    from laggard.kit.tls_server import ServerTls, TlsConnection
 
 
 log = logging.getLogger("laggard.http")

@@ -12,7 +12,7 @@ from typing import Final, Literal
 
 from laggard.kit.config import Settings, parse
 from laggard.kit.errors import UsageError
-from laggard.kit.tls import VERSIONS, ServerTls, ServerTlsSettings
+from laggard.kit.tls_server import VERSIONS, ServerTls, ServerTlsSettings
 
 _VERIFY: Final = {
     "NoClientCert": ssl.CERT_NONE,

@@ -8,7 +8,7 @@ from typing import Final
 
 from laggard.kit.words import capital, counted, phase_text, printable_line, ranks_text, seconds_text
 from laggard.model import MAX_NAMED_RANKS, Culprit, Location, Note, Verdict
-from laggard.wire.words import end_text, left_early
+from laggard.wire.job_words import end_text, left_early
 
 NOT_HELD = "not_held"
 """The kind of the note on jobs that the collector has no room for: who reads any answer should know of them."""

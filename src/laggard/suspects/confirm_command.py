@@ -13,7 +13,7 @@ import time
 from typing import Final, NamedTuple
 
 from laggard import wire
-from laggard.kit.address import without_login
+from laggard.kit.address import expand_hosts, without_login
 from laggard.kit.collector_client import COLLECTOR_HELP, DEFAULT_URL, answer
 from laggard.kit.errors import UsageError
 from laggard.kit.parts import Line
@@ -23,7 +23,6 @@ from laggard.kit.words import counted, joined, printable_line
 from laggard.model import EXIT_CODES, Verdict
 from laggard.rings.describe import suspect_text
 from laggard.rings.document import Ring
-from laggard.rings.membership import expand_hosts
 from laggard.suspects.exclude_command import seconds_of
 from laggard.suspects.measurement import (
     MAX_RING_PEERS,

@@ -26,7 +26,7 @@ from laggard.probes.errors import NotFound, Unknown
 from laggard.probes.host import reader as client
 from laggard.probes.host.host import Host
 from laggard.probes.host.reader import MAX_QUESTION_BYTES, NoReader, ask
-from laggard.probes.host.smbios import installed_memory
+from laggard.probes.host.virtualization import installed_memory
 
 
 @pytest.fixture

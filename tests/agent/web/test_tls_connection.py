@@ -10,8 +10,8 @@ from typing import NamedTuple
 import pytest
 from support.certificates import Files, client
 
-from laggard.kit import tls as module
-from laggard.kit.tls import MAX_RECEIVED_BYTES, ReceivedTooMuch, TlsConnection
+from laggard.kit import tls_server as module
+from laggard.kit.tls_server import MAX_RECEIVED_BYTES, ReceivedTooMuch, TlsConnection
 
 SECONDS = 60.0
 HANDSHAKE = b"\x16\x03\x01"  # RFC 8446, 5.1: a record's type and version; then comes its length

@@ -16,7 +16,7 @@ from laggard.collector.scrape.connections import KeptConnections, Slots
 from laggard.collector.scrape.fetch import FetchFailure, fetch
 from laggard.kit.http_message import HttpError, Request, Response, bind
 from laggard.kit.http_server import Server
-from laggard.kit.tls import ServerTls, ServerTlsSettings
+from laggard.kit.tls_server import ServerTls, ServerTlsSettings
 
 KEEPS = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: keep-alive\r\n\r\n{}"
 CLOSES = KEEPS.replace(b"keep-alive", b"close")

@@ -26,7 +26,7 @@ from uvicorn.server import ServerState
 from laggard.cli import main
 from laggard.collector.web.acceptor import after_handshake
 from laggard.collector.web.connections import BoundedProtocol, bounded
-from laggard.kit.tls import ServerTls, ServerTlsSettings
+from laggard.kit.tls_server import ServerTls, ServerTlsSettings
 from laggard.model import Verdict
 
 ADDRESSES = tuple(f"127.0.2.{number}" for number in range(1, 9))

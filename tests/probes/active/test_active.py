@@ -26,7 +26,8 @@ from laggard.probes.active.matmul import LARGEST, RATE_TEST, SIZES, multiply, op
 from laggard.probes.active.measuring import devices as devices_module
 from laggard.probes.active.measuring.devices import ComputeDevice, measure_all
 from laggard.probes.active.measuring.rates import ActiveThresholds, Measurement, NotMeasured, judge, median
-from laggard.probes.choose import choose_probes, list_active_probes
+from laggard.probes.active_registry import ACTIVE_PROBES
+from laggard.probes.choose import choose_probes
 from laggard.probes.errors import NotApplicable, Unknown
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import Gpu, GpuProcess
@@ -43,7 +44,7 @@ def _one_thread() -> None:
     torch.set_num_threads(1)
 
 
-ACTIVE_NAMES = {probe.name for probe in list_active_probes()}
+ACTIVE_NAMES = {probe.name for probe in ACTIVE_PROBES}
 CPU = ComputeDevice("CPU run 0", "CPU", "cpu")
 RATE = 7e14
 
@@ -280,7 +281,7 @@ def test_they_run_only_when_asked_for(capsys: pytest.CaptureFixture[str]) -> Non
     assert not ACTIVE_NAMES & {probe.name for probe in choose_probes(Profile(), (), (), "")}
     as_the_daemon_chooses = choose_probes(Profile(active=True), (), (), "")
     assert not ACTIVE_NAMES & {probe.name for probe in as_the_daemon_chooses}
-    assert {probe.name for probe in choose_probes(Profile(), (), (), "", active=True)} >= ACTIVE_NAMES
+    assert {probe.name for probe in choose_probes(Profile(), (), (), "", active=ACTIVE_PROBES)} >= ACTIVE_NAMES
     assert main(["healthcheck", "--only", "active_copy"]) == 64
     assert "add --active" in capsys.readouterr().err
     assert main(["healthcheck", "--active", "--host-root", str(MACHINES / "plain")]) == 64

@@ -11,8 +11,7 @@ from typing import Final
 
 from laggard.diagnose.kernel.lines import LogLine
 from laggard.diagnose.kernel.rules import RULES
-from laggard.kernel_rules.judge import Hit, Key, RuleJudge
-from laggard.kernel_rules.rule import Rule
+from laggard.kernel_rules.rule import Hit, Key, Rule, RuleJudge
 from laggard.model import Finding, Severity
 from laggard.probes.probe import finding
 

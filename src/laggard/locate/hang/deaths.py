@@ -30,7 +30,7 @@ from laggard.locate.job_timings import JobTimings, LastBeat
 from laggard.locate.medians import middle
 from laggard.locate.partial_verdict import NOTHING_FOUND, PartialVerdict
 from laggard.model import MAX_NAMED_RANKS, Culprit, Note, RankEnd
-from laggard.wire.words import end_text, time_text
+from laggard.wire.job_words import end_text, time_text
 
 SAME_TIME_SECONDS = 0.5
 """The time within which ends of two nodes, or of a victim and another, are taken to be at the same time. Our own
