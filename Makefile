@@ -1,5 +1,5 @@
 # make demo: slow one rank of a real DeepSpeed job, and name it. make test: everything a change must pass, with `check`.
-.PHONY: demo test test-all test-bench durations test-fast test-changed test-torch test-ray test-mcp check types style hooks bench bench-locate bench-ablate bench-diagnose bench-drains bench-engines bench-real golden gpu-check soak docs release wheelhouse install-check format clean
+.PHONY: demo test test-all test-bench durations test-fast test-changed test-torch test-ray test-mcp check types style hooks bench bench-locate bench-ablate bench-diagnose bench-drains bench-engines bench-real golden gpu-check gpu-lease soak docs release wheelhouse install-check format clean
 
 BIN := .venv/bin
 # The tests start laggard some hundred times: where its modules are not compiled, each start takes 0.13 s longer.
@@ -140,11 +140,16 @@ soak:
 	@[ -n "$(ARGS)" ] || { $(MAKE) --no-print-directory release && $(MAKE) --no-print-directory install-check; }
 	@$(BIN)/python bench/soak.py $(ARGS)
 
-# On a machine with GPUs: laggard's times against bare CUDA events, its readings against nvidia-smi, its hooks in real
-# trainings, its verdicts. Needs no .venv: any Python with torch will do for the larger part (PYTHON=...); what cannot
-# run says why. ARGS="--json FILE", "--part NAME", "--help"; docs/upstream.md: on a borrowed machine.
+# On a machine with GPUs: several ranks of NCCL on one of them, what the hooks cost, readings against nvidia-smi, probes.
+# A second run into the same folder goes on where the first ended. Needs no .venv: any Python with torch will do for the larger part (PYTHON=...); what cannot
+# run says why. ARGS="--part NAME", "--help"; docs/upstream.md: on a borrowed machine.
 gpu-check:
 	@$(or $(PYTHON),$(wildcard $(BIN)/python),python3) scripts/gpu-check $(ARGS)
+
+# The same within the 900 s of a machine that is lent: its plan, then what it has time for (docs/upstream.md). LEASE=1 or 2:
+# one of its two calls; LEASE=plan: the plan alone. ARGS=--rehearse: what can run on the CPU.
+gpu-lease:
+	@$(or $(PYTHON),$(wildcard $(BIN)/python),python3) scripts/gpu-check --lease $(or $(LEASE),12) $(ARGS)
 
 # docs/install.md, tried in fresh Debians whose first process is systemd: docs/release.md. As root; ARGS="systemd",
 # "image": a part.

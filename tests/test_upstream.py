@@ -73,7 +73,7 @@ def test_each_claim_has_a_source_and_a_test_that_exists() -> None:
 
 def test_each_question_has_a_command_that_exists() -> None:
     parts = set(re.findall(r'Part\("([\w-]+)"', PARTS.read_text()))
-    assert len(QUESTIONS) > 5 and len(parts) > 10
+    assert len(QUESTIONS) > 5 and len(parts) > 8
     for row in QUESTIONS:
         assert "`" in row.held_by, row.claim
         named = re.search(r"gpu-check`, parts? ([\w-]+)(?: (?:and|to) ([\w-]+))?", row.held_by)

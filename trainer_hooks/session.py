@@ -24,7 +24,6 @@ from laggard.trainer_hooks.pytorch import forward as dataloader
 from laggard.trainer_hooks.pytorch.ddp import Reducers, StepDigests, digest_steps, hook_buffer_broadcasts
 from laggard.trainer_hooks.pytorch.forward import TorchForward
 from laggard.trainer_hooks.pytorch.training import TorchSteps, trained_modules
-from laggard.trainer_hooks.record.device_timer import DeviceTimer
 from laggard.trainer_hooks.record.ending import (
     DIGEST_LOG,
     FACTS,
@@ -336,7 +335,7 @@ def device_finder(
     return functools.partial(_find_cuda, placement or Placement(), captures or GraphCaptures())
 
 
-def _find_cuda(placement: Placement, captures: GraphCaptures, recorder: Recorder) -> DeviceTimer | None:
+def _find_cuda(placement: Placement, captures: GraphCaptures, recorder: Recorder) -> Any:
     """A timer only once torch has started CUDA by itself."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():

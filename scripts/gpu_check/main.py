@@ -25,11 +25,12 @@ from typing import Any, NamedTuple
 
 from gpu_check.ending import PARENT
 from gpu_check.outcome import FAIL, NOT_RUN, OK, REPOSITORY, Outcome, python_path
-from gpu_check.plan import PARTS, Part
+from gpu_check.plan import PARTS, Part, lease_plan
 
 SCHEMA = "laggard.gpu-check/1"
 ARCHIVE = "gpu-check.tar.gz"
 MAX_PACKED = 16 << 20  # bytes of a file in the archive: traces of a profiler may be large
+REHEARSED_TIMES = 8  # as long as on a GPU a part may take on a CPU that does other work
 TAIL = 4000  # characters of a part's output that are kept in the JSON document
 
 
@@ -48,15 +49,35 @@ def main(argv: Sequence[str] | None = None) -> int:
     out = Path(arguments.out).absolute()
     out.mkdir(parents=True, exist_ok=True)
     chosen = [part for part in PARTS if not arguments.part or part.name in arguments.part]
-    target = Path(arguments.json or out / "gpu-check.json")
-    results: list[PartResult] = []
-    for part in chosen:
+    if arguments.lease:
+        print(lease_plan(), flush=True)
+        chosen = [part for part in PARTS if part.call and str(part.call) in arguments.lease]
+    target = out / "gpu-check.json"
+    results = [] if arguments.part else ended_before(target, arguments.rehearse)
+    ended = {each.part for each in results}
+    for part in (each for each in chosen if each.name not in ended):
         print(f"gpu-check: {part.name} ...", file=sys.stderr, flush=True)
         results.append(run_part(part, out, arguments.rehearse))
         keep(results, target, out, arguments.rehearse)
+    if arguments.lease == "plan":
+        return 0
     print(table(results))
     print(f"gpu-check: {sentence(results)} Everything is in {target}, and with all files in {out / ARCHIVE}.")
     return exit_status(results)
+
+
+def ended_before(target: Path, rehearse: bool) -> list[PartResult]:
+    """The parts that an earlier run into the same folder ended, without a failure: they are not run again."""
+    try:
+        told = json.loads(target.read_text())
+        parts = told["parts"] if told["schema"] == SCHEMA and told["rehearsal"] == rehearse else []
+        found = [
+            PartResult(it["part"], it["seconds"], it["not_run"], tuple(Outcome(**each) for each in it["outcomes"]))
+            for it in parts
+        ]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+    return [each for each in found if each.not_run is None and all(it.good for it in each.outcomes)]
 
 
 def keep(results: Sequence[PartResult], target: Path, out: Path, rehearse: bool) -> None:
@@ -82,7 +103,6 @@ def replace(path: Path, content: bytes) -> None:
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     names = ", ".join(part.name for part in PARTS)
     parser = argparse.ArgumentParser(prog="gpu-check", description=__doc__, allow_abbrev=False)
-    parser.add_argument("--json", metavar="FILE", help="where the JSON document goes; default: DIR/gpu-check.json")
     parser.add_argument(
         "--out",
         metavar="DIR",
@@ -91,6 +111,12 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--part", metavar="NAME", action="append", choices=[part.name for part in PARTS], help=f"run this part: {names}"
+    )
+    parser.add_argument(
+        "--lease",
+        metavar="CALL",
+        choices=("1", "2", "12", "plan"),
+        help="print what a lease has time for, and run it: 1 or 2, one of its two calls; 12: both; plan: neither",
     )
     parser.add_argument("--rehearse", action="store_true", help="run on the CPU what can run there, to try gpu-check")
     return parser.parse_args(argv)
@@ -103,11 +129,11 @@ def run_part(part: Part, out: Path, rehearse: bool) -> PartResult:
     answer = folder / "outcomes.json"
     answer.unlink(missing_ok=True)
     command = [sys.executable, "-m", "gpu_check.part", part.module, str(folder), *part.words]
-    environ = {**os.environ, "PYTHONPATH": python_path(), PARENT: str(os.getpid()), **part.environ}
+    environ = {**os.environ, "PYTHONPATH": python_path(), PARENT: str(os.getpid())}
     if rehearse:
         environ["GPU_CHECK_REHEARSAL"] = "1"
     began = time.monotonic()
-    status, output = run_limited(command, environ, part.seconds)
+    status, output = run_limited(command, environ, part.seconds * (REHEARSED_TIMES if rehearse else 1))
     seconds = round(time.monotonic() - began, 1)
     try:
         said = json.loads(answer.read_text())
@@ -115,7 +141,7 @@ def run_part(part: Part, out: Path, rehearse: bool) -> PartResult:
         said = {}
     outcomes = tuple(Outcome(*each) for each in said.get("outcomes", ()))
     if not said.get("complete"):
-        ended = f"did not end within {part.seconds:g} s" if status is None else f"ended with {status}"
+        ended = "did not end in its time" if status is None else f"ended with {status}"
         outcomes = (*outcomes, Outcome(part.name, FAIL, f"the part {ended}: {last_line(output)}"))
     failed = any(each.status == FAIL for each in outcomes)
     return PartResult(part.name, seconds, said.get("not_run"), outcomes, output[-TAIL:] if failed else "")

@@ -13,6 +13,7 @@ from golden.case import Case, Made
 from golden.other_forms import dumps, inspector_logs, of_folders, profiler_traces, stacks
 from golden.real import real_runs
 from golden.simulated import benchmark_cases, fluid_cases, simulated
+from golden.thinned import thinned
 
 
 def all_cases() -> list[Case]:
@@ -21,6 +22,7 @@ def all_cases() -> list[Case]:
         *simulated(),
         *fluid_cases(),
         *benchmark_cases(),
+        *thinned(),
         *written(),
         *real_runs(),
         *dumps(),

@@ -12,6 +12,7 @@ from support.nvml_gate import Gate, build_library
 from support.paths import REPOSITORY
 
 READS = {
+    "facts": ("smi.xml", "topology.txt", "dmesg.txt", "record.txt"),
     "nvml": ("calls", "driver", "GPU 7 (0000:17:00.0), not read", "temperature margins", "fields in one call"),
     "healthcheck": ("healthcheck", "gpu_count", "gpu_ecc", "gpu_throttle"),
     "active": ("healthcheck", "active_matmul", "active_memory", "active_copy"),

@@ -4,15 +4,12 @@ Where the hooks are in this process, they time this device.
 """
 
 import os
-import signal
 import sys
 from typing import Any
 
 import torch
 
-from support.lazy_device import LazyDevice, Place, sleep_until
-
-SLICE_NS = 1_000_000
+from support.lazy_device import LazyDevice, Place
 
 
 class LazyLoads:
@@ -25,9 +22,6 @@ class LazyLoads:
         hooked = any(name.startswith("laggard.trainer_hooks.") for name in sys.modules)
         self._marked = _time_by(self.lazy) if hooked else None
 
-    def work(self) -> None:
-        self.lazy.current.submit(_slice)
-
     def stamp(self) -> Place:
         return self.lazy.place()
 
@@ -39,13 +33,6 @@ class LazyLoads:
         if self._marked is not None:
             self._marked.check()
 
-    def never_ends(self) -> None:
-        self.lazy.block()
-
-    def freeze(self) -> None:
-        """Gloo on a CPU waits for no device: what stands still is the whole process."""
-        os.kill(os.getpid(), signal.SIGSTOP)
-
 
 def _time_by(lazy: LazyDevice) -> Any:
     """Has the hooks time the device. Returns what they mark it by."""
@@ -56,7 +43,3 @@ def _time_by(lazy: LazyDevice) -> Any:
     recorder, marked = session().recorder, LazyCudaDevice(lazy, takes_all=True)
     recorder.live.device = DeviceCollectives(marked, recorder)
     return marked
-
-
-def _slice(begin: int) -> int:
-    return sleep_until(begin + SLICE_NS)

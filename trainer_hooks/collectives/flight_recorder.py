@@ -135,19 +135,9 @@ _BYTES: Final = {
     "Double": 8, "ComplexHalf": 4, "ComplexFloat": 8, "ComplexDouble": 16, "UInt16": 2, "UInt32": 4, "UInt64": 8,
 }  # fmt: skip
 _OPS: Final = (
-    ("reduce_scatter", "reduce_scatter"),
-    ("all_reduce", "all_reduce"),
-    ("allreduce", "all_reduce"),
-    ("all_gather", "all_gather"),
-    ("allgather", "all_gather"),
-    ("all_to_all", "all_to_all"),
-    ("alltoall", "all_to_all"),
-    ("barrier", "barrier"),
-    ("broadcast", "broadcast"),
-    ("gather", "gather"),
-    ("scatter", "scatter"),
-    ("reduce", "reduce"),
-)
+    "reduce_scatter", "all_reduce", "all_gather", "all_to_all", "barrier", "broadcast", "gather", "scatter", "reduce",
+)  # fmt: skip
+"""Those whose names have another's in them come first."""
 
 _BATCH: Final = ":coalesced"  # NCCL's entry of a batch as a whole; Python alone makes batches, and the hooks see those
 
@@ -235,7 +225,7 @@ def _remove_first(left: list[RecordedCollective], known: RecordedCollective, mat
 def operation(name: str) -> str:
     """The operation that torch calls by this name: nccl:_all_gather_base -> all_gather"""
     text = name.rpartition(":")[2].lower()
-    return next((op for part, op in _OPS if part in text), text)
+    return next((op for op in _OPS if op.replace("_", "") in text.replace("_", "")), text)
 
 
 def _size(entry: dict[str, Any]) -> int:

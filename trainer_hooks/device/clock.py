@@ -20,7 +20,7 @@ class Mark(Protocol):
     """A place in a stream, from record() to release()."""
 
     stream: int  # which stream; marks of one stream are passed in the order of their serials
-    serial: int  # counts the device's marks
+    serial: int  # counts the device's marks; 0 once it is released
     at: int  # host clock, nanoseconds, just before the mark was put there: the stream passed it no earlier
 
 
@@ -133,18 +133,17 @@ class Timestamps:
         self._bounds = OffsetBounds(clock())
         self.reference: Any = None
         self._reference_at = 0
+        self._further: dict[int, int] = {}  # marks that stand for several places, by serial: their uses but for one
         self.main: int | None = None  # the stream of the boundaries
         self.now = 0  # when the last boundary was
-
-    @property
-    def width(self) -> int:
-        """Nanoseconds: the timestamps are before the host's clock by no more than this."""
-        return self._bounds.width
 
     def of(self, mark: Any) -> int:
         """The time at which `mark` was passed."""
         if self.reference is None:
+            self.use_again(mark)
             self.reference, self._reference_at = mark, mark.at
+        if mark is self.reference:
+            return self._reference_at
         return self._reference_at + self._device.nanoseconds_between(self.reference, mark)
 
     def of_boundary(self, mark: Any) -> int:
@@ -153,15 +152,10 @@ class Timestamps:
         stands for it."""
         if mark is None:
             return self.now or clock()
-        former, device = self.reference, self._device
-        if mark is former:  # a phase began where the last one ended
-            return self.now
+        former = self.reference
         put: int = mark.at
-        if former is None:
-            at = put
-        else:
-            at = self._reference_at + device.nanoseconds_between(former, mark)
-            device.release(former)
+        at = put if former is None else self.of(mark)
+        self.release(former)
         if put > at:
             self._bounds.not_before(at, put)
         self.main = mark.stream
@@ -181,8 +175,17 @@ class Timestamps:
         self.now += correction
         return correction
 
+    def use_again(self, mark: Any) -> None:
+        """`mark` stands for one more place: it is needed until it has been released once more."""
+        self._further[mark.serial] = self._further.get(mark.serial, 0) + 1
+
     def release(self, *marks: Any) -> None:
-        """These marks are needed no more; None is no mark."""
+        """These marks are needed no more, each at one of its places; None is no mark."""
         for mark in marks:
-            if mark is not None and mark is not self.reference:
+            if mark is None:
+                continue
+            further = self._further.pop(mark.serial, 0)
+            if not further:
                 self._device.release(mark)
+            elif further > 1:
+                self._further[mark.serial] = further - 1

@@ -14,7 +14,8 @@ import functools
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from operator import attrgetter
 from threading import get_ident
 from typing import Any, Final, NamedTuple
 
@@ -22,7 +23,6 @@ from laggard.rankfile.layout import WORD_CURRENT, WORD_ISSUED
 from laggard.trainer_hooks.device.clock import AsyncDevice
 from laggard.trainer_hooks.device.gpu import Placement
 from laggard.trainer_hooks.device.phases import DevicePhases
-from laggard.trainer_hooks.device.timeline import once
 from laggard.trainer_hooks.record.events import LaneLog, Launch, PendingWork
 from laggard.trainer_hooks.record.recorder import Recorder
 
@@ -74,15 +74,13 @@ class DeviceCollectives(DevicePhases):
         super().__init__(device, recorder)
         self._placement = placement or Placement()
         self._elsewhere: int | None = None  # the device of this step's last collective that was on another one
-        self._calls_before = 0  # this step
+        self.carries = device.carries
         self.captured = 0  # collectives that went into graphs, and are not recorded
         self.pending: PendingWork[_PendingCollective] = PendingWork(self._never_ended)
-        self._recent: deque[tuple[int, int, int]] = deque(maxlen=_RECENT_COLLECTIVES)  # word, launch on the host, bytes
+        self.recent: deque[tuple[int, int, int]] = deque(maxlen=_RECENT_COLLECTIVES)  # word, launch on the host, bytes
         self._mark_launches = mark_launches
         self._last = (0, 0)  # word and launch of the last collective that went to the device
-        self._calls = 0
-        self._newest: _PendingCollective | None = None  # the last one that was launched
-        self._returned = 0  # when its call returned, with all that the hooks do in it
+        self._calls = self._calls_before = 0  # by now, and before this step
 
     def call(
         self,
@@ -99,17 +97,23 @@ class DeviceCollectives(DevicePhases):
         if get_ident() != self._home and not self._device.runs_backward():
             call = functools.partial(original, group, *args, **named)
             return self._call_on_other_thread(call, launch, lambda: size_of(sized))
-        is_async = _is_async(args, named)
-        arrival = self.mark() if self._mark_launches or not is_async else None
-        if arrival is None and (self._mark_launches or not is_async or not self.may_mark()):
-            self._skip_collective()
-            return original(group, *args, **named)
+        is_async, timed, arrival = _is_async(args, named), self._timed, None
+        if timed:
+            arrival = self.mark(launch[2]) if self._mark_launches or not is_async else None
+            if arrival is None and (self._mark_launches or not is_async or not self.may_mark()):
+                self._skip_collective()
+                return original(group, *args, **named)
+            if not is_async:  # else it runs in a stream of its own
+                self._newest = None
         try:
             work = original(group, *args, **named)
         except BaseException:
             self.release(arrival)
             self._restore_live_words()
             raise
+        if not timed:
+            self._launched_untimed(work, launch, is_async, sized, size_of)
+            return work
         try:
             on_device = self._device.carries(sized, group)
             elsewhere = None if on_device else self._device.other_index(sized)
@@ -121,7 +125,9 @@ class DeviceCollectives(DevicePhases):
             return work
         if elsewhere is not None:
             self.release(arrival)
-            self._lose_elsewhere(elsewhere)
+            self._recorder.totals.lost += 1  # the streams of another device are not marked
+            self._elsewhere = elsewhere
+            self._restore_live_words()
             return work
         if is_async and not on_device and work is not None:
             self.release(arrival)
@@ -129,14 +135,34 @@ class DeviceCollectives(DevicePhases):
         try:
             entry = _new(_PendingCollective, (*launch, size, self._live.step, arrival, on_device, is_async))
             self._launched(work, entry)
-            self._newest = entry
         except Exception as error:
             self._disable(error)
-        self._returned = clock()  # last: on a slow host what the hooks do takes as long as a launch
+        self._left_at = clock()  # last: on a slow host what the hooks do takes as long as a launch
         return work
 
+    def _launched_untimed(
+        self, work: Any, launch: tuple[int, LaneLog, int], is_async: bool, sized: Any, size_of: Callable[[Any], int]
+    ) -> None:
+        """A collective was launched in a step without marks. One that its caller does not wait for at once may be
+        waited for in a step that has some."""
+        try:
+            entry = _new(_PendingCollective, (*launch, size_of(sized), self._live.step, None, True, is_async))
+            if is_async or work is None:
+                self._launched(work, entry)
+            else:
+                self._pass_untimed([entry])
+        except Exception:
+            self._recorder.totals.errors += 1
+
+    def _pass_untimed(self, batch: Sequence[_PendingCollective]) -> None:
+        """Nothing more will be known of these than that they are over with the step."""
+        self.release(*_marks(batch, None))
+        self._untimed += [entry.launch for entry in batch]
+        self._last = batch[-1].word, batch[-1].issued
+        self._restore_live_words()
+
     def _launched(self, work: Any, entry: _PendingCollective) -> None:
-        self._recent.append((entry.word, entry.issued, entry.size))
+        self.recent.append((entry.word, entry.issued, entry.size))
         if work is None:
             if not self.pending.add_to_batch(entry):
                 self._waited([entry], entry.issued, entry.arrival)
@@ -163,16 +189,6 @@ class DeviceCollectives(DevicePhases):
             self._recorder.totals.errors += 1
         return work
 
-    def _lose_elsewhere(self, index: int) -> None:
-        """A collective runs on another device, whose streams are not marked."""
-        self._recorder.totals.lost += 1
-        self._elsewhere = index
-        self._restore_live_words()
-
-    def begin_batch(self, now: int) -> None:
-        """Does as PendingWork.begin_batch."""
-        self.pending.begin_batch(now)
-
     def end_batch(self, key: int | None) -> None:
         """Does as PendingWork.end_batch; logs what is over."""
         over = self.pending.end_batch(key)
@@ -183,14 +199,23 @@ class DeviceCollectives(DevicePhases):
 
     def wait(self, work: object, original: Callable[..., Any], *args: Any) -> Any:
         """Returns original(work, ...), the caller's own wait, called once, between marks."""
+        if not self._timed and not self.pending:
+            return original(work, *args)
         began = clock()
         batch = self.pending.awaited(work)
         if not batch:  # waited for a second time, expired, or not a collective's
             return original(work, *args)
         if get_ident() != self._home and not self._device.runs_backward():
             return self._wait_on_other_thread(batch, work, original, *args)
+        if not self._timed:
+            self._pass_untimed(batch)
+            return original(work, *args)
         last = batch[-1]
-        before = last.arrival if last.arrival is not None and self._is_in_call(last, began) else self.mark()
+        before = last.arrival
+        if before is None or last.is_async:
+            before = self.mark(began)
+            if before is last.arrival:  # it has that already
+                self.release(before)
         if before is None:
             self.release(*_marks(batch, before))
             self._skip_collective()
@@ -199,6 +224,7 @@ class DeviceCollectives(DevicePhases):
         words[WORD_ISSUED] = 0
         words[WORD_CURRENT] = last.word
         words[WORD_ISSUED] = began
+        self._newest = None
         try:
             result = original(work, *args)
         except BaseException:
@@ -209,13 +235,8 @@ class DeviceCollectives(DevicePhases):
             self._waited(batch, began, before)
         except Exception as error:
             self._disable(error)
+        self._left_at = clock()
         return result
-
-    def _is_in_call(self, entry: _PendingCollective, began: int) -> bool:
-        """Whether a wait that began then belongs to the call: nothing else was launched since."""
-        if not entry.is_async:
-            return True
-        return entry is self._newest and began - self._returned < self.same_boundary_ns and self._is_here(entry.arrival)
 
     def synchronize(self, work: object, original: Callable[..., Any]) -> Any:
         """Returns original(work), Work.synchronize(): the present stream waits for a collective on the device. For one
@@ -237,6 +258,8 @@ class DeviceCollectives(DevicePhases):
 
     def _waited(self, batch: Sequence[_PendingCollective], began: int, before: Any) -> None:
         """The host, or the present stream, has waited for these collectives since `before`."""
+        if not self._timed:
+            return self._pass_untimed(batch)
         ended, after, last = clock(), self.mark(), batch[-1]
         if after is None:
             self._recorder.totals.lost += len(batch)
@@ -256,10 +279,6 @@ class DeviceCollectives(DevicePhases):
         if not self._calls & _POLL_MASK:
             self.poll()
 
-    def carries(self, tensors: Any, group: Any) -> bool:
-        """Answers as AsyncDevice.carries."""
-        return self._device.carries(tensors, group)
-
     def log_native(self, launches: Sequence[Launch], before: Any, after: Any, waits: bool = True) -> None:
         """Logs collectives that C++ made and waited for: their stream was ready for them at `before`, and stood still
         until `after`; for them where `waits`. The marks are the caller's no more."""
@@ -269,12 +288,17 @@ class DeviceCollectives(DevicePhases):
         self._remember(launches)
         *others, last = launches
         first, on_other_stream = before if waits else after, self._on_other_stream(after)
+        for _ in others:
+            self.timeline.use_again(before)
         rest = tuple((each, before) for each in others)
         self.timeline.collective(last, before, first, after, on_other_stream, rest)
 
     def log_ended(self, launches: Sequence[Launch], ended: int) -> None:
         """Logs collectives of which nothing is known but that they are over, for the host, at `ended`."""
         self._remember(launches)
+        if not self._timed:
+            self._untimed += launches
+            return
         self.timeline.add(None, self.timeline.native_ended, tuple(launches), ended)
 
     def time_native_wait(self, original: Callable[..., Any], *args: Any) -> Any:
@@ -299,32 +323,29 @@ class DeviceCollectives(DevicePhases):
         return result
 
     def _remember(self, launches: Sequence[Launch]) -> None:
-        self._recent.extend((word, issued, size) for word, _, issued, size, _ in launches)
+        self.recent.extend((word, issued, size) for word, _, issued, size, _ in launches)
 
     def take(self, since: int, logs: set[int], before: Any) -> tuple[list[Launch], Any]:
         """Takes as PendingWork.take does, for a caller that waits for the collectives in C++. Also returns `before`, or
         the mark of the last arrival that came after it in its stream. The other marks are needed no more."""
         entries = self.pending.take(since, logs)
         marks = _marks(entries, before)
-        newest = max((it for it in marks if before and it.stream == before.stream), key=_serial, default=None)
-        self.release(*(mark for mark in marks if mark is not newest))
+        newest = max(
+            (it for it in marks if before and it.stream == before.stream), key=attrgetter("serial"), default=None
+        )
+        if newest is not None:
+            marks.remove(newest)
+        self.release(*marks)
         return [entry.launch for entry in entries], newest
 
     def time_stream_wait(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Returns original(...), called once, between marks: the user's own wait of the present stream for another, or
         of the host for the device."""
-        before = self.mark() if self._may_wait_for_collective() else None
-        if before is None:
+        before = self.mark() if self.timeline.overlapped else None
+        if before is None or before.stream != self.main:
+            self.release(before)
             return original(*args, **kwargs)
         return self._between_marks(before, self.timeline.stream_wait, original, *args, **kwargs)
-
-    def _may_wait_for_collective(self) -> bool:
-        """Whether a wait on the present stream could be one for a collective."""
-        try:
-            return bool(self.timeline.overlapped) and self._enabled and self._device.stream() == self.main
-        except Exception as error:
-            self._disable(error)
-            return False
 
     def end_step(self, finished: int, next_step: int) -> None:
         """The step `finished` ends with the phase left last."""
@@ -352,22 +373,9 @@ class DeviceCollectives(DevicePhases):
         self.pending.expire(self._live.step + 1)
         self.timeline.close()
 
-    def recent_launches(self) -> Iterable[tuple[int, int, int]]:
-        """Word, launch on the host's clock and bytes of the last collectives."""
-        return self._recent
-
-    def facts(self) -> dict[str, Any]:
-        """The facts to report of the device's clock: where it is used, how well it is known, what is not timed."""
-        return {
-            "clock": "device" if self._enabled else "host",
-            "clock_off_by_at_most_ns": self.timeline.clock_width,
-            "collectives_in_graphs": self.captured,
-            "launches_marked": self._mark_launches,
-        }
-
     def _disable(self, error: Exception) -> None:
         if self._enabled:
-            self._recorder.totals.lost += len(self.pending)
+            self._recorder.totals.lost += len(self.pending) + len(self._untimed)
         super()._disable(error)
 
     def _on_other_stream(self, mark: Any) -> bool:
@@ -388,7 +396,7 @@ class DeviceCollectives(DevicePhases):
         """The live word shows again what it did before a call that is over."""
         words = self._live.words
         words[WORD_ISSUED] = 0
-        if self.timeline.in_flight:
+        if self._in_flight():
             words[WORD_CURRENT], words[WORD_ISSUED] = self._last
 
     def _never_ended(self, entries: Sequence[_PendingCollective]) -> None:
@@ -402,10 +410,7 @@ def _is_async(args: Sequence[Any], named: dict[str, Any]) -> bool:
     return getattr(options, "asyncOp", True) is not False
 
 
-def _serial(mark: Any) -> int:
-    return int(mark.serial)
-
-
 def _marks(batch: Sequence[_PendingCollective], before: Any) -> list[Any]:
-    """The marks of a batch, each once."""
-    return once(before, *(entry.arrival for entry in batch))
+    """The marks that a batch holds, and `before`, which may be its last arrival."""
+    marks = [entry.arrival for entry in batch if entry.arrival is not None]
+    return marks if before is None or (batch and before is batch[-1].arrival) else [before, *marks]

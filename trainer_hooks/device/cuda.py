@@ -79,26 +79,26 @@ class CudaDevice:
         return mark
 
     def done(self, mark: CudaMark) -> bool:
-        if self._current_device() == self.index:
-            return bool(mark.event.query())
         # cudaEventQuery, which torch calls without a guard, makes a context on the runtime's current device (~0.5 GB)
-        former = self._exchange_device(self.index)
-        try:
-            return bool(mark.event.query())
-        finally:
-            self._restore_device(former)
+        return bool(self._on_device(mark.event.query))
 
     def nanoseconds_between(self, earlier: CudaMark, later: CudaMark) -> int:
+        # since torch 2.8 elapsed_time queries both events before its own guard (2.13: c10/cuda/CUDAEvent.h:195-213);
+        # torch gives ms, CUDA resolves half a microsecond
+        return int(self._on_device(earlier.event.elapsed_time, later.event) * 1e6)
+
+    def _on_device(self, ask: Callable[..., Any], *arguments: Any) -> Any:
+        """ask(...), called while this device is the current one."""
         if self._current_device() == self.index:
-            return _nanoseconds(earlier, later)
-        # since torch 2.8 elapsed_time queries both events before its own guard (2.13: c10/cuda/CUDAEvent.h:195-213)
+            return ask(*arguments)
         former = self._exchange_device(self.index)
         try:
-            return _nanoseconds(earlier, later)
+            return ask(*arguments)
         finally:
             self._restore_device(former)
 
     def release(self, mark: CudaMark) -> None:
+        mark.serial = 0
         self._free.append(mark)
 
     def carries(self, tensors: Any, group: Any) -> bool:
@@ -197,10 +197,6 @@ class _StreamWaits:
             return result
 
         return synchronize
-
-
-def _nanoseconds(earlier: CudaMark, later: CudaMark) -> int:
-    return int(earlier.event.elapsed_time(later.event) * 1e6)  # torch gives ms, CUDA resolves half a microsecond
 
 
 # 64-bit numbers on their way from a GPU to the host, for which nothing waits. Imported only once torch has started CUDA

@@ -23,7 +23,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Final
 
 from laggard.trainer_hooks.device.clock import AsyncDevice, Timestamps
@@ -119,15 +119,7 @@ class Timeline:
         self._given_up: Any = None  # the mark after the last collective given up: until it is passed one is in flight
         self._collectives = 0  # in the queue
         self._on_other_streams = 0  # of them, those on other streams than the main one
-        self.left: Any = None  # the mark of the phase left last, while nothing has been added since
-
-    @property
-    def clock_width(self) -> int:
-        """Nanoseconds: the times found are before the host's clock by no more than this."""
-        return self._timestamps.width
-
-    def __len__(self) -> int:
-        return len(self._queue)
+        self.use_again, self.release = self._timestamps.use_again, self._timestamps.release
 
     @property
     def in_flight(self) -> bool:
@@ -142,18 +134,12 @@ class Timeline:
     # What the hooks add. A mark is None where none could be had without harm (a graph is being captured).
 
     def enter(self, mark: Any, phase: int, work: int) -> None:
-        """`mark` may be `left`: the phase begins where the last one ended."""
-        self._newest_boundary, queue = mark, self._queue
-        if mark is not None and mark is self.left and queue and queue[-1][0] is mark:
-            self.left = None
-            queue[-1] = (mark, self._replay_leave_and_enter, (mark, phase, work))
-        else:
-            self.add(mark, self._replay_enter, mark, phase, work)
+        self._newest_boundary = mark
+        self.add(mark, self._replay_enter, mark, phase, work)
 
     def leave(self, mark: Any) -> None:
         self._newest_boundary = mark
         self.add(mark, self._replay_leave, mark)
-        self.left = None if self._skipping else mark
 
     def end_step(self, next_step: int) -> None:
         """The step ends with the phase left last."""
@@ -161,9 +147,17 @@ class Timeline:
             self._skipping = False
             self._events.step_abandoned(next_step)
         else:
-            left = self.left
             self.add(None, self._replay_end_step, next_step)
-            self.left = None if self._skipping else left
+
+    def end_untimed_step(self, mark: Any, launches: tuple[Launch, ...], next_step: int) -> None:
+        """A step ends at `mark`, within which there are no marks. `launches`: its collectives, over by then."""
+        if self._skipping:
+            self._events.totals.lost += len(launches)
+            self.release(mark)
+            return self.end_step(next_step)
+        self._newest_boundary = mark
+        self._collectives += len(launches)
+        self.add(mark, self._replay_end_untimed_step, mark, launches, next_step)
 
     def collective(
         self,
@@ -184,7 +178,6 @@ class Timeline:
 
     def add(self, last: Any, replay: Callable[..., None], *arguments: Any) -> None:
         """Adds an entry, which replay(*arguments) logs once the mark `last` is passed: one of the replays below."""
-        self.left = None
         self._queue.append((last, replay, arguments))
         if self._skipping or len(self._queue) >= ENTRY_LIMIT:
             self.give_up()
@@ -193,18 +186,20 @@ class Timeline:
         """Too much is under way: what is in the queue is lost, and so is the rest of this step."""
         ended = sum(replay == self._replay_end_step for _, replay, _ in self._queue)
         self._events.totals.lost += self._collectives + ended
-        marks = {id(it): it for _, _, arguments in self._queue for it in _marks(arguments)}
-        after_collectives = [last for last, replay, _ in self._queue if replay == self._replay_collective]
+        with_collectives = (self._replay_collective, self._replay_end_untimed_step)
+        after_collectives = [last for last, replay, _ in self._queue if replay in with_collectives and last is not None]
         if after_collectives:
-            marks[id(self._given_up)] = self._given_up
-            self._given_up = marks.pop(id(after_collectives[-1]))
-        self._timestamps.release(*marks.values())
+            self.release(self._given_up)
+            self._given_up = after_collectives[-1]
+            self.use_again(self._given_up)
+        for _, _, arguments in self._queue:
+            self.release(*_marks(arguments))
         self._queue.clear()
         self._overlapped.log_all()
         self._overlapped.clear()
         self._native_waits.clear()
         self._collectives = self._on_other_streams = 0
-        self.left = None
+        self._newest_boundary = None
         self._skipping = True
 
     # What the device has come past.
@@ -238,10 +233,12 @@ class Timeline:
         """Logs what is over. What is not was never seen to end, and its step has no record."""
         self.poll()
         for _, replay, arguments in self._queue:
+            launches = arguments[1] if replay == self._replay_end_untimed_step else ()
             if replay == self._replay_collective:
-                for launch, *_ in (arguments, *arguments[-1]):
-                    self._events.never_ended(launch)
-                    self._collectives -= 1
+                launches = [launch for launch, *_ in (arguments, *arguments[-1])]
+            for launch in launches:
+                self._events.never_ended(launch)
+                self._collectives -= 1
         self.give_up()
 
     def _is_passed(self, mark: Any) -> bool:
@@ -259,21 +256,28 @@ class Timeline:
     def _replay_enter(self, mark: Any, phase: int, work: int) -> None:
         self._events.phase_entered(self._timestamps.of_boundary(mark), phase, work)
 
-    def _replay_leave_and_enter(self, mark: Any, phase: int, work: int) -> None:
-        now = self._timestamps.of_boundary(mark)
-        self._events.phase_left(now)
-        self._events.phase_entered(now, phase, work)
-
     def _replay_leave(self, mark: Any) -> None:
         self._events.phase_left(self._timestamps.of_boundary(mark))
 
     def _replay_end_step(self, next_step: int) -> None:
+        self._events.step_ended(next_step, self._correct())
+
+    def _correct(self) -> int:
+        """Takes the correction of the times after a step, and returns it."""
         correction = self._timestamps.take_correction()
         if self._overlapped:
             self._overlapped.log_all()
             self._overlapped.forget_ended(self._timestamps.now - correction)
             self._overlapped.correct(correction)
-        self._events.step_ended(next_step, correction)
+        return correction
+
+    def _replay_end_untimed_step(self, mark: Any, launches: tuple[Launch, ...], next_step: int) -> None:
+        for launch in launches:
+            self._events.passed_untimed(launch)
+        self._collectives -= len(launches)
+        self._timestamps.of_boundary(mark)
+        self._correct()
+        self._events.step_abandoned(next_step, 0 if mark is None else self._timestamps.now)
 
     def _replay_collective(
         self,
@@ -292,12 +296,7 @@ class Timeline:
         ready = timestamps.now  # at the earliest
         if arrival is not None:
             ready = began if arrival is before else min(began, timestamps.of(arrival))
-        if others:
-            timestamps.release(*once(arrival, before, after, *(mark for _, mark in others)))
-        elif arrival is before or arrival is None:
-            timestamps.release(before, None if after is before else after)
-        else:
-            timestamps.release(arrival, before, None if after is before else after)
+        self.release(*_marks((arrival, before, after, others)))
         if on_other_stream:
             self._on_other_streams -= 1
             self._overlapped.add(OverlappedCollective(launch, ready, end))
@@ -346,15 +345,8 @@ class Timeline:
         self._events.wait_counted_apart(launch, arrival, end, min(waited, end - arrival), by_device=True)
 
 
-def once(*marks: Any) -> list[Any]:
-    """Each mark once, without None."""
-    return list({id(mark): mark for mark in marks if mark is not None}.values())
-
-
-def _marks(arguments: tuple[Any, ...]) -> Iterator[Any]:
-    """All marks among an entry's arguments."""
-    for each in arguments:
-        if isinstance(each, tuple):
-            yield from _marks(each)
-        elif hasattr(each, "serial"):
-            yield each
+def _marks(arguments: tuple[Any, ...]) -> list[Any]:
+    """The marks that an entry holds, as often as it holds them: one may be both before and after."""
+    own = {id(each): each for each in arguments if hasattr(each, "serial")}
+    others = arguments[-1] if isinstance(arguments[-1], tuple) else ()
+    return [*own.values(), *(mark for _, mark in others)]

@@ -23,6 +23,7 @@ from laggard.rankfile.fact_names import (
     OWN_THREADS,
     SCRIPT,
     STARTED,
+    TIMED_EVERY,
     UNSEEN_WAITS,
 )
 from laggard.rankfile.layout import LANE_SHIFT, SEQUENCE_MASK
@@ -229,7 +230,7 @@ class RecordingSink(Sink):
         self._groups: dict[str, dict[str, Any]] = {}
         self._waited = 0  # nanoseconds, in the collectives of the present step
         self._told: dict[str, dict[str, Any]] = {}  # the facts of each kind of line
-        self._rank_line: tuple[Any, ...] | None = None  # how many groups it named, the GPU, the facts of waits
+        self._rank_line: tuple[Any, ...] | None = None  # how many groups it named, the GPU, what it times
 
     def _write(self, kind: str, **values: Any) -> None:
         self._file.write(json.dumps({"kind": kind, "rank": self._identity.rank, **values}))
@@ -243,7 +244,7 @@ class RecordingSink(Sink):
         are not seen."""
         identity = self._identity
         gpu = FACTS.get(GPU) or identity.gpu
-        waits = {name: FACTS.get(name) for name in (UNSEEN_WAITS, HIDDEN_WAITS) if FACTS.get(name)}
+        waits = {name: FACTS.get(name) for name in (UNSEEN_WAITS, HIDDEN_WAITS, TIMED_EVERY) if FACTS.get(name)}
         if self._rank_line == (len(self._groups), gpu, waits):
             return
         self._rank_line = len(self._groups), gpu, waits

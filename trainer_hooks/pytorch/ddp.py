@@ -20,12 +20,12 @@ from laggard.rankfile.fact_names import DIGEST_NO_MODULE, DIGEST_SHARDED, DIGEST
 from laggard.trainer_hooks.collectives.groups import ProcessGroups, sharding_groups
 from laggard.trainer_hooks.collectives.native import NativeCollectives
 from laggard.trainer_hooks.device.gpu import GraphCaptures
-from laggard.trainer_hooks.record.device_timer import DeviceTimer
 from laggard.trainer_hooks.record.ending import DigestLog
 from laggard.trainer_hooks.record.events import issued_at
 from laggard.trainer_hooks.record.recorder import Recorder, clock
 
 if TYPE_CHECKING:
+    from laggard.trainer_hooks.device.collectives import DeviceCollectives
     from laggard.trainer_hooks.device.cuda import DigestCopies
 
 
@@ -75,7 +75,7 @@ class Reducer:
         arrived._torchdynamo_inline = nothing  # type: ignore[attr-defined]
         return arrived
 
-    def _put_mark(self, device: DeviceTimer, parameter: Any) -> None:
+    def _put_mark(self, device: DeviceCollectives, parameter: Any) -> None:
         device.release(self._mark)
         self._mark = device.mark() if device.carries(parameter, self.group) else None
 
@@ -111,7 +111,7 @@ class Reducer:
             launched = max([launched, *map(issued_at, handed)])
         self._recorder.ended_on_host(launches, end, end - launched if is_last else 0)
 
-    def _record_on_device(self, device: DeviceTimer, began: int, is_last: bool) -> None:
+    def _record_on_device(self, device: DeviceCollectives, began: int, is_last: bool) -> None:
         handed, before = device.take(began, self._lane_logs(), self._mark)
         after, self._mark = device.mark(), None
         launches = self._native.take_new(self.group, self._last[1], self._call_site)

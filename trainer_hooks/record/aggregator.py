@@ -27,6 +27,7 @@ from laggard.trainer_hooks.record.events import (
     PHASE_LEFT,
     STEP_ABANDONED,
     STEP_ENDED,
+    UNTIMED,
     WAIT_COUNTED_APART,
     WAITED,
     Sink,
@@ -157,6 +158,7 @@ class Aggregator:
             STEP_ENDED: self._step_ended,
             STEP_ABANDONED: self._step_abandoned,
             WAITED: self._waited,
+            UNTIMED: self._untimed,
         }
 
     def add_sink(self, sink: Sink) -> None:
@@ -301,6 +303,9 @@ class Aggregator:
     def _waited(self, nanoseconds: int, _: int, __: int) -> None:
         self._timer.waited(nanoseconds)
 
+    def _untimed(self, word: int, size: int, _: int) -> None:
+        self._count([word, 0, 0, 0, size])
+
     def _phase_entered(self, now: int, phase: int, work: int) -> None:
         timer = self._timer
         if not timer.begun:  # what came before the first phase of training belongs to no step
@@ -323,10 +328,11 @@ class Aggregator:
         self._give_step(record)
         self._timer.begin(record.end + correction, next_step)
 
-    def _step_abandoned(self, next_step: int, _: int, __: int) -> None:
+    def _step_abandoned(self, next_step: int, began: int, _: int) -> None:
         self._give_block()
-        self._timer = StepTimer(self._timer.engine_gaps)
-        self._timer.begin(0, next_step)
+        if not (began and self._timer.begun):
+            self._timer = StepTimer(self._timer.engine_gaps)
+        self._timer.begin(began, next_step)
 
     def _give_step(self, record: StepRecord) -> None:
         self.totals.add(record)

@@ -13,17 +13,17 @@ import threading
 import time
 from array import array
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from typing import Any, Final
 
 from laggard.rankfile.layout import LIVE_WORDS
 from laggard.trainer_hooks.record.aggregator import Aggregator
-from laggard.trainer_hooks.record.device_timer import DeviceTimer
 from laggard.trainer_hooks.record.events import (
     EVENT_NUMBERS,
     PHASE_ENTERED,
     PHASE_LEFT,
     STEP_ABANDONED,
     STEP_ENDED,
+    UNTIMED,
     WAIT_COUNTED_APART,
     WAITED,
     Append,
@@ -40,7 +40,8 @@ class HotPathState:
     `words`: the live words of the rank file. The hooks of collectives store the one in flight there, the recorder the
     phase; the recorder replaces the memory as a whole.
     `pending`: the collectives that nobody has waited for yet; the hooks of collectives add and remove them.
-    `device`: what times collectives on a device, once the process computes on one. Set by the recorder.
+    `device`: what times collectives on a device, once the process computes on one: None, or a DeviceCollectives of
+    device/collectives.py, which stands above this folder. Set by the recorder.
     `step`: the step that the training thread is in; the aggregator's own may lie behind it. Set by the recorder.
     """
 
@@ -49,7 +50,7 @@ class HotPathState:
     def __init__(self, words: memoryview, pending: PendingWork[Launch]) -> None:
         self.words = words
         self.pending = pending
-        self.device: DeviceTimer | None = None
+        self.device: Any = None
         self.step = 0
 
 
@@ -177,9 +178,14 @@ class EventLog(Aggregator):
         """The step ended with its last phase. `correction`: what is added to the times of all later events."""
         self.append((STEP_ENDED, next_step, correction, 0, 0))
 
-    def step_abandoned(self, next_step: int) -> None:
-        """Too much of the step under way is unknown; `next_step` begins with its first phase."""
-        self.append((STEP_ABANDONED, next_step, 0, 0, 0))
+    def step_abandoned(self, next_step: int, began: int = 0) -> None:
+        """Too much of the step under way is unknown; `next_step` begins at `began`, or (0) with its first phase."""
+        self.append((STEP_ABANDONED, next_step, began, 0, 0))
+
+    def passed_untimed(self, launch: Launch) -> None:
+        """A collective that is over: it counts, and has no record."""
+        word, _, _, size, _ = launch
+        self.append((UNTIMED, word, size, 0, 0))
 
     def waited(self, nanoseconds: int) -> None:
         """The present segment waited so long for collectives whose own records do not count it."""

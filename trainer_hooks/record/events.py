@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import operator
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Generic, NamedTuple, TypeVar
@@ -95,8 +96,9 @@ EVENT_NUMBERS: Final = RECORD_NUMBERS
 PHASE_ENTERED: Final = -1  # now, phase, elements of the model's input
 PHASE_LEFT: Final = -2  # now
 STEP_ENDED: Final = -3  # the next step, the correction of times from here on
-STEP_ABANDONED: Final = -4  # the next step; too much of the step under way is unknown
+STEP_ABANDONED: Final = -4  # the next step, when it begins (0: with its first phase); of this one too much is unknown
 WAITED: Final = -5  # nanoseconds that the segment waited for a collective whose own record does not count them
+UNTIMED: Final = -6  # the word of a collective that is over, and its bytes: of its times nothing is known
 WAIT_COUNTED_APART: Final = -16  # less the word: such a collective
 
 Append = Callable[[Iterable[int]], None]
@@ -129,25 +131,11 @@ Launch = tuple[int, LaneLog, int, int, int]
 tuple, because the hot path makes one for each collective; who wants one field of it asks the functions below."""
 
 
-def word_of(launch: tuple[Any, ...]) -> int:
-    word: int = launch[0]
-    return word
-
-
-def lane_log_of(launch: tuple[Any, ...]) -> LaneLog:
-    log: LaneLog = launch[1]
-    return log
-
-
-def issued_at(launch: tuple[Any, ...]) -> int:
-    """The time at which the host issued the collective, in nanoseconds of CLOCK_MONOTONIC."""
-    issued: int = launch[2]
-    return issued
-
-
-def step_of(launch: tuple[Any, ...]) -> int:
-    step: int = launch[4]
-    return step
+word_of: Final[Callable[[tuple[Any, ...]], int]] = operator.itemgetter(0)
+lane_log_of: Final[Callable[[tuple[Any, ...]], LaneLog]] = operator.itemgetter(1)
+issued_at: Final[Callable[[tuple[Any, ...]], int]] = operator.itemgetter(2)
+"""The time at which the host issued the collective, in nanoseconds of CLOCK_MONOTONIC."""
+step_of: Final[Callable[[tuple[Any, ...]], int]] = operator.itemgetter(4)
 
 
 def phase_name(phase: int) -> str | None:

@@ -16,7 +16,6 @@ from typing import Any, Final
 
 from laggard.rankfile import Lane
 from laggard.rankfile.layout import WORD_PHASE, WORD_PROGRESS
-from laggard.trainer_hooks.record.device_timer import DeviceTimer
 from laggard.trainer_hooks.record.event_log import EventLog, HotPathState, PeriodicThread, unread_words
 from laggard.trainer_hooks.record.events import (
     LATE_STEPS,
@@ -38,7 +37,7 @@ FIRST_STEPS: Final = 16  # in each of these a device is searched for and the nat
 STEPS_PER_SAMPLE: Final = 8
 _CLOSE_SECONDS: Final = 1.0  # that the end waits for a sink which another thread is stuck in
 
-FindDevice = Callable[["Recorder"], DeviceTimer | None]
+FindDevice = Callable[["Recorder"], Any]
 """Returns what times a recorder's work on a device, where the process computes on one by now."""
 
 
@@ -239,8 +238,8 @@ class Recorder:
 
     def begin_batch(self) -> None:
         """Begins a batch: what is launched from here on is waited for together."""
-        batches = self.live.pending if self.live.device is None else self.live.device
-        batches.begin_batch(clock())
+        live = self.live
+        (live.pending if live.device is None else live.device.pending).begin_batch(clock())
 
     def end_batch(self, key: int | None) -> None:
         """The work with the id() `key` stands for the batch; None: the batch is over."""
@@ -260,7 +259,7 @@ class Recorder:
         found = {word: (issued, size) for word, issued, _, _, size in self.events.recent_collectives()}
         found |= {word: (issued, size) for word, _, issued, size, _ in live.pending}
         if live.device is not None:  # their records hold arrivals in place of launches
-            found |= {word: (issued, size) for word, issued, size in live.device.recent_launches()}
+            found |= {word: (issued, size) for word, issued, size in live.device.recent}
         return found
 
     def unwaited_share(self) -> float:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from gpu_check.outcome import python_path
 
 TRAIN = Path(__file__).with_name("train.py")
+RAS_PORT = 28028  # of rank 0; the next ones are the other ranks'
 ENVIRON = {
     "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # without it cuBLAS may add in another order from run to run
     "TORCH_FR_BUFFER_SIZE": "20000",
@@ -26,8 +27,6 @@ ENVIRON = {
     "LAGGARD_OFF": "",
     "LAGGARD_HOST_CLOCK": "",
 }
-SUSPICIOUS = re.compile(r"^laggard: |driver shutting down|CUDA (error|warning)", re.IGNORECASE)
-EXPECTED = "laggard: collectives captured in CUDA graphs are not recorded"
 
 
 class Rank(NamedTuple):
@@ -45,8 +44,7 @@ class Rank(NamedTuple):
 class Recorded(NamedTuple):
     """What the hooks recorded of one rank. `collectives`: of each operation, without send and recv; `phases`: medians
     of the steps, in milliseconds, the first ones left out; `clocks`: of how many collectives which clock gave the
-    times, without those before the first step's end, when the hooks may not know the GPU yet; `forward_ms`: own time in
-    the forward pass of each step."""
+    times, without those before the first step's end, when the hooks may not know the GPU yet."""
 
     rank: int
     gpu: str | None
@@ -56,7 +54,6 @@ class Recorded(NamedTuple):
     collectives: Counter[str]
     clocks: Counter[str]
     phases_ms: dict[str, float]
-    forward_ms: tuple[float, ...] = ()
 
 
 def run_ranks(
@@ -135,7 +132,7 @@ def collect(processes: Sequence[subprocess.Popen[str]], seconds: float) -> list[
     for reader in readers:
         reader.join()
     timer.cancel()
-    return [rank(process, *outputs[place]) for place, process in enumerate(processes)]
+    return [rank(process, *(text or "" for text in outputs[place])) for place, process in enumerate(processes)]
 
 
 def rank(process: subprocess.Popen[str], output: str, errors: str) -> Rank:
@@ -161,20 +158,12 @@ def main_line(errors: str) -> str:
     return ((named or lines)[-1] if lines else "it printed no error")[:300]
 
 
-def suspicious_lines(hooked: Sequence[Rank], bare: Sequence[Rank]) -> list[str]:
-    """What laggard or CUDA wrote to the standard error of the hooked ranks, and not of the bare ones."""
-    known = {line.strip() for each in bare for line in each.errors.splitlines()}
-    lines = {line.strip() for each in hooked for line in each.errors.splitlines()}
-    return sorted(line for line in lines - known if SUSPICIOUS.search(line) and not line.startswith(EXPECTED))
-
-
 def read_recorded(folder: Path) -> list[Recorded]:
     """In the order of the ranks."""
-    from laggard.kit.constants import PHASES
     from laggard.rankfile import RankFileReader
     from laggard.rankfile.fact_names import GPU
 
-    found, forward = [], PHASES.index("forward")
+    found = []
     for path in (folder / "ranks").rglob("*.rank"):
         with RankFileReader(str(path)) as file:
             counters, steps = file.counters(), file.steps()
@@ -192,7 +181,6 @@ def read_recorded(folder: Path) -> list[Recorded]:
                 Counter(each["op"] for each in collectives if each["op"] not in ("send", "recv")),
                 Counter(each["clock"] for each in collectives if each["step"]),
                 phases_of(steps[3:]),
-                tuple(step.phases[forward] / 1e6 for step in steps),
             )
         )
     return sorted(found, key=lambda each: each.rank)

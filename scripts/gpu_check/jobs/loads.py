@@ -8,17 +8,11 @@ import sys
 from pathlib import Path
 from typing import Any, Protocol
 
-MATRIX = 4096  # float16: 0.2 ms on an H100, 3 ms on a T4
-NEVER_CYCLES = 1 << 62  # 70 years at 2 GHz
-
 
 class Loads(Protocol):
     """Where a job's work is done. `device`: the device of its tensors, a torch.device."""
 
     device: Any
-
-    def work(self) -> None:
-        """Launches some work."""
 
     def stamp(self) -> Any:
         """An event at the end of the current stream, of which the hooks know nothing."""
@@ -28,12 +22,6 @@ class Loads(Protocol):
 
     def synchronize(self) -> None:
         """The host waits for the device, as a user would have it wait."""
-
-    def never_ends(self) -> None:
-        """Launches a kernel that never ends."""
-
-    def freeze(self) -> None:
-        """Where collectives do not wait for the device, what stands in its place stands still from now on."""
 
 
 def find_loads() -> Loads:
@@ -53,10 +41,6 @@ class CudaLoads:
         self.device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
         torch.cuda.set_device(self.device)
 
-    def work(self) -> None:
-        one = self._torch.ones(MATRIX, MATRIX, dtype=self._torch.float16, device=self.device)
-        self._torch.mm(one, one)
-
     def stamp(self) -> Any:
         event = self._torch.cuda.Event(enable_timing=True)
         event.record()
@@ -67,8 +51,3 @@ class CudaLoads:
 
     def synchronize(self) -> None:
         self._torch.cuda.synchronize()
-
-    def never_ends(self) -> None:
-        self._torch.cuda._sleep(NEVER_CYCLES)
-
-    def freeze(self) -> None: ...

@@ -16,6 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 ON_CPU = os.environ.get("GPU_CHECK_REHEARSAL") == "1"
@@ -26,10 +27,11 @@ import torch  # noqa: E402 - DeepSpeed's accelerator is chosen before
 import torch.distributed as dist  # noqa: E402
 
 from gpu_check.ending import end_with_parent  # noqa: E402
+from gpu_check.jobs.launch import RAS_PORT  # noqa: E402
 from gpu_check.jobs.loads import find_loads  # noqa: E402
 
 WIDTH, BATCH = (64, 8) if ON_CPU else (512, 64)
-WARM_UP = 11  # steps before a graph's capture: as many as torch asks for with DDP
+REDUCED = 1 << 16 if ON_CPU else 1 << 22  # elements
 SPIN_CYCLES = 20_000_000
 DEVICE = torch.device("cpu")  # of this rank, from start() on
 
@@ -55,7 +57,6 @@ class Stopwatch:
 
     def __init__(self) -> None:
         self.forward: list[tuple[Any, Any]] = []
-        self.ends: list[Any] = []
 
     @contextmanager
     def in_forward(self) -> Iterator[None]:
@@ -63,18 +64,11 @@ class Stopwatch:
         yield
         self.forward.append((before, stamp()))
 
-    def end_step(self) -> None:
-        self.ends.append(stamp())
-
     def result(self) -> dict[str, float | None]:
         """In milliseconds; the first steps, in which much is set up, are left out."""
         synchronize()
         forward = [between(*pair) for pair in self.forward[3:]]
-        steps = [between(*pair) for pair in zip(self.ends[3:], self.ends[4:], strict=False)]
-        return {
-            "forward_ms": statistics.median(forward) if forward else None,
-            "step_ms": statistics.median(steps) if steps else None,
-        }
+        return {"forward_ms": statistics.median(forward) if forward else None}
 
 
 def stamp() -> Any:
@@ -107,7 +101,8 @@ def choose_device(set_device: bool = True) -> torch.device:
 def start(set_device: bool = True) -> torch.device:
     """Joins the process group. Returns the device of this rank."""
     device = choose_device(set_device)
-    shared = torch.cuda.device_count() < int(os.environ["LOCAL_WORLD_SIZE"])
+    together = os.environ.get("NCCL_MULTI_RANK_GPU_ENABLE") == "1"  # NCCL 2.30: ranks may share a GPU
+    shared = torch.cuda.device_count() < int(os.environ["LOCAL_WORLD_SIZE"]) and not together
     dist.init_process_group("gloo" if ON_CPU or shared else "nccl")
     return device
 
@@ -133,7 +128,6 @@ def train(model: Any, device: torch.device, steps: int) -> dict[str, Any]:
         optimizer.step()
         optimizer.zero_grad()
         losses.append(loss.detach().clone())
-        watch.end_step()
     return {**numbers(losses, model), **watch.result()}
 
 
@@ -186,22 +180,6 @@ def spin(cycles: int) -> None:
         torch.cuda._sleep(cycles)
 
 
-def fsdp2(options: argparse.Namespace) -> dict[str, Any]:
-    device = start()
-    try:
-        from torch.distributed.fsdp import fully_shard
-    except ImportError:  # torch 2.4 and 2.5
-        from torch.distributed._composable.fsdp import fully_shard
-    from torch.distributed.device_mesh import init_device_mesh
-
-    mesh = init_device_mesh(device.type, (dist.get_world_size(),))
-    model = Model().to(device)
-    for layer in model.layers:
-        fully_shard(layer, mesh=mesh)
-    fully_shard(model, mesh=mesh)
-    return train(model, device, options.steps)
-
-
 def zero(stage: int) -> Callable[[argparse.Namespace], dict[str, Any]]:
     def run(options: argparse.Namespace) -> dict[str, Any]:
         device, deepspeed = start_deepspeed()
@@ -219,7 +197,6 @@ def zero(stage: int) -> Callable[[argparse.Namespace], dict[str, Any]]:
             engine.backward(loss)
             engine.step()
             losses.append(loss.detach().clone())
-            watch.end_step()
         return {**numbers(losses, engine.module), **watch.result()}
 
     return run
@@ -245,78 +222,56 @@ def deepspeed_config() -> dict[str, Any]:
     }
 
 
-def pipeline(options: argparse.Namespace) -> dict[str, Any]:
-    device, deepspeed = start_deepspeed()
-    from deepspeed.pipe import LayerSpec, PipelineModule
-
-    layers = [*(LayerSpec(torch.nn.Linear, WIDTH, WIDTH) for _ in range(3)), LayerSpec(torch.nn.Linear, WIDTH, 8)]
-    stages = 2 if dist.get_world_size() % 2 == 0 else 1
-    model = PipelineModule(layers, num_stages=stages, loss_fn=lambda y, _: loss_of(y), partition_method="uniform")
-    engine, *_ = deepspeed.initialize(
-        model=model,
-        optimizer=torch.optim.AdamW(model.parameters(), lr=1e-3),
-        config={**deepspeed_config(), "gradient_accumulation_steps": 2, "gradient_clipping": 0.0},
-    )
-    source = ((x, torch.zeros(BATCH, 8, device=device)) for x in batches(2 * options.steps, device))
-    losses = [engine.train_batch(source).detach().clone() for _ in range(options.steps)]
-    return numbers(losses, engine.module)
+def reduce(options: argparse.Namespace) -> dict[str, Any]:
+    """All-reduces, whether their sums are right, and the median of their times."""
+    tensor, times = torch.ones(REDUCED, device=start()), []
+    for _ in range(20):
+        tensor.fill_(1.0)
+        synchronize()
+        began = time.perf_counter()
+        dist.all_reduce(tensor)
+        synchronize()
+        times.append(time.perf_counter() - began)
+    right = bool((tensor == dist.get_world_size()).all())
+    return {"right": right, "ms": statistics.median(times) * 1e3, "nccl": None if ON_CPU else torch.cuda.nccl.version()}
 
 
-def graph(options: argparse.Namespace) -> dict[str, Any]:
-    """A whole forward and backward pass with DDP in one graph, as torch's notes on CUDA graphs have it; the optimizer
-    steps outside of it."""
-    device = start()
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        model = wrapped(Model().to(device), device)
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-        static = torch.zeros(BATCH, WIDTH, device=device)
-        for x in batches(WARM_UP, device):
-            static.copy_(x)
-            optimizer.zero_grad(set_to_none=True)
-            loss_of(model(static)).backward()
-            optimizer.step()
-    torch.cuda.current_stream().wait_stream(side)
-    whole = torch.cuda.CUDAGraph()
-    optimizer.zero_grad(set_to_none=True)
-    with torch.cuda.graph(whole):
-        loss = loss_of(model(static))
-        loss.backward()
-    losses = []
-    for x in batches(options.steps, device):
-        static.copy_(x)
-        whole.replay()
-        optimizer.step()
-        losses.append(loss.detach().clone())
-    return numbers(losses, model)
+def behind(options: argparse.Namespace) -> dict[str, Any]:
+    """Rank 1 makes one all-reduce less than the others, which wait for it until somebody ends them. Each rank leaves
+    the Flight Recorder's dump in the file DUMP_N that the variable GPU_CHECK_DUMPS names the folder of."""
+    tensor = torch.ones(REDUCED, device=start())
+    for _ in range(5):
+        dist.all_reduce(tensor)
+    synchronize()
+    if dist.get_rank() != 1:
+        dist.all_reduce(tensor, async_op=True)
+    print("READY", flush=True)
+    time.sleep(options.base_ms / 1e3)
+    found = torch._C._distributed_c10d._dump_nccl_trace()
+    Path(os.environ["GPU_CHECK_DUMPS"], f"dump_{dist.get_rank()}").write_bytes(found)
+    print("DUMPED", flush=True)
+    time.sleep(600)
+    return {}
 
 
-def graphed(options: argparse.Namespace) -> dict[str, Any]:
-    """A forward and a backward pass, each a graph that torch makes; the rest of the step is outside of them."""
-    device = start()
-    model = torch.cuda.make_graphed_callables(Model().to(device), (torch.zeros(BATCH, WIDTH, device=device),))
-    return train(model, device, options.steps)
-
-
-def compiled(options: argparse.Namespace) -> dict[str, Any]:
-    """DDP compiled into CUDA graphs by torch itself."""
-    device = start()
-    model = torch.compile(wrapped(Model().to(device), device), mode="reduce-overhead")
-    return train(model, device, options.steps)
+def forever(options: argparse.Namespace) -> dict[str, Any]:
+    tensor = torch.ones(REDUCED, device=start())
+    print("READY", flush=True)
+    while True:
+        dist.all_reduce(tensor)
+        synchronize()
+        time.sleep(0.01)
 
 
 KINDS: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
     "ddp": ddp,
     "no_set_device": no_set_device,
-    "fsdp2": fsdp2,
     "zero1": zero(1),
     "zero2": zero(2),
     "zero3": zero(3),
-    "pipeline": pipeline,
-    "graph": graph,
-    "graphed": graphed,
-    "compile": compiled,
+    "reduce": reduce,
+    "behind": behind,
+    "forever": forever,
 }
 
 
@@ -336,8 +291,6 @@ def flight_recorder() -> dict[str, int] | None:
     texts = [
         dump(lambda: module._dump_nccl_trace_json(True, False)),
         dump(lambda: module._dump_fr_trace_json(True, False)),
-        dump(lambda: module._dump_fr_trace_json(True, False, "nccl2")),
-        dump(lambda: module._dump_fr_trace_json(True, False, "nccl-lazy")),
     ]
     entries: dict[tuple[str, int, int], dict[str, Any]] = {}
     for text in texts:
@@ -363,6 +316,7 @@ def main() -> None:
     parser.add_argument("--base-ms", type=float, default=0.0)
     options = parser.parse_args()
     end_with_parent()
+    os.environ["NCCL_RAS_ADDR"] = f"localhost:{RAS_PORT + int(os.environ['RANK'])}"  # one answers while another cannot
     if ON_CPU:
         find_loads()  # the hooks time a lazy device
     torch.set_num_threads(1)

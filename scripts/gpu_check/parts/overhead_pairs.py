@@ -1,7 +1,6 @@
 """What the hooks cost a step, as a ratio: a training with them and one without take turns on the GPU, block by block.
 
-Both processes are there all the time, and while one trains the other waits. The part `overhead` starts new processes
-for each pair and takes all GPUs; this one takes a tenth of its time, has many more pairs, and one GPU.
+Both processes are there all the time, and while one trains the other waits.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ from gpu_check.jobs.launch import job_command, job_environ, main_line, scratch
 from gpu_check.outcome import NOT_RUN, Context, Outcome, info, judged, torch_on_gpu
 
 SCRIPT = Path(__file__).parents[1] / "jobs" / "paced.py"
-PAIRS, STEPS, FIRST, WARM_UP = 30, 20, 2, 60
+PAIRS, STEPS, FIRST, WARM_UP = 30, 66, 2, 600  # steps of a block: where one in 32 has marks, two of them have
 REHEARSED_PAIRS = 4
-BUDGET_MS, BUDGET_RATIO = 0.2, 1.02  # both must be exceeded, as for the part `overhead`
+BUDGET_MS, BUDGET_RATIO = 0.2, 1.02  # both must be exceeded
 
 
 class Ended(Exception):
@@ -49,13 +48,13 @@ class Paced:
             raise Ended("it says something else than READY")
 
     def step_ms(self, steps: int) -> float:
-        """The median of so many steps, without the first ones."""
+        """The mean of so many steps, without the first ones: a part of them has marks."""
         try:
             self._process.stdin.write(f"{steps}\n")  # type: ignore[union-attr]
             self._process.stdin.flush()  # type: ignore[union-attr]
         except OSError:
             raise Ended(main_line(self._errors.read_text())) from None
-        return statistics.median(json.loads(self._answer())[FIRST:])
+        return statistics.fmean(json.loads(self._answer())[FIRST:])
 
     def _answer(self) -> str:
         line = self._process.stdout.readline()  # type: ignore[union-attr]

@@ -10,15 +10,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from gpu_check.jobs.launch import Rank, Recorded, problem_of, read_recorded, run_ranks, scratch, suspicious_lines
-from gpu_check.outcome import NOT_RUN, CannotRun, Context, Outcome, info, judged, torch_on_gpu
+from gpu_check.jobs.launch import Rank, Recorded, problem_of, read_recorded, run_ranks, scratch
+from gpu_check.outcome import NOT_RUN, CannotRun, Context, Outcome, judged, torch_on_gpu
 
 SECONDS, REHEARSED_SECONDS = 150, 600
-DEEPSPEED = ("zero1", "zero2", "zero3", "pipeline")
-IN_GRAPHS = ("graph", "graphed", "compile")
-ENVIRON: dict[str, dict[str, str]] = {
-    "graph": {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"}  # as torch's notes on CUDA graphs with DDP ask for
-}
 OPERATIONS = (  # what a name has in it, the first that fits: NCCL's barrier is nccl:all_reduce_barrier
     *(("coalesced", ""), ("barrier", "barrier"), ("reduce_scatter", "reduce_scatter")),
     *(("all_reduce", "all_reduce"), ("allreduce", "all_reduce"), ("all_gather", "all_gather")),
@@ -28,39 +23,27 @@ OPERATIONS = (  # what a name has in it, the first that fits: NCCL's barrier is 
 
 
 def run(context: Context, *kinds: str) -> Iterator[Outcome]:
-    for size in sizes(context):
+    # One rank, and as many as there are GPUs.
+    for size in [2] if context.rehearse else sorted({1, torch_on_gpu().cuda.device_count()}):
         for kind in kinds:
             yield from training(kind, size, context)
 
 
-def sizes(context: Context) -> list[int]:
-    """How many ranks: one, and as many as there are GPUs."""
-    if context.rehearse:
-        return [2]
-    count = torch_on_gpu().cuda.device_count()
-    return sorted({1, count})
-
-
 def training(kind: str, size: int, context: Context) -> Iterator[Outcome]:
     name = f"{kind} on {size} {'CPU rank' if context.rehearse else 'GPU'}{'s' if size > 1 else ''}"
-    if kind in DEEPSPEED and importlib.util.find_spec("deepspeed") is None:
+    if importlib.util.find_spec("deepspeed") is None:
         raise CannotRun("DeepSpeed is not installed")
-    if kind in IN_GRAPHS and context.rehearse:
-        raise CannotRun("there are no CUDA graphs on a CPU")
-    extra, seconds = ENVIRON.get(kind, {}), REHEARSED_SECONDS if context.rehearse else SECONDS
-    bare = run_ranks([kind], size, seconds, None, extra)
+    seconds = REHEARSED_SECONDS if context.rehearse else SECONDS
+    bare = run_ranks([kind], size, seconds, None)
     if problem := problem_of(bare):
         yield Outcome(name, NOT_RUN, f"fails without laggard too: {problem}")
         return
     with scratch() as folder:
-        hooked = run_ranks([kind], size, seconds, Path(folder), extra)
+        hooked = run_ranks([kind], size, seconds, Path(folder))
         if problem := problem_of(hooked):
             yield judged(name, False, f"fails with the hooks only: {problem}")
             return
         recorded = read_recorded(Path(folder))
-    if results(hooked) != results(bare) and results(run_ranks([kind], size, seconds, None, extra)) != results(bare):
-        yield info(f"{name}, results", "differ from run to run without laggard too")
-        bare = hooked
     yield verdict(name, bare, hooked, recorded, on_gpu=not context.rehearse)
 
 
@@ -72,7 +55,7 @@ def verdict(
     name: str, bare: Sequence[Rank], hooked: Sequence[Rank], recorded: Sequence[Recorded], on_gpu: bool
 ) -> Outcome:
     steps = len(hooked[0].result["losses"]) if hooked[0].result else 0
-    problems = [*suspicious_lines(hooked, bare)]
+    problems = []
     if results(hooked) != results(bare):
         problems.append("losses or weights are not the same as without the hooks")
     if len(recorded) != len(hooked):

@@ -47,7 +47,7 @@ RANK_METRICS: tuple[Metric, ...] = (
         (*_RANK, "hostname", "local_rank", "gpu", "world_size", "attempt"),
     ),
     Metric("laggard_rank_up", "gauge", "1 while the rank's process holds its file's lock.", _RANK),
-    Metric("laggard_rank_steps_total", "counter", "Optimizer steps done.", _RANK),
+    Metric("laggard_rank_steps_total", "counter", "Optimizer steps that were timed.", _RANK),
     Metric("laggard_rank_step_seconds_total", "counter", "Time in steps.", _RANK),
     Metric("laggard_rank_own_seconds_total", "counter", "Time not waiting in a collective or for input.", _RANK),
     Metric("laggard_rank_input_seconds_total", "counter", "Time waiting for input.", _RANK),

@@ -23,6 +23,10 @@ or while C++ has made none."""
 UNSEEN_WAITS: Final = "unseen_waits"
 """True where C++ waits for the rank's collectives step after step, so that its own time holds waits; absent else."""
 
+TIMED_EVERY: Final = "timed_every"
+"""The number of steps of which one is timed, in the mean, where steps on a GPU are short beside what events cost them;
+absent where each step is. The others have no record, and their collectives are counted alone."""
+
 HIDDEN_WAITS: Final = "hidden_waits"
 """The names, ascending, of libraries that the rank uses and whose kernels wait for other ranks by themselves; absent
 where it uses none."""
@@ -88,8 +92,7 @@ UNNAMED_REASONS: Final = {
     ),
     RECORDER_ABSENT: (
         "this torch keeps no record of them that laggard can read",
-        "NCCL's collectives are recorded by torch 2.6 and newer, gloo's by 2.8 and newer, those of other backends by"
-        " 2.15 and newer",
+        "NCCL's collectives are recorded from torch 2.6 on, gloo's from 2.8, those of other backends from 2.15",
     ),
 }
 """The fault and the correction, by reason."""

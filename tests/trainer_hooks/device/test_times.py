@@ -4,6 +4,7 @@ device's answers."""
 import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
+from unittest import mock
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +13,7 @@ from support.lazy_training import StubGroups
 
 from laggard.rankfile import Lane
 from laggard.trainer_hooks.collectives.process_group import hook_calls, hook_waits
+from laggard.trainer_hooks.device import phases
 from laggard.trainer_hooks.device.clock import DRIFT_PER_MILLION, OffsetBounds
 from laggard.trainer_hooks.device.collectives import DeviceCollectives
 from laggard.trainer_hooks.record.events import BACKWARD, Sink, StepRecord, Totals
@@ -85,6 +87,7 @@ class TickDevice:
 
     def release(self, mark: Mark) -> None:
         self.in_use.remove(mark.serial)  # KeyError: released twice
+        mark.serial = 0
 
     def carries(self, tensors: Any, group: Any) -> bool:
         return True
@@ -175,9 +178,10 @@ class Program:
         """As DDP's reducer does it in C++."""
         assert self.calls is not None
         log = self.recorder.lane(Lane("broadcast", "dp", "dp"), (0, 1))
-        before = self.calls.mark()
+        before, issued = self.calls.mark(), self.device.now
+        _, before = self.calls.take(issued, set(), before)  # nothing was handed to it by Python
         self.device.wait_until(self.device.collective(ticks))
-        launches = [(log.next_word(), log, before.at, 8, 0) for _ in range(1 + ticks % 2)]
+        launches = [(log.next_word(), log, issued, 8, 0) for _ in range(1 + ticks % 2)]
         self.calls.log_native(launches, before, self.calls.mark())
 
     def _functional(self, ticks: int) -> None:
@@ -239,14 +243,37 @@ def test_a_step_is_own_time_and_the_time_that_the_main_stream_waited_for_collect
     steps: list[list[tuple[str, int]]], lags: list[int]
 ) -> None:
     program = Program(lags)
+    check_steps(program, steps, [True] * len(steps), carried=False)
+
+
+@given(
+    st.lists(st.tuples(ACTIONS, st.booleans()), min_size=2, max_size=5),
+    st.lists(st.integers(0, 6), min_size=1, max_size=9),
+    st.booleans(),
+)
+def test_steps_without_marks_have_no_record_and_the_others_have_their_true_times(
+    steps: list[tuple[list[tuple[str, int]], bool]], lags: list[int], carried: bool
+) -> None:
+    program = Program(lags)
+    timed = [True, *(each for _, each in steps[1:]), True]
+    with mock.patch.object(phases, "is_timed", lambda step, period: timed[step]):
+        check_steps(program, [actions for actions, _ in steps], timed[:-1], carried)
+    assert sum(program.recorder.totals.lanes[::3]) == program.recorder.launched()
+
+
+def check_steps(program: Program, steps: list[list[tuple[str, int]]], timed: list[bool], carried: bool) -> None:
+    """Runs the steps, of which the recorder times some. `carried`: a step waits for what the one before it launched."""
     device, recorder = program.device, program.recorder
     spans = []
     for number, actions in enumerate(steps):
+        late, program.handles = program.handles, []
         start = max(device.now, device.free[MAIN]) if number == 0 else spans[-1][1]
         recorder.enter(BACKWARD)
         for action, ticks in actions:
             program.act(action, ticks)
-        while program.handles:
+        while late:
+            late.pop().wait()
+        while program.handles and not (carried and number + 1 < len(steps)):
             program.handles.pop().wait()
         recorder.leave()
         spans.append((start, device.free[MAIN]))
@@ -258,8 +285,10 @@ def test_a_step_is_own_time_and_the_time_that_the_main_stream_waited_for_collect
     assert recorder.totals.errors == recorder.totals.lost == 0
     assert len(device.in_use) <= 1, "marks were not released"
     still = set().union(*device.stalled, *device.joins)
-    assert [step.step for step in program.kept.steps] == list(range(len(steps)))
-    for (start, end), step in zip(spans, program.kept.steps, strict=True):
+    recorded = [number for number in range(len(steps)) if timed[number]]
+    assert [step.step for step in program.kept.steps] == recorded
+    for number, step in zip(recorded, program.kept.steps, strict=True):
+        start, end = spans[number]
         assert step.end - step.start == sum(step.phases) + step.waited
         assert abs(step.end - step.start - (end - start)) <= 2
         expected = len([tick for tick in still if start <= tick < end])
