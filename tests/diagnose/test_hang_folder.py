@@ -55,7 +55,6 @@ def test_samples_of_ranks_that_go_on_are_no_hang(tmp_path: Path, capsys: pytest.
         write(str(tmp_path / f"rank-{rank}.stacks"), sampled)
     status, text = answer_in_words(capsys, tmp_path)
     assert status == 2 and "hung" not in text, text
-    assert "78 % of its samples are in tokenize (train.py:16)" in text
     status, text = main(["locate", "--trace", str(tmp_path)]), capsys.readouterr().out
     assert status == 2
     told = "the processes go on, rank 1 differs: 78 % of the samples in tokenize (train.py:16)"

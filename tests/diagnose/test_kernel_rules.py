@@ -111,12 +111,3 @@ def test_long_lines_that_nearly_match_are_judged(line: str) -> None:
 
 
 ASSERTION = "NVRM: nvAssertFailedNoLog: Assertion failed: expectedFunc == pHistoryEntry->function @ kernel_gsp.c:2059"
-
-
-def test_an_assertion_of_the_driver_is_evidence_beside_a_failure_and_quiet_alone() -> None:
-    alone = diagnose_text(log(ASSERTION, ASSERTION))
-    assert (alone.verdict.value, alone.findings, alone.facts["log"]["driver_assertions"]) == ("ok", (), 2)
-    (near,) = diagnose_text(log(ASSERTION, XID, apart=1)).findings
-    assert near.evidence["driver_assertions"] == [ASSERTION]
-    (far,) = diagnose_text(log(ASSERTION, XID, apart=3600)).findings
-    assert "driver_assertions" not in far.evidence

@@ -1,13 +1,11 @@
-"""`laggard diagnose` on what services report of a job or a node: RAS of NCCL and RCCL, gpud, NVSentinel, recordings."""
+"""`laggard diagnose` on what services report of a job: RAS of NCCL and RCCL, recordings."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 from support.diagnosed import answer, diagnose_text
-from support.fake_ras import FakeCommunicator, FakeRank, status_json
 from support.flight_recorder import dump, entry, write_dumps
 
 RAS_HEAD = """RCCL version 2.28.3 compiled with ROCm "7.0.2.0"
@@ -61,23 +59,6 @@ TWO = """2 ranks have launched up to operation {few}
   Rank 5 -- GPU 5 managed by process 3033 on node 192.0.2.24"""
 NONE = """1 rank has not launched any operations
   Rank 4 -- GPU 4 managed by process 3032 on node 192.0.2.24"""
-XID_STATE = {
-    "component": "accelerator-nvidia-error-xid",
-    "states": [{"name": "error_xid", "health": "Unhealthy", "reason": "XID 79 detected on GPU 0000:9b:00"}],
-}
-HEALTHY_STATE = {"component": "cpu", "states": [{"name": "cpu", "health": "Healthy"}]}
-HEALTH_EVENT = {
-    "version": 1,
-    "agent": "gpu-health-monitor",
-    "componentClass": "GPU",
-    "checkName": "GpuXidError",
-    "isFatal": True,
-    "isHealthy": False,
-    "message": "XID error",
-    "errorCode": ["79"],
-    "entitiesImpacted": [{"entityType": "gpu", "entityValue": "0"}],
-    "nodeName": "n2",
-}
 
 
 def found_in(text: str) -> tuple[str, list[tuple[str, str, str]]]:
@@ -115,49 +96,6 @@ def test_ras_lists_the_smaller_group_and_the_counts_tell_who_is_behind(
     (found,) = diagnose_text(text).findings
     assert (found.code, found.severity.value, found.device) == ("RANK_LATE", "warning", device)
     assert says in found.summary
-
-
-def test_ranks_that_are_ahead_are_not_accused_by_the_json_either() -> None:
-    ranks = [FakeRank(rank, "10.0.0.1", 100 + rank, counts={"AllReduce": 7 + (rank == 2)}) for rank in range(4)]
-    (found,) = diagnose_text(status_json([FakeCommunicator(ranks, size=4)]).decode()).findings
-    assert found.device == "3 ranks, all but rank 2," and "rank 2 is ahead" in found.summary
-
-
-@pytest.mark.parametrize("nccl", [(2, 28, 9), (2, 30, 7)])
-@pytest.mark.parametrize("dead", [False, True])
-def test_the_json_of_ras(nccl: tuple[int, int, int], dead: bool) -> None:
-    there = [FakeRank(rank, "10.0.0.1", 100 + rank, counts={"AllReduce": 7}) for rank in range(3)]
-    gone = FakeRank(3, "10.0.0.2", 103, missing=True, unresponsive=not dead, dead=dead)
-    text = status_json([FakeCommunicator([*there, gone], size=4)], nccl).decode()
-    code = "JOB_KILLED" if dead else "JOB_COLLECTIVE_TIMEOUT"
-    assert found_in(text) == ("RAS report (JSON)", [(code, "critical", "rank 3 on 10.0.0.2")])
-    without = "\n".join(line for line in text.split("\n") if "secondary_hash" not in line)  # RCCL's has none
-    assert found_in(without) == ("RAS report (JSON)", [(code, "critical", "rank 3 on 10.0.0.2")])
-
-
-def test_a_rank_that_launched_less_is_a_warning() -> None:
-    ranks = [FakeRank(rank, "10.0.0.1", 100 + rank, counts={"AllReduce": 7 - (rank == 2)}) for rank in range(4)]
-    kind, found = found_in(status_json([FakeCommunicator(ranks, size=4)]).decode())
-    assert (kind, found) == ("RAS report (JSON)", [("RANK_LATE", "warning", "rank 2 on 10.0.0.1")])
-
-
-def test_states_and_events_of_gpud() -> None:
-    assert found_in(json.dumps([XID_STATE, HEALTHY_STATE])) == (
-        "gpud states and events",
-        [("GPU_XID", "critical", "accelerator-nvidia-error-xid")],
-    )
-    assert found_in(json.dumps([HEALTHY_STATE]))[1] == []
-    event = {"time": "2026-11-26T05:17:20Z", "name": "memory_oom", "type": "Warning", "message": "Out of memory"}
-    events = [{"component": "memory", "startTime": "2026-11-26T00:00:00Z", "endTime": "", "events": [event]}]
-    assert found_in(json.dumps(events))[1] == [("JOB_HOST_OUT_OF_MEMORY", "warning", "memory")]
-
-
-def test_health_events_of_nvsentinel() -> None:
-    expected = ("NVSentinel health events", [("GPU_XID", "critical", "GPU 0")])
-    assert found_in(json.dumps(HEALTH_EVENT)) == expected
-    stored = {"healthevent": {name.lower(): value for name, value in HEALTH_EVENT.items()}}
-    assert found_in(json.dumps(stored) + "\n" + json.dumps(stored | {"_id": 2})) == expected
-    assert found_in(json.dumps(HEALTH_EVENT | {"isHealthy": True}))[1] == []
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ from support.paths import DATA
 from laggard.diagnose.gpu_tools.dcgm import DCGM_RULES
 from laggard.diagnose.gpu_tools.smi_messages import MESSAGE_RULES
 from laggard.diagnose.gpu_tools.topology import NVLINK_LIMITS
-from laggard.diagnose.health_services import NVIDIA_SERVICES
 from laggard.diagnose.job.lines import LineParser
 from laggard.diagnose.job.rules import EXIT_LINES, RULES, rule_for
 from laggard.diagnose.kernel import judge
@@ -23,6 +22,7 @@ from laggard.diagnose.kernel.lines import read_line
 from laggard.diagnose.pastes import pods
 from laggard.diagnose.pastes.pods import parse_events
 from laggard.diagnose.pastes.port_counters import COUNTER_RULES, IBDIAGNET_RULES
+from laggard.diagnose.pastes.services import NVIDIA_SERVICES
 from laggard.diagnose.pastes.slurm import DRAIN_REASONS, JOB_STATES, drain_reason
 from laggard.diagnose.pastes.stuck_processes import WAITS
 

@@ -87,8 +87,9 @@ class Archive:
             if header.kind in (_LONG_NAME, _PAX):
                 name, size = self._extension(header, name)
             else:
-                if header.kind in _REGULAR and _is_plain(name or header.name):
-                    yield Member(name or header.name, header.size if size is None else size, self)
+                length = header.size if size is None else size
+                if length and header.kind in _REGULAR and _is_plain(name or header.name):
+                    yield Member(name or header.name, length, self)
                 name, size = "", None
             if not self._skip_to(end):
                 return
@@ -268,9 +269,7 @@ def unpack(file: InputFile, content: FileContent) -> Unpacked | None:
     with contextlib.ExitStack() as stack:
         if content.first_bytes[_TAR[0] :].startswith(_TAR[1]):
             whole = file.path == "-" or not os.path.isfile(file.path)
-            held = content.raw_beginning if content.skipped_bytes else content.raw
-            source = io.BytesIO(held) if whole else stack.enter_context(open_unpacked(file))
-            tar = Archive(source)
+            tar = Archive(io.BytesIO(_held(content)) if whole else stack.enter_context(open_unpacked(file)))
             files, problem = _members(file, tar.members())
             return Unpacked(files, problem or tar.problem or (content.problem if whole else ""), "tar")
         if not content.first_bytes.startswith(MAGIC):
@@ -282,6 +281,10 @@ def unpack(file: InputFile, content: FileContent) -> Unpacked | None:
         files, problem = _members(file, archive.members())
         problem = problem or archive.problem
         return Unpacked(files, problem, "zip") if files or problem else None
+
+
+def _held(content: FileContent) -> bytes:
+    return content.raw_beginning if content.skipped_bytes else content.raw
 
 
 def _members(file: InputFile, members: Iterable[Member | ZipMember]) -> tuple[tuple[InputFile, ...], str]:

@@ -21,7 +21,7 @@ from laggard.diagnose.input_file import MAX_CALL_SECONDS, Deadline, InputFile
 from laggard.diagnose.job.findings import of_rank
 from laggard.diagnose.join import JobRead, JudgedFile, join, supersede
 from laggard.diagnose.joined.exhibit import Origin, origins
-from laggard.diagnose.nccl import slower_runs
+from laggard.diagnose.nccl import compared
 from laggard.diagnose.recordings import Recording, judge_recordings, split_recordings
 from laggard.kit.progress import Progress, size_text
 from laggard.kit.terminal import show_or_write
@@ -140,7 +140,7 @@ def _job_read(files: Sequence[RecognisedFile], judgements: Sequence[FileJudgemen
 
 def _diagnosis(judgements: Sequence[FileJudgement], judged: Sequence[JudgedFile]) -> Diagnosis:
     facts = {it.file.path: each.facts for it, each in zip(judged, judgements, strict=True) if each.facts}
-    findings = without_repeats((*(found for it in judged for found in it.findings), *slower_runs(facts)))
+    findings = without_repeats((*(found for it in judged for found in it.findings), *compared(facts)))
     findings.sort(key=lambda found: found.code.startswith(_OF_A_POD))
     results = tuple(it.result for it in judged)
     return Diagnosis(_verdict(results, findings), results, tuple(findings), facts)

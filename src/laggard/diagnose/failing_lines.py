@@ -190,6 +190,7 @@ ENDED_WELL = re.compile(
     r"(?i)^# out of bounds values : 0 ok"
     r"|\b(?:(?:completed|finished|ended|exited|succeeded|terminated)(?: \w+)? (?:successfully|normally|cleanly)"
     r"|(?:training|run|job|test|all)\b.{0,40} (?:complete|completed|done|finished|succeeded|passed)\b"
+    r"|(?:group|workers?) (?:successfully )?finished\b"
     r"|exit(?:ed)?(?: with)?(?: code| status)?:? 0\b|status=0/SUCCESS)|^done[.!]?$"
 )
 _REASON = re.compile(r"\b(Reason|Last error|Solution|Cause|Caused by|Hint|Message|because of): ?(?=\S)(.{1,300})")
@@ -299,7 +300,7 @@ def _seen(grade: Grade, number: int, line: JobLine, piece: str, start: int, stop
 def _left(seen: dict[Grade, list[_Seen]], totals: dict[Grade, int], training: int, end: str) -> Left:
     """What is left once what went on and what ended well is taken away. Warnings count beside graver lines alone."""
     graver = [it for grade in (Grade.FATAL, Grade.FAILED) for it in seen[grade] if not _went_on(it, training, end)]
-    if not graver or _ended_well(end):
+    if not graver or ends_well(end):
         return Left()
     first = graver[0]
     before = [it for it in seen[Grade.WARNED] if 0 < first.number - it.number <= _AROUND][-1:]
@@ -315,7 +316,8 @@ def _went_on(seen: _Seen, training: int, end: str) -> bool:
     return training - seen.training >= _SURVIVING_LINES or (seen.retried and seen.line.text not in last)
 
 
-def _ended_well(end: str) -> bool:
+def ends_well(end: str) -> bool:
+    """Whether the last lines of a text say that all ended well."""
     last = [line for line in end.split("\n") if line.strip()][-_LAST_LINES:]
     parser = LineParser()
     return any(ENDED_WELL.search(line) and grade_of(parser.parse(line), line) is None for line in last)

@@ -19,7 +19,7 @@ _PIECE_BYTES: Final = 1 << 19
 _MAX_LINE_BYTES: Final = 1 << 20
 MAX_LINE_CHARACTERS: Final = 8192
 """The characters of a line that readers see. Patterns with two repeats take time with its square."""
-_LINE_ENDS = re.compile(r"([\r\0])")
+_TOO_LONG = re.compile(rf"(?<![^\n\r\0])([^\n\r\0]{{{MAX_LINE_CHARACTERS}}})[^\n\r\0]+")
 _MARKS: Final = {b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-16-be"}  # PowerShell and Notepad write UTF-16
 
 
@@ -140,15 +140,9 @@ def _cut(text: str) -> str:
     while at + MAX_LINE_CHARACTERS < len(text):
         end = text.rfind("\n", at, at + MAX_LINE_CHARACTERS + 1) + 1
         if not end:
-            return "\n".join(map(_cut_line, text.split("\n")))
+            return _TOO_LONG.sub(r"\1", text)
         at = end
     return text
-
-
-def _cut_line(line: str) -> str:
-    if len(line) <= MAX_LINE_CHARACTERS:
-        return line
-    return "".join(part[:MAX_LINE_CHARACTERS] for part in _LINE_ENDS.split(line))
 
 
 def mebibytes(count: int) -> str:

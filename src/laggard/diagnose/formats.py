@@ -7,30 +7,31 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
-from laggard.diagnose import health_services, job_log, kernel_log, lspci, nccl, profilers, ras, settings, stack_dumps
+from laggard.diagnose import job_log, kernel_log, lspci, nccl, profilers, ras, settings, stack_dumps
 from laggard.diagnose.archive import MAGIC, unpack
 from laggard.diagnose.file_format import FileContent, FileFormat, KnownHardware
-from laggard.diagnose.gpu_tools import amd_smi, dcgm, nvidia_smi, rocm_smi, smi_table, topology
+from laggard.diagnose.gpu_tools import amd_smi, dcgm, nvidia_smi, smi_table, topology
 from laggard.diagnose.input_file import InputFile, PartFile
 from laggard.diagnose.job_log import JOB_LOG
 from laggard.diagnose.kernel_log import KERNEL_LOG
 from laggard.diagnose.numbers import format as numbers
-from laggard.diagnose.parts import cut
+from laggard.diagnose.parts import cut, split_session
 from laggard.diagnose.pastes import (
     interfaces,
     pods,
     port_counters,
     rdma_ports,
     resources,
+    routes,
+    services,
     slurm,
     stuck_processes,
-    traffic_rules,
 )
 from laggard.diagnose.recordings import FIRST_BYTES, recording_kind
 
 _MODULES: Final = (
-    nvidia_smi, topology, smi_table, amd_smi, rocm_smi, health_services, dcgm, stack_dumps, ras, nccl, profilers, lspci,
-    rdma_ports, port_counters, interfaces, slurm, pods, resources, stuck_processes, traffic_rules, kernel_log, job_log,
+    nvidia_smi, topology, smi_table, amd_smi, services, dcgm, stack_dumps, ras, nccl, profilers, lspci,
+    rdma_ports, port_counters, interfaces, slurm, pods, resources, stuck_processes, routes, kernel_log, job_log,
     settings, numbers,
 )  # fmt: skip
 FORMATS: Final = tuple(
@@ -154,7 +155,8 @@ def _of_text(file: InputFile, content: FileContent) -> tuple[RecognisedFile, ...
     if isinstance(file, PartFile) and (kind := recording_kind(content.raw_beginning[:FIRST_BYTES])):
         return (RecognisedFile(file, (), KnownHardware(), recording=kind),)
     whole = _recognise(file, content)
-    parts = () if KERNEL_LOG in whole.formats else tuple(_parts(file, content))
+    is_whole = KERNEL_LOG in whole.formats and not split_session(content.text)
+    parts = () if is_whole else tuple(_parts(file, content))
     if not any(map(_is_of_a_tool, parts)):
         unread = next((part.problem for part in parts if part.problem and not part.formats), "")
         reads_all = any(it.holds_others for it in whole.formats)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from laggard.diagnose.failing_lines import ends_well
 from laggard.diagnose.file_format import FileContent, FileFormat, FileJudgement, KnownHardware
 from laggard.diagnose.job.findings import judge_job
 from laggard.diagnose.job.reader import JobEvidence, JobLogReader
@@ -32,7 +33,7 @@ def _is_job(evidence: JobEvidence) -> bool:
 
 def judge_together(contents: Iterable[FileContent], hardware: KnownHardware) -> FileJudgement:
     """Judges the files as the output of one job, and what NCCL logged within it."""
-    job, nccl, settings = JobLogReader(), NcclLogReader(), SettingsReader()
+    job, nccl, settings, piece = JobLogReader(), NcclLogReader(), SettingsReader(), ""
     for content in contents:
         job.begin_file()
         for piece in content.pieces():
@@ -51,7 +52,9 @@ def judge_together(contents: Iterable[FileContent], hardware: KnownHardware) -> 
         "failures_left_out": evidence.dropped,
         "nccl": network.facts if network.facts["processes"] else None,
     }
-    return FileJudgement((*found, *with_settings(network.findings, settings)), facts, "", evidence, found)
+    return FileJudgement(
+        (*found, *with_settings(network.findings, settings, not found and ends_well(piece))), facts, "", evidence, found
+    )
 
 
 JOB_LOG = FileFormat(

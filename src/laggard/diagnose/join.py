@@ -28,7 +28,7 @@ _GLIMPSE_BEGINNING: Final = 1 << 18
 _GLIMPSE_END: Final = 1 << 16
 _MAX_LARGE: Final = 64
 """The number of large files that are read once more."""
-_RECORDINGS: Final = ("laggard recording", "Flight Recorder dump")
+_RECORDINGS: Final = ("laggard recording", "Flight Recorder dump", "NCCL Inspector log")
 _QUOTES: Final = ("first", "line", "last", "reason", "state")
 _KILLED_PID = re.compile(r"exitcode\s*: -9 \(pid: (\d{1,10})\)|failed \(exitcode: -9\).*\(pid: (\d{1,10})\)")
 _WALL_CLOCK: Final = 10**9

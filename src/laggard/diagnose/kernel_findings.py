@@ -19,7 +19,7 @@ from laggard.model import Finding, Fix, Severity
 
 RELEVANT: Final = (
     "Killed process", "segfault at", "Hardware Error", "Machine Check", "machine check", "Memory failure", "EDAC ",
-    "Link ", "oom-kill:", " entered disabled state", " entered forwarding state", " left ",
+    "Link ", "oom-kill:",
 )  # fmt: skip
 """Words of the lines that are judged here."""
 
@@ -40,12 +40,6 @@ _CRASHED = re.compile(r"((?:python|pt_|ray|torch)[\w.:-]{0,40})\[(\d+)\]: segfau
 _UNCORRECTED = re.compile(UNCORRECTED.pattern)
 _CORRECTED = re.compile(r"\bEDAC \S+: (\d+) CE |Machine check events logged|Hardware Error\].*[Cc]orrected error")
 _MODULE = re.compile(r"\bon (\S*(?:DIMM|CPU_SrcID|mc#|MC#)\S*)")
-_BRIDGED = re.compile(
-    r"(?:(\S{1,40}): port \d+\((\S{1,40})\) entered (disabled|forwarding) state"
-    r"|(?:device )?(\S{1,40}): ?left (?:promiscuous|allmulticast) mode|device (\S{1,40}) left promiscuous mode)"
-)
-_VIRTUAL = re.compile(r"veth|vnet|tap|tun|cali|lxc|docker|vif|cni|ovs|macvtap")
-"""The ports that containers and virtual machines make on bridges, and take away."""
 
 
 _Key = TypeVar("_Key")
@@ -58,12 +52,12 @@ class _Lines(NamedTuple):
 
 def knows(text: str) -> bool:
     """Whether a record is one of those that are judged here."""
-    return any(pattern.search(text) for pattern in (_KILLED, _CRASHED, _UNCORRECTED, _CORRECTED, LINK, _BRIDGED))
+    return any(pattern.search(text) for pattern in (_KILLED, _CRASHED, _UNCORRECTED, _CORRECTED, LINK))
 
 
 def judge_messages(texts: Iterable[str]) -> tuple[Finding, ...]:
     messages = list(texts)
-    return (*_deaths(messages), *_machine_checks(messages), *_links(messages), *_bridged(messages))
+    return (*_deaths(messages), *_machine_checks(messages), *_links(messages))
 
 
 def _deaths(messages: Iterable[str]) -> Iterator[Finding]:
@@ -127,24 +121,6 @@ def _links(messages: Iterable[str]) -> Iterator[Finding]:
             yield _SAYS["link_lost"].found(_counted(lines), device=device)
         elif lines.times >= _MIN_FLAPS:
             yield _SAYS["link_flapped"].found(_counted(lines), device=device, times=lines.times)
-
-
-def _bridged(messages: Iterable[str]) -> Iterator[Finding]:
-    """Reports ports of bridges that forwarded, and then lost their carrier. A port that is taken off its bridge leaves
-    promiscuous mode, too."""
-    states: dict[str, tuple[str, _Lines]] = {}
-    for text in messages:
-        if (match := _BRIDGED.search(text)) is None:
-            continue
-        port = match[2] or match[4] or match[5]
-        if _VIRTUAL.match(port) or (port not in states and len(states) >= _MAX_DEVICES):
-            continue
-        before = states[port][0] if port in states else ""
-        went = match[3] == "disabled" and before == "forwarding"
-        states[port] = ("lost" if went else match[3] or "left", _Lines(1, text))
-    for port, (state, lines) in states.items():
-        if state == "lost":
-            yield _SAYS["port_lost"].found(_counted(lines), port=port)
 
 
 def _count(found: dict[_Key, _Lines], key: _Key, text: str, number: int = 1) -> None:

@@ -1,11 +1,10 @@
 """The format `kernel log`: dmesg in all its forms, journalctl -k, syslog, /dev/kmsg, netconsole. Logs of the clients
 of GPFS and BeeGFS are judged by the same rules.
 
-Beside the tables of rules three things are judged by what stands around them: storms of corrected PCIe errors,
-assertions of NVIDIA's driver, and records that say that something failed and that no rule knows.
+Beside the tables of rules two things are judged by what stands around them: storms of corrected PCIe errors, and
+records that say that something failed and that no rule knows.
 
-Sources: Linux, drivers/pci/pcie/aer.c, whose lines are limited to ten in five seconds, lib/ratelimit.c;
-open-gpu-kernel-modules, src/nvidia/inc/libraries/utils/nvassert.h.
+Sources: Linux, drivers/pci/pcie/aer.c, whose lines are limited to ten in five seconds, lib/ratelimit.c.
 """
 
 from __future__ import annotations
@@ -79,44 +78,6 @@ class CorrectedStorms:
     def findings(self) -> Iterator[Finding]:
         for device in sorted(self._storms):
             yield STORM.found({"count": self._count[device]}, device=device, count=self._count[device])
-
-
-_ASSERTION = re.compile(r"NVRM: (?:GPU\d+ )?(?:nv(?:Assert|Check)\w*: |.{0,80}\b[Aa]ssertion failed)")
-_OF_A_FAILURE: Final = ("GPU_XID", "GPU_LOST", "GPU_DRIVER_FAILED", "FABRIC_NOT_READY")
-_NEAR_SECONDS: Final = 60.0
-_MAX_HELD: Final = 256
-_MAX_SHOWN: Final = 3
-_MAX_SHOWN_CHARACTERS: Final = 200
-
-
-class DriverAssertions:
-    """Takes the records of one host in order."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._held: list[LogLine] = []
-
-    def feed(self, record: LogLine) -> None:
-        if record.text.startswith("NVRM: ") and "sser" in record.text and _ASSERTION.match(record.text):
-            self.count += 1
-            if len(self._held) < _MAX_HELD:
-                self._held.append(record)
-
-    def beside(self, findings: Iterable[Finding], seconds: Iterable[float | None]) -> list[Finding]:
-        """Returns the findings, those of a GPU's failure with the assertions near in time as evidence. `seconds`: when
-        the driver reported failures."""
-        times = [each for each in seconds if each is not None]
-        near = [each.text for each in self._held if _is_near(each.seconds, times)][:_MAX_SHOWN]
-        return [_with(found, near) if near and found.code in _OF_A_FAILURE else found for found in findings]
-
-
-def _is_near(seconds: float | None, times: list[float]) -> bool:
-    return seconds is not None and any(abs(seconds - time) <= _NEAR_SECONDS for time in times)
-
-
-def _with(found: Finding, texts: list[str]) -> Finding:
-    told = [text[:_MAX_SHOWN_CHARACTERS] for text in texts]
-    return msgspec.structs.replace(found, evidence={**found.evidence, "driver_assertions": told})
 
 
 _ERROR_LEVEL: Final = 3
@@ -205,13 +166,11 @@ class _Host:
         self.storms = CorrectedStorms()
         self.messages: list[KernelMessage] = []
         self.not_understood = NotUnderstood()
-        self.assertions = DriverAssertions()
         self.records = 0
 
     def feed(self, record: LogLine) -> None:
         self.records += 1
         known = self.storms.feed(record) | self.rules.feed(record)
-        self.assertions.feed(record)
         relevant = any(word in record.text for word in _RELEVANT)
         if relevant and len(self.messages) < _MAX_MESSAGES:
             self.messages.append(KernelMessage(record.seconds, record.text))
@@ -234,8 +193,6 @@ def judge(content: FileContent, hardware: KnownHardware) -> FileJudgement:
         findings += (_of_host(each, name, len(hosts) > 1) for each in found)
         if not any(each.severity is Severity.CRITICAL for each in found):
             unknown += filter(None, [str(host.not_understood)])
-    if assertions := sum(host.assertions.count for host in hosts.values()):
-        facts["driver_assertions"] = assertions
     facts |= {"records": sum(host.records for host in hosts.values()), "looked_for": LOOKED_FOR}
     if named := [name for name in hosts if name]:
         facts["hosts"] = named
@@ -250,7 +207,6 @@ def _judge_host(host: _Host) -> tuple[list[Finding], dict[str, object], int]:
     )
     of_host = kernel_findings.judge_messages(message.text for message in host.messages)
     found = _without_repeats((*of_gpus, *host.rules.findings(), *of_devices, *of_host), _addresses(host.messages))
-    found = host.assertions.beside(found, [*(line.seconds for line in lines), *host.rules.seconds_of("GPU", "FABRIC")])
     return found, dict(counted), len(lines)
 
 

@@ -12,12 +12,15 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, cast
 
+import msgspec
+
+from laggard.diagnose.failing_lines import ends_well
 from laggard.diagnose.file_format import FileContent, FileFormat, FileJudgement, KnownHardware
 from laggard.diagnose.rules import table
 from laggard.diagnose.settings_compared import SettingsReader
 from laggard.kit.words import counted
 from laggard.locate.shares import HALF
-from laggard.model import Finding
+from laggard.model import Finding, Severity
 from laggard.nccl.log.lines import NO_WRITER, PrefixCache, lines_in
 from laggard.nccl.log.reader import NcclLogReader
 from laggard.nccl.tests_output import TestsOutput, is_tests_output, parse_tests_output
@@ -26,6 +29,8 @@ from laggard.probes.nccl.rules.log_findings import judge_nccl_log
 
 MIN_RANKS: Final = 2
 _REACHED: Final = "best_busbw_bytes_per_second"
+_MIN_OF_LINK: Final = 0.75
+"""The share of what one link carried that nccl-tests reaches: halfway between one port of a pair and both."""
 _SAYS: Final = table("nccl_tests").sections
 _SOCKETS: Final = re.compile(
     r"(?:\b([\w.-]{1,64}):\d+:\d+ )?(?:\[\d+\] )?NCCL INFO (?:Using network Socket|.*NET plugin Socket to comm)"
@@ -103,9 +108,26 @@ def _facts(output: TestsOutput) -> dict[str, object]:
     }
 
 
-def slower_runs(facts: Mapping[str, Mapping[str, object]]) -> list[Finding]:
+def compared(facts: Mapping[str, Mapping[str, object]]) -> list[Finding]:
+    """Returns what tests in the same text or in several reached beside one another. `facts`: by path."""
+    return [*_slower_runs(facts), *_slower_than_link(facts)]
+
+
+def _slower_than_link(facts: Mapping[str, Mapping[str, object]]) -> Iterator[Finding]:
+    """What nccl-tests reached between nodes beside what one link carried: several links carry more together."""
+    tested = max(facts.values(), key=lambda it: cast(float, it.get("link_gigabits", 0.0)), default={})
+    link = cast(float, tested.get("link_gigabits", 0.0))
+    runs = [it for it in facts.values() if it.get(_REACHED) and it["nodes"] != 1]
+    best = max((cast(float, it[_REACHED]) * 8e-9 for it in runs), default=0.0)
+    if 0 < best < _MIN_OF_LINK * link:
+        shown = {"line": tested["link_line"], "reached_gigabits": round(best, 3), "link_gigabits": link}
+        found = table("numbers").sections["slower_than_its_link"].found
+        yield found(shown, reached=f"{best:.3g}", share=f"{100 * best / link:.0f}", rate=f"{link:.3g}")
+
+
+def _slower_runs(facts: Mapping[str, Mapping[str, object]]) -> list[Finding]:
     """What one file's test reached beside another's of the same operation on as many nodes, as far as both tell: less
-    than half at the same size. `facts`: of judge_tests(), by path."""
+    than half at the same size."""
     runs = {path: it for path, it in facts.items() if it.get(_REACHED)}
     if len(runs) != 2:
         return []
@@ -156,21 +178,24 @@ def read_hardware_of_log(content: FileContent) -> KnownHardware:
 
 def judge_logs_together(contents: Iterable[FileContent], hardware: KnownHardware) -> FileJudgement:
     """Judges the files as the log of one job: NCCL_DEBUG_FILE makes a file for each process."""
-    reader, settings = NcclLogReader(), SettingsReader()
+    reader, settings, piece = NcclLogReader(), SettingsReader(), ""
     for content in contents:
         for piece in content.pieces():
             reader.feed(piece)
             settings.feed(piece, content.host)
         reader.end()
     judgement = judge_nccl_log(reader.log(), HardwareFacts(rdma=hardware.rdma, gpus=hardware.gpus))
-    findings = with_settings(judgement.findings, settings)
+    findings = with_settings(judgement.findings, settings, ends_well(piece))
     gaps = judgement.gaps if len(findings) == len(judgement.findings) else ""  # a difference answers what a gap asks
     return FileJudgement(findings, judgement.facts, gaps)
 
 
-def with_settings(findings: tuple[Finding, ...], settings: SettingsReader) -> tuple[Finding, ...]:
-    """The findings, and those differences of settings whose kind is none of theirs."""
+def with_settings(findings: tuple[Finding, ...], settings: SettingsReader, ended_well: bool) -> tuple[Finding, ...]:
+    """The findings, and those differences of settings whose kind is none of theirs. What makes a run slow that ended
+    well is a warning."""
     codes = {found.code for found in findings}
+    if ended_well:
+        findings = tuple(msgspec.structs.replace(found, severity=Severity.WARNING) for found in findings)
     return (*findings, *(each for each in settings.findings() if each.code not in codes))
 
 

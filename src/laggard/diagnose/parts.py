@@ -210,6 +210,8 @@ def split_dumps(text: str) -> tuple[Part, ...]:
 MAX_SESSION_CHARACTERS: Final = 4 << 20
 """The longest text that is taken for something that was copied out of a terminal."""
 _MAX_COMMAND_CHARACTERS: Final = 200
+_MAX_COMMANDS: Final = 256
+"""The most outputs of one session that are told apart: people paste a few, and each is offered to every reader."""
 _FENCE: Final = "```"
 
 _TOOLS: Final = (
@@ -250,7 +252,7 @@ def split_session(text: str) -> tuple[Part, ...]:
     for number, line in enumerate(text.splitlines(True), 1):
         prompt = prompt_of(line)
         fence = prompt is None and line.startswith(_FENCE)
-        if (prompt is None and not fence) or len(parts) >= MAX_PARTS:
+        if (prompt is None and not fence) or len(parts) >= _MAX_COMMANDS:
             lines.append(line)
             continue
         parts.append(Part(name, host, "".join(lines), begin, bool(name)))

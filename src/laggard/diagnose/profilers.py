@@ -1,5 +1,4 @@
-"""The formats of profilers of a run: TraceML's summary, and NCCL Inspector's log. They say which rank is
-slow in which phase, or came last to collectives.
+"""The formats of a profiler of a run, TraceML: which rank is slow in which phase.
 
 TraceML: final_summary.json and final_summary.txt, or its box at the end of a job's output. Source: traceml-ai 0.3.6 and
 0.5.0 (schemas 1.7 and 1.9), traceml_ai/reporting/SCHEMA.md and final.py. Thresholds are TraceML's own: a tenth of a
@@ -9,7 +8,7 @@ step.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, Final
 
 from laggard.diagnose.file_format import (
@@ -24,8 +23,6 @@ from laggard.diagnose.file_format import (
 from laggard.diagnose.rules import table
 from laggard.kit.words import ascii_line, seconds_text
 from laggard.model import Finding
-from laggard.nccl import inspector
-from laggard.probes.probe import finding
 
 _MAX_ISSUES: Final = 64
 _KEYS: Final = ('"primary_diagnosis"', '"step_time"')
@@ -112,61 +109,4 @@ def judge_traceml_text(content: FileContent, hardware: KnownHardware) -> FileJud
 TRACEML: Final = FileFormat("TraceML summary", recognise_traceml, judge_traceml)
 TRACEML_TEXT: Final = FileFormat(
     "TraceML summary as text", recognise_traceml_text, judge_traceml_text, end_matters=True, shares=True
-)
-
-
-_FIRST_LINES: Final = 8
-
-
-def recognise_inspector_log(content: FileContent) -> bool:
-    return any(inspector.is_inspector_line(line) for line in content.text[: 1 << 18].split("\n")[:_FIRST_LINES])
-
-
-def judge_inspector_logs_together(contents: Iterable[FileContent], hardware: KnownHardware) -> FileJudgement:
-    """Judges the files of all processes of a job at once: who came last shows in all of them only."""
-    log = inspector.InspectorLog()
-    for content in contents:
-        for piece in content.pieces():
-            log.feed(piece)
-        log.end()
-    arrivals = inspector.last_arrivals(log)
-    facts = {
-        "records": log.records,
-        "torn_lines": log.torn,
-        "communicators": arrivals.communicators,
-        "collectives_compared": arrivals.compared,
-        "ranks": arrivals.ranks,
-        "ranks_seen": arrivals.ranks_seen,
-    }
-    return FileJudgement(tuple(map(_finding, arrivals.late)), facts, "; ".join(inspector.gaps_of(log, arrivals)))
-
-
-def _finding(late: inspector.LastArrival) -> Finding:
-    member = late.member
-    host = ascii_line(member.host)
-    return finding(
-        "RANK_LATE",
-        f"rank {late.rank} on {host}",
-        f"last to come to {late.times_last} of {late.collectives} collectives, by "
-        f"{seconds_text(late.late_microseconds / 1e6)}: the others wait for it",
-        evidence={
-            "host": host,
-            "pid": member.pid,
-            "communicator": ascii_line(member.communicator),
-            "rank_in_communicator": member.rank,
-            "peers_running_microseconds": late.running_microseconds,
-            "own_wait_microseconds": round(late.own_wait_microseconds, 1),
-            "peers_wait_microseconds": round(late.peers_wait_microseconds, 1),
-        },
-        fix="Run `laggard healthcheck` on its machine, and start the job under `laggard run` to see in which phase "
-        "it is slow.",
-    )
-
-
-INSPECTOR_LOG = FileFormat(
-    "NCCL Inspector log",
-    recognise_inspector_log,
-    judge_together=judge_inspector_logs_together,
-    end_matters=True,
-    holds_others=True,
 )

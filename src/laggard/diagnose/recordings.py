@@ -1,5 +1,5 @@
-"""laggard's own recordings and PyTorch's Flight Recorder dumps among the files of a job, judged as `laggard locate`
-judges them: all of one kind together. No pickle is executed."""
+"""laggard's own recordings, Flight Recorder dumps and NCCL Inspector's logs among the files of a job: all of one kind
+are judged together, as `laggard locate` judges them. No pickle is executed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from laggard.locate.describe import advice_lines, culprit_text, sentence
 from laggard.model import Culprit, Finding, Location, Severity, Verdict
 from laggard.probes.probe import finding
 
-_KINDS: Final = ("laggard recording", "Flight Recorder dump")
+_KINDS: Final = ("laggard recording", "Flight Recorder dump", "NCCL Inspector log")
 """The kinds of recordings that are judged here."""
 _CODES: Final = {"hung": "JOB_COLLECTIVE_TIMEOUT", "dead": "JOB_KILLED", "corrupt": "GPU_WRONG_RESULT"}
 _FIRST: Final = (b"{", b"\x80", b"\x1f")

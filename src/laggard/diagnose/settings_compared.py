@@ -167,7 +167,7 @@ def _usual(values: Mapping[Speaker, _Said], odd: tuple[Speaker, ...]) -> str:
 def _plain(value: str, host: str, key: str) -> str:
     """The value without what differs by design: the speaker's own name, addresses, and numbers that count nothing."""
     text = value.replace(host, "@") if host else value
-    kept = _INTERFACE.findall(text) + _VERSION.findall(_ADDRESS.sub("#", text))
+    kept = _INTERFACE.findall(text) + _ADAPTER.findall(text) + _VERSION.findall(_ADDRESS.sub("#", text))
     if _COUNTS.search(key):
         kept += _NUMBER.findall(_ADDRESS.sub("#", text))
     bare = _NUMBER.sub("#", _ADDRESS.sub("#", _INTERFACE.sub("#", text)))

@@ -13,7 +13,7 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final
+from typing import Final
 
 from laggard.diagnose.file_format import (
     ACCUSED,
@@ -21,12 +21,9 @@ from laggard.diagnose.file_format import (
     FileFormat,
     FileJudgement,
     KnownHardware,
-    documents,
-    list_of,
-    text_of,
 )
 from laggard.diagnose.job.reader import no_evidence
-from laggard.diagnose.joined.dump_lines import is_helper, own_frame, spy_threads, wait_of
+from laggard.diagnose.joined.dump_lines import is_helper, own_frame, wait_of
 from laggard.diagnose.joined.exhibit import Origin, read_exhibit
 from laggard.diagnose.joined.processes import UNANSWERED_HEAD
 from laggard.diagnose.joined.roster import Fault, roster_of
@@ -35,10 +32,10 @@ from laggard.diagnose.joined.standing import Seen, Stands, blocked, class_of, na
 from laggard.diagnose.joined.witnesses import witness_faults
 from laggard.diagnose.parts import Answer, answers
 from laggard.diagnose.rules import table
-from laggard.kit.words import ascii_line, counted, ranks_text
+from laggard.kit.words import counted, ranks_text
 from laggard.model import Finding, Severity
 from laggard.probes.probe import finding
-from laggard.stacks.sampled import KEY, SampledError, decode, place_text
+from laggard.stacks.sampled import KEY
 
 _MIN_SHARE: Final = 0.3
 """The least share of the lines that are frames or heads: people write words around a dump, and a log is mostly none."""
@@ -49,7 +46,7 @@ _MAX_PROCESSES: Final = 4096
 def recognise_dumps(content: FileContent) -> bool:
     """Whether the text is mostly stacks, whatever was cut off in front. A job's log that holds one is none."""
     text = content.text[: 1 << 18]
-    return bool(stacks(text)) and (bool(spy_threads(text)) or share_of_stacks(text) >= _MIN_SHARE)
+    return bool(stacks(text)) and share_of_stacks(text) >= _MIN_SHARE
 
 
 def judge_dumps(contents: Iterable[FileContent], hardware: KnownHardware) -> FileJudgement:
@@ -221,74 +218,16 @@ DEBUG_TABLES: Final = FileFormat(
 )
 
 
-_KEY: Final = '"laggard_events"'
-_MAX_NAMED: Final = 4
+_OWN_HEADS: Final = ('{"laggard_events"', f'{{"{KEY}"')
 
 
-def recognise_rank_events(content: FileContent) -> bool:
-    return content.text[:64].lstrip().startswith("{" + _KEY)
+def recognise_own(content: FileContent) -> bool:
+    return content.text[:64].lstrip().startswith(_OWN_HEADS) or UNANSWERED_HEAD.match(content.text[:512]) is not None
 
 
-def judge_rank_events(content: FileContent, hardware: KnownHardware) -> FileJudgement:
-    """Accuses nobody: who is late shows beside the files of the other ranks."""
-    values = [value for value in documents(content) if isinstance(value, dict)]
-    return FileJudgement(facts={"stands": ascii_line(_stands(values[0]))} if values else {})
+def judge_own(content: FileContent, hardware: KnownHardware) -> FileJudgement:
+    """Accuses nobody: who is late, and whom the others wait for, shows beside the files of the other ranks."""
+    return FileJudgement(unknown="it says nothing alone: give the files of all ranks")
 
 
-def _stands(value: dict[str, Any]) -> str:
-    open_lanes = [lane for lane in list_of(value, "lanes") if isinstance(lane, dict) and _open(lane)]
-    phase = text_of(value, "phase").replace("_", " ") or "no phase"
-    waits = ", ".join(_names(open_lanes)) or "no collective"
-    return f"step {value.get('step')}, {phase}, in {waits}"
-
-
-def _open(lane: dict[str, Any]) -> bool:
-    entered, done = lane.get("entered"), lane.get("done")
-    return isinstance(entered, int) and isinstance(done, int) and entered > done
-
-
-def _names(lanes: list[dict[str, Any]]) -> Iterable[str]:
-    for lane in lanes[:_MAX_NAMED]:
-        yield f"{text_of(lane, 'op')} of {text_of(lane, 'group')}"
-    if len(lanes) > _MAX_NAMED:
-        yield counted(len(lanes) - _MAX_NAMED, "more")
-
-
-RANK_EVENTS: Final = FileFormat("rank's state at a standstill", recognise_rank_events, judge_rank_events)
-
-
-_HEAD: Final = b'{"%b"' % KEY.encode()
-
-
-def recognise_own_samples(content: FileContent) -> bool:
-    return content.raw_beginning.startswith(_HEAD)
-
-
-def judge_own_samples(content: FileContent, hardware: KnownHardware) -> FileJudgement:
-    try:
-        sampled = decode(content.raw)
-    except SampledError as error:
-        return FileJudgement(unknown=str(error))
-    most = max(sampled.training.stacks, key=lambda stack: stack.times)
-    share = 100 * most.times / max(1, sampled.training.samples)
-    where = f"rank {sampled.rank} goes on, {share:.0f} % of its samples are in {place_text(most.frames)}"
-    return FileJudgement(unknown=f"{where}: `laggard locate --trace FOLDER` compares it with its peers")
-
-
-OWN_SAMPLES: Final = FileFormat("rank's samples", recognise_own_samples, judge_own_samples)
-
-
-_STANDS: Final = re.compile(r"^Place: (.{1,200})$", re.MULTILINE)
-
-
-def recognise_unanswered(content: FileContent) -> bool:
-    return UNANSWERED_HEAD.match(content.text[:512]) is not None
-
-
-def judge_unanswered(content: FileContent, hardware: KnownHardware) -> FileJudgement:
-    """Accuses nobody: that the others wait for it shows beside their files."""
-    found = _STANDS.search(content.text)
-    return FileJudgement(facts={"stands": found[1]} if found else {})
-
-
-UNANSWERED: Final = FileFormat("rank without stacks", recognise_unanswered, judge_unanswered)
+OWN: Final = FileFormat("rank at a standstill", recognise_own, judge_own)

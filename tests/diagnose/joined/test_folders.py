@@ -255,18 +255,3 @@ def test_stacks_in_the_logs_tell_who_is_in_no_collective(tmp_path: Path, capsys:
     _, text = answer_in_words(capsys, tmp_path)
     assert text.startswith("Rank 2 on gpu-02 hung in fetch (/home/u/store.py:9): it is in no collective")
     assert 'worker-2.log:6 (rank 2, gpu-02): File "/home/u/store.py", line 9 in fetch' in text
-
-
-@pytest.mark.parametrize(("packets", "blamed"), [(412, True), (0, False)])
-def test_a_rule_of_iptables_counts_where_it_dropped_something(
-    packets: int, blamed: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    table = (
-        "Chain INPUT (policy ACCEPT 1000 packets, 20000 bytes)\n    pkts      bytes target     prot opt in     out\n"
-    )
-    rule = f"  {packets}    24720 DROP       tcp  --  ens3   *       10.0.0.0/8  0.0.0.0/0  tcp dpts:1024:65535\n"
-    put(tmp_path, {"iptables.node-1.txt": table, "iptables.node-2.txt": table + rule})
-    put(tmp_path, {f"node-{rank}/rank{rank}.log": STEPS + TRACEBACK + GLOO for rank in range(4)})
-    _, document = answer(capsys, tmp_path)
-    found = document["joined"]["host"], document["joined"]["ranks"]
-    assert found == (("node-2", [2]) if blamed else (None, []))

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from laggard.diagnose.entities import suspects
 from laggard.diagnose.job.events import Event, Group, Place, Weight, WorkStatus, Writer
 from laggard.diagnose.job.reader import JobEvidence
 from laggard.diagnose.job.rules import CONCRETE
@@ -67,6 +68,9 @@ def find_cause(evidence: JobEvidence) -> Cause | None:
     rest = [event for event in events if event is not first]
     first = _explained(first._replace(writer=_named(first, rest)), evidence.warned)
     first = _reasoned(first, evidence.said)
+    if first.weight is Weight.DIED and first.writer == Writer() and not suspects(first.named):
+        lost = (it.named for it in rest if it.weight is Weight.DIED and suspects(it.named))
+        first = first._replace(named=next(lost, first.named))
     same = [event for event in rest if event.code == first.code and event.writer != first.writer]
     return Cause(first, tuple(same), tuple(event for event in rest if event.code != first.code))
 

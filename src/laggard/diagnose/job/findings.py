@@ -47,20 +47,8 @@ def judge_job(evidence: JobEvidence) -> tuple[Finding, ...]:
 
 def _finding(cause: Cause, evidence: JobEvidence) -> Finding:
     first = cause.first
-    device = _NOBODY if first.kind in _OF_ALL else _whose(first)
-    summary = _summary(first, device)
-    if first.kind == "mismatch" and (odd := _odd_ranks([first, *cause.same])):
-        device, summary = ranks_text(odd), f"called another collective than the others: {printable_line(first.summary)}"
-    if accused := sorted({rank for event in (first, *cause.same) for rank in event.accused}):
-        device, summary = ranks_text(accused), f"did not come to a barrier of {who(first.writer)}"
-    if first.kind in _STUCK and (stuck := ranks_of([first, *cause.same])):
-        device = ranks_text(sorted(stuck))
-        summary = f"{'has' if len(stuck) == 1 else 'have'} stopped: {printable_line(first.summary)}"
-    if suspect := suspect_of(first):
-        device, summary = suspect, f"{_AS_TOLD[first.weight]}{_witness(first)}: {printable_line(first.summary)}"
     waits = find_waiting(evidence) if first.kind in _WATCHDOG else ()
-    if waits:
-        device, summary = _waiting_text(waits[0], first)
+    device, summary = said_of(cause, waits)
     advice = ADVICE.get(_advised(first)) or ADVICE["killed"]
     return finding(
         first.code,
@@ -71,6 +59,24 @@ def _finding(cause: Cause, evidence: JobEvidence) -> Finding:
         commands=(*(f"kubectl describe pod {pod}" for pod in _pods(first)), *advice.commands),
         severity=Severity.CRITICAL,
     )
+
+
+def said_of(cause: Cause, waits: Sequence[Waiting]) -> tuple[str, str]:
+    """Returns whom a cause is told of, and the rest of the sentence. `waits`: what the watchdogs of all ranks say."""
+    first = cause.first
+    if waits:
+        return _waiting_text(waits[0], first)
+    if first.kind == "mismatch" and (odd := _odd_ranks([first, *cause.same])):
+        return ranks_text(odd), f"called another collective than the others: {printable_line(first.summary)}"
+    if accused := sorted({rank for event in (first, *cause.same) for rank in event.accused}):
+        return ranks_text(accused), f"did not come to a barrier of {who(first.writer)}"
+    if first.kind in _STUCK and (stuck := ranks_of([first, *cause.same])):
+        has = "has" if len(stuck) == 1 else "have"
+        return ranks_text(sorted(stuck)), f"{has} stopped: {printable_line(first.summary)}"
+    if suspect := suspect_of(first):
+        return suspect, f"{_AS_TOLD[first.weight]}{_witness(first)}: {printable_line(first.summary)}"
+    device = _NOBODY if first.kind in _OF_ALL else _whose(first)
+    return device, _summary(first, device)
 
 
 def _pods(event: Event) -> tuple[str, ...]:
@@ -87,9 +93,11 @@ _AS_TOLD: Final = {
 
 def suspect_of(event: Event) -> str:
     """Whom the lines around a complaint name as the other side: whoever complains is the witness. Empty: nobody."""
-    if event.weight is Weight.FAILED or event.kind in _WATCHDOG or event.accused:
+    own = event.writer
+    is_own_end = event.weight is Weight.DIED and (own.rank, own.task, own.local_rank) != (None, None, None)
+    if event.weight is Weight.FAILED or event.kind in _WATCHDOG or event.accused or is_own_end:
         return ""
-    others = [it for it in suspects(event.named) if it.name not in (event.writer.host, str(event.writer.rank))]
+    others = [it for it in suspects(event.named) if it.name not in (own.host, str(own.rank))]
     ranks = {int(it.name) for it in others if it.kind == "rank"}
     hosts = list(dict.fromkeys(it.name for it in others if it.kind in ("pod", "host")))
     if ranks:
@@ -144,7 +152,7 @@ def _odd_ranks(events: Sequence[Event]) -> list[int]:
 def _summary(first: Event, device: str) -> str:
     if device == first.writer.host:
         return f"fails: {printable_line(first.summary)}"
-    if device == _NOBODY:
+    if device == _NOBODY or first.weight is Weight.STOPPED:
         return f"failed: {printable_line(first.summary)}"
     if first.weight in (Weight.FAILED, Weight.DIED):
         return f"failed first: {printable_line(first.summary)}"
@@ -183,7 +191,12 @@ def _waiting_text(wait: Waiting, first: Event) -> tuple[str, str]:
         is_odd = len(fewest) <= MAX_ODD_SHARE * sum(len(ranks) for _, ranks in wait.ops)
         return (_ranks(wait, fewest), f"called another collective: {text}") if is_odd else ("the job", f"hung: {text}")
     if wait.missing:
-        return ranks_text(wait.missing), f"did not come, or died before: {_waiters(wait)} in {what}{where}"
+        return ranks_text(wait.missing), f"did not come: {_waiters(wait)} in {what}{where}"
+    apart = sum(len(ranks) for _, ranks in wait.elsewhere)
+    if len(wait.elsewhere) == 1 and apart < MAX_ODD_SHARE * (apart + len(wait.waiting)):
+        ((number, ranks),) = wait.elsewhere
+        are = "is" if apart == 1 else "are"
+        return _ranks(wait, ranks), f"{are} out of step: in number {number}, while {_waiters(wait)} in {what}{where}"
     if wait.waiting:
         others = "".join(f", {_ranks(wait, ranks)} in number {number}" for number, ranks in wait.elsewhere[:4])
         return _ranks(wait, wait.waiting), f"waited in {what}{where}{others}; nothing in the log says for whom"

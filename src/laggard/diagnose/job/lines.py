@@ -20,7 +20,8 @@ _MAX_HEADS: Final = 12
 _MAX_HEAD_CHARACTERS: Final = 160
 _MAX_LEARNED: Final = 32
 
-_COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]{0,200}\x07")
+_COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]{0,200}\x07|\[(?:0|[0-9;]{1,8}[0-9])m")
+"""The last form is one that lost its escape character when it was copied."""
 _DATE = r"(\d{4})[-/](\d\d)[-/](\d\d)[T _](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?(?:Z| ?[+-]\d\d:?\d\d)?"
 _TRACEBACK: Final = "Traceback (most recent call last)"
 _TIME = r"\d\d:\d\d:\d\d(?:[.,]\d{1,9})?"
@@ -58,7 +59,9 @@ _MPI = re.compile(
 _TP = re.compile(r"(?:\d{2} |Worker_)TP(\d{1,3})\b")
 _TASK = re.compile(r" {0,6}(\d{1,6}): ")
 _POD = re.compile(r"\[pod/([\w.-]+)/[\w.-]+\] ")
-_ACTOR = re.compile(r"\([\w.:<>-]*,?(?: ?[\w.]+=[\w.-]+,?){0,4} ?pid=\d+(?:, ip=([\d.]+))?\) ")
+_ACTOR = re.compile(
+    r"\((?=[^()]{0,200}?\b(?:pid|ip)=)[\w.:<>-]*(?:,? ?(?!ip=)[\w.]+=[\w.-]+){0,5}(?:,? ?ip=([\d.]+))?,?\) "
+)
 _HOST = re.compile(r"([A-Za-z0-9][\w-]*(?:\.[\w-]+)*): ")
 _NO_HOST = re.compile(
     r"(?:.*(?:Error|Exception|Warning|Interrupt|Exit|Failure|Timeout|Expired|Empty|Iteration)|[\w.]*\.[A-Z]\w*[a-z]\w*|[A-Z]+|[A-Z]{1,4}\d{4,5}|[a-z]+d?|what"
@@ -100,7 +103,7 @@ class LineParser:
 
     def parse(self, raw: str) -> JobLine:
         text = raw[:MAX_LINE_CHARACTERS].rstrip()
-        if "\x1b" in text:
+        if "\x1b" in text or "[0m" in text:
             text = _COLOURS.sub("", text)
         found: dict[str, object] = {}
         if text[:2] in ('{"', "[{") or text.startswith("{ ") or _JSON_FIELD.match(text):
@@ -310,12 +313,13 @@ def candidates(piece: str, words: Sequence[str] = WORDS) -> list[tuple[int, int]
     for word in words:
         at = piece.find(word)
         while at >= 0:
-            start = max(piece.rfind("\n", 0, at), piece.rfind("\r", max(0, at - MAX_LINE_CHARACTERS), at)) + 1
-            end = piece.find("\n", at)
-            end = len(piece) if end < 0 else end
-            turn = piece.find("\r", at, min(end, at + MAX_LINE_CHARACTERS))
-            end = turn if turn >= 0 else end
-            found[max(start, at - MAX_LINE_CHARACTERS)] = end
+            first = max(0, at - MAX_LINE_CHARACTERS)
+            start = max(piece.rfind("\n", first, at), piece.rfind("\r", first, at)) + 1
+            turn = piece.find("\r", at, at + MAX_LINE_CHARACTERS)
+            turn = len(piece) if turn < 0 else turn
+            end = piece.find("\n", at, turn)  # within the turn: a text may have a million of these and no other end
+            end = turn if end < 0 else end
+            found[max(start, first)] = end
             at = piece.find(word, end)
     return sorted(found.items())
 

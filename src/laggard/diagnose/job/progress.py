@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 from laggard.kit.words import printable_line
 
-PROGRESS_WORDS: Final = ("loss", "it/s", "s/it")
+PROGRESS_WORDS: Final = ("loss", "Loss ", "Loss:", "it/s", "s/it")
 _MAX_SHOWN_CHARACTERS: Final = 100
 
 

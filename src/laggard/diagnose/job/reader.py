@@ -6,7 +6,8 @@ Few lines do, so that a piece is searched for words first, and only the lines th
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
 from laggard.diagnose.entities import Side, only
@@ -37,6 +38,8 @@ _MAX_REPEATS: Final = 64
 _MAX_LAST_LINES: Final = 64
 _QUOTE: Final = "> "
 _MAX_SAID: Final = 512
+_MIN_WARNED: Final = 3
+"""How often a warning comes before it is taken for what the job waits for: the first may be of a start."""
 _OFTEN_CAUGHT: Final = ("download",)
 """The kinds of exceptions that programs catch and go on without, as of telemetry: a line of them counts with its
 traceback, or as the last one."""
@@ -144,9 +147,8 @@ class JobLogReader:
         """Those of the files before."""
         self._warned: dict[str, Event] = {}
         """The last warning of each kind that may be the reason of a failure."""
+        self._times_warned: Counter[str] = Counter()
         self._said: list[Event] = []
-        self._quoted: list[Event] = []
-        """The failures that the text quotes (`> `): of an earlier run, where one that ended well follows."""
         self._dense = False
         """True where many lines have had one of the words."""
 
@@ -155,7 +157,6 @@ class JobLogReader:
         self._offset = self._raised_end = 0
         self._raised_before += self._raised[: MAX_EVENTS - len(self._raised_before)]
         self._raised.clear()
-        self._quoted.clear()
         self._last_date = (None, False)
         self._tracebacks.clear()
         self._chained.clear()
@@ -176,7 +177,7 @@ class JobLogReader:
             if known == self._known() and len(self._dull) < _MAX_SHAPES and not _STATUS_WORDS.search(shape):
                 self._dull[shape] = self._dull.get(shape, 0) + 1
         self._progress[-1] += _count_progress(piece, counted, len(piece))
-        self._forget_quoted(piece)
+        self._forget_past(piece)
         self._forget_raised(piece, len(piece))
         self._offset += len(piece)
         if not self._dense:
@@ -208,7 +209,9 @@ class JobLogReader:
         found = self._events
         if ended and all(event.weight is Weight.SUMMARY for event in found):
             found = [*found, *self._raised_before, *self._raised]
-        events = _with_hosts(tuple(map(_with_rank, found) if self._one_node else found))
+        if ended and not found:
+            found = [it._replace(weight=Weight.WAITED) for it in self._warned.values() if self._waits(it)]
+        events = tuple(map(_with_rank, found) if self._one_node else found)
         if not sum(self._progress) and all(event.kind == "bare" for event in events):
             events = ()  # a single word, in a text that shows no training
         return JobEvidence(
@@ -222,6 +225,11 @@ class JobLogReader:
             tuple(self._warned.values()),
             tuple(self._said),
         )
+
+    def _waits(self, warned: Event) -> bool:
+        """Whether a warning came again and again, and no training after it."""
+        trained = self._progress[warned.place.file] > warned.place.progress
+        return self._times_warned[warned.kind] >= _MIN_WARNED and not trained
 
     def _is_finite_again(self) -> bool:
         """Whether the loss was a number again after the last NaN: a step was skipped, and training went on."""
@@ -266,6 +274,7 @@ class JobLogReader:
         rule = self._rule_for(line.text) or (self._rule_for(line.logged) if line.logged else None)
         if rule and rule.weight is Weight.WARNED:
             self._warned[rule.kind] = _event_of(rule, line, place)
+            self._times_warned[rule.kind] += 1
             return
         raised = _EXCEPTION.match(line.text)
         if rule is None and not raised:
@@ -349,12 +358,18 @@ class JobLogReader:
         if self._raised and piece[max(0, self._raised_end - self._offset) : until].strip():
             self._raised.clear()
 
-    def _forget_quoted(self, piece: str) -> None:
-        if self._quoted:
-            after = piece[max(0, self._quoted[-1].place.offset - self._offset) :].split("\n")[1:]
+    def _forget_past(self, piece: str) -> None:
+        """Forgets what failed before the file says that all ended well: failures that it quotes (`> `), of an earlier
+        run, and ends of processes after which the training went on, since they were started again."""
+        own = [it for it in self._events if it.place.file == len(self._progress) - 1]
+        past = [it for it in own if it.line.startswith(_QUOTE) or self._was_restarted(it)]
+        if past:
+            after = piece[max(0, past[-1].place.offset - self._offset) :].split("\n")[1:]
             if any(ENDED_WELL.search(text) for text in after if not text.startswith(_QUOTE)):
-                self._events = [it for it in self._events if it not in self._quoted]
-                self._quoted.clear()
+                self._events = [it for it in self._events if it not in past]
+
+    def _was_restarted(self, event: Event) -> bool:
+        return event.weight in (Weight.SUMMARY, Weight.DIED) and self._progress[-1] > event.place.progress
 
     def _add_raised(self, event: Event, line: lines.JobLine) -> None:
         """Adds an event; of exceptions that were raised one from another, the first that says more counts."""
@@ -370,8 +385,6 @@ class JobLogReader:
     def _add(self, event: Event) -> None:
         if len(self._events) < MAX_EVENTS:
             self._events.append(event)
-            if event.line.startswith(_QUOTE):
-                self._quoted.append(event)
         else:
             self._dropped += 1
 
@@ -502,15 +515,6 @@ def _with_rank(event: Event) -> Event:
         event
         if own.rank is not None or own.local_rank is None
         else event._replace(writer=own._replace(rank=own.local_rank))
-    )
-
-
-def _with_hosts(events: Sequence[Event]) -> tuple[Event, ...]:
-    """The events with the host of their rank, where Megatron's rerun machine names it after them."""
-    hosts = {it.writer.rank: it.writer.host for it in events if it.kind == "rerun" and it.writer.host}
-    named = (it.writer._replace(host=it.writer.host or hosts.get(it.writer.rank)) for it in events)
-    return (
-        tuple(it._replace(writer=writer) for it, writer in zip(events, named, strict=True)) if hosts else tuple(events)
     )
 
 

@@ -7,8 +7,6 @@ import re
 from datetime import datetime, timezone
 from typing import Final
 
-ZONE_SECONDS: Final = 900.0
-"""Time zones differ by whole quarters of an hour."""
 MAX_APART_SECONDS: Final = 26 * 3600.0
 """The longest time between a cause and its consequence, with the largest difference of two time zones: what lies
 farther apart has nothing to do with it."""
@@ -43,12 +41,6 @@ def year_of(seconds: float) -> int:
 def is_near(one: float | None, other: float | None) -> bool:
     """Whether one can be the cause of the other; True where a time is not known."""
     return one is None or other is None or abs(one - other) <= MAX_APART_SECONDS
-
-
-def minutes_agree(one: float, other: float, within_seconds: float) -> bool:
-    """Whether two clocks tell the same moment but for their time zones."""
-    apart = abs(one - other) % ZONE_SECONDS
-    return abs(one - other) <= MAX_APART_SECONDS and min(apart, ZONE_SECONDS - apart) <= within_seconds
 
 
 def time_text(seconds: float) -> str:

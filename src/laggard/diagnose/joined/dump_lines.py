@@ -12,10 +12,9 @@ megatron/core/pipeline_parallel and megatron/core/distributed, vLLM's vllm/distr
 from __future__ import annotations
 
 import enum
-import json
 import re
-from collections.abc import Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Sequence
+from typing import Final, NamedTuple
 
 from laggard.stacks.sampled import collective_of as collective_of_frames
 from laggard.stacks.sampled import own_frame as own_python_frame
@@ -51,7 +50,6 @@ _GDB_FRAME = re.compile(rf"^\s*#(\d{{1,4}})\s+(?:0x[0-9a-f]{{1,16}} in )?(\S.{{0
 _GDB_PYTHON = re.compile(r"\bfor file (\S{1,300}), line (\d{1,7}), in (\S{1,200}) \(")
 _GDB_PLACE = re.compile(r"\b(?:from (\S{1,300})|at (\S{1,300}?):(\d{1,7}))\s*$")
 _GDB_REST = re.compile(r"^\s{1,12}(?:from (\S{1,300})|at (\S{1,300}?):(\d{1,7}))\s*$")
-_LOCAL_RANK_NUMBER = re.compile(r"^\s{8,20}(?:global_)?rank: (\d{1,7})\s*$")
 _RANK_HEAD = re.compile(
     r"^[-=#*_> \[(]{0,60}(?:(?:(?:stack|dump|trace(?:back)?|py-spy|output|log)s? (?:of|for|from|on) )?(?:global[ _-]?)?"
     r"rank[ _:=#-]{0,2}(\d{1,7}))\b[^/\"]{0,60}$"
@@ -155,12 +153,6 @@ def rest_of_frame(text: str, frame: Frame) -> Frame | None:
     return frame._replace(file=found[1] or found[2], line=int(found[3]) if found[3] else None) if found else None
 
 
-def rank_in_locals(text: str) -> int | None:
-    """Returns the value of a variable `rank`, as `--locals` shows it."""
-    found = _LOCAL_RANK_NUMBER.match(text)
-    return int(found[1]) if found else None
-
-
 def rank_of(text: str) -> int | None:
     """Returns the rank whose dump follows, or whose line this is."""
     found = _RANK_HEAD.search(text) if len(text) < MAX_LINE_CHARACTERS else None
@@ -170,72 +162,6 @@ def rank_of(text: str) -> int | None:
 def ends_exception(text: str) -> bool:
     """Whether a line says which exception the traceback before it is of: then it is no dump."""
     return _OF_EXCEPTION.match(text) is not None
-
-
-_MAX_THREADS: Final = 4096
-_MAX_TEXT: Final = 300
-
-
-class SpyThread(NamedTuple):
-    pid: int | None
-    name: str
-    tid: int | None
-    frames: tuple[Frame, ...]
-
-
-def spy_threads(text: str) -> tuple[SpyThread, ...]:
-    """Returns the threads; none where the text is nothing of py-spy's JSON."""
-    if text.lstrip()[:1] != "[" or '"frames"' not in text or '"thread_id"' not in text:
-        return ()
-    found: list[SpyThread] = []
-    cursor = _Cursor(text)
-    for thread in _objects(text):
-        if len(found) >= _MAX_THREADS:
-            break
-        listed = thread.get("frames")
-        frames = (
-            tuple(cursor.frame(each) for each in listed if isinstance(each, dict)) if isinstance(listed, list) else ()
-        )
-        name = thread.get("thread_name")
-        found.append(
-            SpyThread(_number(thread, "pid"), str(name or "")[:_MAX_TEXT], _number(thread, "os_thread_id"), frames)
-        )
-    return tuple(found)
-
-
-class _Cursor:
-    """Finds the lines of the frames again, in the order in which they stand."""
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-        self._at = 0
-
-    def frame(self, values: dict[str, Any]) -> Frame:
-        name = str(values.get("name") or "")
-        at = self._text.find(json.dumps(name, ensure_ascii=False), self._at)
-        self._at = at + 1 if at >= 0 else self._at
-        start = self._text.rfind("\n", 0, max(at, 0)) + 1
-        end = self._text.find("\n", start)
-        line = self._text[start : end if end >= 0 else len(self._text)].strip()
-        file = str(values.get("short_filename") or values.get("filename") or "")
-        quote = line if len(line) < _MAX_TEXT else json.dumps(name, ensure_ascii=False)
-        return Frame(name[:_MAX_TEXT], file[:_MAX_TEXT], _number(values, "line") or None, quote, max(at, 0))
-
-
-def _objects(text: str) -> Iterator[dict[str, Any]]:
-    decoder = json.JSONDecoder()
-    at = 0
-    while (start := text.find("[", at)) >= 0:
-        try:
-            value, at = decoder.raw_decode(text, start)
-        except (ValueError, RecursionError):
-            return
-        yield from (each for each in value if isinstance(each, dict) and "thread_id" in each)
-
-
-def _number(values: dict[str, Any], name: str) -> int | None:
-    value = values.get(name)
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63 else None
 
 
 _C10D = re.compile(r"torch/distributed/(?:distributed_c10d|rendezvous)\.py$")

@@ -19,7 +19,6 @@ from laggard.diagnose.joined.processes import (
     Process,
     connections,
     identities,
-    named_addresses,
     of_container,
     own_addresses,
     processes,
@@ -112,7 +111,6 @@ def _host_folders(files: Iterable[Sequence[str]]) -> frozenset[str]:
     return frozenset(name for names in alike for name in names if not _GENERIC.fullmatch(name))
 
 
-_MAX_NOTE_CHARACTERS: Final = 8192
 _SAMPLED_LINES: Final = 200
 _LAST_LINES: Final = 5
 _CALL_FIRST: Final = "(most recent call first)"
@@ -145,21 +143,17 @@ class Exhibit(NamedTuple):
     stacks: tuple[Stack, ...] = ()
     connections: tuple[Connection, ...] = ()
     addresses: frozenset[str] = frozenset()
-    named_addresses: tuple[tuple[str, str], ...] = ()
     finished: str = ""
     """The last line of the job's output that is in it, where that says that the program had come to its end."""
     last: float | None = None
     """The wall clock of its last line that has one, in whatever zone."""
+
     note: str = ""
     """The text of a note that somebody wrote; empty: it is none."""
 
     @property
     def ranks(self) -> frozenset[int]:
         return self.writers | {it.rank for it in self.identities}
-
-    @property
-    def worlds(self) -> frozenset[int]:
-        return frozenset(it.world for it in self.identities if it.world is not None)
 
     @property
     def host(self) -> str | None:
@@ -191,10 +185,9 @@ def read_exhibit(path: str, origin: Origin, text: str, kind: str, is_job: bool, 
         stacks(text),
         rows,
         own_addresses(text, rows),
-        tuple(named_addresses(text).items()) if not kind else (),
         _finished(text) if not kind else "",
         _last_time(text, year) if kind else None,
-        text if not kind and len(text) <= _MAX_NOTE_CHARACTERS and not rows else "",
+        text[:8192] if not kind and not rows else "",
     )
 
 
@@ -252,7 +245,7 @@ def other_jobs(exhibits: Sequence[Exhibit]) -> dict[str, str]:
     host says so, some log is always left."""
     logs = [it for it in exhibits if it.is_job]
     found = _by_note(logs, exhibits) | _by_name(logs, exhibits)
-    for told in (_by_time(exhibits), _by_world(logs, exhibits), _by_name(logs)):
+    for told in (_by_time(exhibits), _by_name(logs)):
         more = {path: why for path, why in told.items() if path not in found}
         if len(found) + len(more) < len(logs):
             found |= more
@@ -293,23 +286,6 @@ def _by_note(logs: Sequence[Exhibit], exhibits: Iterable[Exhibit]) -> dict[str, 
                 if _OTHER.search(sentence):
                     told[path] = f"{os.path.basename(note.path)} says so"
     return told
-
-
-def _by_world(logs: Sequence[Exhibit], exhibits: Iterable[Exhibit]) -> dict[str, str]:
-    """Those of another number of ranks, where other files have processes of the rest alone."""
-    pids = {row.pid for it in exhibits for row in it.processes} | {
-        stack.pid for it in exhibits for stack in it.stacks if stack.pid is not None
-    }
-    told = [it for it in logs if len(it.worlds) == 1]
-    sizes = {next(iter(it.worlds)) for it in told}
-    if len(sizes) != 2:
-        return {}
-    seen = {size: sum(said.pid in pids for it in told if size in it.worlds for said in it.identities) for size in sizes}
-    counts = {size: (seen[size], sum(size in it.worlds for it in told)) for size in sizes}
-    main, rest = sorted(sizes, key=lambda size: counts[size], reverse=True)
-    if counts[main] == counts[rest]:
-        return {}
-    return {it.path: f"it has {rest} ranks, and not {main}" for it in told if rest in it.worlds}
 
 
 def _by_name(logs: Sequence[Exhibit], exhibits: Sequence[Exhibit] = ()) -> dict[str, str]:

@@ -9,9 +9,9 @@ from typing import Final
 
 from laggard.diagnose.job.cause import Cause, find_cause, find_waiting, ranks_of
 from laggard.diagnose.job.events import Event, Weight, Writer
-from laggard.diagnose.job.findings import MAX_ODD_SHARE, who
+from laggard.diagnose.job.findings import MAX_ODD_SHARE, said_of, who
 from laggard.diagnose.job.rules import ADVICE
-from laggard.diagnose.joined.clock import is_near, minutes_agree
+from laggard.diagnose.joined.clock import is_near
 from laggard.diagnose.joined.explains import (
     HARDWARE,
     MAX_SHOWN,
@@ -25,18 +25,13 @@ from laggard.diagnose.joined.explains import (
     silent_clues,
     victims_of,
 )
-from laggard.diagnose.joined.roster import LOOPBACK, OF_A_LAUNCHER, Clue, Fault, First, Role, Roster, reporters
+from laggard.diagnose.joined.roster import OF_A_LAUNCHER, Clue, Fault, First, Role, Roster, reporters
 from laggard.diagnose.rules import table
 from laggard.kit.words import joined as listed
-from laggard.kit.words import printable_line, ranks_text
+from laggard.kit.words import ranks_text
 
-_KILL_SECONDS: Final = 120.0
-"""The longest time between the kernel's kill and what a launcher says of it."""
-_LATE_SECONDS: Final = 5.0
-"""The shortest time after the others' ends at which a rank ends that came too late."""
 _LIMIT: Final = "was killed for its memory limit"
 """How the readers of Kubernetes' descriptions begin to say it."""
-_OF_ALL: Final = ("interrupted", "cancelled", "time_limit", "preempted")
 
 
 def find_first(roster: Roster, faults: Sequence[Fault]) -> First | None:
@@ -48,14 +43,14 @@ def find_first(roster: Roster, faults: Sequence[Fault]) -> First | None:
         return _of_looked_at(direct, None, roster) if direct else _accused_alone(roster, faults)
     if direct and _ends_a_hang(cause.first):
         return _of_looked_at(direct, cause, roster)
-    faults = [it for it in faults if not it.direct and not _is_victim(it, roster)]
-    cause = _of_silent_rank(_without_stuck(cause, roster), roster)
+    faults = [it for it in faults if not it.direct]
+    cause = _of_silent_rank(cause, roster)
     fault = _fault_before(cause.first, roster, faults)
     if cause.first.weight in WAITING:
         return _of_waiting(cause, fault, roster, faults)
     if fault is not None:
         return _of_fault(fault, cause, roster)
-    return _of_event(_of_only_rank(cause, roster), roster)
+    return _of_event(cause, roster)
 
 
 def _with_deaths(roster: Roster) -> Roster:
@@ -72,6 +67,24 @@ def _with_deaths(roster: Roster) -> Roster:
     return roster._replace(evidence=roster.evidence._replace(events=raised))
 
 
+def _of_silent_rank(cause: Cause, roster: Roster) -> Cause:
+    """A death that a shell reports without a rank is that of the only rank that says nothing."""
+    first, silent = cause.first, _silent(roster)
+    if first.weight is not Weight.DIED or first.writer.rank is not None or len(silent) != 1:
+        return cause
+    rank = next(iter(silent))
+    writer = first.writer._replace(rank=rank, host=roster.hosts.get(rank, first.writer.host))
+    return cause._replace(first=first._replace(writer=writer))
+
+
+def _killed_rank(fault: Fault, roster: Roster) -> int | None:
+    """The rank that the kernel killed, where one alone says nothing and is not known to be on another host."""
+    silent = [
+        rank for rank in _silent(roster) if fault.host is None or roster.hosts.get(rank, fault.host) == fault.host
+    ]
+    return silent[0] if fault.code in MEMORY and len(silent) == 1 else None
+
+
 def _direct(faults: Sequence[Fault], cause: Cause | None, roster: Roster) -> list[Fault]:
     """What was seen at a process while it hung; of processes that did not themselves time out waiting."""
     waited = {it.writer.rank for it in roster.evidence.events if it.weight is Weight.WAITED} if cause else set()
@@ -81,18 +94,6 @@ def _direct(faults: Sequence[Fault], cause: Cause | None, roster: Roster) -> lis
 def _ends_a_hang(event: Event) -> bool:
     """Whether an event is how a job ends that hangs: its ranks time out, or somebody stops or kills it."""
     return event.weight in (*WAITING, Weight.STOPPED) or (event.code == "JOB_KILLED" and event.weight is Weight.DIED)
-
-
-def _is_victim(fault: Fault, roster: Roster) -> bool:
-    """Whether a fault says of ranks that they died, which say themselves that they waited or that their peers were
-    gone: others were first."""
-    if not fault.ranks or fault.code != "JOB_KILLED":
-        return False
-    weights: dict[int | None, set[Weight]] = {}
-    for event in roster.evidence.events:
-        if event.kind not in OF_A_LAUNCHER:
-            weights.setdefault(event.writer.rank, set()).add(event.weight)
-    return all(rank in weights and weights[rank] <= set(WAITING) for rank in fault.ranks)
 
 
 def _of_looked_at(direct: Sequence[Fault], cause: Cause | None, roster: Roster) -> First:
@@ -120,33 +121,6 @@ def _of_looked_at(direct: Sequence[Fault], cause: Cause | None, roster: Roster) 
     )
 
 
-def _without_stuck(cause: Cause, roster: Roster) -> Cause:
-    """The launcher's own SIGKILL, for a process that did not end when it was asked to, is no cause."""
-    if cause.first.writer.rank not in roster.stuck or cause.first.weight is not Weight.DIED:
-        return cause
-    others = tuple(event for event in roster.evidence.events if event.writer.rank not in roster.stuck)
-    return find_cause(roster.evidence._replace(events=others)) or cause
-
-
-def _of_silent_rank(cause: Cause, roster: Roster) -> Cause:
-    """A death that a shell reports without a rank is that of the only rank that says nothing."""
-    first, silent = cause.first, _silent(roster)
-    if first.weight is not Weight.DIED or first.writer.rank is not None or len(silent) != 1:
-        return cause
-    rank = next(iter(silent))
-    writer = first.writer._replace(rank=rank, host=roster.hosts.get(rank, first.writer.host))
-    return cause._replace(first=first._replace(writer=writer))
-
-
-def _of_only_rank(cause: Cause, roster: Roster) -> Cause:
-    """What a launcher says of itself is told of the rank that it ran, where that is the only one of its host."""
-    own = cause.first.writer
-    there = on_host(own.host, roster) if own.rank is None and own.local_rank is None and own.task is None else ()
-    if len(there) != 1 or len(roster.ranks) < 2 or len(set(roster.hosts.values())) < 2:
-        return cause
-    return cause._replace(first=cause.first._replace(writer=own._replace(rank=there[0])))
-
-
 def _fault_before(event: Event, roster: Roster, faults: Sequence[Fault]) -> Fault | None:
     """The fault of the event's host that can be its cause. Where the host of either is not told: of the only host that
     has one."""
@@ -157,8 +131,6 @@ def _fault_before(event: Event, roster: Roster, faults: Sequence[Fault]) -> Faul
     files = {path for rank in suspects for path in roster.files.get(rank, ())}
     able = [it for it in faults if it.code in codes and (it.critical or waits or it.path in files) and not it.ranks]
     able = [it for it in able if is_near(it.seconds, event.place.seconds if event.place.dated else None)]
-    if event.code == "JOB_KILLED" and event.weight is Weight.DIED:
-        able = [it for it in able if it.code not in MEMORY or _same_kill(it, event)]
     hosts = {roster.hosts[rank] for rank in suspects if rank in roster.hosts}
     if not waits and event.writer.host:
         hosts.add(event.writer.host)
@@ -180,12 +152,6 @@ def _fault_before(event: Event, roster: Roster, faults: Sequence[Fault]) -> Faul
     )
 
 
-def _same_kill(fault: Fault, event: Event) -> bool:
-    if fault.seconds is None or event.place.seconds is None or not event.place.dated:
-        return True
-    return minutes_agree(fault.seconds, event.place.seconds, _KILL_SECONDS)
-
-
 def _suspects(roster: Roster) -> frozenset[int]:
     """The ranks that others waited for, as far as the job's own output tells."""
     behind = {rank for wait in find_waiting(roster.evidence) if not wait.within for rank in wait.behind}
@@ -200,33 +166,22 @@ def _silent(roster: Roster) -> frozenset[int]:
 
 def _of_event(cause: Cause, roster: Roster) -> First:
     first = cause.first
-    subject = "the job" if first.kind in _OF_ALL else who(first.writer)
-    verb = "failed" if subject == "the job" or first.weight is Weight.STOPPED else "failed first"
+    subject, says = said_of(cause, ())
     rank = first.writer.rank
     victims = victims_of(cause, () if rank is None else (rank,)).events
     return First(
         first.code,
         subject,
-        f"{verb}: {printable_line(first.summary)}" + (f" ({first.where})" if first.where else ""),
+        says + (f" ({first.where})" if first.where else ""),
         ADVICE.get(first.kind) or ADVICE["killed"],
         (
             Clue.of_event(Role.FIRST, first, roster),
-            *_launchers_word(cause, roster),
             *shown(Role.THEN, (event for event in victims if event is not first), roster),
         ),
         first.writer.host,
         () if rank is None else (rank,),
         first.place.seconds is None and bool(victims),
     )
-
-
-def _launchers_word(cause: Cause, roster: Roster) -> tuple[Clue, ...]:
-    """The launcher's line about the same rank, where another file says what happened."""
-    rank, file = cause.first.writer.rank, cause.first.place.file
-    for event in (*cause.same, *cause.later):
-        if rank is not None and event.writer.rank == rank and event.place.file != file and event.kind == "status":
-            return (Clue.of_event(Role.SHOWS, event, roster),)
-    return ()
 
 
 def _of_fault(fault: Fault, cause: Cause, roster: Roster) -> First:
@@ -264,14 +219,6 @@ def _of_fault(fault: Fault, cause: Cause, roster: Roster) -> First:
     )
 
 
-def _killed_rank(fault: Fault, roster: Roster) -> int | None:
-    """The rank that the kernel killed, where one alone says nothing and is not known to be on another host."""
-    silent = [
-        rank for rank in _silent(roster) if fault.host is None or roster.hosts.get(rank, fault.host) == fault.host
-    ]
-    return silent[0] if fault.code in MEMORY and len(silent) == 1 else None
-
-
 def _consequence(event: Event, rank: int | None, roster: Roster, fault: Fault) -> str:
     if rank is not None:
         return f"; then {who(event.writer)} failed"
@@ -301,18 +248,8 @@ def _of_waiting(cause: Cause, fault: Fault | None, roster: Roster, faults: Seque
         return _of_accused(accusing, cause, roster)
     if silent:
         agreed = sorted(set(silent) & set(accusing.ranks)) if accusing is not None else []
-        found = of_silent(agreed or silent, "", cause, roster)
-        return _with_witness(found, accusing) if accusing is not None and agreed else found
-    return _quiet_end(cause, roster) or _elsewhere(cause, roster) or _late(cause, roster) or _of_network(cause, roster)
-
-
-def _with_witness(first: First, witness: Fault) -> First:
-    """The answer with what a recording or a report says of the same ranks; its name of the host, where the launcher has
-    none that others could use."""
-    told = first._replace(clues=(*first.clues, Clue.of_fault(Role.SHOWS, witness)))
-    if witness.host is None or first.host not in (None, *LOOPBACK):
-        return told
-    return told._replace(subject=f"{ranks_text(first.ranks)} on {witness.host}", host=witness.host)
+        return of_silent(agreed or silent, "", cause, roster)
+    return _quiet_end(cause, roster) or _elsewhere(cause, roster) or _of_network(cause, roster)
 
 
 def _of_accused(fault: Fault, cause: Cause | None, roster: Roster) -> First:
@@ -388,30 +325,6 @@ def _elsewhere(cause: Cause, roster: Roster) -> First | None:
     )
 
 
-def _late(cause: Cause, roster: Roster) -> First | None:
-    """A rank that finds its peers gone, which had timed out waiting: it came too late."""
-    events = victims_of(cause).events
-    waited = {event.writer.rank for event in events if event.weight is Weight.WAITED}
-    late = [event.writer.rank for event in events if event.weight is Weight.SUMMARY and event.writer.rank is not None]
-    if not waited or len(late) != 1 or len(waited) < 2 or not _ended_later(late[0], roster):
-        return None
-    return of_silent(late, "came late: it", cause, roster)._replace(
-        says=f"came too late: it found its peers gone, and {ranks_text(r for r in waited if r is not None)} had timed "
-        "out before"
-    )
-
-
-def _ended_later(rank: int, roster: Roster) -> bool:
-    """Whether a rank ended well after the others, as one does that comes late. One whose peers time out and close their
-    connections ends at once, and only waited for longer itself. True where clocks do not tell."""
-    ends: dict[int | None, float] = {}
-    for event in roster.evidence.events:
-        if event.kind == "status" and event.place.dated and event.place.seconds is not None:
-            ends[event.writer.rank] = max(event.place.seconds, ends.get(event.writer.rank, 0.0))
-    others = [seconds for each, seconds in ends.items() if each not in (rank, None)]
-    return rank not in ends or not others or ends[rank] - max(others) >= _LATE_SECONDS
-
-
 def _of_network(cause: Cause, roster: Roster) -> First:
     victims = victims_of(cause)
     hosts = roster.hosts_of(victims.ranks)
@@ -422,6 +335,6 @@ def _of_network(cause: Cause, roster: Roster) -> First:
         says = f"carried nothing any more: {ranks_text(victims.ranks)} all waited for one another, and none is silent"
         fix = table("hangs").advice["network"]
     else:
-        subject, says = who(first.writer), f"reported first: {printable_line(first.summary)}"
+        subject, says = said_of(cause, find_waiting(roster.evidence))
         fix = ADVICE.get(first.kind) or ADVICE["killed"]
     return First(first.code, subject, says, fix, shown(Role.SHOWS, victims.events or (first,), roster))

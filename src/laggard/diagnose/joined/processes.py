@@ -19,8 +19,6 @@ _PERCENT = re.compile(r"\d{1,5}(?:\.\d{1,3})?")
 _STATE = re.compile(r"[A-Z][A-Za-z<+]{0,5}")
 _STATUS = re.compile(r"^State:[ \t]+([A-Za-z])\b[^\n]{0,40}$", re.MULTILINE)
 _STATUS_PID = re.compile(r"^Pid:[ \t]+(\d{1,10})$", re.MULTILINE)
-_NODE_RANK = re.compile(r"--(?:node[-_]rank|machine[-_]rank)[= ](\d{1,6})\b")
-_PER_NODE = re.compile(r"--(?:nproc[-_]per[-_]node|num[-_]gpus)[= ](\d{1,4})\b")
 _LOCAL_RANK = re.compile(r"--local[-_]rank[= ](\d{1,5})\b")
 
 UNANSWERED_HEAD: Final = re.compile(r"rank \d{1,10} runs as pid \d{1,10} on host \S{0,260}, and wrote no stacks\n")
@@ -42,21 +40,6 @@ class Process(NamedTuple):
 
 def processes(text: str) -> tuple[Process, ...]:
     return (*_rows(text.splitlines()), *_of_status(text))
-
-
-def ranks_by_launcher(rows: Sequence[Process]) -> dict[int, int]:
-    """Returns the ranks by process, where a launcher's command line tells the number of its node: its children have the
-    ranks from there on."""
-    ranks: dict[int, int] = {}
-    for launcher in rows:
-        node, each = _NODE_RANK.search(launcher.command), _PER_NODE.search(launcher.command)
-        if node is None:
-            continue
-        children = sorted(row.pid for row in rows if row.parent == launcher.pid)
-        count = int(each[1]) if each else 1
-        if len(children) == count:
-            ranks |= {pid: int(node[1]) * count + place for place, pid in enumerate(children)}
-    return ranks
 
 
 def local_rank(process: Process) -> int | None:
@@ -195,7 +178,6 @@ _TIMER = re.compile(r"timer:\(on,[^,]*,(\d{1,4})\)|\bon \([\d.]+/(\d{1,4})/\d+\)
 _RETRANSMITS = re.compile(r"\bbackoff:(\d{1,4})|\bretrans:(\d{1,4})/\d+")
 _UNACKED = re.compile(r"\bunacked:[1-9]")
 _ADDRESS = re.compile(r"\binet6? (?!127\.|::1|fe80)([0-9a-f.:]{3,45})/\d{1,3}\b")
-_NAMED = re.compile(r"^(\d{1,3}(?:\.\d{1,3}){3})[ \t]+([A-Za-z][\w.-]{0,62})", re.MULTILINE)
 
 
 class Connection(NamedTuple):
@@ -213,11 +195,6 @@ def connections(text: str) -> tuple[Connection, ...]:
 def own_addresses(text: str, rows: Iterable[Connection]) -> frozenset[str]:
     """Returns the addresses of the host that a text comes from: `ip addr` and the local ends of connections."""
     return frozenset((*_ADDRESS.findall(text), *(row.local for row in rows if not row.local.startswith("127."))))
-
-
-def named_addresses(text: str) -> dict[str, str]:
-    """Returns the hosts by address of a text like /etc/hosts."""
-    return {address: name for address, name in _NAMED.findall(text) if not address.startswith("127.")}
 
 
 def common_end(rows: Iterable[Connection]) -> str:

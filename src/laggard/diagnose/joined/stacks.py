@@ -16,9 +16,7 @@ KIND: Final = "stack dump"
 _MAX_STACKS: Final = 512
 _MAX_FRAMES: Final = 256
 _MAX_STREAMS: Final = 4096
-_MAY_HOLD = re.compile(
-    r"most recent call|\bThread \S|\bProcess \d|^[ \t]*(?:\S{1,80} )?#\d{1,3}[ \t]+(?:0x|\w)|\"frames\"\s*:", re.M
-)
+_MAY_HOLD = re.compile(r"most recent call|\bThread \S|\bProcess \d|^[ \t]*(?:\S{1,80} )?#\d{1,3}[ \t]+(?:0x|\w)", re.M)
 _PLAIN = re.compile(r"\s{4}|\s*File \"|Thread |Process \d|#\d|Traceback|Current thread|\s*$")
 _QUOTED = re.compile(r"(?:> ?)+(?=[ \w#\"\[])")
 _MAIN: Final = ("<module>", "_run_module_as_main")
@@ -42,8 +40,6 @@ def stacks(text: str) -> tuple[Stack, ...]:
     """Returns the stacks of a text by process. One without any head is one process, too."""
     if not _MAY_HOLD.search(text):
         return ()
-    if threads := dump_lines.spy_threads(text):
-        return tuple(_of_json(threads))[:_MAX_STACKS]
     reader = _Reader()
     offset = 0
     for line in text.splitlines(keepends=True):
@@ -51,7 +47,7 @@ def stacks(text: str) -> tuple[Stack, ...]:
             reader.feed(line, offset)
         offset += len(line)
     found = sorted(reader.end(), key=lambda stack: stack.frames[0].offset)
-    return tuple(_with_ranks_of_locals(found, reader.in_locals)[:_MAX_STACKS])
+    return tuple(found[:_MAX_STACKS])
 
 
 def frame_text(frame: dump_lines.Frame) -> str:
@@ -77,12 +73,7 @@ def share_of_stacks(text: str) -> float:
                 "call last" not in line or style is dump_lines.Style.PYSTACK
             )
         seen += bool(line.strip())
-        known += bool(
-            head
-            or dump_lines.process_of(line) is not None
-            or dump_lines.frame_of(line, style)
-            or dump_lines.rank_in_locals(line) is not None
-        )
+        known += bool(head or dump_lines.process_of(line) is not None or dump_lines.frame_of(line, style))
     return known / seen if is_dump and seen else 0.0
 
 
@@ -167,8 +158,6 @@ class _Reader:
         self._parser = LineParser()
         self._open: dict[tuple[object, ...], _Process] = {}
         self._done: list[Stack] = []
-        self.in_locals: dict[int, int] = {}
-        """Values of variables `rank`, by the place of the frame that has them."""
 
     def feed(self, raw: str, offset: int) -> None:
         if len(raw) > dump_lines.MAX_LINE_CHARACTERS and not raw.lstrip().startswith("#"):
@@ -211,8 +200,6 @@ class _Reader:
         frames = process.threads[-1].frames
         if frames and (whole := dump_lines.rest_of_frame(text, frames[-1])):
             frames[-1] = whole
-        elif frames and style is dump_lines.Style.SPY and (rank := dump_lines.rank_in_locals(text)) is not None:
-            self.in_locals.setdefault(frames[-1].offset, rank)
         elif frames and process.threads[-1].head.is_last_first and dump_lines.ends_exception(text):
             frames.clear()
         else:
@@ -231,29 +218,3 @@ class _Reader:
             own.pid = pid if pid is not None else own.pid
             own.rank = rank if rank is not None else own.rank
             own.head = own.head or raw
-
-
-def _with_ranks_of_locals(found: Sequence[Stack], in_locals: dict[int, int]) -> list[Stack]:
-    """The stacks with the ranks that their variables tell, where these tell all of them apart: a variable of that name
-    may be something else."""
-    told = [next((in_locals[it.offset] for it in stack.frames if it.offset in in_locals), None) for stack in found]
-    if None in told or len(set(told)) != len(told):
-        return list(found)
-    named = (
-        stack if stack.rank is not None else stack._replace(rank=rank) for stack, rank in zip(found, told, strict=True)
-    )
-    return list(named)
-
-
-def _of_json(threads: Sequence[dump_lines.SpyThread]) -> Iterator[Stack]:
-    """The stacks of what `py-spy dump --json` wrote."""
-    by_pid: dict[int | None, list[_Thread]] = {}
-    for each in threads:
-        thread = _Thread(dump_lines.ThreadHead(dump_lines.Style.SPY, each.name == "MainThread", each.tid))
-        thread.frames = list(each.frames[:_MAX_FRAMES])
-        by_pid.setdefault(each.pid, []).append(thread)
-    for pid, group in by_pid.items():
-        if kept := [it for it in group if it.frames and not dump_lines.is_service(it.frames)]:
-            thread = _that_trains(kept)
-            others = tuple(tuple(it.frames) for it in kept if it is not thread)
-            yield Stack(tuple(thread.frames), f"process {pid}", pid, others=others)

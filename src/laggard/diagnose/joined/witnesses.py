@@ -9,7 +9,7 @@ from typing import Final
 from laggard.diagnose.job.events import Writer
 from laggard.diagnose.job.findings import who
 from laggard.diagnose.joined.exhibit import Exhibit
-from laggard.diagnose.joined.processes import Process, common_end, local_rank, ranks_by_launcher
+from laggard.diagnose.joined.processes import Process, common_end, local_rank
 from laggard.diagnose.joined.roster import Fault, Roster
 from laggard.diagnose.joined.standing import Seen, standings
 from laggard.diagnose.rules import table
@@ -40,8 +40,6 @@ def _ranks_of_pids(exhibits: Iterable[Exhibit], roster: Roster) -> dict[tuple[st
     found = {(roster.hosts.get(rank), pid): rank for rank, pid in roster.pids.items()}
     for it in exhibits:
         host = _host(it, roster)
-        for pid, rank in ranks_by_launcher(it.processes).items():
-            found.setdefault((host, pid), rank)
         alone = [rank for rank, its in roster.hosts.items() if its == host]
         workers = [row for row in it.processes if local_rank(row) is not None]
         for row in workers:
@@ -217,12 +215,9 @@ def _unanswered(exhibits: Sequence[Exhibit], roster: Roster) -> Iterator[Fault]:
 
 
 def address_hosts(exhibits: Iterable[Exhibit], roster: Roster) -> dict[str, str]:
-    """The host of each address, by what was copied from it and by lists of hosts."""
+    """The host of each address, by what was copied from it."""
     found: dict[str, str] = {}
     for it in exhibits:
-        for address, name in it.named_addresses:
-            if name in roster.all_hosts:
-                found.setdefault(address, name)
         host = _host(it, roster)
         if host and len(it.addresses) <= 64:
             found |= {address: host for address in it.addresses}

@@ -105,10 +105,6 @@ class LogJudge(RuleJudge):
         elif _PLACE.match(text) and len(hit.trace) < _MAX_MODULES:
             self.hits[key] = hit._replace(trace=(*hit.trace, text[:_MAX_TRACE_CHARACTERS]))
 
-    def seconds_of(self, *subjects: str) -> list[float | None]:
-        """Returns when rules were met last whose codes begin with one of these words."""
-        return [hit.seconds for (number, _), hit in self.hits.items() if RULES[number].code.startswith(subjects)]
-
     def findings(self) -> tuple[Finding, ...]:
         """Returns what was found and is not closed, in the order of the log; of one device and code the gravest."""
         best: dict[tuple[str, str], tuple[Severity, int, Finding]] = {}

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from laggard.diagnose.numbers.parts import every, is_whole
+from laggard.diagnose.job.progress import PROGRESS_WORDS
+from laggard.diagnose.numbers.parts import LONG_SECONDS, every, is_whole
 from laggard.diagnose.numbers.quantities import Kind, Quantity
-from laggard.diagnose.numbers.rows import Row, Who
+from laggard.diagnose.numbers.rows import STEP, Row, Who
 from laggard.diagnose.rules import table
 from laggard.kit.words import seconds_text, times_text
 from laggard.locate.shares import HALF, MOST
@@ -29,7 +30,7 @@ class _Step(NamedTuple):
     row: Row
 
 
-def courses(rows: Iterable[Row]) -> list[Finding]:
+def courses(rows: Sequence[Row]) -> list[Finding]:
     """Returns at most one finding: of the first series in which something stands out."""
     series: dict[tuple[Who, str], list[_Step]] = {}
     for row in rows:
@@ -37,8 +38,28 @@ def courses(rows: Iterable[Row]) -> list[Finding]:
             if it.value > 0 and _tells_steps(it):
                 seconds = it.value if it.kind is Kind.TIME else 1 / it.value
                 series.setdefault((row.who, it.name), []).append(_Step(seconds, it.shown, row))
-    found = (each for steps in series.values() if len(steps) > _MIN_STEPS for each in _judge(steps))
-    return list(found)[:1]
+    found = [each for steps in series.values() if len(steps) > _MIN_STEPS for each in _judge(steps)]
+    return (found or list(_gaps(rows)))[:1]
+
+
+def _gaps(rows: Sequence[Row]) -> Iterator[Finding]:
+    """Times in which no step is told, between others that come as ever: half of all the time is lost in them."""
+    by_who: dict[Who, list[Row]] = {}
+    for row in rows:
+        if row.seconds is not None and STEP.search(row.text) and any(word in row.text for word in PROGRESS_WORDS):
+            by_who.setdefault(row.who, []).append(row)
+    for own in by_who.values():
+        pairs = zip(own, own[1:], strict=False)
+        gaps = [_Step((after.seconds or 0.0) - (before.seconds or 0.0), "", after) for before, after in pairs]
+        values = sorted(it.seconds for it in gaps)
+        if len(gaps) <= _MIN_STEPS or values[0] < 0:
+            continue
+        usual = values[len(values) // 2]
+        long = sorted((it for it in gaps if it.seconds >= max(LONG_SECONDS, usual / HALF)), key=lambda it: -it.seconds)
+        lost = sum(it.seconds - usual for it in long)
+        if long and lost >= HALF * sum(values):
+            shown = [it._replace(shown=seconds_text(it.seconds)) for it in long]
+            yield _stalled(lost, sum(values), f"{seconds_text(usual)} between two lines", shown)
 
 
 def _tells_steps(it: Quantity) -> bool:

@@ -9,8 +9,7 @@ from typing import Final
 from laggard.diagnose.file_format import FileContent, FileFormat, FileJudgement, KnownHardware, without_colours
 from laggard.diagnose.numbers.counts import missing_devices
 from laggard.diagnose.numbers.course import courses
-from laggard.diagnose.numbers.link import slow_for_its_link, slower_than_its_link, slower_when_enabled
-from laggard.diagnose.numbers.listing import late_files
+from laggard.diagnose.numbers.link import slow_for_its_link, slower_when_enabled, tested_link
 from laggard.diagnose.numbers.parts import lost_parts
 from laggard.diagnose.numbers.peers import odd_in_matrices, odd_peers
 from laggard.diagnose.numbers.rows import Text, read
@@ -22,8 +21,9 @@ _MIN_SHARE: Final = 0.6
 
 
 def recognise(content: FileContent) -> bool:
-    """Whether something stands out."""
-    return bool(judge(content, KnownHardware()).findings)
+    """Whether something stands out, or a link was tested."""
+    judged = judge(content, KnownHardware())
+    return bool(judged.findings or "link_line" in judged.facts)
 
 
 def recognise_alike(content: FileContent) -> bool:
@@ -39,7 +39,7 @@ def recognise_alike(content: FileContent) -> bool:
 def judge(content: FileContent, hardware: KnownHardware) -> FileJudgement:
     text = _text_of(content)
     found = read(text, content.host)
-    facts = {"rows": len(found.rows), "matrices": len(found.matrices)}
+    facts = {"rows": len(found.rows), "matrices": len(found.matrices), **tested_link(text.splitlines())}
     return FileJudgement(tuple(_found(text, found, content.host)), facts)
 
 
@@ -59,9 +59,7 @@ def _found(text: str, read_text: Text, host: str) -> list[Finding]:
         *odd_in_matrices(read_text.matrices),
         *(courses(rows) if not parts else ()),
         *missing_devices(text, host),
-        *late_files(lines),
         *slow_for_its_link(lines),
-        *slower_than_its_link(lines, text),
         *slower_when_enabled(read_text.matrices),
     ]
     return found[:_MAX_FINDINGS]

@@ -1,5 +1,5 @@
-"""Two measurements of one thing in the same text: what a test reached beside the rate of its link, or beside what
-another test reached over it; and what pairs reach with a thing enabled beside the same without it."""
+"""Two measurements of one thing in the same text: what a test reached beside the rate of its link, and what pairs reach
+with a thing enabled beside the same without it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from laggard.diagnose.numbers.rows import Matrix
 from laggard.diagnose.rules import table
 from laggard.locate.shares import HALF, MOST
 from laggard.model import Finding
-from laggard.nccl.tests_output import parse_tests_output
 
 _LINK = re.compile(
     r"^\s*Rate:\s{1,20}(?P<ib>\d{1,4})\s*$|\brate:\s{1,8}(?P<sys>\d{1,4}) Gb/sec|\bSpeed:\s(?P<mb>\d{3,7})Mb/s"
@@ -24,7 +23,6 @@ _ROW = re.compile(r"^\s*(?P<bytes>\d{1,12})\s+\d+\s+[\d.]+\s+(?P<average>[\d.]+)
 _SUM = re.compile(r"^\[(?:SUM|\s*\d+)\]\s+0\.0\d*-\s*\d{1,5}\.\d+\s+sec\s.*?(?P<rate>[\d.]+) (?P<unit>[GM])bits/sec")
 _LARGE_BYTES: Final = 65536
 """The smallest message whose rate the link bounds, and not the time of each message."""
-_LARGE_TEST_BYTES: Final = 64 << 20
 _ENABLED = re.compile(r"\b(?:dis|en)abled\b", re.IGNORECASE)
 _RATE = re.compile(r"andwidth|[GM]i?B/s")
 _NOT_TITLE = re.compile(rf"{_ENABLED.pattern}|\([^()]{{0,40}}\)", re.IGNORECASE)
@@ -56,20 +54,10 @@ def slow_for_its_link(lines: Sequence[str]) -> list[Finding]:
     return [found]
 
 
-def slower_than_its_link(lines: Sequence[str], text: str) -> list[Finding]:
-    """What nccl-tests reached between nodes beside what one link carried: several links carry more together."""
-    link = max(_reached(lines), key=lambda it: it.gigabits, default=None)
-    output = parse_tests_output(text) if link else None
-    rows = [row for row in output.rows if row.size_bytes >= _LARGE_TEST_BYTES] if output else []
-    if not link or not output or not rows or output.nodes == 1:
-        return []
-    reached = max(row.busbw for row in rows) * 8e-9
-    if reached >= HALF * link.gigabits:
-        return []
-    share = f"{100 * reached / link.gigabits:.0f}"
-    shown = {"line": link.line, "reached_gigabits": round(reached, 3), "link_gigabits": link.gigabits}
-    words = table("numbers").sections["slower_than_its_link"]
-    return [words.found(shown, reached=f"{reached:.3g}", share=share, rate=f"{link.gigabits:.3g}")]
+def tested_link(lines: Sequence[str]) -> dict[str, float | str]:
+    """Returns the most that a test carried over one link, and its line; nothing: no test is there."""
+    best = max(_reached(lines), key=lambda it: it.gigabits, default=None)
+    return {} if best is None else {"link_gigabits": best.gigabits, "link_line": best.line}
 
 
 def slower_when_enabled(matrices: Sequence[Matrix]) -> list[Finding]:

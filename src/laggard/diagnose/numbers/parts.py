@@ -1,7 +1,7 @@
 """The parts of a training's time that compute nothing, beside the whole: data, checkpoints, communication, waiting.
 
 The whole of a step is what its line calls so (`time`, `step time`, `elapsed time per iteration`), where it is the
-longest of the line, or else all parts together. The whole of a checkpoint that a line tells by itself is the time
+longest of the line, or else all of them together. The whole of a checkpoint that a line tells by itself is the time
 between the lines of steps around it.
 """
 
@@ -107,7 +107,8 @@ def _of_steps(rows: Sequence[Row]) -> Iterator[Lost]:
         ]
         parts, wholes = sum(part for _, part, _ in told), sum(whole for _, _, whole in told)
         fits = sum(part <= (1 + ALIKE) * whole for _, part, whole in told)
-        if wholes > 0 and fits >= MOST * len(told) and 1 + ALIKE >= parts / wholes >= _LEAST[kind]:
+        often = averaged or len(told) >= MIN_MEASURED
+        if often and wholes > 0 and fits >= MOST * len(told) and 1 + ALIKE >= parts / wholes >= _LEAST[kind]:
             mean = parts / len(told)
             values = [it.value for row in own or [it.row for it in records] for it in row.quantities if it.name == name]
             longest = tuple(sorted((it for it in values if it > mean), reverse=True)[:2])
@@ -130,7 +131,7 @@ def _whole(record: _Record) -> float:
     named = [value for name, value in times.items() if is_whole(name)]
     if named and max(named) >= longest / (1 + ALIKE):
         return max(named)
-    return sum(times.values()) if any(map(_COMPUTES.search, times)) else 0.0
+    return sum(times.values()) if named or any(map(_COMPUTES.search, times)) else 0.0
 
 
 def _of_checkpoints(rows: Sequence[Row]) -> Iterator[Lost]:

@@ -18,7 +18,7 @@ _MAX_SIDE: Final = 256
 _MAY_TELL = re.compile(
     r"[Tt]ime|latenc|[Dd]urat|[Ee]lapsed|/s\b| Hz\b|\(t\)|/sec|/it\b|/step\b"
     r"|\d ?(?:ms|s|secs?|seconds|min(?:ute)?s?)\b|_m?s\b"
-    r"|\(m?s\)|[Ss]tep|[Ii]ter|[Ss]av|heckpoint|ckpt|per_s|tps|busbw|andwidth|hroughput|PerSec|FLOPS|b(?:it)?(?:s|/s|ps)"
+    r"|\(m?s\)|[Ss]tep|[Ii]ter|[Ee]poch|[Bb]atch|[Ss]av|heckpoint|ckpt|per_s|tps|busbw|andwidth|hroughput|PerSec|FLOPS|b(?:it)?(?:s|/s|ps)"
 )
 STEP = re.compile(r"\b(?:global[ _]?)?(?:step|iter(?:ation)?|epoch|batch)\b\W{0,4}\d", re.IGNORECASE)
 """The words of a line that tells of a step."""
@@ -97,7 +97,7 @@ def _line_rows(lines: Sequence[str], taken: set[int], host: str) -> Iterator[Row
             continue
         if len(found) == 1 and not found[0].name and found[0].kind is Kind.TIME and STEP.search(line[:_MAX_LINE]):
             found = (found[0]._replace(name="step"),)
-        elif line[:1].isspace() and section:
+        elif (line[:1].isspace() or head.text[:1].isspace()) and section:
             found = tuple(it if it.name and _RANK.sub("", it.name) else it._replace(name=section) for it in found)
         told += 1
         yield Row(_who(head, line), found, line.strip(), place, seconds, head.host or host)

@@ -30,7 +30,6 @@ _DESCRIBED: Final = re.compile(r"^(?:Name:\s+(\S+)|kind: (?:Pod|Node)\b.*)\s*$",
 _FIELD: Final = re.compile(r"^(\s*)(?:- )?\"?([A-Za-z][\w .]{1,30}?)\"?:\s+(\S.{0,2000}?),?\s*$")
 _POD: Final = re.compile(r"^(?:\S+\s+)??([\w.-]{2,253})\s+\d+/\d+\s+([A-Z][\w:]{2,60})\s+\d+")
 _NODE: Final = re.compile(r"^([\w.-]{2,253})\s+(NotReady\S*)\s+\S+\s+\d+\w+\s+v\d")
-_CONDITION: Final = re.compile(r"^\s+(Ready|MemoryPressure|DiskPressure|PIDPressure)\s+(True|False|Unknown)\s+\w")
 
 
 class PodEvent(NamedTuple):
@@ -119,7 +118,6 @@ def _from_description(name: str, lines: list[str]) -> Iterator[PodEvent]:
     for key, value in fields:
         if key == "reason":
             yield PodEvent(value, name, node, messages[0] if messages else "", memory_limit=limit)
-    yield from _conditions(name, lines)
 
 
 def _fields(lines: list[str]) -> list[tuple[str, str]]:
@@ -131,18 +129,6 @@ def _fields(lines: list[str]) -> list[tuple[str, str]]:
         elif fields and fields[-1][0] == "message" and line.strip() and len(fields[-1][1]) < MAX_MESSAGE:
             fields[-1] = ("message", f"{fields[-1][1]} {line.strip()}")
     return fields
-
-
-def _conditions(name: str, lines: list[str]) -> Iterator[PodEvent]:
-    """Yields what the conditions of a node tell; those of a pod have no pressure, and no heartbeat."""
-    found = {match[1]: match[2] for line in lines if (match := _CONDITION.match(line))}
-    if "MemoryPressure" not in found:
-        return
-    if found.get("Ready", "True") != "True":
-        yield PodEvent("NodeNotReady", name, name)
-    for kind in ("MemoryPressure", "DiskPressure"):
-        if found.get(kind) == "True":
-            yield PodEvent(f"NodeHas{kind}", name, name)
 
 
 _HEAD: Final = re.compile(

@@ -54,7 +54,7 @@ def _bad_lane(counters: Mapping[str, int]) -> str | None:
 
 
 _IB_HEAD: Final = re.compile(
-    r"^# Port (?:extended )?counters: (.{1,80})$|^[^\S\n]+GUID (0x[0-9a-f]+ port \d+|\S+ port \d+):.*\[\w+ == \d+",
+    r"^# Port (?:extended )?counters: (.{1,80})$|^[^\S\n]+GUID (\S+ port (?:\d+|ALL)):.*\[\w+ == \d+",
     re.MULTILINE,
 )
 _IB_FIELD: Final = re.compile(r"^(\w{4,40}):\.{2,}(\d{1,20})\s*$", re.MULTILINE)
