@@ -7,22 +7,26 @@ and goes on. The runner handles deadlines, crashes and timing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import msgspec
 from msgspec import Meta
 
-from laggard.catalogue.findings import finding_type
-from laggard.kit.words import clipped, visible
-from laggard.model import MAX_DEVICE, MAX_SUMMARY, Finding, Fix, Severity
+from laggard.catalogue.findings import finding as finding  # probes take it from here
+from laggard.model import Finding, Severity
 
 if TYPE_CHECKING:
+    from laggard.catalogue.rules import Row, Table
     from laggard.probes.errors import Unreadable
     from laggard.probes.host.counter_history import SaveCounters
     from laggard.probes.host.host import Host
     from laggard.probes.nvml.model import Hang
+
+
+_RULES: Final = Path(__file__).parent / "rules"
 
 
 class Fact(NamedTuple):
@@ -83,31 +87,28 @@ def matches_any(name: str, patterns: Iterable[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def finding(
-    code: str,
+def rules(table: str) -> tuple[Row, ...]:
+    """The rows of rules/TABLE.ini."""
+    return _table(table).rows
+
+
+def say(
+    table: str,
+    kind: str,
     device: str,
-    summary: str,
-    *,
-    evidence: Mapping[str, Any],
-    fix: str,
-    commands: Sequence[str] = (),
+    evidence: Mapping[str, object],
     severity: Severity | None = None,
-    action: str = "",
+    /,
+    **named: object,
 ) -> Finding:
-    """Makes a finding of the type `code` of the catalogue. `summary` continues a sentence that begins with the device.
-    Without `severity` or `action` it has the catalogue's. Device and summary may hold what a user has named:
-    they are cut to the length that a collector takes, and have no control characters."""
-    found_type = finding_type(code)
-    return Finding(
-        code=code,
-        severity=found_type.severity if severity is None else severity,
-        device=clipped(visible(device), MAX_DEVICE),
-        summary=clipped(visible(summary), MAX_SUMMARY),
-        evidence=dict(evidence),
-        fix=Fix(fix, tuple(commands)),
-        doc=found_type.doc,
-        action=action or found_type.action,
-    )
+    """The finding of the section `kind` of rules/TABLE.ini, in its words, with what is `named` in them."""
+    return _table(table).sections[kind]._replace(device=device).found(evidence, severity, **named)
+
+
+def _table(name: str) -> Table:
+    from laggard.catalogue.rules import read_table  # a healthy node needs no rule
+
+    return read_table(_RULES / f"{name}.ini")
 
 
 GPU: Final = ProbeGroup("gpu", 29.5)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from laggard.probes.gpu import busy, clocks, count, driver, ecc, lost, row_remap, temperature, throttle, xid
+from laggard.probes.gpu import busy, clocks, count, driver, lost, memory, temperature, throttle, xid
 from laggard.probes.nccl import environment as nccl_environment
 from laggard.probes.nccl import last_ring
 from laggard.probes.nvlink import error_counters as nvlink_error_counters
@@ -33,14 +33,13 @@ PROBES: Final[tuple[Probe, ...]] = (
     driver.PROBE,
     count.PROBE,
     lost.PROBE,
-    ecc.PROBE,
-    row_remap.PROBE,
+    *memory.PROBES,
     throttle.PROBE,
     temperature.PROBE,
     *clocks.PROBES,
     busy.PROBE,
     links.PROBE,
-    nvlink_error_counters.PROBE,
+    *nvlink_error_counters.PROBES,
     fabric_manager.PROBE,
     fabric_state.PROBE,
     p2p.PROBE,

@@ -14,22 +14,16 @@ from typing import Final, NamedTuple
 
 from laggard.kit.majority import grouped, majority, with_peers
 from laggard.model import Finding, Severity
-from laggard.probes.gpu.model.readings import gpu_peers, peer_key, query_gpus, read_field
+from laggard.probes.gpu.model.readings import gpu_peers, peer_key, query_gpus, query_nvml, read_field
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import Gpu
-from laggard.probes.probe import GPU, Fact, Probe, Ratio, Thresholds, finding
+from laggard.probes.probe import GPU, Fact, Probe, Ratio, Thresholds, say
 
 _MIN_PEERS: Final = 3
 _IDLE, _POWER_CAP = 0x01, 0x04  # nvmlClocksEventReasonGpuIdle and ...SwPowerCap
 _SLOWER: Final = 0.75
 # The share of the peers' clock below which a cap costs speed. GPUs of one model under one load differ by 8 % on
 # average, and by 22 % at most (Sinha et al., Not All GPUs Are Created Equal, SC22).
-_FIX: Final = "Give the setting back to the driver, or set the same for all GPUs of the fleet, in the boot scripts too."
-_FIX_ENFORCED: Final = (
-    "Something beside the driver limits the power: look for a limit of the BMC or the rack's power manager, then for a "
-    "power supply or cable that failed. If nothing asks for it, have the board looked at."
-)
-_FIX_BOARD: Final = "Its peers have the same board and firmware: reset the GPU; if it stays so, return the board."
 
 
 class _Setting(NamedTuple):
@@ -55,6 +49,9 @@ _ENFORCED: Final = _Setting(
 )
 
 
+_BANDWIDTH_MODES: Final = {1: "nothing", 2: "the least", 3: "half", 4: "three quarters"}  # NVML_GPU_NVLINK_BW_MODE_*
+
+
 class ClocksThresholds(Thresholds, frozen=True):
     tolerance_ratio: Ratio = 0.02
     """The share by which a clock may be lower than it should be and still count as the same: boards of one kind differ
@@ -72,6 +69,8 @@ def check(host: Host, thresholds: ClocksThresholds) -> Iterator[Finding | Fact]:
             for setting in _HIGHEST:
                 yield from _judge_highest(board, setting, least)
         yield from _judge_enforced(peers, least)
+    if mode := query_nvml(host).nvlink_bandwidth_mode:
+        yield say("gpu", "bandwidth_mode", "GPUs", {"mode": mode}, share=_BANDWIDTH_MODES.get(mode, "a part"))
     reading.raise_if_incomplete()
 
 
@@ -89,14 +88,14 @@ def _judge_highest(gpus: Sequence[Gpu], setting: _Setting, least: float) -> Iter
     for gpu, value in known:
         if peers and value < peers * least:
             severity = Severity.CRITICAL if gpu.board_part and gpu.vbios else Severity.WARNING
-            yield _finding(gpu, setting, value, peers, "peers of its board have", _FIX_BOARD, severity)
+            yield _finding("highest", gpu, setting, value, peers, severity)
 
 
 def _judge_requested(gpus: Sequence[Gpu], setting: _Setting, least: float) -> Iterator[Finding]:
     for gpu in gpus:
         value, default = getattr(gpu, setting.field), getattr(gpu, setting.default)
         if value and default and value < default * least:
-            yield _finding(gpu, setting, value, default, "the board's default is", _FIX, Severity.WARNING)
+            yield _finding("requested", gpu, setting, value, default)
 
 
 def _judge_enforced(gpus: Sequence[Gpu], least: float) -> Iterator[Finding]:
@@ -110,34 +109,25 @@ def _judge_enforced(gpus: Sequence[Gpu], least: float) -> Iterator[Finding]:
     for gpu, enforced, asked in held:
         costs = reasons[gpu.key] & _POWER_CAP and gpu.sm_mhz and gpu.sm_mhz < usual * _SLOWER
         severity = Severity.CRITICAL if costs else Severity.WARNING
-        yield _finding(gpu, _ENFORCED, enforced, asked, "the driver was asked for", _FIX_ENFORCED, severity)
+        yield _finding("enforced", gpu, _ENFORCED, enforced, asked, severity)
 
 
 def _finding(
-    gpu: Gpu, setting: _Setting, value: float, expected: float, source: str, fix: str, severity: Severity
+    kind: str, gpu: Gpu, setting: _Setting, value: float, expected: float, severity: Severity | None = None
 ) -> Finding:
-    return finding(
-        "GPU_CLOCKS_LOW",
-        gpu.device,
-        f"{setting.description} {value:g} {setting.unit} where {source} {expected:g} {setting.unit}",
-        evidence={"setting": setting.field, "value": value, "expected": expected, "expected_from": source},
-        fix=fix,
-        commands=(f"nvidia-smi -q -d CLOCK,POWER -i {gpu.index}", setting.command.format(gpu.index)),
-        severity=severity,
-    )
+    evidence = {"setting": setting.field, "value": value, "expected": expected, "expected_from": kind}
+    told = {"name": setting.description, "unit": setting.unit, "value": f"{value:g}", "expected": f"{expected:g}"}
+    command = setting.command.format(gpu.index)
+    return say("gpu", kind, gpu.device, evidence, severity, index=gpu.index, command=command, **told)
 
 
 # GPU_PERSISTENCE_OFF: the driver shuts down a GPU that no process uses, and starts it anew for each job.
-
-_FIX_MODE: Final = "Run nvidia-persistenced at boot; without it, `nvidia-smi -pm 1` lasts until the driver is reloaded."
 
 
 def check_persistence(host: Host, thresholds: Thresholds) -> Iterator[Finding | Fact]:
     reading = read_field(with_peers(query_gpus(host), peer_key), "persistence", "persistence mode")
     for gpu in (gpu for gpu, on in reading.values if not on):
-        commands = ("systemctl enable --now nvidia-persistenced",)
-        summary = "is without persistence mode"
-        yield finding("GPU_PERSISTENCE_OFF", gpu.device, summary, evidence={}, fix=_FIX_MODE, commands=commands)
+        yield say("gpu", "persistence", gpu.device, {})
     reading.raise_if_incomplete()
 
 

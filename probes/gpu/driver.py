@@ -23,14 +23,8 @@ from laggard.probes.host.counter_history import SaveCounters
 from laggard.probes.host.host import Host
 from laggard.probes.host.virtualization import loaded_modules, read_uptime
 from laggard.probes.nvml.model import CALL_LIMIT_SECONDS, Hang
-from laggard.probes.probe import GPU, Fact, Probe, Thresholds, finding
+from laggard.probes.probe import GPU, Fact, Probe, Thresholds, say
 from laggard.probes.rows import FILES, MODULES, Item, Row, Told, judge, judge_items
-
-_FIX: Final = (
-    "Drain the node and look for the cause in the kernel's log (Xid 119 or 79, `blocked for more than 120 seconds`). A "
-    "process stuck in state D ends only when its call returns: reset the GPU if the driver still lets you, else reboot."
-)
-
 
 SLOW_CALL_SECONDS: Final = 3.0
 _ROUNDING_SECONDS: Final = 0.05
@@ -58,6 +52,8 @@ def check(host: Host, thresholds: Thresholds) -> Told:
         raise Unknown(f"{nvml.hung.call} gave no answer in {nvml.hung.seconds} s")
     if nvml.error:
         raise Unknown(f"NVML: {explain_nvml_error(nvml.error)}")
+    if nvml.confidential_ready is False:
+        yield say("gpu", "not_ready", "GPUs", {"confidential_computing": "not ready"})
     yield Fact("driver_version", nvml.driver_version)
     yield Fact("gpus", len(nvml.gpus))
     yield from judge(host, MODULES._replace(read=_cuda_modules))
@@ -117,28 +113,21 @@ def driver_hung(hang: Hang, log: str | None = None) -> Finding | None:
     if not exceeded and (hang.seconds < SLOW_CALL_SECONDS or hang.limit_seconds > CALL_LIMIT_SECONDS):
         return None
     of_amd = hang.call.startswith(DRIVER_CALL)
-    return finding(
-        "GPU_DRIVER_HUNG",
-        "amdgpu driver" if of_amd else "nvidia driver",
-        f"{hang.call} gave no answer in {hang.seconds} s",
-        evidence={
-            "call": hang.call,
-            "seconds": hang.seconds,
-            "usual_at_most_seconds": hang.limit_seconds,
-            "process": hang.pid,
-            "process_state": hang.state or "unreadable",
-            "waits_in": hang.wchan or "unreadable",
-            "kernel_stack": list(hang.stack),
-            "xids_logged": _last_xids((or_none(Host().kernel_log) or "") if log is None else log),
-        },
-        fix=_FIX,
-        commands=(
-            f"cat /proc/{hang.pid}/stack",
-            f"dmesg -T | grep -E '{'amdgpu' if of_amd else 'NVRM'}|blocked for more'",
-            "amd-smi reset -G -g INDEX" if of_amd else "nvidia-smi -r -i INDEX",
-        ),
-        severity=Severity.CRITICAL if exceeded else Severity.WARNING,
-    )
+    evidence = {
+        "call": hang.call,
+        "seconds": hang.seconds,
+        "usual_at_most_seconds": hang.limit_seconds,
+        "process": hang.pid,
+        "process_state": hang.state or "unreadable",
+        "waits_in": hang.wchan or "unreadable",
+        "kernel_stack": list(hang.stack),
+        "xids_logged": _last_xids((or_none(Host().kernel_log) or "") if log is None else log),
+    }
+    severity = Severity.CRITICAL if exceeded else Severity.WARNING
+    driver, module = ("amdgpu driver", "amdgpu") if of_amd else ("nvidia driver", "NVRM")
+    reset = "amd-smi reset -G -g INDEX" if of_amd else "nvidia-smi -r -i INDEX"
+    told = {"call": hang.call, "seconds": hang.seconds, "pid": hang.pid}
+    return say("gpu", "hung", driver, evidence, severity, module=module, reset=reset, **told)
 
 
 def _last_xids(log: str) -> list[str]:

@@ -13,12 +13,15 @@ from laggard.probes.gpu.model.readings import explain_nvml_error, query_gpus
 from laggard.probes.gpu.rules.xid_rules import explain_recovery_action
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import HANDLE_FAULTS, LOST_ERRORS, Gpu
-from laggard.probes.probe import GPU, Fact, Probe, Thresholds, finding
+from laggard.probes.probe import GPU, Fact, Probe, Thresholds, say
 
-_FIX: Final = (
-    "End what runs on it and reset it (`nvidia-smi --gpu-reset -i INDEX`; on NVSwitch systems all GPUs together). If "
-    "it is still lost, power the node off and on; if it is lost again, replace it."
+_BASIC: Final = (
+    *("uuid", "name", "temperature_celsius", "sm_mhz", "power_limit_watts", "clocks_event_reasons", "persistence"),
+    *("memory_used_ratio", "ecc_volatile"),
 )
+"""Readings that each GPU of a data centre answers, in MIG mode too. One that answers none of them is dead to every job,
+though NVML has its handle; nvidia-smi shows ERR! for them."""
+_MIN_FAILED: Final = 3
 
 
 def _check_amd(host: Host, thresholds: Thresholds) -> Iterator[Finding | Fact]:
@@ -26,14 +29,8 @@ def _check_amd(host: Host, thresholds: Thresholds) -> Iterator[Finding | Fact]:
     gpus = read_amd_gpus(host)
     for gpu in gpus:
         if gpu.on_the_bus is False:
-            yield finding(
-                "GPU_LOST",
-                gpu.device,
-                "no longer answers on the bus: its configuration space reads as ones",
-                evidence={"driver": "amdgpu" if gpu.started else None},
-                fix=POWER_OFF,
-                commands=(f"lspci -vv -s {gpu.address}", "dmesg -T | grep amdgpu"),
-            )
+            evidence = {"driver": "amdgpu" if gpu.started else None}
+            yield say("gpu", "lost_amd", gpu.device, evidence, fix=POWER_OFF, address=gpu.address)
     unread = [gpu.address for gpu in gpus if gpu.on_the_bus is None]
     if unread:
         raise Unknown(f"the configuration space of GPU {', '.join(unread)} cannot be read")
@@ -47,6 +44,9 @@ def _check_nvidia(host: Host, thresholds: Thresholds) -> Iterator[Finding | Fact
             error = "RESET_REQUIRED" if "RESET_REQUIRED" in lost.values() else "GPU_IS_LOST"
             summary = "must be reset" if error == "RESET_REQUIRED" else "is lost: it no longer answers on the bus"
             yield _finding(host, gpu, summary, {"nvml_error": error, "calls": sorted(lost)})
+        elif silent := _silent(gpu, gpus):
+            summary = f"does not answer the driver: {len(silent)} of its basic readings are UNKNOWN"
+            yield _finding(host, gpu, summary, {"nvml_error": "UNKNOWN", "calls": silent})
         elif gpu.recovery_action:
             advice, severity = explain_recovery_action(gpu.recovery_action)
             evidence = {"recovery_action": gpu.recovery_action}
@@ -54,6 +54,19 @@ def _check_nvidia(host: Host, thresholds: Thresholds) -> Iterator[Finding | Fact
     unreachable = [gpu for gpu in gpus if gpu.errors.get("handle", "GPU_IS_LOST") not in LOST_ERRORS]
     if unreachable:
         yield from _judge_unreachable(host, unreachable, _excuse(host, gpus))
+
+
+def _silent(gpu: Gpu, gpus: Sequence[Gpu]) -> list[str]:
+    """Returns the basic readings that failed as UNKNOWN, where these are most of them; of several GPUs those alone that
+    a peer answers."""
+    peers = [peer for peer in gpus if peer is not gpu]
+    failed = [
+        name
+        for name in _BASIC
+        if gpu.errors.get(name) == "UNKNOWN" and (not peers or any(getattr(peer, name) is not None for peer in peers))
+    ]
+    answered = sum(getattr(gpu, name) is not None for name in _BASIC if name not in ("uuid", "name"))
+    return failed if len(failed) >= max(_MIN_FAILED, answered + 1) else []
 
 
 def _excuse(host: Host, gpus: Sequence[Gpu]) -> str:
@@ -87,16 +100,8 @@ def _finding(
     """A GPU without a handle has no address: it is one of those that NVML does not list, and their only one mostly."""
     addresses = () if gpu.bus_id else unlisted_gpus(find_nvidia_devices(host), query_gpus(host))
     device = f"GPU {gpu.index} ({addresses[0]})" if len(addresses) == 1 else gpu.device
-    commands = (f"nvidia-smi -q -i {gpu.index}", "dmesg -T | grep NVRM")
-    return finding(
-        "GPU_LOST",
-        device,
-        summary,
-        evidence={**evidence, **({"one_of": list(addresses)} if len(addresses) > 1 else {})},
-        fix=_FIX,
-        commands=commands,
-        severity=severity,
-    )
+    evidence = {**evidence, **({"one_of": list(addresses)} if len(addresses) > 1 else {})}
+    return say("gpu", "lost", device, evidence, severity, told=summary, index=gpu.index)
 
 
 PROBE: Final = Probe("gpu_lost", of_each_maker(_check_nvidia, _check_amd), Thresholds(), group=GPU)

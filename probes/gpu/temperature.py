@@ -16,16 +16,12 @@ from laggard.probes.gpu.model.pci_devices import of_each_maker
 from laggard.probes.gpu.model.readings import query_gpus, read_field
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import Gpu
-from laggard.probes.probe import GPU, Fact, Probe, Thresholds, facts, finding
+from laggard.probes.probe import GPU, Fact, Probe, Thresholds, facts, say
 
 _THERMAL_REASONS: Final = 0x20 | 0x40  # nvmlClocksEventReasonSwThermalSlowdown and ...HwThermalSlowdown
 _NEAR_CELSIUS: Final = 5
 """The degrees by which a GPU whose margin is used up is near to one of its limits: margin and thermometer need not mean
 the same spot of the board."""
-
-COOLING: Final = (
-    "Check inlet temperature, fans or coolant flow, heat-sink seating and dust; compare with the other GPUs."
-)
 
 
 class _Limit(NamedTuple):
@@ -100,9 +96,7 @@ def _judge_sensors(gpu: AmdGpu) -> Iterator[Finding]:
 def _finding(
     gpu: Gpu | AmdGpu, summary: str, evidence: Mapping[str, object], command: str, severity: Severity
 ) -> Finding:
-    return finding(
-        "GPU_TOO_HOT", gpu.device, summary, evidence=evidence, fix=COOLING, commands=(command,), severity=severity
-    )
+    return say("gpu", "hot", gpu.device, evidence, severity, told=summary, command=command)
 
 
 def _is_reached(gpu: Gpu, limit: _Limit, near: int = 0) -> bool:

@@ -18,11 +18,10 @@ from laggard.probes.errors import NotApplicable
 from laggard.probes.gpu.model.amd_gpus import AmdGpu, raise_if_unread, started_amd_gpus
 from laggard.probes.gpu.model.pci_devices import of_each_maker
 from laggard.probes.gpu.model.readings import gpu_peers, query_gpus, read_field
-from laggard.probes.gpu.temperature import COOLING
 from laggard.probes.host.counter_history import CounterHistory, Increase, SaveCounters
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import Gpu
-from laggard.probes.probe import GPU, Fact, Probe, Ratio, Thresholds, finding
+from laggard.probes.probe import GPU, Fact, Probe, Ratio, Thresholds, say
 
 _NAMES: Final = {
     "sw_thermal": "heat (the driver's limit)",
@@ -53,13 +52,7 @@ power and current below them (PPT, TDC, EDC) are those that a busy GPU runs at."
 _WARNING_ONLY: Final = frozenset({"sw_thermal", "board_limit"})
 """Slower, but as designed; and what older drivers count as limits of the board, ordinary power capping perhaps among
 it: NVIDIA does not say."""
-_BRAKE: Final = "Check the power supplies, their redundancy and the rack's power cap; the brake is pulled from outside."
-_FIX: Final = {
-    "hw_power_brake": _BRAKE,
-    "board_limit": _BRAKE,
-    "prochot": _BRAKE.replace("the brake", "PROCHOT"),
-}
-"""For all other reasons it is COOLING."""
+_NOT_BY_HEAT: Final = ("hw_power_brake", "board_limit", "prochot")
 _AMD_SMI: Final = "amd-smi metric --throttle --temperature --power"
 
 _Shares = dict[str, tuple[float, float]]
@@ -185,15 +178,8 @@ def _judge_now(gpu: Gpu | AmdGpu, active: Sequence[str], evidence: Mapping[str, 
 
 def _finding(gpu: Gpu | AmdGpu, reason: str, when: str, severity: Severity, evidence: Mapping[str, object]) -> Finding:
     asks = f"nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER -i {gpu.index}" if isinstance(gpu, Gpu) else _AMD_SMI
-    return finding(
-        "GPU_THROTTLED",
-        gpu.device,
-        f"slowed down by {_NAMES[reason]}, {when}",
-        evidence=evidence,
-        fix=_FIX.get(reason, COOLING),
-        commands=(asks,),
-        severity=severity,
-    )
+    kind = f"slowed_{reason}" if reason in _NOT_BY_HEAT else "slowed"
+    return say("gpu", kind, gpu.device, evidence, severity, reason=_NAMES[reason], when=when, command=asks)
 
 
 PROBE: Final = Probe("gpu_throttle", of_each_maker(_check_nvidia, _check_amd), ThrottleThresholds(), group=GPU)

@@ -14,7 +14,7 @@ from laggard.probes.gpu.model.services import is_service
 from laggard.probes.host.host import Host
 from laggard.probes.host.jobs import sees_all_processes
 from laggard.probes.host.virtualization import has_just_booted, is_virtual_machine
-from laggard.probes.probe import GPU, Fact, Probe, Thresholds, finding
+from laggard.probes.probe import GPU, Fact, Probe, Thresholds, say
 
 _COMM: Final = "nv-fabricmanage"  # nv-fabricmanager, cut at 15 characters
 _PID_FILES: Final = (
@@ -26,10 +26,6 @@ STARTING_SECONDS: Final = 300.0
 """The time after boot within which the manager may not run yet: its service waits for the driver."""
 
 _COMPLETED: Final = 3  # NVML_GPU_FABRIC_STATE_COMPLETED
-_FIX: Final = (
-    "Start it, and let it start at boot. It must be of exactly the driver's version: hold both packages together. Jobs "
-    "that ran when it went away must be started anew."
-)
 
 
 def check(host: Host, thresholds: Thresholds) -> Iterator[Finding | Fact]:
@@ -49,17 +45,11 @@ def check(host: Host, thresholds: Thresholds) -> Iterator[Finding | Fact]:
         raise Unknown(
             "the node's processes are not visible from here (another PID namespace), nor is its fabric manager"
         )
-    yield finding(
-        "FABRIC_MANAGER_DOWN",
-        "nv-fabricmanager",
-        "does not run, on a node with "
-        + ("GPUs of an HGX board with NVSwitches" if hidden else f"{len(nvswitches)} NVSwitches")
-        + (", whose GPUs it had connected" * registered),
-        evidence={"nvswitches": list(nvswitches), "gpus_registered_with_the_fabric": registered},
-        fix=_FIX,
-        commands=("systemctl enable --now nvidia-fabricmanager", "journalctl -b -u nvidia-fabricmanager"),
-        severity=Severity.WARNING if registered or hidden or starting else Severity.CRITICAL,
-    )
+    board = "GPUs of an HGX board with NVSwitches" if hidden else f"{len(nvswitches)} NVSwitches"
+    evidence = {"nvswitches": list(nvswitches), "gpus_registered_with_the_fabric": registered}
+    severity = Severity.WARNING if registered or hidden or starting else Severity.CRITICAL
+    told = board + ", whose GPUs it had connected" * registered
+    yield say("gpu", "manager", "nv-fabricmanager", evidence, severity, told=told)
 
 
 def _has_hidden_switches(host: Host) -> bool:

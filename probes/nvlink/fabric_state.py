@@ -4,17 +4,18 @@ start on a GPU that is not registered."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
+from laggard.kit.majority import grouped
 from laggard.kit.words import lazy_pattern
 from laggard.model import Finding, Severity
 from laggard.probes.errors import NotApplicable
 from laggard.probes.gpu.model.readings import explain_nvml_error, has_nvlinks, query_non_mig_gpus, read_field
 from laggard.probes.host.host import Host
-from laggard.probes.host.virtualization import has_just_booted
-from laggard.probes.nvml.model import Gpu, GpuFabricInfo, error_name
-from laggard.probes.probe import GPU, Fact, Probe, Thresholds, finding
+from laggard.probes.host.virtualization import has_just_booted, is_virtual_machine
+from laggard.probes.nvml.model import UNSUPPORTED, Gpu, GpuFabricInfo, error_name
+from laggard.probes.probe import GPU, Fact, Probe, Thresholds, say
 
 _STATES: Final = {1: "has not been connected", 2: "is still being connected"}
 _COMPLETED: Final = 3
@@ -40,12 +41,10 @@ _CONFIGURATION: Final = {  # bits 8 to 11; 0 not supported, 1 none
     7: "is in the wrong place",
     8: "is in an invalid state",
 }
-_FIX: Final = (
-    "Look at the fabric manager's log (and the subnet manager's on NVLink 5), restart it, and reset all GPUs together "
-    "when they are idle. A GPU that stays out needs a reboot, then service."
-)
-
-
+_ALWAYS_IN_ONE: Final = lazy_pattern(r"\bGB[23]00\b|\bB[23]00\b|\bH[128]00\b(?! NVL| PCIe)|\bH20\b")
+"""GPUs whose boards have NVSwitches. An HGX H100 of four and a GB200 NVL4 have none: they connect their GPUs directly,
+and so have NVLinks up."""
+_BOARD_GPUS: Final = 4
 CONNECTING_SECONDS: Final = 600.0
 """The time after boot for which a GPU may be without its connection: the fabric manager starts, trains all links and,
 on NVLink 5, waits for the subnet manager."""
@@ -62,13 +61,16 @@ class FabricThresholds(Thresholds, frozen=True):
 
 def check(host: Host, thresholds: FabricThresholds) -> Iterator[Finding | Fact]:
     # A board without NVLinks is in no fabric, whether or not the library knows the call (driver 525 and newer).
-    gpus = [gpu for gpu in query_non_mig_gpus(host) if gpu.fabric is not None or has_nvlinks(gpu)]
+    listed = query_non_mig_gpus(host)
+    gpus = [gpu for gpu in listed if gpu.fabric is not None or has_nvlinks(gpu)]
     reading = read_field(gpus, "fabric", "registration with a fabric")
     registered = [(gpu, fabric) for gpu, fabric in reading.values if fabric.state]
     domains = sorted({fabric.cluster_uuid for _, fabric in registered if fabric.cluster_uuid})
     if domains:
         yield Fact("nvlink_domains_across_nodes", domains)
         yield Fact("imex", "recognised, not judged")
+    yield from _outside(host, listed)
+    yield from _apart([(gpu, fabric) for gpu, fabric in registered if fabric.state == _COMPLETED])
     why_waiting = _why_waiting(host, thresholds) if any(fabric.state in _STATES for _, fabric in registered) else ""
     for gpu, fabric in registered:
         for summary, severity in judge_fabric(fabric):
@@ -77,6 +79,36 @@ def check(host: Host, thresholds: FabricThresholds) -> Iterator[Finding | Fact]:
     reading.raise_if_incomplete()
     if not registered:
         raise NotApplicable("the GPUs know no NVLink fabric")
+
+
+def _outside(host: Host, gpus: Sequence[Gpu]) -> Iterator[Finding]:
+    """A whole node out of its fabric: its GPUs always have one, and none of them has it or an NVLink. A guest may have
+    a part of a board, whose host keeps the rest; where the links are not told, that is a warning."""
+    without = [gpu for gpu in gpus if not (gpu.fabric.state if gpu.fabric else gpu.errors.get("fabric") != UNSUPPORTED)]
+    named = all(_ALWAYS_IN_ONE.search(gpu.name or "") for gpu in gpus)
+    if len(without) < len(gpus) or len(gpus) < _BOARD_GPUS or not named or any(any(gpu.links or ()) for gpu in gpus):
+        return
+    down, untold = all(gpu.links for gpu in gpus), not any("links" in gpu.errors for gpu in gpus)
+    virtual, grace = is_virtual_machine(host), all("GB" in (gpu.name or "") for gpu in gpus)
+    sure = grace or virtual is False  # a guest with four GB200 has the whole tray
+    if not sure and (virtual or not (down or untold)):  # a virtual GPU has no links that it could tell of
+        return
+    severity = Severity.WARNING if untold and not down else Severity.CRITICAL
+    for gpu in gpus:
+        yield _finding(gpu, GpuFabricInfo(state=0), "is in no fabric, which its board always has", severity)
+
+
+def _apart(registered: Sequence[tuple[Gpu, GpuFabricInfo]]) -> Iterator[Finding]:
+    """GPUs of one node in several cliques or clusters: NCCL takes no NVLink between them, and Kubernetes' driver for
+    compute domains refuses such a node (k8s-dra-driver-gpu, nvlib.go). Of two groups of one size neither is odd."""
+    groups = grouped(registered, lambda each: (each[1].cluster_uuid, each[1].clique))
+    sizes = sorted(map(len, groups.values()), reverse=True)
+    clear = len(sizes) > 1 and sizes[0] > sizes[1]
+    usual = max(groups.values(), key=len, default=[]) if clear else []
+    for gpu, fabric in registered if len(sizes) > 1 else ():
+        if (gpu, fabric) not in usual:
+            summary = f"is in another clique or cluster than its peers: {fabric.cluster_uuid or 'none'} {fabric.clique}"
+            yield _finding(gpu, fabric, summary, Severity.CRITICAL if clear else Severity.WARNING)
 
 
 def _why_waiting(host: Host, thresholds: FabricThresholds) -> str:
@@ -113,21 +145,13 @@ def _judge_mask(mask: int) -> Iterator[tuple[str, Severity]]:
 
 
 def _finding(gpu: Gpu, fabric: GpuFabricInfo, summary: str, severity: Severity) -> Finding:
-    mask = None if fabric.health_mask is None else f"{fabric.health_mask:#x}"
-    return finding(
-        "FABRIC_NOT_READY",
-        gpu.device,
-        f"{summary} (NVLink fabric)",
-        evidence={
-            "state": fabric.state,
-            **({"status": error_name(fabric.status)} if fabric.status else {}),
-            "health_mask": mask,
-            "health_summary": fabric.health_summary,
-        },
-        fix=_FIX,
-        commands=(f"nvidia-smi -q -i {gpu.index} | grep -A 8 Fabric", "journalctl -b -u nvidia-fabricmanager"),
-        severity=severity,
-    )
+    evidence = {
+        "state": fabric.state,
+        **({"status": error_name(fabric.status)} if fabric.status else {}),
+        "health_mask": None if fabric.health_mask is None else f"{fabric.health_mask:#x}",
+        "health_summary": fabric.health_summary,
+    }
+    return say("gpu", "fabric", gpu.device, evidence, severity, told=summary, index=gpu.index)
 
 
 PROBE: Final = Probe("fabric", check, FabricThresholds(), group=GPU)

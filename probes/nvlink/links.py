@@ -21,14 +21,8 @@ from laggard.probes.gpu.model.readings import has_nvswitches, query_non_mig_gpus
 from laggard.probes.host.counter_history import SaveCounters
 from laggard.probes.host.host import Host
 from laggard.probes.host.virtualization import is_virtual_machine
-from laggard.probes.probe import GPU, Count, Fact, Probe, Thresholds, finding
+from laggard.probes.probe import GPU, Count, Fact, Probe, Thresholds, say
 
-_FIX: Final = {
-    "NVLinks": "Look for Xid 74 or 144 to 150 in the kernel's log and restart the fabric manager; reset all GPUs "
-    "together. If the same links stay down, have the board (or the bridge) reseated or replaced.",
-    "XGMI links": "Look for `link training failed` in the kernel's log and power the node off and on. If the same "
-    "links stay down, have the boards reseated or replaced.",
-}
 _MIN_PEERS: Final = 3
 
 
@@ -87,7 +81,7 @@ def _check_amd(host: Host, thresholds: NvlinkThresholds) -> Iterator[Finding | F
             expected = _Expected(gpu.most, "earlier in this boot")
         else:
             expected = _Expected(common, "peers", Severity.WARNING)
-        yield from _judge(gpu, expected, "XGMI links", {}, ("amd-smi xgmi -l", "dmesg -T | grep -iE 'xgmi|wafl'"))
+        yield from _judge("xgmi_down", gpu, expected, {})
     raise_if_unread(started, "metrics", "a table of metrics (gpu_metrics)")
     if not gpus:
         raise NotApplicable("gpu_metrics of these GPUs does not tell which XGMI links are up (it does from 1.7 on)")
@@ -108,9 +102,8 @@ def _check_nvidia(host: Host, thresholds: NvlinkThresholds) -> Iterator[Finding 
         return
     for gpu, (listed_gpu, states) in zip(gpus, reading.values, strict=True):
         down = [link for link, is_up in enumerate(states) if not is_up]
-        commands = f"nvidia-smi nvlink -s -i {listed_gpu.index}", "dmesg -T | grep -E 'Xid|SXid'"
         expected = _expected(gpu, gpus, thresholds.expected, switched)
-        yield from _judge(gpu, expected, "NVLinks", {"links_down": down}, commands)
+        yield from _judge("nvlinks_down", gpu, expected, {"links_down": down}, listed_gpu.index)
     reading.raise_if_incomplete()
 
 
@@ -136,18 +129,12 @@ def _expected(gpu: _Links, gpus: Sequence[_Links], profile: int | None, switched
 
 
 def _judge(
-    gpu: _Links, expected: _Expected, links: str, more: Mapping[str, object], commands: Sequence[str]
+    kind: str, gpu: _Links, expected: _Expected, more: Mapping[str, object], index: int = 0
 ) -> Iterator[Finding]:
     if gpu.up < expected.links:
-        yield finding(
-            "NVLINK_DOWN",
-            gpu.device,
-            f"{gpu.up} of {expected.links} {links} are up",
-            evidence={"up": gpu.up, "expected": expected.links, "expected_from": expected.source, **more},
-            fix=_FIX[links],
-            commands=commands,
-            severity=expected.severity,
-        )
+        evidence = {"up": gpu.up, "expected": expected.links, "expected_from": expected.source, **more}
+        named = {"up": gpu.up, "expected": expected.links, "index": index}
+        yield say("gpu", kind, gpu.device, evidence, expected.severity, **named)
 
 
 PROBE: Final = Probe("nvlink", of_each_maker(_check_nvidia, _check_amd), NvlinkThresholds(), group=GPU)

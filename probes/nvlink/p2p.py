@@ -21,7 +21,7 @@ from laggard.probes.gpu.model.readings import (
 )
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import Gpu
-from laggard.probes.probe import GPU, Fact, Probe, Thresholds, finding
+from laggard.probes.probe import GPU, Fact, Probe, Thresholds, say
 
 _STATUS: Final = {
     1: "the chipset does not support it",
@@ -32,10 +32,6 @@ _STATUS: Final = {
     6: "unknown to the driver",
 }
 _BY_KEY: Final = 4
-_FIX: Final = {
-    False: "Restart the fabric manager when the GPUs are idle and reset all GPUs together; see FABRIC_NOT_READY.",
-    True: "Remove the key from the driver's options (NVreg_RegistryDwords in /etc/modprobe.d) and reload the driver.",
-}
 
 Pairs = dict[int, list[tuple[Gpu, Gpu, str]]]
 """The pairs by status (NVML_P2P_STATUS_*): source, target, and what is refused (read or write)."""
@@ -90,15 +86,11 @@ def _finding(status: int, pairs: list[tuple[Gpu, Gpu, str]], switched: bool, set
     ends = [gpu for source, target, _ in pairs for gpu in (source, target)]
     most = max(ends, key=ends.count)
     alone = all(most in pair[:2] for pair in pairs)
-    return finding(
-        "P2P_DISABLED",
-        most.device if alone else "GPUs",
-        f"peer-to-peer refused for {len(pairs)} directed pairs: {_STATUS.get(status, f'status {status}')}",
-        evidence={"pairs": [f"{source.index}->{target.index} {access}" for source, target, access in pairs[:56]]},
-        fix=_FIX[status == _BY_KEY],
-        commands=("nvidia-smi topo -p2p r", "nvidia-smi topo -p2p w", "cat /proc/driver/nvidia/params"),
-        severity=Severity.CRITICAL if switched and not set_so else Severity.WARNING,
-    )
+    severity = Severity.CRITICAL if switched and not set_so else Severity.WARNING
+    evidence = {"pairs": [f"{source.index}->{target.index} {access}" for source, target, access in pairs[:56]]}
+    named = {"count": len(pairs), "status": _STATUS.get(status, f"status {status}")}
+    kind = "p2p_by_key" if status == _BY_KEY else "p2p"
+    return say("gpu", kind, most.device if alone else "GPUs", evidence, severity, **named)
 
 
 PROBE: Final = Probe("gpu_p2p", check, Thresholds(), group=GPU)

@@ -15,8 +15,10 @@ from typing import Any, Final, NamedTuple, TypeVar
 from laggard.kit.words import lazy_pattern
 from laggard.probes.nvml.model import (
     CALL_LIMIT_SECONDS,
+    DAMAGE_OF_LINKS,
     IMPLAUSIBLE,
     NOT_IN_NVIDIA_ML_PY,
+    UNSUPPORTED,
     Gpu,
     GpuFabricInfo,
     GpuProcess,
@@ -196,12 +198,17 @@ _PLAIN: Final = {  # NVML_FI_DEV_* of nvml.h
     "slowdown_margin_celsius": 194,
     "gpu_max_margin_celsius": 196,
     "recovery_action": 230,
+    "pcie_replays": 94,
 }
+_RETIRED: Final = (29, 30)  # pages, for single and for double bit errors
+_RETIREMENT_PENDING: Final = 31
 _THROTTLED: Final = {"sw_thermal": 269, "hw_thermal": 270, "hw_power_brake": 271}  # nanoseconds in all
 _LINK_ERRORS: Final = {  # for the link in scopeId, the first field that answers; Blackwell has none of 161 to 163
     "replay": (161,),
     "recovery": (162, 215),  # 215: how often the link went from up to recovery, successful or not
     "crc": (163,),
+    **{name: (206 + place,) for place, name in enumerate(DAMAGE_OF_LINKS)},  # NVLink 5, as effective errors
+    "effective": (219,),
 }
 _LINK_TOTALS: Final = {"replay": 52, "recovery": 59, "crc": 38}
 _POLICIES: Final = {"thermal": 1, "board_limit": 3}  # NVML_PERF_POLICY_*
@@ -210,25 +217,29 @@ _FORMATS: Final = ("d", "I", "L", "Q", "q", "i", "H")  # of struct, by NVML_VALU
 
 def _fields(nvml: Any, handle: Any, links: int) -> dict[str, Any]:
     """The values by the names of Gpu's fields. `links`: how many NVLinks the GPU has."""
-    ids = [*_PLAIN.values(), *_THROTTLED.values(), *_LINK_TOTALS.values()]
+    ids = [*_PLAIN.values(), *_THROTTLED.values(), *_LINK_TOTALS.values(), *_RETIRED, _RETIREMENT_PENDING]
     answers = dict(zip(ids, _answers(nvml, handle, ids), strict=True))
     found: dict[str, Any] = {name: answers[field] for name, field in _PLAIN.items()}
     found["throttled_nanoseconds"] = _successes({name: answers[field] for name, field in _THROTTLED.items()})
+    pages = [answer for answer in map(answers.__getitem__, _RETIRED) if isinstance(answer, int)]
+    found["retired_pages"] = sum(pages) if pages else answers[_RETIRED[0]]
+    pending = answers[_RETIREMENT_PENDING]
+    found["retirement_pending"] = pending if isinstance(pending, Failed) else bool(pending)
     if links:
-        totals = {name: answers[field] for name, field in _LINK_TOTALS.items()}
+        totals = {name: answers[_LINK_TOTALS[name]] if name in _LINK_TOTALS else None for name in _LINK_ERRORS}
         errors = {name: _by_link(nvml, handle, name, links, totals[name]) for name in _LINK_ERRORS}
         found["link_errors"] = _successes(errors) or errors["replay"]
     return found
 
 
-def _by_link(nvml: Any, handle: Any, name: str, links: int, total: int | Failed) -> tuple[int, ...] | Failed:
-    """The errors called `name` by link, else the total of all links."""
+def _by_link(nvml: Any, handle: Any, name: str, links: int, total: int | Failed | None) -> tuple[int, ...] | Failed:
+    """The errors called `name` by link, else the total of all links, where there is one."""
     for field in _LINK_ERRORS[name]:
         answers = _answers(nvml, handle, [(field, link) for link in range(links)])
         numbers = tuple(answer for answer in answers if isinstance(answer, int))
         if len(numbers) == links:
             return numbers
-    return total if isinstance(total, Failed) else (total,)
+    return (total,) if isinstance(total, int) else total or Failed(UNSUPPORTED)
 
 
 def _violations(nvml: Any, handle: Any) -> dict[str, int] | Failed:
@@ -305,6 +316,7 @@ def read_nvml(announce: Announce, start_seconds: float) -> Nvml:
     announce("nvmlDeviceGetP2PStatus", CALL_LIMIT_SECONDS)
     read, read_error = _p2p(pynvml, handles, _READ)
     write, write_error = _p2p(pynvml, handles, _WRITE)
+    announce("nvmlSystemGetConfComputeState", CALL_LIMIT_SECONDS)
     version = _attempt(lambda: _text(pynvml.nvmlSystemGetDriverVersion()))
     return Nvml(
         driver_version="" if isinstance(version, Failed) else version,
@@ -312,6 +324,7 @@ def read_nvml(announce: Announce, start_seconds: float) -> Nvml:
         p2p_read=read,
         p2p_write=write,
         p2p_error=read_error or write_error,
+        **_successes({name: _attempt(read, pynvml) for name, read in _OF_THE_SYSTEM.items()}),
     )
 
 
@@ -349,6 +362,28 @@ def _mig_devices(nvml: Any, handle: Any) -> int | Failed:
 def _memory_used_ratio(nvml: Any, handle: Any) -> float:
     memory = nvml.nvmlDeviceGetMemoryInfo(handle)
     return float(memory.used / memory.total)
+
+
+def _inforom_is_valid(nvml: Any, handle: Any) -> bool:
+    try:
+        nvml.nvmlDeviceValidateInforom(handle)
+    except Exception as error:
+        if failure_name(error) != "CORRUPTED_INFOROM":
+            raise
+        return False
+    return True
+
+
+def _confidential_ready(nvml: Any) -> bool | None:
+    """None where confidential computing is off."""
+    is_on = nvml.nvmlSystemGetConfComputeState().ccFeature
+    return bool(nvml.nvmlSystemGetConfComputeGpusReadyState()) if is_on else None
+
+
+_OF_THE_SYSTEM: Final[dict[str, Callable[[Any], Any]]] = {
+    "confidential_ready": _confidential_ready,
+    "nvlink_bandwidth_mode": lambda nvml: int(nvml.nvmlSystemGetNvlinkBwMode()),  # Hopper
+}
 
 
 def _links(nvml: Any, handle: Any) -> tuple[bool, ...]:
@@ -430,6 +465,7 @@ _READINGS: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "ecc_aggregate": lambda nvml, handle: nvml.nvmlDeviceGetTotalEccErrors(handle, _UNCORRECTED, _AGGREGATE),
     "sram_threshold_exceeded": _sram_threshold_exceeded,
     "rows": lambda nvml, handle: _rows(*nvml.nvmlDeviceGetRemappedRows(handle)),
+    "inforom_valid": _inforom_is_valid,
     "repair": lambda nvml, handle: _repair(*nvml.nvmlDeviceGetRepairStatus(handle)),  # driver 580 and newer
     "unrepairable_memory": lambda nvml, handle: bool(
         nvml.nvmlDeviceGetUnrepairableMemoryFlag_v1(handle)

@@ -66,6 +66,10 @@ IMPLAUSIBLE: Final = "IMPLAUSIBLE_VALUE"
 """The beginning of the error where NVML returned a value that cannot be; the value follows."""
 
 
+DAMAGE_OF_LINKS: Final = ("malformed", "overrun", "receive", "remote", "general", "integrity")
+"""What NVLink 5 counts of damaged packets, in the order of NVML's fields 206 to 211."""
+
+
 class _Value(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     pass
 
@@ -126,6 +130,9 @@ class Gpu(_Value, frozen=True):
     ecc_aggregate: int | None = None  # in the lifetime of the board
     sram_threshold_exceeded: bool | None = None  # more uncorrected errors of the SRAM than NVIDIA allows
     rows: RemappedRows | None = None
+    retired_pages: int | None = None  # of memory without rows to remap (Volta, T4 and older)
+    retirement_pending: bool | None = None
+    inforom_valid: bool | None = None
     repair: Repair | None = None
     unrepairable_memory: bool | None = None
     recovery_action: int | None = None  # NVML_GPU_RECOVERY_ACTION_*; 0 none
@@ -151,8 +158,10 @@ class Gpu(_Value, frozen=True):
     enforced_power_limit_watts: float | None = None  # after all limiters, those of the BMC among them
     default_power_limit_watts: float | None = None
     processes: tuple[GpuProcess, ...] | None = None  # with a compute context
+    pcie_replays: int | None = None  # packets that its PCIe link repeated, since the driver was loaded
     links: tuple[bool, ...] | None = None  # NVLinks: up or not
-    link_errors: dict[str, tuple[int, ...]] | None = None  # replay, recovery, crc: by link, or one total
+    link_errors: dict[str, tuple[int, ...]] | None = None
+    """By kind (replay, recovery, crc; of NVLink 5 also malformed, overrun and others): by link, or one total."""
     fabric: GpuFabricInfo | None = None
 
     @property
@@ -190,6 +199,8 @@ class Nvml(_Value, frozen=True, omit_defaults=False):
     p2p_read: tuple[tuple[int | None, ...], ...] = ()  # NVML_P2P_STATUS_* from row to column; None on the diagonal
     p2p_write: tuple[tuple[int | None, ...], ...] = ()
     p2p_error: str = ""
+    confidential_ready: bool | None = None  # with confidential computing: whether the GPUs take work
+    nvlink_bandwidth_mode: int | None = None  # NVML_GPU_NVLINK_BW_MODE_*, for all GPUs; 0 full
     hung: Hang | None = None
 
 

@@ -53,6 +53,7 @@ _ERRORS: Final = {
     "gpu is lost": "GPU_IS_LOST",
     "gpu requires reset": "RESET_REQUIRED",
     "unknown error": "UNKNOWN",
+    "err!": "UNKNOWN",
     "requested functionality has been deprecated": "DEPRECATED",
 }
 _UNCORRECTED: Final = (
@@ -64,6 +65,10 @@ _UNCORRECTED: Final = (
 )
 
 
+_RETIRED: Final = (
+    "single_bit_ecc|retired_pages/multiple_single_bit_retirement/retired_count",
+    "double_bit_ecc|retired_pages/double_bit_retirement/retired_count",
+)
 _PIECE: Final = 1 << 16
 _MAX_DEPTH: Final = 32
 _MAX_ELEMENTS: Final = 200_000
@@ -129,7 +134,7 @@ def _gpu(index: int, element: ElementTree.Element) -> Gpu:
         text = _text(element, path)
         if text is None:
             continue
-        known = _ERRORS.get(text.rstrip(".").lower()) or ("NOT_SUPPORTED" if text == "N/A" else "")
+        known = _ERRORS.get(text.strip("[].").lower()) or ("NOT_SUPPORTED" if text == "N/A" else "")
         value = None if known else convert(text)
         if value is None:
             errors[name] = known or "NO_DATA"
@@ -214,6 +219,7 @@ def _fabric(element: ElementTree.Element) -> GpuFabricInfo | None:
         health_mask=_health_mask(element),
         health_summary=_SUMMARIES.get(_health(element, "summary")),
         cluster_uuid=uuid if uuid.strip("0") and uuid != "N/A" else "",
+        clique=_integer(_text(element, "fabric/cliqueId|fabric/clique_id") or "") or 0,
     )
 
 
@@ -235,6 +241,12 @@ def _repair(element: ElementTree.Element) -> Repair | None:
     texts = [_text(element, f"ecc_errors//{part}_repair_pending") for part in ("channel", "tpc")]
     channel, tpc = (None if text is None else _flag(text) for text in texts)
     return None if channel is None and tpc is None else Repair(channel=bool(channel), tpc=bool(tpc))
+
+
+def _retired_pages(element: ElementTree.Element) -> int | None:
+    numbers = [_integer(_text(element, f"retired_pages/{path}") or "") for path in _RETIRED]
+    known = [number for number in numbers if number is not None]
+    return sum(known) if known else None
 
 
 def _processes(element: ElementTree.Element) -> tuple[GpuProcess, ...] | None:
@@ -279,6 +291,8 @@ _FIELDS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     ),
     "sram_threshold_exceeded": ("ecc_errors//sram_threshold_exceeded", _flag),
     "unrepairable_memory": ("ecc_errors//unrepairable_memory", _flag),
+    "pcie_replays": ("pci/replay_counter|pci/replays_since_reset", _integer),
+    "retirement_pending": ("retired_pages/pending_blacklist|retired_pages/pending_retirement", _flag),
     "default_power_limit_watts": (
         "gpu_power_readings/default_power_limit|power_readings/default_power_limit",
         _float,
@@ -287,6 +301,7 @@ _FIELDS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
 _GROUPS: Final[dict[str, Callable[[ElementTree.Element], Any]]] = {
     "rows": _rows,
     "repair": _repair,
+    "retired_pages": _retired_pages,
     "clocks_event_reasons": _reasons,
     "ecc_volatile": _uncorrected("volatile"),
     "ecc_aggregate": _uncorrected("aggregate"),
@@ -337,6 +352,7 @@ _NAMES_WITHIN: Final = {
     ("remapped_rows", "uncorrectable_error"): "remapped_row_unc",
     ("remapped_rows", "pending"): "remapped_row_pending",
     ("retired_pages", "pending_page_blacklist"): "pending_blacklist",
+    ("fabric", "cliqueid"): "cliqueId",
     ("utilization", "gpu"): "gpu_util",
 }  # fmt: skip
 

@@ -89,14 +89,14 @@ GPU 00000000:BA:00.0
         ("Blacklist            : N/A", "Blacklist            : Yes", "GPU_ROW_REMAP_PENDING"),
         ("Thermal Slowdown           : Not Active", "Thermal Slowdown           : Active", "GPU_THROTTLED"),
         ("Brake Slowdown       : Not Active", "Brake Slowdown       : Active", "GPU_THROTTLED"),
-        ("Current                   : 16x", "Current                   : 8x", "PCIE_LINK_DEGRADED"),
+        ("Current                   : 16x", "Current                   : 8x", None),  # perhaps the slot has no more
         ("Current                   : 5", "Current                   : 1", "PCIE_LINK_DEGRADED"),
         ("Completed", "In Progress", "FABRIC_NOT_READY"),
         ("    Retired Pages", "        Aggregate\n            SRAM Threshold Exceeded : Yes\n    Retired Pages",
          "GPU_ECC_UNCORRECTED"),
         ("    Retired Pages", "        TPC Repair Pending : Yes\n    Retired Pages", "GPU_ROW_REMAP_PENDING"),
-        ("    Temperature", "    A : Unknown Error\n    B : Unknown Error\n    C : Unknown Error\n    Temperature",
-         "GPU_LOST"),
+        ("    Persistence Mode                      : Enabled", "    Persistence Mode : ERR!\n    GPU UUID : ERR!\n"
+         "    Temperature\n        GPU Current Temp : Unknown Error", "GPU_LOST"),
         ("Action                   : None", "Action                   : Reset", "GPU_LOST"),
     ],
 )  # fmt: skip

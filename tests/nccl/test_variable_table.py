@@ -1,8 +1,8 @@
-"""The table of NCCL's variables against its releases (support/nccl_tags.py): a variable that is said to be read since a
-later version than it is would be reported as without effect where it has one."""
+"""The table of NCCL's variables against its releases (support/nccl_forms.py): a variable that is said to be read since
+a later version than it is would be reported as without effect where it has one."""
 
 import pytest
-from support.nccl_tags import first_tags
+from support.nccl_forms import first_tags
 
 from laggard.nccl.variables import parse_version, variables
 

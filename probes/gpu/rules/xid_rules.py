@@ -93,6 +93,7 @@ _APPLICATION: Final = {
     174: "a channel was reset and its program ended",
 }
 _ENGINES: Final = (
+    152, 153, 160, 161,
     *range(37, 42), *range(70, 73), *range(75, 78), *range(82, 86), 88, 89, *range(96, 108), *range(126, 136), 139, 142
 )  # fmt: skip
 """Copy, video and image engines, and messages to ignore by NVIDIA's catalog: errors of a job, not of the node."""
@@ -128,6 +129,7 @@ _TABLE: Final[dict[int, Xid]] = {
     156: Xid("a part of the GPU was retired, from the next reset on", Action.RESET),
     157: Xid("a part of the GPU could not be retired", Action.REPAIR),
     158: Xid("fatal timeout of the GPU", Action.RESET),
+    159: Xid("the driver of unified memory (UVM) met an error", Action.WATCH),
     163: Xid("the power-smoothing circuit was switched off", Action.WATCH),
     164: Xid("the power-smoothing circuit nears the end of its life", Action.WATCH),
     165: Xid("the power-smoothing circuit is at the end of its life", Action.WATCH),

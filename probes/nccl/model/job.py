@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from laggard.nccl.log.model import Connection, NcclProcess
 
-_RDMA_NETWORK = re.compile(r"IB|IBext.*|gIB|.*UCX.*|.*SHARP.*|.*Libfabric", re.IGNORECASE)
+_RDMA_NETWORK = re.compile(r"IB(?:ext|-).*|IB|gIB|.*ANP.*|.*UCX.*|.*SHARP.*|.*Libfabric", re.IGNORECASE)
 _LIBFABRIC: Final = "Libfabric"
 _TCP_PROVIDERS: Final = ("tcp", "sockets", "net")
 

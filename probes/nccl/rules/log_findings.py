@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from laggard.kit.words import counted, seconds_text
-from laggard.model import Finding, Severity
+from laggard.model import Finding
 from laggard.nccl.log import model as values
 from laggard.nccl.log.model import NcclLog, NcclProcess, SlowTransfers
 from laggard.nccl.variables import may_be_shown, parse_version
@@ -33,45 +32,7 @@ from laggard.probes.nccl.rules.transport_findings import (
     uses_tcp,
 )
 from laggard.probes.nccl.rules.variable_rules import VariableContext, judge_environment
-from laggard.probes.probe import finding
-
-_INVALID = re.compile(r"Invalid value (.{1,80}) for (NCCL_[A-Z0-9_]{1,80}), using default (-?\d{1,19})\.")
-"""The line of src/misc/param.cc of 2.32 on a value that is not valid."""
-
-_DEGRADED = re.compile(r"MNNVL busId (\S{1,40}) NVLink fabric health reports (DEGRADED_BANDWIDTH)\b")
-
-
-def judge_attention(processes: Sequence[NcclProcess]) -> tuple[Finding, ...]:
-    """Returns a finding for each variable whose value NCCL could not read, and for each GPU whose NVLinks it found
-    degraded."""
-    by_match: dict[tuple[str, ...], list[NcclProcess]] = {}
-    for process in processes:
-        for text in process.warnings:
-            if found := _INVALID.match(text):
-                by_match.setdefault(("invalid", found[2], found[1], found[3]), []).append(process)
-            elif found := _DEGRADED.match(text):
-                by_match.setdefault(("degraded", process.host, found[1], text), []).append(process)
-    return tuple(_finding(key, own) for key, own in by_match.items())
-
-
-def _finding(key: tuple[str, ...], processes: list[NcclProcess]) -> Finding:
-    kind, first, second, third = key
-    if kind == "invalid":
-        return finding(
-            "NCCL_ENV_INERT",
-            first,
-            f"{second} is no number: NCCL uses its default, {third}",
-            evidence={"value": second, "default": third, "set_on": hosts_of(processes)} | evidence_of(processes),
-            fix=f"Give {first} a number, or remove it.",
-        )
-    return finding(
-        "FABRIC_NOT_READY",
-        f"{first or 'the job'} {second}",
-        "NCCL found the bandwidth of the GPU's NVLink fabric degraded",
-        evidence={"log": third} | evidence_of(processes),
-        fix="`nvidia-smi -q` of this GPU, section Fabric, and the fabric manager's log name the links.",
-    )
-
+from laggard.probes.probe import say
 
 _ADVICE: Final = "log with NCCL_DEBUG=INFO from the start to the first steps"
 _FAILURES: Final = (values.NOT_DELIVERED, values.QUEUE_PAIR_FAILED)
@@ -137,11 +98,6 @@ def _on_host(process: NcclProcess) -> str:
     return f" on {process.host}" if process.host else ""
 
 
-_TELLS_PLATFORM = (1, 13)
-"""The version from which on aws-ofi-nccl logs `platform set` (src/nccl_ofi_net.c at v1.13.2-aws, and not at
-v1.9.2-aws)."""
-
-
 def judge_slow_transfers(processes: Sequence[NcclProcess]) -> tuple[Finding, ...]:
     """Returns a finding for each device of each host."""
     found: dict[tuple[str, str], list[tuple[NcclProcess, SlowTransfers]]] = {}
@@ -158,16 +114,15 @@ def _slow_device(host: str, device: str, found: Sequence[tuple[NcclProcess, Slow
     worst = max((slow for _, slow in found), key=lambda slow: (slow.stalled, slow.longest_ns))
     how = ((stalled, "without any end"), (late, "late"))
     what = " and ".join(f"{counted(times, 'time')} {words}" for times, words in how if times)
-    return finding(
-        "NCCL_WQE_SLOW",
-        f"{host or 'the job'} {device}",
-        f"its transfers took longer than NCCL_IB_WQE_LATENCY_THRESHOLD_NS: {what}, up to {seconds_text(longest)}",
-        evidence={"stalled": stalled, "late": late, "longest_seconds": longest, "log": worst.text}
-        | evidence_of([process for process, _ in found]),
-        fix="Compare the port's error, congestion and retransmission counters, its rate and its cable with its peers', "
-        "on both sides of the link; where all ports are slow, look at the switch, or raise the threshold.",
-        commands=(f"rdma statistic show link {device}", "perfquery -x"),
-    )
+    evidence = {"stalled": stalled, "late": late, "longest_seconds": longest, "log": worst.text}
+    evidence |= evidence_of([process for process, _ in found])
+    named = {"what": what, "longest": seconds_text(longest), "name": device}
+    return say("nccl", "slow_transfers", f"{host or 'the job'} {device}", evidence, **named)
+
+
+_TELLS_PLATFORM = (1, 13)
+"""The version from which on aws-ofi-nccl logs `platform set` (src/nccl_ofi_net.c at v1.13.2-aws, and not at
+v1.9.2-aws)."""
 
 
 def judge_protocol(processes: Sequence[NcclProcess]) -> tuple[Finding, ...]:
@@ -193,25 +148,13 @@ def _would_tell(process: NcclProcess) -> bool:
 
 
 def _mixed(some: Sequence[NcclProcess], others: Sequence[NcclProcess]) -> Finding:
-    return finding(
-        "OFI_SENDRECV",
-        hosts_of(some),
-        f"protocol SENDRECV, and RDMA on {hosts_of(others)}: ranks with different protocols cannot connect",
-        evidence={"cause": "mixed"} | evidence_of(some),
-        fix="Set OFI_NCCL_PROTOCOL on all ranks alike, or nowhere, and run one version of aws-ofi-nccl.",
-        severity=Severity.CRITICAL,
-    )
+    evidence = {"cause": "mixed"} | evidence_of(some)
+    return say("nccl", "mixed_protocols", hosts_of(some), evidence, others=hosts_of(others))
 
 
 def _send_receive(processes: Sequence[NcclProcess], cause: str) -> Finding:
-    return finding(
-        "OFI_SENDRECV",
-        hosts_of(processes),
-        f"protocol SENDRECV in place of RDMA: {cause}",
-        evidence={"cause": cause, "provider": processes[0].provider} | evidence_of(processes),
-        fix="Remove OFI_NCCL_PROTOCOL, or try OFI_NCCL_PROTOCOL=RDMA on all ranks, with an aws-ofi-nccl that knows the "
-        "machine; compare the bandwidth.",
-    )
+    evidence = {"cause": cause, "provider": processes[0].provider} | evidence_of(processes)
+    return say("nccl", "sendrecv", hosts_of(processes), evidence, cause=cause)
 
 
 _MAX_WARNINGS = 16
@@ -236,7 +179,6 @@ def judge_nccl_log(log: NcclLog, facts: HardwareFacts) -> LogJudgement:
         *judge_versions(processes),
         *judge_variables(job),
         *judge_own_diagnostics(processes),
-        *judge_attention(processes),
         *judge_slow_transfers(processes),
         *judge_protocol(processes),
     )

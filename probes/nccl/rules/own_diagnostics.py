@@ -1,102 +1,58 @@
-"""Findings from NCCL's own diagnostics: lines `NCCL DIAG` of 2.31 and newer. Pure.
+"""Findings from what NCCL says of itself: lines `NCCL DIAG` of 2.31 and newer, lines ATTN of 2.32, and ports whose
+speed changed (2.30 and newer). Pure; each form is a row of probes/rules/nccl.ini.
 
-A line has the tag [OK], or [INFO] for what may be wrong and for what could not be looked at. The forms are those of
-2.32.3: src/ras/diagnostics_gpu.cc, diagnostics_env.cc, diagnostics_xid.cc, and src/diagnostics/p2p.cc.
+A line of the diagnostics has the tag [OK], or [INFO] for what may be wrong and for what could not be looked at.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Final
 
-from laggard.model import Finding, Severity
+from laggard.model import Finding
 from laggard.nccl.log.model import NcclProcess
-from laggard.probes.probe import finding
+from laggard.probes.nccl.model.job import evidence_of, hosts_of
+from laggard.probes.probe import rules, say
 
-_TAGGED = re.compile(r"\[INFO\] +(.*)")
-_XID = re.compile(r"(SXid|Xid) (\d{1,6}) detected .* on host (\S{1,64})\. (.*)")
-_EDGES = re.compile(r"p2p: (\d{1,9})/(\d{1,9}) .*\bverif(?:ied|ication)\b")
-_RANKS = re.compile(r"rank\(s\) (\{[^}]{0,120}\}(?: \(N=\d+\))?)")
-
-_MAX_FINDINGS = 32
-
-
-class _Rule(NamedTuple):
-    """The meaning of a line of one form."""
-
-    form: re.Pattern[str]
-    code: str
-    severity: Severity
-    fix: str
-
-
-_RULES = (
-    _Rule(
-        re.compile(r"ECC: uncorrected volatile errors on"),
-        "GPU_ECC_UNCORRECTED",
-        Severity.CRITICAL,
-        "Follow `nvidia-smi -q -d ECC,ROW_REMAPPER` on these ranks' nodes, and reset the GPU.",
-    ),
-    _Rule(
-        re.compile(r"NVLink: inactive link\(s\) on"),
-        "NVLINK_DOWN",
-        Severity.CRITICAL,
-        "`nvidia-smi nvlink -s` on these ranks' nodes shows which; reset the GPUs, and where it stays, call service.",
-    ),
-    _Rule(
-        re.compile(r"p2p: .*\b(?:write|read) mismatch\b"),
-        "NCCL_DIAGNOSTICS",
-        Severity.CRITICAL,
-        "Data were wrong between two GPUs: take the node out of service; look for ACS, the IOMMU and Xids.",
-    ),
-    _Rule(
-        re.compile(r"\bmismatch\b|\bdiffer from\b|inconsistent link speeds|corrected volatile errors at or above"),
-        "NCCL_DIAGNOSTICS",
-        Severity.WARNING,
-        "Make the ranks' machines, drivers and environments alike.",
-    ),
-)
+_TAG: Final = re.compile(r"\[\w+\] +")
+_RANKS: Final = re.compile(r"rank\(s\) (\{[^}]{0,120}\}(?: \(N=\d+\))?)")
+_HOST: Final = re.compile(r" on host ([\w.-]*\w)")
+_SPEED: Final = re.compile(r"NET/[^:]{1,32}: (\S{1,64}):\d+ speed change detected: (\d{1,12}) -> (\d{1,12}) Mbps")
+_MAX_FINDINGS: Final = 32
 
 
 def judge_own_diagnostics(processes: Sequence[NcclProcess]) -> tuple[Finding, ...]:
-    """Returns one finding for each line that reports something wrong, each text once."""
-    texts = dict.fromkeys(line for process in processes for line in process.diagnostics)
-    tagged = dict.fromkeys(match[1] for text in texts if (match := _TAGGED.match(text)))
-    return tuple(each for text in tagged for each in _judge(text))[:_MAX_FINDINGS]
+    """Returns one finding for each text that reports something wrong, and for each port that is slower than it was."""
+    writers: dict[tuple[str, str], list[NcclProcess]] = {}
+    for process in processes:
+        for text in (*process.diagnostics, *process.warnings):
+            writers.setdefault((process.host if not text.startswith("[") else "", text), []).append(process)
+    found = [each for (host, text), own in writers.items() for each in _judge(host, text, own)]
+    return tuple(found[:_MAX_FINDINGS]) + tuple(each for process in processes for each in _slower(process))
 
 
-def _judge(text: str) -> Iterator[Finding]:
-    if xid := _XID.match(text):
-        yield _xid_finding(xid, text)
-    elif edges := _EDGES.match(text):
-        yield from _edges_finding(edges, text)
-    else:
-        rule = next((rule for rule in _RULES if rule.form.search(text)), None)
-        if rule:
-            ranks = _RANKS.search(text)
-            device = f"ranks {ranks[1]}" if ranks else "the job"
-            yield _finding(rule.code, device, text, rule.severity, rule.fix)
+def _judge(host: str, text: str, own: Sequence[NcclProcess]) -> Iterator[Finding]:
+    row = next((row for row in rules("nccl") if row.regex.match(text)), None) if text[:4] != "[OK]" else None
+    match = row and row.regex.match(text)
+    if row and match and row.code:
+        ranks, on = _RANKS.search(text), _HOST.search(text)
+        named = {
+            "ranks": f"ranks {ranks[1]}" if ranks else "the job",
+            "host": on[1] if on else host or "the job",
+            "text": _TAG.sub("", text, count=1)[:200],
+            **match.groupdict(),
+        }
+        yield row.found({"log": _TAG.sub("", text, count=1), "set_on": hosts_of(own), **evidence_of(own)}, **named)
 
 
-def _xid_finding(xid: re.Match[str], text: str) -> Finding:
-    """NCCL has counted it while the job ran. Where it advises a reset, the GPU is not fit for the next job."""
-    kind, _, host, advice = xid.groups()
-    serious = kind == "SXid" and "Fatal" in text or "resetting the affected GPU" in advice
-    severity = Severity.CRITICAL if serious else Severity.WARNING
-    fix = (
-        "Give the node's kernel log to `laggard diagnose`, which knows each code; NCCL's own advice is in the evidence."
-    )
-    return _finding("GPU_XID", host.rstrip(".,"), text, severity, fix)
-
-
-def _edges_finding(edges: re.Match[str], text: str) -> Iterator[Finding]:
-    """The finding on how many of the copies that were tried between GPUs were right."""
-    if int(edges[1]) < int(edges[2]):
-        fix = "Lines with `write mismatch` or `read mismatch` name the GPUs: look for ACS, the IOMMU and Xids there."
-        yield _finding("NCCL_DIAGNOSTICS", "the job", text, Severity.CRITICAL, fix)
-
-
-def _finding(code: str, device: str, text: str, severity: Severity, fix: str) -> Finding:
-    summary = f"NCCL's own diagnostics: {text[:200]}"
-    return finding(code, device, summary, evidence={"log": text}, fix=fix, severity=severity)
+def _slower(process: NcclProcess) -> Iterator[Finding]:
+    """The last change of a port counts, beside the fastest that any of them names."""
+    changes = [match for text in process.diagnostics if (match := _SPEED.match(text))]
+    for name in dict.fromkeys(match[1] for match in changes):
+        own = [match for match in changes if match[1] == name]
+        was, now = max(int(match[side]) for match in own for side in (2, 3)), int(own[-1][3])
+        if now < was:
+            device = f"{process.host or 'the job'} {name}"
+            evidence = {"log": own[-1][0], **evidence_of([process])}
+            yield say("nccl", "rate", device, evidence, name=name, was=was, now=now)

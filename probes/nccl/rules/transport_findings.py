@@ -60,7 +60,8 @@ def tcp_cause(process: NcclProcess, job: NcclJob) -> Cause:
         return Cause(
             f"libfabric chose its provider {provider}", f"Bring libfabric's RDMA provider and {_IN_CONTAINER}."
         )
-    hint = _first_hint(related, values.NO_LIBRARY, values.DEVICE_REFUSED, values.NO_PROVIDER, values.NO_DEVICE)
+    order = values.PLUGIN_MISSING, values.NO_LIBRARY, values.DEVICE_REFUSED, values.NO_PROVIDER, values.NO_DEVICE
+    hint = _first_hint(related, *order)
     if hint is None:
         hint = _first_hint(related, values.PLUGIN_FAILED, values.QUEUE_PAIR_FAILED)
     if (
@@ -85,6 +86,9 @@ def _socket_requested(found: bool) -> Cause:
 def _cause_of_hint(hint: Hint, selection: str) -> Cause:
     if hint.kind == values.NO_LIBRARY:
         return Cause("libibverbs is missing", "Install rdma-core (libibverbs1) in the job's image.", hint.text)
+    if hint.kind == values.PLUGIN_MISSING:
+        fix = "Install it in the job's image (of EFA: aws-ofi-nccl), and name its folder in LD_LIBRARY_PATH."
+        return Cause(values.HINTS[hint.kind], fix, hint.text)
     if hint.kind == values.NO_DEVICE and selection:
         fix = "Compare it with `ibv_devinfo`: names, ports in state ACTIVE."
         return Cause(f"NCCL_IB_HCA={selection} selects no active device", fix, hint.text)

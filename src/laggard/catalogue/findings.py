@@ -4,13 +4,15 @@ programs know of the code, in lines `name: value`, continued by lines that are i
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import laggard
 from laggard.kit.environment import ENV_RUNBOOKS
 from laggard.kit.errors import UsageError
-from laggard.model import Severity
+from laggard.kit.words import clipped, visible
+from laggard.model import MAX_DEVICE, MAX_SUMMARY, Finding, Fix, Severity
 
 REBOOT, RESET, REPLACE, OPERATOR, USER = ACTIONS = ("REBOOT", "RESET", "REPLACE", "OPERATOR", "USER")
 """Restart the node, reset the device, put in another part, let a person look, or let the user change the job."""
@@ -60,6 +62,33 @@ def finding_type(code: str) -> FindingType:
             name, _, value = line.partition(": ")
             fields[name] = value
     return FindingType(code, severity=Severity(fields.pop("severity")), **fields)
+
+
+def finding(
+    code: str,
+    device: str,
+    summary: str,
+    *,
+    evidence: Mapping[str, Any],
+    fix: str,
+    commands: Sequence[str] = (),
+    severity: Severity | None = None,
+    action: str = "",
+) -> Finding:
+    """Makes a finding of the type `code` of the catalogue. `summary` continues a sentence that begins with the device.
+    Without `severity` or `action` it has the catalogue's. Device and summary may hold what a user has named:
+    they are cut to the length that a collector takes, and have no control characters."""
+    found_type = finding_type(code)
+    return Finding(
+        code=code,
+        severity=found_type.severity if severity is None else severity,
+        device=clipped(visible(device), MAX_DEVICE),
+        summary=clipped(visible(summary), MAX_SUMMARY),
+        evidence=dict(evidence),
+        fix=Fix(fix, tuple(commands)),
+        doc=found_type.doc,
+        action=action or found_type.action,
+    )
 
 
 def known_type(code: str) -> FindingType | None:

@@ -5,15 +5,13 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from laggard.nccl.variable_table import (
-    CURRENT,
-    INTERNAL,
     OTHER_READERS,
     PLUGIN_PREFIXES,
-    REMOVED,
     SECRET,
     Category,
     Variable,
@@ -26,15 +24,15 @@ _VERSION_WORD = re.compile(r"[0-9]{1,9}")
 @functools.cache
 def variables() -> Mapping[str, Variable]:
     """The known variables by name: the variables of TABLE_VERSION, those of earlier versions, and those of plugins
-    without a prefix of their own."""
-    return {variable.name: variable for rows in (CURRENT, REMOVED, INTERNAL) for variable in parse_rows(rows)}
+    without a prefix of their own. The fields of a row are separated by `|`."""
+    rows = Path(__file__).with_name("variables.txt").read_text(encoding="utf-8").splitlines()
+    return {variable.name: variable for row in rows if row[:1] != "#" for variable in [_variable(*row.split("|"))]}
 
 
-def parse_rows(rows: str) -> Iterator[Variable]:
-    """The variables in rows of variable_table.py, one a line, with their fields separated by `|`."""
-    for row in rows.splitlines():
-        name, category, since, removed, default, values, documented, note = row.split("|")
-        yield Variable(name, Category(category), since, removed, default, values, documented == "d", note)
+def _variable(
+    name: str, category: str, since: str, removed: str, default: str, values: str, documented: str, note: str
+) -> Variable:
+    return Variable(name, Category(category), since, removed, default, values, documented == "d", note)
 
 
 def other_reader(name: str) -> str | None:

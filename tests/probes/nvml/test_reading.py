@@ -13,7 +13,14 @@ from typing import Any
 import pytest
 
 from laggard.probes.nvml.live import read_nvml
-from laggard.probes.nvml.model import CALL_LIMIT_SECONDS, IMPLAUSIBLE, NOT_IN_NVIDIA_ML_PY, GpuProcess, Nvml
+from laggard.probes.nvml.model import (
+    CALL_LIMIT_SECONDS,
+    DAMAGE_OF_LINKS,
+    IMPLAUSIBLE,
+    NOT_IN_NVIDIA_ML_PY,
+    GpuProcess,
+    Nvml,
+)
 
 NOT_SUPPORTED, FUNCTION_NOT_FOUND, GPU_IS_LOST = 3, 13, 15
 
@@ -99,7 +106,7 @@ def test_a_healthy_machine_is_read_as_values(read: Read) -> None:
     assert (first.bus_id, second.bus_id, second.index) == ("0000:9b:00.0", "0000:9b:00.1", 1)
     assert (first.temperature_celsius, first.clocks_event_reasons, first.power_limit_watts) == (41, 4, 700)
     assert first.processes == (GpuProcess(pid=7, used_bytes=1 << 30),) and first.links == (True, True)
-    assert first.link_errors == {"replay": (5, 5), "recovery": (5, 5), "crc": (5, 5)}
+    assert first.link_errors == dict.fromkeys(("replay", "recovery", "crc", *DAMAGE_OF_LINKS, "effective"), (5, 5))
     assert first.fabric is not None and (first.fabric.state, first.fabric.cluster_uuid[:4]) == (3, "0001")
     assert first.throttled_nanoseconds == {"sw_thermal": 5, "hw_thermal": 5, "hw_power_brake": 5}
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import re
 import tempfile
+import zlib
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 from xml.etree import ElementTree
@@ -23,77 +24,44 @@ from laggard.diagnose.gpu_tools.smi_table import HEAD, SAYS, Table, judge_table,
 from laggard.diagnose.pastes.section import one_of_many
 from laggard.model import Finding, Verdict
 from laggard.probes.host.host import Host
-from laggard.probes.nvml.model import NVML_PATH, Gpu, Nvml, encode_nvml
+from laggard.probes.nvml.model import NVML_PATH, Nvml, encode_nvml
 from laggard.probes.nvml.nvidia_smi import NotNvidiaSmi, is_text, parse_nvidia_smi, parse_text, parse_xml, read_log
 from laggard.probes.registry import PROBES
 from laggard.probes.runner.worker import observe
 
 _MIN_BUSY_PERCENT: Final = 20
-_MIN_FAILED_READINGS: Final = 3
-_ERRORS: Final = frozenset({"Unknown Error", "ERR!"})
 _GUESTS: Final = ("Pass-Through", "VGPU")
 _LINK: Final = "pci/pci_gpu_link_info"
+_GIGATRANSFERS: Final = ("", "2.5", "5.0", "8.0", "16.0", "32.0", "64.0")
+"""The speed of a link by its PCIe generation."""
 
 
 def judge_log(root: ElementTree.Element, nvml: Nvml) -> Iterator[Finding]:
+    """The speed alone of GPUs at work, where both ends are shown: the width is the probe's to compare with peers."""
     for gpu, element in zip(nvml.gpus, root.iterfind("gpu"), strict=True):
-        yield from _link(gpu, element)
-        yield from _retired_pages(gpu, element)
-        yield from _silence(gpu, element)
+        speed, *ends = (_number(element, f"{_LINK}/pcie_gen/{end}") for end in _GENERATIONS)
+        reachable = min([end for end in ends if end], default=0)
+        both = any(ends[1:3]) and any(ends[3:])
+        if speed and both and speed < reachable and _is_busy(element) and not _is_guest(element):
+            summary = f"runs at PCIe generation {speed} of {reachable} under load"
+            evidence = {"generation": speed, "most_generation": reachable, "replays": gpu.pcie_replays}
+            yield SAYS["narrow"].found(evidence, device=gpu.device, told=summary, index=gpu.index)
 
 
-def _link(gpu: Gpu, element: ElementTree.Element) -> Iterator[Finding]:
-    if (element.findtext("gpu_virtualization_mode/virtualization_mode") or "").strip() in _GUESTS:
-        return
-    width, max_width = (_number(element, f"{_LINK}/link_widths/{end}_link_width") for end in ("current", "max"))
-    speed, max_speed = (_number(element, f"{_LINK}/pcie_gen/{end}_link_gen") for end in ("current", "max"))
-    ends = [_number(element, f"{_LINK}/pcie_gen/{end}") for end in ("device_max", "host_max")]
-    ends += [_number(element, f"{_LINK}/pcie_gen/max_{end}_link_gen") for end in ("device", "host")]
-    reachable = min([end for end in (max_speed, *ends) if end], default=0)
-    if width and max_width and width < max_width:
-        summary = f"runs on {width} PCIe lanes of {max_width} (width x{width}, not x{max_width})"
-    elif speed and speed < reachable and _is_busy(element):
-        summary = f"runs at PCIe generation {speed} of {reachable} under load"
-    else:
-        return
-    evidence = {
-        "width_lanes": width,
-        "most_width_lanes": max_width,
-        "generation": speed,
-        "most_generation": reachable or None,
-        "replays": _number(element, "pci/replays_since_reset") or _number(element, "pci/replay_counter"),
-    }
-    yield SAYS["narrow"].found(evidence, device=gpu.device, told=summary, index=gpu.index)
+_GENERATIONS: Final = (
+    *("current_link_gen", "max_link_gen"),
+    *("device_max", "max_device_link_gen"),
+    *("host_max", "max_host_link_gen"),
+)
+
+
+def _is_guest(element: ElementTree.Element) -> bool:
+    return (element.findtext("gpu_virtualization_mode/virtualization_mode") or "").strip() in _GUESTS
 
 
 def _is_busy(element: ElementTree.Element) -> bool:
     state = (element.findtext("performance_state") or "").strip()
     return state == "P0" and (_number(element, "utilization/gpu_util") or 0) >= _MIN_BUSY_PERCENT
-
-
-def _retired_pages(gpu: Gpu, element: ElementTree.Element) -> Iterator[Finding]:
-    group = element.find("retired_pages")
-    if group is None:
-        return
-    texts = [(group.findtext(name) or "").strip().lower() for name in ("pending_blacklist", "pending_retirement")]
-    if "yes" not in texts:
-        return
-    double = _first(group, "double_bit_ecc", "double_bit_retirement/retired_count")
-    single = _first(group, "single_bit_ecc", "multiple_single_bit_retirement/retired_count")
-    cause = " after a double bit error" if double else ""
-    evidence = {"double_bit_pages": double, "single_bit_pages": single}
-    yield SAYS["retiring"].found(evidence, device=gpu.device, cause=cause, index=gpu.index)
-
-
-def _silence(gpu: Gpu, element: ElementTree.Element) -> Iterator[Finding]:
-    """A GPU that answers with errors. One that is lost by name, or asks for a reset, is the probe's."""
-    failed = [each.tag for each in element.iter() if (each.text or "").strip(" []\n") in _ERRORS]
-    if len(failed) >= _MIN_FAILED_READINGS:
-        yield SAYS["silent"].found({"failed": failed[:16]}, device=gpu.device, count=len(failed), index=gpu.index)
-
-
-def _first(element: ElementTree.Element, *paths: str) -> int | None:
-    return next((number for path in paths if (number := _number(element, path)) is not None), None)
 
 
 def _number(element: ElementTree.Element, path: str) -> int | None:
@@ -113,8 +81,10 @@ _PROBES: Final = (
     "gpu_clocks",
     "gpu_persistence",
     "fabric",
+    "pcie_links",
 )
-"""Probes that need only NVML. What others need (links, the fabric manager's process) is not in such a file."""
+"""Probes that need only NVML and links. What others need (NVLinks, the fabric manager's process) is in no such
+file."""
 
 
 _ATTACHED = re.compile(r"^Attached GPUs\s*: (\d{1,4})\s*$", re.MULTILINE)
@@ -164,7 +134,7 @@ def _judge(root: ElementTree.Element) -> FileJudgement:
     findings: list[Finding] = []
     unjudged: dict[str, str] = {}
     with tempfile.TemporaryDirectory(prefix="laggard-") as folder:
-        _write_machine(nvml, folder)
+        _write_machine(nvml, root, folder)
         for probe in PROBES:
             if probe.name in _PROBES:
                 observation = observe(probe, Host(folder))
@@ -176,13 +146,23 @@ def _judge(root: ElementTree.Element) -> FileJudgement:
     return FileJudgement(one_of_many(findings), facts, "" if nvml.gpus else "it lists no GPU")
 
 
-def _write_machine(nvml: Nvml, root: str) -> None:
-    """Writes a recorded machine: NVML's answers, and PCI devices as evidence that there are GPUs."""
+def _write_machine(nvml: Nvml, log: ElementTree.Element, root: str) -> None:
+    """Writes a recorded machine: NVML's answers, and PCI devices as evidence that there are GPUs, with their links. Of
+    the other ends of these nothing is known."""
     files = {NVML_PATH: encode_nvml(nvml)}
-    for number, gpu in enumerate(nvml.gpus):
+    if any(map(_is_guest, log.iterfind("gpu"))):
+        files["/proc/cpuinfo"] = b"flags : hypervisor\n"
+    for number, (gpu, element) in enumerate(zip(nvml.gpus, log.iterfind("gpu"), strict=True)):
         is_address = gpu.bus_id and _ADDRESS.fullmatch(gpu.bus_id)  # it becomes a folder's name
         folder = f"/sys/bus/pci/devices/{gpu.bus_id if is_address else f'0000:{number:02x}:00.0'}"
         files |= {f"{folder}/class": b"0x030200\n", f"{folder}/vendor": b"0x10de\n"}
+        files[f"{folder}/device"] = f"0x{zlib.crc32((gpu.name or '').encode()) & 0xFFFF:04x}\n".encode()
+        for end in ("current", "max"):
+            generation = _number(element, f"{_LINK}/pcie_gen/{end}_link_gen") or 0
+            width = _number(element, f"{_LINK}/link_widths/{end}_link_width") or 0
+            if width and 0 < generation < len(_GIGATRANSFERS):
+                files[f"{folder}/{end}_link_width"] = f"{width}\n".encode()
+                files[f"{folder}/{end}_link_speed"] = f"{_GIGATRANSFERS[generation]} GT/s PCIe\n".encode()
     for path, data in files.items():
         os.makedirs(root + os.path.dirname(path), exist_ok=True)
         with open(root + path, "wb") as file:

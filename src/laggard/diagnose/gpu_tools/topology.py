@@ -108,6 +108,7 @@ _MAX_NVLINK_CHARACTERS: Final = 4 << 20
 _MAX_LINKS: Final = 256
 _GPU = re.compile(r"GPU (\d{1,3}): (.{1,120}?) ?\(UUID: ")
 _LINK = re.compile(r"\s+Link (\d{1,3}): (?:<?(inactive)>?|([\d.]+) GB/s)\s*$", re.IGNORECASE)
+_ALL_INACTIVE = re.compile(r".*\ball links are in[Aa]ctive")
 _COUNTER = re.compile(r"\s+Link (\d{1,3}): ([A-Z][\w /-]{2,40}?)(?: (?:Errors?|events))?: +(\d{1,19})(?: |$)")
 NVLINK_LIMITS: Final = table("counters").of("nvlink_counter")
 
@@ -118,13 +119,17 @@ class GpuLinks(NamedTuple):
     speeds: dict[int, float]
     """By link, in GB/s; 0 of one that is inactive."""
     errors: dict[int, dict[str, int]]
+    silent: bool = False
+    """All of its links are said to be inactive, without a line of each."""
 
 
 def recognise_nvlink(content: FileContent) -> bool:
     text = without_colours(content.text[: 1 << 16])
     lines = text.splitlines()
-    has_links = any(_LINK.match(line) or _COUNTER.match(line) for line in lines)
-    return has_links and is_mostly(text, lambda line: _GPU.match(line) or re.match(r"\s+Link \d", line))
+    has_links = any(_LINK.match(line) or _COUNTER.match(line) or _ALL_INACTIVE.match(line) for line in lines)
+    return has_links and is_mostly(
+        text, lambda line: _GPU.match(line) or re.match(r"\s+Link \d", line) or _ALL_INACTIVE.match(line)
+    )
 
 
 def read_hardware_of_nvlink(content: FileContent) -> KnownHardware:
@@ -137,7 +142,10 @@ def judge_nvlink(content: FileContent, hardware: KnownHardware) -> FileJudgement
         "active_links": {f"GPU {gpu.number}": sum(1 for speed in gpu.speeds.values() if speed) for gpu in gpus},
         "links_with_counters": sum(len(gpu.errors) for gpu in gpus),
     }
-    return FileJudgement(one_of_many((*_down(gpus), *(found for gpu in gpus for found in _errors(gpu)))), facts)
+    found = one_of_many((*_down(gpus), *(found for gpu in gpus for found in _errors(gpu))))
+    alone = [f"GPU {gpu.number}" for gpu in gpus if gpu.silent] if not found else []
+    why = f"all links of {', '.join(alone[:8])} are inactive, and no peer shows whether it has any" if alone else ""
+    return FileJudgement(found, facts, why)
 
 
 def read_links(text: str) -> tuple[GpuLinks, ...]:
@@ -148,6 +156,8 @@ def read_links(text: str) -> tuple[GpuLinks, ...]:
             continue
         if head := _GPU.match(line):
             gpu = gpus.setdefault(int(head[1]), GpuLinks(int(head[1]), head[2], {}, {}))
+        elif gpu and _ALL_INACTIVE.match(line):
+            gpu = gpus[gpu.number] = gpu._replace(silent=True)
         elif gpu and (link := _LINK.match(line)) and len(gpu.speeds) < _MAX_LINKS:
             gpu.speeds[int(link[1])] = 0.0 if link[2] else float(link[3][:12].rstrip("."))
         elif gpu and (counter := _COUNTER.match(line)) and int(counter[1]) < _MAX_LINKS:
@@ -157,7 +167,9 @@ def read_links(text: str) -> tuple[GpuLinks, ...]:
 
 def _down(gpus: tuple[GpuLinks, ...]) -> Iterator[Finding]:
     usual = _usual_links(gpus)
-    for gpu in gpus:
+    for listed in gpus:
+        most = max((other.speeds for other in gpus if other.name == listed.name), key=len)
+        gpu = listed._replace(speeds=dict.fromkeys(most, 0.0)) if listed.silent else listed
         down = [link for link, speed in gpu.speeds.items() if not speed and usual.get((gpu.name, link), True)]
         active = len(gpu.speeds) - sum(1 for speed in gpu.speeds.values() if not speed)
         peers = any(any(other.speeds.values()) for other in gpus if other.name == gpu.name)
@@ -203,7 +215,7 @@ NVLINK = FileFormat("nvidia-smi nvlink", recognise_nvlink, judge_nvlink, read_ha
 
 
 _NCCL_HEAD: Final = re.compile(r"<system version=\"\d+\"|<graphs version=\"\d+\"")
-_TAG: Final = re.compile(r"<(pci|gpu|net|nvlink)\b([^<>]{0,2000})>")
+_TAG: Final = re.compile(r"<(/?pci|gpu|net|nvlink)\b([^<>]{0,2000})>")
 _ATTRIBUTE: Final = re.compile(r"\b(\w+)=\"([^\"]{0,200})\"")
 _MIN_PEERS: Final = 3
 MAX_DEVICES: Final = 1024
@@ -215,7 +227,13 @@ class _Device(NamedTuple):
     pci_class: str
     speed: float
     width: int
+    depth: int
+    """How many bridges are above it: an uplink of a switch is no peer of the ports below it."""
     nvlinks: int = 0
+
+    @property
+    def kind(self) -> tuple[str, str, int]:
+        return self.model, self.pci_class, self.depth
 
 
 def read_nccl_topology(section: Section) -> Iterator[Finding | Fact | Lack]:
@@ -224,21 +242,25 @@ def read_nccl_topology(section: Section) -> Iterator[Finding | Fact | Lack]:
     if not devices:
         yield Lack("a graph shows no links: give the file that NCCL_TOPO_DUMP_FILE names too")
     for device in devices:
-        peers = [other for other in devices if (other.model, other.pci_class) == (device.model, device.pci_class)]
-        yield from _judge(device, peers)
+        yield from _judge(device, [other for other in devices if other.kind == device.kind])
 
 
 def _devices(text: str) -> list[_Device]:
     found: list[_Device] = []
+    depth = 0
     for match in _TAG.finditer(text):
         values = dict(_ATTRIBUTE.findall(match[2]))
+        if match[1] in ("pci", "/pci") and not match[2].endswith("/"):
+            depth += 1 if match[1] == "pci" else -1
         if match[1] == "pci" and "busid" in values and len(found) < MAX_DEVICES:
             speed = re.match(r"\d{1,4}(?:\.\d{1,3})?", values.get("link_speed", ""))
             width = values.get("link_width", "")
             model = f"{values.get('vendor', '')}:{values.get('device', '')}"
             lanes = int(width) if width.isdecimal() and len(width) < 4 else 0
             found.append(
-                _Device(values["busid"], model, values.get("class", ""), float(speed[0]) if speed else 0.0, lanes)
+                _Device(
+                    values["busid"], model, values.get("class", ""), float(speed[0]) if speed else 0.0, lanes, depth
+                )
             )
         elif match[1] == "nvlink" and found and values.get("count", "").isdecimal():
             found[-1] = found[-1]._replace(nvlinks=found[-1].nvlinks + int(values["count"][:4]))
@@ -246,7 +268,9 @@ def _devices(text: str) -> list[_Device]:
 
 
 def _judge(device: _Device, peers: list[_Device]) -> Iterator[Finding]:
-    """Compares with peers of the same model. The speed of GPUs is left alone: idle ones lower it."""
+    """Compares with peers of the same model at the same depth. NCCL writes the most that both ends of a link can do
+    (src/graph/xml.cc, max_link_*), so that a narrow one is the slot's. Of GPUs it writes the speed now since 2.30:
+    idle ones lower it."""
     width = majority([peer.width for peer in peers], _MIN_PEERS) or 0
     speed = majority([peer.speed for peer in peers], _MIN_PEERS) or 0.0
     links = majority([peer.nvlinks for peer in peers], _MIN_PEERS) or 0

@@ -11,6 +11,7 @@ NO_DEVICE: Final = "no_device"
 NO_LIBRARY: Final = "no_library"
 NO_PROVIDER: Final = "no_provider"
 PLUGIN_FAILED: Final = "plugin_failed"
+PLUGIN_MISSING: Final = "plugin_missing"
 DEVICE_REFUSED: Final = "device_refused"
 QUEUE_PAIR_FAILED: Final = "queue_pair_failed"
 NOT_DELIVERED: Final = "not_delivered"
@@ -26,6 +27,7 @@ HINTS: Final = {
     NO_LIBRARY: "libibverbs could not be loaded",
     NO_PROVIDER: "libfabric offered no provider",
     PLUGIN_FAILED: "a network plugin did not start",
+    PLUGIN_MISSING: "the network plugin that was asked for is not there",
     DEVICE_REFUSED: "an RDMA device or port could not be opened or queried",
     QUEUE_PAIR_FAILED: "ibv_modify_qp failed: wrong GID, or no way to the peer",
     NOT_DELIVERED: "a transfer ended with an error of the network",
@@ -135,7 +137,7 @@ class NcclProcess(NamedTuple):
     slow_transfers: tuple[SlowTransfers, ...] = ()
     diagnostics: tuple[str, ...] = ()
     """The reports of NCCL's own diagnostics, tag and text (2.31 and newer, NCCL_RUN_DIAGNOSTICS and
-    NCCL_RUN_RAS_DIAGNOSTICS)."""
+    NCCL_RUN_RAS_DIAGNOSTICS), and changes of a port's speed, the last one last."""
     job_rank: int | None = None
     """The rank in the job, where it is known from elsewhere than the log."""
     started: bool = False
@@ -193,23 +195,23 @@ class NcclLog(NamedTuple):
     """The number of processes that were left out, because there were more than the reader keeps."""
 
 
-# Parses channel lines: `Channel 00/0 : 1[1] -> 8[0] [receive] via NET/IB/0/GDRDMA`, NCCL 2.7 to 2.32.
+# Parses channel lines: `Channel 00/0 : 1[0] -> 8[0] [receive] via NET/IB/0/GDRDMA`, NCCL 2.7 to 2.32.
 #
 # Each rank carries the GPU's bus id (to 2.17) or its number (since 2.18) in brackets; `NET/IB/0(3)` goes through rank
-# 3's NIC (PXN). Parts `/KEY=VALUE` may follow, `/flush=None` since 2.31: any are accepted. Another part is not: a line
-# that is cut off within `/GDRDMA` would show that GPUDirect is off. Sources: src/transport/{p2p,shm,net,coll_net}.cc of
-# the release tags, and the format strings of the libraries of 2.31.2 and 2.32.3. Standard library only.
+# 3's NIC (PXN). More parts follow the first ones, `/flush=None` since 2.31: of a part that is not known the rest of the
+# line is read. RCCL of ROCm 4.5 to 6.2 adds its communicator. But a line that is cut off within `/GDRDMA` would show
+# that GPUDirect is off: it is dropped. Sources: src/transport/{p2p,shm,net,coll_net}.cc of the release tags, and the
+# libraries of 2.31.2 and 2.32.3. Standard library only.
 
 MAX_PAIRS: Final = 64
 
 _PAIR = re.compile(r"(\d{1,9})\[[^\]]*\] -> (\d{1,9})\[[^\]]*\](?: \[(send|receive)\])?")
 _ONE_END = re.compile(r"(\d{1,9}) \[(send|receive)\]")  # COLLNET: the other end is a switch
-_MORE = r"(?:/\w{1,40}=[^/\s]{0,80}){0,8}"
-_P2P = re.compile(
-    r"P2P/(direct pointer|common device|IPC|CUMEM|MNNVL|indirect)(?:/\d+\[[^\]]*\])?(?:/read)?(?:/CE)?" + _MORE
-)
-_SHM = re.compile(r"(?:direct shared memory|SHM(?:/(?:direct|CE|conn)){0,2})" + _MORE)
-_NET = re.compile(r"(NET|COLLNET)/([^/]{1,80})/(\d{1,9})(?:\(\d+\))?(/GDRDMA(?:\(PCI\))?)?(?:/Shared)?" + _MORE)
+_MORE = r"((?:/[^/\s]{1,80}){0,8})(?: comm 0x[0-9a-f]{1,16} nRanks \d{1,9})?"
+_P2P = re.compile(r"P2P/(direct pointer|common device|[A-Za-z]\w{2,20})" + _MORE)
+_SHM = re.compile(r"(?:direct shared memory|SHM)" + _MORE)
+_NET = re.compile(r"(NET|COLLNET)/([^/]{1,80})/(\d{1,9})(?:\(\d+\))?" + _MORE)
+_GDR: Final = "GDRDMA"
 
 _Key = tuple[str, str, int | None, str, bool]
 
@@ -230,7 +232,11 @@ def parse_channel(text: str) -> Connection | None:
     else:
         return None
     if match := _NET.fullmatch(transport):
-        return Connection(match[1], match[2], int(match[3]), direction, bool(match[4]), 1, pairs)
+        *parts, last = match[4].split("/")
+        if last and _GDR.startswith(last) and last != _GDR:
+            return None
+        gdr = any(part.startswith(_GDR) for part in (*parts, last))
+        return Connection(match[1], match[2], int(match[3]), direction, gdr, 1, pairs)
     if match := _P2P.fullmatch(transport):
         return Connection("P2P", match[1], None, direction, False, 1, pairs)
     return Connection("SHM", "", None, direction, False, 1, pairs) if _SHM.fullmatch(transport) else None

@@ -35,7 +35,9 @@ _SET = re.compile(r"(NCCL_[A-Z0-9_]{1,80}) set (?:by environment )?to (.*)")
 _USING = re.compile(r"NET/([^:]+?) ?: Using ?(.*)")
 _DEVICE = re.compile(r"\[\d+\]([^\s:/]{1,64}:\d[^\s/]{0,32}/(?:IB|RoCE))\b")
 _ASKED = re.compile(r"(?:NET/Plugin ?: )?Plugin name set by env to (\S+)")
-_SLOW_TRANSFER = re.compile(r"NET/IB: WQE (slow|stall \(no CQE\)): .*?\bdev=(\S{1,64}) .*\b(?:delta|age)=(\d{1,18})ns")
+_SLOW_TRANSFER = re.compile(
+    r"NET/IB[^:]{0,16}: WQE (slow|stall \(no CQE\)): .*?\bdev=(\S{1,64}) .*\b(?:delta|age)=(\d{1,18})ns"
+)
 _NET_CHARACTERS: Final = 2048
 _FROM_GPU = re.compile(r"GPU/([0-9A-Fa-f]+(?:-[0-9A-Fa-f]+)?) ?:")
 _TO_GPU = re.compile(r"GPU/([0-9A-Fa-f]+(?:-[0-9A-Fa-f]+)?) \(\d+/[\d.]+/([A-Z0-9]{3})\)")
@@ -99,6 +101,9 @@ def _parse_net(builder: ProcessBuilder, text: str) -> None:
         builder.set_variable("NCCL_NET_PLUGIN", match[1])
     elif match := _SLOW_TRANSFER.match(text):
         builder.add_slow_transfer(match[2], match[1] != "slow", int(match[3]), text)
+    elif " speed change detected: " in text:
+        builder.diagnostics.pop(text, None)  # the last change is that which holds
+        builder.diagnostics.add(text)
     else:
         _parse_form(builder, text)
 
@@ -121,6 +126,8 @@ def _parse_devices(builder: ProcessBuilder, network: str, text: str) -> None:
 
 _NO_LIBRARY: Final = r"(?:Failed to|Could not|Count not) open libibverbs|dlvsym failed on ibv_"
 _NO_PROVIDER: Final = r"(?i:NET/OFI (?:Could(?:n't| not) find any|No eligible|No) .*provider)"
+_NO_PLUGIN: Final = r"NET/Plugin ?: (?:Could not find:|Plugin load \()(?! ?(?:lib[nr]ccl-net(?:-none)?\.so|none)\b)"
+"""A plugin that was asked for: without a wish NCCL looks for its own name, and goes on without it."""
 _FORMS: Final[tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], dict[str, Any]]], ...]] = tuple(
     (re.compile(form), shown)
     for form, shown in (
@@ -141,6 +148,7 @@ _FORMS: Final[tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], dict[
         (_NO_PROVIDER, model.NO_PROVIDER),
         (r"NET/\S+ ?: (?:Unable to (?:open|query)|No IP interface found)", model.DEVICE_REFUSED),
         (r"NET/\S+ ?: (?:\S+ )?Got completion .*(?:error|status)", model.NOT_DELIVERED),
+        (_NO_PLUGIN, model.PLUGIN_MISSING),
         (r"Failed to initialize ", model.PLUGIN_FAILED),
         (_NO_LIBRARY, model.NO_LIBRARY),
         (r"Could not enable P2P", model.P2P_FAILED),
