@@ -12,24 +12,26 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
 import msgspec
 
-from laggard.collector.label_file import MAX_FILE_BYTES, LabelFile, LabelRules, Unusable, tree_of
 from laggard.collector.targets import (
     ADMINISTRATOR,
     LAGGARD,
+    MAX_FILE_BYTES,
     SLURM,
     NodeLabels,
     NodeOut,
     Target,
+    Unusable,
     labels_in,
     parse_target,
     partitions_label,
+    tree_of,
 )
 from laggard.kit.bounded_program import ProgramFailed, output_of
 from laggard.kit.errors import UsageError
@@ -90,19 +92,13 @@ _KIND: Final = "discovery"
 
 
 class Found(NamedTuple):
-    """The agents to scrape, each once, and notes on the places that could not tell, or told too much. `labels`: those
-    that places give, and `rules` those of the file, which come first. `out`: as in Answer."""
+    """The agents to scrape, each once, and notes on the places that could not tell, or told too much. `labels`,
+    `out`: as in Answer."""
 
     targets: tuple[Target, ...]
     notes: tuple[Note, ...] = ()
     labels: Mapping[Target, NodeLabels] = {}
-    rules: LabelRules = LabelRules()
     out: Mapping[Target, NodeOut] = {}
-
-    def labels_of(self, target: Target, node: str) -> NodeLabels:
-        """The labels of the node, which has this name, and that of its agent's address."""
-        host = urlsplit(target.url).hostname or ""
-        return self.rules.of((node, host)).over(self.labels.get(target, NodeLabels()))
 
 
 class Discovery:
@@ -115,20 +111,17 @@ class Discovery:
         places: Sequence[Place] = (),
         max_targets: int = 1 << 14,
         keep_seconds: float = 900.0,
-        label_file: LabelFile | None = None,
     ) -> None:
         self._listed = tuple(listed)
         self._sources = [Source(place, keep_seconds) for place in places]
         self._max_targets = max_targets
-        self._label_file = label_file
-        self._known: tuple[Found, dict[tuple[Target, str], NodeLabels]] | None = None
         self._looked = threading.Event()
         self.found = self._all()
 
     def start(self, interval_seconds: float) -> None:
-        """Looks now and every `interval_seconds`, until the process ends; there is nothing to do without places
-        and a file."""
-        if self._sources or self._label_file:
+        """Looks now and every `interval_seconds`, until the process ends; there is nothing to do without
+        places."""
+        if self._sources:
             threading.Thread(
                 target=self._look_for_ever, args=(interval_seconds,), name="discovery", daemon=True
             ).start()
@@ -144,23 +137,8 @@ class Discovery:
         before = self.found
         for source in self._sources:
             source.look(now)
-        if self._label_file:
-            self._label_file.look()
         self.found = self._all()
         _log_changes(before, self.found)
-
-    def labels(self, nodes: Iterable[tuple[Target, str]]) -> dict[str, NodeLabels]:
-        """The labels of these agents' nodes by the agents' URLs; `nodes` have their names. A name is compared with the
-        file's patterns once for each look that changed something: 16,384 nodes and 256 patterns take 2.6 s of CPU."""
-        found, held = self._held_labels()
-        wanted = {key: held.get(key) or found.labels_of(*key) for key in nodes}
-        self._known = found, wanted
-        return {target.url: labels for (target, _), labels in wanted.items()}
-
-    def _held_labels(self) -> tuple[Found, dict[tuple[Target, str], NodeLabels]]:
-        found, known = self.found, self._known
-        same = known is not None and known[0].rules is found.rules and known[0].labels == found.labels
-        return found, known[1] if known is not None and same else {}
 
     def _look_for_ever(self, interval_seconds: float) -> None:
         pause = threading.Event()  # sleep() has been seen to fail while a clock was set, and would end all looks
@@ -180,13 +158,11 @@ class Discovery:
             notes.append(f"{len(targets)} agents are known: only {self._max_targets} are scraped (max_targets)")
         kept = tuple(itertools.islice(targets, self._max_targets))
         told = [f"looking for agents: {note}" for note in notes]
-        told += [f"node_labels_file: {self._label_file.note}"] if self._label_file and self._label_file.note else []
         labels: dict[Target, NodeLabels] = {}
         for target, given in itertools.chain.from_iterable(answer.labels.items() for answer in answers):
             labels[target] = labels.get(target, NodeLabels()).over(given)
-        rules = self._label_file.rules if self._label_file else LabelRules()
         out = {target: it for answer in answers for target, it in answer.out.items()}
-        return Found(kept, tuple(Note(_KIND, text) for text in told), labels, rules, out)
+        return Found(kept, tuple(Note(_KIND, text) for text in told), labels, out)
 
 
 def _log_changes(before: Found, after: Found) -> None:

@@ -11,13 +11,14 @@ the agent busy, as any user of the node can, would have the node pass.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from laggard.collector.jobs.snapshot import ClusterSnapshot
 from laggard.collector.targets import LAGGARD, JobUsers
 from laggard.kit.words import counted, printable_line
-from laggard.model import Culprit, Note, Severity, Verdict
+from laggard.model import Culprit, JobKey, Note, Severity, Verdict
 from laggard.wire.exclusion import Confirmation, Exclusion, ExclusionsDocument, LeftIn
 from laggard.wire.nodes import DrainsDocument, NodeFinding, NodeRow
 
@@ -239,8 +240,9 @@ def _why_no_black_hole(snapshot: ClusterSnapshot, node: str, answering: int) -> 
 # The nodes that the next job is to leave out: those that a measurement confirmed as slow, those with a critical
 # finding, and those that jobs' culprits lead to. Pure.
 #
-# A culprit's node is only suspected: the next job may find it well. So it is left out for a while, until a measurement
-# confirms or acquits it. A finding counts as long as it stands, and a node whose agent fell silent then as one that
+# A culprit's node is only suspected: the next job may find it well. So it is left out for a while, and only where a
+# second witness says so: a finding that explains it, another job or another rank there, the kernel's own word, or a
+# measurement. A finding counts as long as it stands, and a node whose agent fell silent then as one that
 # still has it. What many nodes have at once has one cause that they share, and leaves out none of them.
 
 _OF_RINGS: Final = frozenset(("RING_SLOW", "RING_FAILED"))
@@ -248,7 +250,7 @@ _OF_RINGS: Final = frozenset(("RING_SLOW", "RING_FAILED"))
 _KINDS: Final = frozenset(("slow_compute", "slow_host", "corrupt"))
 """The kinds of culprits that are their machine's fault, whatever the job does."""
 _ENDS: Final = frozenset(("gpu_error", "memory_error"))
-"""The causes of a rank's end that are: what else ends one may be the job's own doing."""
+"""The causes of a rank's end that are, by the kernel's word: what else ends one may be the job's own doing."""
 _MAX_LEFT_IN: Final = 256
 _MAX_REASON: Final = 300
 _ORDER: Final = {"confirmed": 0, "finding": 1, "culprit": 2}
@@ -258,6 +260,7 @@ class Suspicion(NamedTuple):
     """A culprit of a job, of the incident `id`, from `since` until `seen_at` (Unix time). `text`: in words."""
 
     id: int
+    job: JobKey
     culprit: Culprit
     text: str
     since: float
@@ -367,23 +370,40 @@ def _of_culprits(
 ) -> Iterator[Exclusion | LeftIn]:
     """A job whose agents no longer tell of it is held for a while, and its culprits with it: a measurement of a node
     that runs it no more counts all the same."""
-    for it in suspicions:
-        if it.seen_at <= since:
-            continue
+    lately = [it for it in suspicions if it.seen_at > since]
+    named = {each for it in lately if not why_not_its_machine(it.culprit) for each in _named_by(it)}
+    witnesses = Counter(node for node, _, _ in named)
+    for it in lately:
         for node in it.culprit.machines:
             known = newest.get(node)
             if _is_acquitted(known, it.seen_at if node in busy else it.since):
                 yield LeftIn(node, f"{_line(it.text)}: it was measured since, and acquitted")
             elif why := why_not_its_machine(it.culprit):
                 yield LeftIn(node, f"{_line(it.text)}: {why}")
+            elif witnesses[node] < 2 and not _has_witness(it.culprit):
+                how = f"suspect by one job alone, and not left out: laggard confirm {node} measures it"
+                yield LeftIn(node, f"{_line(it.text)}: {how}")
             else:
                 ratio, until = it.recoverable_ratio, it.seen_at + seconds
                 codes = it.culprit.findings
                 yield Exclusion(node, "culprit", _line(it.text), it.since, until, codes, (it.id,), ratio)
 
 
+def _named_by(it: Suspicion) -> Iterator[tuple[str, JobKey, int | None]]:
+    """Each machine that it names with the job and each of the ranks: so many witnesses there are."""
+    for node in it.culprit.machines:
+        yield from ((node, it.job, rank) for rank in it.culprit.ranks or (None,))
+
+
+def _has_witness(culprit: Culprit) -> bool:
+    """Whether anything beside the job's own times says that it is the machine."""
+    return bool(culprit.findings) or (culprit.end is not None and culprit.end.cause in _ENDS)
+
+
 def why_not_its_machine(culprit: Culprit) -> str:
     """Returns why a culprit is no reason to leave its machine out; empty: it is one."""
+    if culprit.is_in_the_code and culprit.stack:
+        return f"it alone is in {culprit.stack.place}: look at the code"
     if culprit.persistence == "transient":
         return "it was so for a moment only"
     if culprit.kind == "slow_link":

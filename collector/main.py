@@ -19,7 +19,6 @@ import uvicorn
 
 from laggard.collector.discovery import Discovery, DnsName, Place, SlurmPartition, TargetFiles
 from laggard.collector.evaluators import QUERY_SECONDS, Evaluator
-from laggard.collector.label_file import LabelFile, Unusable
 from laggard.collector.memory import give_back, look_rarely
 from laggard.collector.prometheus.client import Login, Prometheus
 from laggard.collector.prometheus.watch import PrometheusWatch
@@ -65,12 +64,7 @@ def serve(
     max_connections = _affordable(settings.max_connections, settings.concurrency)
     scrape_loop.connections.most = _keepable(max_connections, settings.concurrency)
     protocol = bounded(max_connections, settings.max_connections_per_address)
-    metrics = CollectorMetrics(
-        scrape_loop,
-        settings.max_drain_ratio,
-        protocol.table.ended,
-        exclude_seconds=settings.exclude_seconds,
-    )
+    metrics = CollectorMetrics.made(scrape_loop, settings, protocol.table.ended)
     config = uvicorn.Config(
         make_app(scrape_loop, settings, metrics),
         http=after_handshake(protocol, tls) if tls else protocol,  # type: ignore[arg-type]  # all that makes one will do
@@ -257,21 +251,11 @@ def _unwise(settings: CollectorSettings) -> Iterator[str]:
 
 
 def _discovery(settings: CollectorSettings) -> Discovery:
-    """Raises UsageError where a target or name cannot be read, or the file of labels; a file of targets may be
-    missing yet."""
+    """Raises UsageError where a target or name cannot be read; a file of targets may be missing yet."""
     places: list[Place] = [*map(DnsName, settings.target_names), *map(TargetFiles, settings.target_files)]
     places += [SlurmPartition(text, settings.sinfo) for text in settings.target_slurm]
     listed = parse_targets(settings.targets)
-    labels = _label_file(settings.node_labels_file)
-    return Discovery(listed, places, settings.max_targets, settings.forget_after_seconds, labels)
-
-
-def _label_file(path: str) -> LabelFile | None:
-    """Raises UsageError where it cannot be used now; later what it said last holds."""
-    try:
-        return LabelFile(path) if path else None
-    except Unusable as error:
-        raise UsageError(f"node_labels_file {path} cannot be used: {error}") from None
+    return Discovery(listed, places, settings.max_targets, settings.forget_after_seconds)
 
 
 def _watch(settings: CollectorSettings) -> PrometheusWatch | Evaluator | None:

@@ -247,9 +247,7 @@ class ScrapeLoop:
             log.log(level, line)  # as the text itself: each line counts as a kind of its own
         self._windows.expire(now)
         comparison = await asyncio.to_thread(self._comparison.of, self._agents)
-        names = [(agent.target, agent.node or "") for agent in self._agents]
-        labels = await asyncio.to_thread(self._discovery.labels, names)
-        cluster = dataclasses.replace(self._cluster(comparison, began, now), labels=labels)
+        cluster = self._cluster(comparison, began, now)
         # The analysis of many ranks may take long: it runs in a thread, so that the page goes on answering.
         launched = launched_jobs(_ras_answers(self._agents, now))
         self._calm.begin_round(judges_all=self._asked_for)
@@ -341,6 +339,7 @@ class ScrapeLoop:
                 for agent in self._agents
                 if agent.target in self._discovery.found.out
             },  # fmt: skip
+            labels={target.url: labels for target, labels in self._discovery.found.labels.items()},
             job_users={agent.name: job_users(agent.report.facts) for agent in self._agents if agent.report},
             rounds=self.snapshot.rounds + 1,
             scraped_at=now,

@@ -84,9 +84,6 @@ class CollectorSettings(Settings, frozen=True):
     discovery_interval_seconds: Duration = 15.0
     """The time after which names, files and SLURM are asked again. While one does not answer, what it said last holds,
     for `forget_after_seconds`."""
-    node_labels_file: str = ""
-    """A file that gives nodes the labels partition, rack and team, by their names (docs/alerts.md); empty: those that
-    target_files and target_slurm give. It is read again when it changes."""
     max_targets: Number = 16_384
     """The most agents that are scraped, of all that are listed and found."""
     listen_address: str = LISTEN_ADDRESS
@@ -190,6 +187,9 @@ class CollectorSettings(Settings, frozen=True):
     prometheus_cluster: str = ""
     """Only jobs whose series have this label `cluster` are judged, where several clusters write into one store; empty:
     all jobs, but none that several of them have."""
+    external_url: str = ""
+    """The URL at which people's browsers reach this collector, such as one behind a proxy: alerts and kept pages
+    then link to it; empty: alerts have paths alone."""
     prometheus_page: str = ""
     """The URL at which people's browsers reach Prometheus: the page links to graphs of a job, a rank and a node there;
     empty: no links."""
@@ -313,7 +313,7 @@ def _problems_of_prometheus(settings: CollectorSettings) -> Iterator[str]:
         yield f"prometheus is {without_login(settings.prometheus)!r}: write http://HOST:PORT"
     if urlsplit(settings.prometheus).path.rstrip("/").rpartition("/")[2] in _PAGES_OF_PROMETHEUS:
         yield f"prometheus is {without_login(settings.prometheus)}, a page for people: write http://HOST:PORT"
-    for name in ("prometheus_page", "grafana_page"):
+    for name in ("external_url", "prometheus_page", "grafana_page"):
         page = getattr(settings, name)
         if page and not (page.startswith(("http://", "https://")) and page.isprintable() and " " not in page):
             yield f"{name} is no URL: give one as a browser takes it, https://HOST/PATH"

@@ -82,6 +82,7 @@ COLLECTOR = {
     "/": Question("The page.", (HTML,), collector.OfJob),
     "/page/{name}": Question("A file of the page.", (ANY_FILE,), refusals=(404,)),
     "/findings/{code}": Question("The page of a finding's code; HTML for browsers.", (TEXT, HTML), refusals=(404,)),
+    "/runbooks/{alert}": Question("What to do about an alert; HTML for browsers.", (TEXT, HTML), refusals=(404,)),
     **COMMON,
     "/api/v1/nodes": Question("Each agent as it was last found.", NodesDocument, collector.Nodes),
     "/api/v1/tiles": Question("All nodes in short: the fleet's tiles.", documents.TilesDocument),

@@ -17,21 +17,21 @@ import pytest
 from support.paths import REPOSITORY
 
 ROOMS = {
-    "agent": 4_675,
-    "catalogue": 675,  # the reader of rules as data, from diagnose, and the maker of findings, from probes
+    "agent": 4_680,
+    "catalogue": 680,  # the reader of rules as data, from diagnose, and the maker of findings, from probes
     "cli, model and single files": 1_000,
-    "collector": 13_770,
+    "collector": 13_270,
     "demo": 460,
     "diagnose": 10_200,
     "gate": 1_860,
     "kernel_rules": 372,
-    "kit": 2_380,
+    "kit": 2_416,
     "kubernetes": 1_185,
-    "locate": 5_815,
+    "locate": 5_840,
     "nccl": 1_995,
     "probes": 12_415,
     "rankfile": 765,
-    "recommend": 1_790,
+    "recommend": 1_795,
     "recording": 2_945,
     "reports": 1_840,
     "rings": 3_425,
@@ -47,7 +47,7 @@ ROOMS = {
 FILES = 636
 """The most files of the product."""
 
-CARRIED = {"healthcheck": 15_640, "recommend": 13_790, "agent": 19_970, "collector": 23_410, "run": 11_890}
+CARRIED = {"healthcheck": 15_780, "recommend": 13_935, "agent": 20_120, "collector": 23_410, "run": 11_910}
 """The most code lines of all files that a command imports, also those that it imports late."""
 
 OWN_PROCESSES = {"agent": ("laggard.agent.prober.known",)}

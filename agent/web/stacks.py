@@ -1,5 +1,6 @@
 """`/api/v1/stacks`: the stacks that ranks of this node took of themselves, and `/api/v1/stacks/ask`, which asks them to
-take some. Both need the token: names of functions and paths of files are users' own."""
+take some. Both need the token, since names of functions and paths of files are users' own, or that the job's own user
+asks on this machine."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ from typing import Annotated, Final, NamedTuple
 from msgspec import Meta, Struct
 
 from laggard.agent.ranks.reader import MAX_ASKED, MAX_RANKS, RankCache, RankFiles
+from laggard.kit.address import user_of_client
 from laggard.kit.http_message import HttpError, Request
 from laggard.kit.secret_files import TokenFile, proved_by
 from laggard.stacks.ask import (
@@ -79,7 +81,10 @@ SEEN_SECONDS: Final = 3.0
 other."""
 
 OFF: Final = "stacks are off on this node: its agent has `stacks: false`"
-NO_TOKEN: Final = "stacks are off on this node: name a file with a secret, stacks_token_file, in the agent's settings"
+NO_TOKEN: Final = (
+    "stacks are for the job's own user on this node alone: name a file with a secret, stacks_token_file, in the "
+    "agent's settings"
+)
 REFUSED: Final = "another token than the agent's stacks_token_file: send it as Authorization: Bearer TOKEN"
 _HOW: Final = "make it as deploy/systemd/tmpfiles.d does"
 
@@ -112,7 +117,7 @@ class Turns:
 
 
 class StackService(NamedTuple):
-    """`tokens`: none where stacks are off; `off`: the line that says why."""
+    """`tokens`: none where stacks are off, or for the job's own user alone; `off`: the line that says so."""
 
     ranks: RankFiles
     cached_ranks: RankCache
@@ -132,16 +137,16 @@ class StackService(NamedTuple):
 
     def document(self, request: Request) -> StacksDocument:
         """Raises HttpError, and WrongQuestion."""
-        self._check(request)
         asked = read_question(Stacks, request.query)
+        self._check(request, asked.owner)
         self.cached_ranks.get()  # a scan that is recent
         with self.lock:  # one answer of megabytes at a time
             return self.ranks.stacks(asked.owner, asked.job, frozenset(asked.ranks) or None)
 
     def ask(self, request: Request) -> StacksAsked:
         """Writes the ask. Raises HttpError, and WrongQuestion."""
-        self._check(request)
         asked = read_question(AskStacks, request.query)
+        self._check(request, asked.owner)
         self.cached_ranks.get()
         wanted = frozenset(asked.ranks) or None
         running = self.ranks.ranks_of(asked.owner, asked.job, wanted)
@@ -164,8 +169,10 @@ class StackService(NamedTuple):
         )
         return StacksAsked(asked.owner, asked.job, (ask.ident,), running, asked.seconds, gone)
 
-    def _check(self, request: Request) -> None:
-        """Raises HttpError where the request has not the token."""
+    def _check(self, request: Request, owner: int) -> None:
+        """Raises HttpError where the request neither has the token nor is of the job's user, by the kernel's word."""
+        if self.off != OFF and request.connection is not None and user_of_client(request.connection) == owner:
+            return
         if not self.tokens:
             raise HttpError(HTTPStatus.FORBIDDEN, self.off)
         scheme, _, given = request.authorization.partition(" ")

@@ -36,6 +36,7 @@ def page_of_collector(url: str, location: Location, job: str | None) -> KeptPage
     timeline = _looked_at(url, query)
     summary = _ask(url, "summary", query, SummaryDocument)
     findings = _ask(url, "findings", {}, NodeFindingsDocument)
+    people_reach = summary.external_url or without_login(url)
     return KeptPage(
         summary=summary,
         heat=_ask(url, "ranks", {**query, "rows": str(ROWS)}, HeatDocument),
@@ -43,9 +44,9 @@ def page_of_collector(url: str, location: Location, job: str | None) -> KeptPage
         findings=_of_culprits(findings.findings, summary.location),
         recommendation=recommendation_of_collector(url, job),
         job=_watched_text(location, summary),
-        source=f"From the collector at {without_login(url)}.",
+        source=f"From the collector at {people_reach}.",
         written=_now(),
-        collector=without_login(url),
+        collector=people_reach,
     )
 
 

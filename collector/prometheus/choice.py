@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -87,7 +87,7 @@ def _machines(prometheus: Prometheus, cluster: str | None, moment: float | None)
 def _series(prometheus: Prometheus, query: str, moment: float | None) -> Iterable[Labels]:
     if moment is not None:
         return prometheus.labels_at(query, moment)
-    return [labels for part in prometheus.at(query, None) for labels in part.labels]
+    return prometheus.at(query, None).labels
 
 
 def _of(cluster: str | None) -> list[tuple[str, str]]:
@@ -147,6 +147,7 @@ def known_jobs(prometheus: Prometheus, wanted: queries.Job | None, at: float | N
     """The jobs that have samples, the one that got on last first. Raises UsageError."""
     mine = [("cluster=", prometheus.cluster)] if prometheus.cluster else []
     query = f"max by (cluster, job_id, user) ({queries.selector(queries.LAST_PROGRESS, wanted, *mine)})"
+    part = prometheus.at(query, at)
     found = [
         Known(
             queries.Job(labels.job_id, labels.user, labels.cluster),
@@ -154,7 +155,6 @@ def known_jobs(prometheus: Prometheus, wanted: queries.Job | None, at: float | N
             float(now),
             float(now) - time.time() if at is None else 0.0,
         )
-        for part in prometheus.at(query, at)
         for labels, now, value in zip(part.labels, part.times, part.values, strict=True)
     ]
     return sorted(found, key=lambda each: -each.progressed_at)
@@ -218,9 +218,9 @@ def _nothing(prometheus: Prometheus, name: str | None, wanted: queries.Job | Non
     mine = [("cluster=", prometheus.cluster)] if prometheus.cluster else []
     first = queries.selector(queries.STEPS, wanted, ("rank=", "0"), *mine)
     query = f"time() - max(max_over_time(timestamp({first})[1d:5m]))"
-    found = list(prometheus.at(query, at))
-    ages = [value for part in found for value in part.values]
-    ahead = [float(now) - time.time() for part in found for now in part.times if at is None]
+    found = prometheus.at(query, at)
+    ages = found.values.tolist()
+    ahead = [float(now) - time.time() for now in found.times if at is None]
     of = f" of a job {name}" if name else ""
     of += f" in cluster {prometheus.cluster}" if prometheus.cluster else ""
     if ages:
@@ -238,25 +238,24 @@ def _nothing(prometheus: Prometheus, name: str | None, wanted: queries.Job | Non
 def few_ranks(prometheus: Prometheus, job: queries.Job, now: float) -> Few | str:
     """The facts that the samples of the first ranks tell; a text on why nothing can be told, where they are too old."""
     of_steps, of_seconds = (
-        list(prometheus.at(f"{queries.selector(metric, job, queries.FIRST_RANKS)}[10m]", now))
+        prometheus.at(f"{queries.selector(metric, job, queries.FIRST_RANKS)}[10m]", now)
         for metric in (queries.STEPS, queries.STEP_SECONDS)
     )
-    times = np.concatenate([part.times for part in of_steps] or [np.zeros(0)])
-    gaps = np.concatenate([_gaps(part) for part in of_steps] or [np.zeros(0)])
+    gaps = np.concatenate([np.diff(some) for some in _of_series(of_steps, of_steps.times)] or [np.zeros(0)])
     interval = float(np.median(gaps)) if len(gaps) else None
-    if not len(times) or now - times.max() > max(STALE_SECONDS, STALE_INTERVALS * (interval or 0.0)):
-        age = f"{_long(now - times.max())} old" if len(times) else "over ten minutes old"
+    newest = of_steps.times.max(initial=-np.inf)
+    if now - newest > max(STALE_SECONDS, STALE_INTERVALS * (interval or 0.0)):
+        age = f"{_long(now - newest)} old" if np.isfinite(newest) else "over ten minutes old"
         return f"the newest sample of the job is {age} and says nothing about now"
-    made, seconds = (sum(_gained(part) for part in parts) for parts in (of_steps, of_seconds))
-    numbers = {int(number) for part in of_steps for number in rank_numbers(part.labels)}
+    made, seconds = _gained(of_steps), _gained(of_seconds)
     query = f"group by (group) ({queries.selector(queries.COLLECTIVES, job, queries.FIRST_RANKS)})"
-    roles = frozenset(labels.group for part in prometheus.at(query, now) for labels in part.labels)
-    ranks = tuple(sorted(number for number in numbers if number >= 0))
+    roles = frozenset(labels.group for labels in prometheus.at(query, now).labels)
+    ranks = tuple(sorted({number for number in rank_numbers(of_steps.labels).tolist() if number >= 0}))
     step = seconds / made if made > 0 else 0.0
     apart = interval * max(1, -(-2 * step // interval)) if interval else _UNKNOWN_INTERVAL
-    apart *= _wider(apart, [some for part in of_steps for some in _of_series(part, part.times)], now)
+    apart *= _wider(apart, _of_series(of_steps, of_steps.times), now)
     since = now - STALL_INTERVALS * apart - (interval or 0.0)
-    stands_still = len(gaps) > 0 and not any(_gained(part, since) for part in of_steps)
+    stands_still = len(gaps) > 0 and not _gained(of_steps, since)
     return Few(interval, ranks, roles, step, apart, stands_still)
 
 
@@ -277,16 +276,6 @@ def _wider(apart: float, times: Sequence[Floats], now: float) -> int:
 def _of_series(part: Series, of: Floats) -> list[Floats]:
     """Each series' part of the array `of`."""
     return np.split(of, np.cumsum(part.counts)[:-1])
-
-
-def _each(part: Series, function: Callable[[Floats], Floats], of: Floats) -> list[Floats]:
-    """`function` of each series' part of the array `of`."""
-    return [function(some) for some in _of_series(part, of)]
-
-
-def _gaps(part: Series) -> Floats:
-    found: Floats = np.concatenate(_each(part, np.diff, part.times) or [np.zeros(0)])
-    return found
 
 
 def _gained(part: Series, since: float = 0.0) -> float:

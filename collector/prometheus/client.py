@@ -1,9 +1,5 @@
-"""Asks a Prometheus, or what speaks its API: Thanos, Mimir, VictoriaMetrics. Logs in by files, reads answers as a
-stream, and tells errors in the user's words.
-
-An answer is cut where a series begins, `{"metric":`. Inside of a JSON string its quotes would be escaped, so that no
-label can hold it. The numbers of all series in a part are then read at once.
-"""
+"""Asks a Prometheus, or what speaks its API: Thanos, Mimir, VictoriaMetrics. Logs in by files, reads answers by their
+types, and tells errors in the user's words."""
 
 from __future__ import annotations
 
@@ -11,7 +7,8 @@ import base64
 import contextlib
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
+from itertools import chain
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
@@ -25,17 +22,10 @@ from laggard.kit.errors import UsageError
 from laggard.kit.secret_files import ReadAnew, read_secret, warn_of_exposed
 from laggard.kit.words import printable_line
 
-MAX_SERIES = 1 << 21
-MAX_BYTES = 4 << 30
-MAX_SERIES_BYTES = 1 << 20
-"""The most bytes of one series. An answer in which no series begins for so long is none of Prometheus'."""
+MAX_BYTES = 512 << 20
+"""The largest answer: ten moments of a million ranks have some 400 MB."""
 
 _PARTIAL = "isPartial: a storage node of VictoriaMetrics did not answer"
-
-_BEGIN = b'{"metric":'
-_VALUES = b',"values":['
-_VALUE = b',"value":['
-_NO_NUMBER = b'[]{}"'
 
 
 class Labels(msgspec.Struct, frozen=True):
@@ -71,51 +61,21 @@ class AnswerError(Exception):
     """An answer that is not Prometheus', or an error that Prometheus reports, in one line."""
 
 
-class Answer:
-    """Reads one answer. After the last part of series() `warnings` says what Prometheus, or a Thanos or a cluster of
-    VictoriaMetrics in front of several, left out."""
+class _Series(msgspec.Struct, frozen=True):
+    """One series, of a range or of an instant. What has neither, as a native histogram, has no sample that counts."""
 
-    def __init__(self) -> None:
-        self.warnings: tuple[str, ...] = ()
+    metric: Labels
+    values: tuple[tuple[float, str], ...] = ()
+    value: tuple[float, str] | None = None
 
-    def series(self, chunks: Iterable[bytes]) -> Iterator[Series]:
-        """Yields the series as they come. Raises AnswerError."""
-        held, head, total, count = b"", b"", 0, 0
-        for chunk in chunks:
-            total += len(chunk)
-            held += chunk
-            last = held.rfind(_BEGIN)
-            if last <= 0 and len(held) > MAX_SERIES_BYTES or total > MAX_BYTES:
-                raise AnswerError("the answer is not one of Prometheus', or larger than any that was asked for")
-            if last > 0:
-                first, *parts = held[:last].split(_BEGIN)
-                head, held = head or first, held[last:]
-                if parts:
-                    count += len(parts)
-                    yield _parsed(parts)
-            if count > MAX_SERIES:
-                raise AnswerError(f"there are more than {MAX_SERIES} series: choose one job with --job")
-        begin, *rest = held.split(_BEGIN)
-        tail = begin
-        if rest:
-            end, tail = _end_of(rest[-1])
-            rest[-1] = rest[-1][:end]
-            yield _parsed(rest)
-        self._read_frame((head or begin) + b"]}" + tail if rest else held)
 
-    def _read_frame(self, text: bytes) -> None:
-        """Reads what is around the series: the status and the warnings."""
-        try:
-            frame = msgspec.json.decode(_framed(text), type=_Frame)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            raise AnswerError("the answer is cut off, or not the JSON of Prometheus (a login page?)") from None
-        if frame.status != "success":
-            raise AnswerError(f"Prometheus reports {frame.errorType or 'an error'}: {frame.error}")
-        self.warnings = (*frame.warnings, *([_PARTIAL] if frame.isPartial else []))
+class _Data(msgspec.Struct, frozen=True):
+    result: tuple[_Series, ...] = ()
 
 
 class _Frame(msgspec.Struct, frozen=True):
     status: str
+    data: _Data = _Data()
     errorType: str = ""
     error: str = ""
     warnings: tuple[str, ...] = ()
@@ -123,62 +83,27 @@ class _Frame(msgspec.Struct, frozen=True):
     """VictoriaMetrics' cluster says so where a vmstorage did not answer (its documentation, "Cluster availability")."""
 
 
-def _framed(text: bytes) -> bytes:
-    """`text` without the place where the series were: the head up to `"result":[` and what follows the last series."""
-    head, separator, tail = text.partition(b"]}")
-    return head + b"]}" + tail.lstrip() if separator and head.endswith(b'"result":[') else text
-
-
-def _end_of(part: bytes) -> tuple[int, bytes]:
-    """The place where the last series ends in `part`, and the text that follows the list of series."""
-    for begin, end in ((_VALUES, b"]]}"), (_VALUE, b"]}")):
-        at = part.find(begin)
-        if at >= 0:
-            close = part.find(end, at)
-            if close < 0:
-                break
-            after = part[close + len(end) :].lstrip()
-            return close + len(end), after.removeprefix(b"]").lstrip().removeprefix(b"}")
-    raise AnswerError("the answer is cut off")
-
-
-_decode_labels = msgspec.json.Decoder(Labels).decode
-
-
-def _parsed(parts: list[bytes]) -> Series:
-    cut = [part.partition(_VALUES) for part in parts]
-    end = b"]]},"
-    if not cut[0][1]:
-        cut, end = [part.partition(_VALUE) for part in parts], b"]},"
-    # A series ends so where another one follows; the last, and those with histograms, are looked at more closely.
-    texts = [after[: -len(end)] if after.endswith(end) else _cut_off(after, end[:-2]) for _, _, after in cut]
+def read_answer(body: bytes) -> tuple[Series, tuple[str, ...]]:
+    """The series, and what Prometheus left out, or a Thanos or a cluster of VictoriaMetrics in front of several. Raises
+    AnswerError."""
     try:
-        labels = [_decode_labels(before) for before, _, _ in cut]
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise AnswerError(f"a series has labels that cannot be read: {error}") from None
-    counts = np.array([text.count(b'"') for text in texts], np.int64) // 2
-    found = _numbers(b",".join(texts).translate(None, _NO_NUMBER), 2 * int(counts.sum()))
-    return Series(labels, counts, found[0::2], found[1::2])
-
-
-def _cut_off(after: bytes, end: bytes) -> bytes:
-    """The samples without what follows them."""
-    numbers, closed, _ = after.partition(end)
-    if not closed:
-        raise AnswerError("the answer is cut off, or has a series without samples")
-    return numbers
-
-
-def _numbers(text: bytes, count: int) -> NDArray[np.float64]:
-    """The numbers between the commas, which have to be `count`. numpy stops at what is none, and only warns of it: one
-    more number behind the text shows whether it came to the end. (Filters of warnings are the whole process'.)"""
+        frame = msgspec.json.decode(body, type=_Frame)
+    except msgspec.ValidationError as error:
+        raise AnswerError(f"the answer is none of Prometheus': {error}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise AnswerError("the answer is cut off, or not the JSON of Prometheus (a login page?)") from None
+    if frame.status != "success":
+        raise AnswerError(f"Prometheus reports {frame.errorType or 'an error'}: {frame.error}")
+    told = [it.values or ((it.value,) if it.value else ()) for it in frame.data.result]
+    counts = np.fromiter(map(len, told), np.int64, len(told))
+    samples, total = list(chain.from_iterable(told)), int(counts.sum())
     try:
-        found = np.fromstring(text.decode("ascii") + (",0" if count else "0"), dtype=np.float64, sep=",")
-    except (DeprecationWarning, ValueError, UnicodeDecodeError):
-        found = np.empty(0)
-    if len(found) != count + 1:
-        raise AnswerError("the answer has samples that are no numbers")
-    return found[:-1]
+        values = np.fromiter((float(value) for _, value in samples), np.float64, total)
+    except ValueError:
+        raise AnswerError("the answer has samples that are no numbers") from None
+    times = np.fromiter((time for time, _ in samples), np.float64, total)
+    found = Series([it.metric for it in frame.data.result], counts, times, values)
+    return found, (*frame.warnings, *([_PARTIAL] if frame.isPartial else []))
 
 
 # The part of a request to Prometheus beside the query: the login and other headers, from files. A collector asks for
@@ -279,7 +204,6 @@ CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 180.0
 """The time in which an answer has to be read to its end: a server that sends a byte now and then never times out."""
 
-_CHUNK_BYTES = 1 << 20
 _HEADERS = {
     "Accept-Encoding": "identity",  # packing takes Prometheus longer than sending
     "Cache-Control": "no-store",  # for the caches of Cortex' and Mimir's query frontends
@@ -310,12 +234,12 @@ class Prometheus:
     def close(self) -> None:
         self._client.close()
 
-    def over_time(self, query: str, start: float, end: float, step: float) -> Iterator[Series]:
+    def over_time(self, query: str, start: float, end: float, step: float) -> Series:
         """The values at `start`, and every `step` seconds up to `end`. Raises UsageError."""
         times = {"start": f"{start:.3f}", "end": f"{end:.3f}", "step": f"{step:.3f}"}
         return self._ask("query_range", {"query": query, **times})
 
-    def at(self, query: str, moment: float | None) -> Iterator[Series]:
+    def at(self, query: str, moment: float | None) -> Series:
         """The values at `moment`, by default now by the server's clock. Raises UsageError."""
         return self._ask("query", {"query": query, **({} if moment is None else {"time": f"{moment:.3f}"})})
 
@@ -324,7 +248,7 @@ class Prometheus:
         again: each of many jobs asks for the nodes that fail. Raises UsageError."""
         asked, newest = (query, moment), self._newest
         if newest is None or newest[0] != asked:
-            self._newest = newest = asked, tuple(labels for part in self.at(*asked) for labels in part.labels)
+            self._newest = newest = asked, tuple(self.at(*asked).labels)
         return newest[1]
 
     def answers(self, seconds: float) -> bool:
@@ -338,14 +262,14 @@ class Prometheus:
         except (httpx.HTTPError, httpx.InvalidURL, OSError):
             return False
 
-    def _ask(self, path: str, form: Mapping[str, str]) -> Iterator[Series]:
-        answer, began = Answer(), time.monotonic()
+    def _ask(self, path: str, form: Mapping[str, str]) -> Series:
+        began = time.monotonic()
         form = {**form, **_FRESH, "timeout": f"{self._seconds:.0f}s"}
         url, headers = f"{self.url}/api/v1/{path}", self._login.headers()
         try:
             with self._client.stream("POST", url, data=form, headers=headers) as response:
                 self._check(response)
-                yield from answer.series(_in_time(response.iter_bytes(), began + ANSWER_SECONDS))
+                found, warnings = read_answer(_whole(response.iter_bytes(), began + ANSWER_SECONDS))
         except AnswerError as error:
             raise UsageError(f"Prometheus at {self.url}: {printable_line(str(error), 500)}") from None
         except httpx.TimeoutException as error:
@@ -356,7 +280,8 @@ class Prometheus:
             ) from None
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
             raise UsageError(f"no Prometheus answers at {self.url}: {printable_line(str(error), 200)}") from None
-        self.warnings += [printable_line(text, 300) for text in answer.warnings]
+        self.warnings += [printable_line(text, 300) for text in warnings]
+        return found
 
     def _check(self, response: httpx.Response) -> None:
         """Raises UsageError where the status is not 200."""
@@ -368,19 +293,16 @@ class Prometheus:
         raise UsageError(f"Prometheus at {self.url} {_meaning(status)}" + (f": {said}" if said else ""))
 
 
-def _in_time(chunks: Iterator[bytes], deadline: float) -> Iterator[bytes]:
-    """The chunks, put together to parts of some _CHUNK_BYTES. Raises AnswerError where one comes after the `deadline`
-    (time.monotonic())."""
-    held, size = list[bytes](), 0
+def _whole(chunks: Iterable[bytes], deadline: float) -> bytes:
+    """Raises AnswerError where they are too many, or one comes after the `deadline` (time.monotonic())."""
+    body = bytearray()
     for chunk in chunks:
+        body += chunk
         if time.monotonic() > deadline:
             raise AnswerError(f"the answer has not come to its end within {ANSWER_SECONDS:.0f} s")
-        held.append(chunk)
-        size += len(chunk)
-        if size >= _CHUNK_BYTES:
-            yield b"".join(held)
-            held, size = [], 0
-    yield b"".join(held)
+        if len(body) > MAX_BYTES:
+            raise AnswerError(f"the answer has more than {MAX_BYTES >> 20} MiB: choose one job with --job")
+    return bytes(body)
 
 
 def _said(response: httpx.Response) -> str:

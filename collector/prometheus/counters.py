@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from laggard.collector.prometheus.client import Labels, Series
 from laggard.kit.constants import PHASES
 from laggard.kit.limits import MAX_WORLD
-from laggard.locate.job_timings import JobTimings, RankState
+from laggard.locate.job_timings import WARM_UP_STEPS, JobTimings, NodeFindings, RankState
 from laggard.locate.medians import last_axis_median
 
 Floats = NDArray[np.floating[Any]]
@@ -28,9 +28,6 @@ _ROUNDED = 0.01
 """The share of the step by which a moment in an answer may be later than that asked for: milliseconds are rounded. It
 may be earlier by almost a step: Thanos' query frontend moves start and end back to multiples of the step
 (--query-range.align-range-with-step, its default)."""
-
-FIRST_INTERVAL = 2
-"""The number of the first interval where intervals stand for steps: earlier steps count as warm-up."""
 
 
 class Moments(NamedTuple):
@@ -95,13 +92,6 @@ class Table:
 def machine(instance: str) -> str:
     """The address without its port: one for all that is scraped on a machine."""
     return instance.rpartition(":")[0] or instance
-
-
-def table(moments: Moments, parts: Iterable[Series]) -> Table:
-    found = Table(moments)
-    for part in parts:
-        found.add(part)
-    return found
 
 
 def rank_numbers(labels: Sequence[Labels]) -> NDArray[np.int64]:
@@ -194,33 +184,64 @@ def differences(values: Floats) -> Floats:
     return np.where(found >= 0, found, np.nan)
 
 
-def typical_steps(found: Intervals) -> float:
-    """The number of steps that an interval has; 0 where nobody made one."""
-    known = found.made[np.isfinite(found.made)]
-    return float(np.median(known)) if known.size else 0.0
+class Known(NamedTuple):
+    """What the store knows of ranks that are looked at more closely: [T, R, len(PHASES)] the counters of their phases,
+    nan where there are none; each rank's place; the machines' findings, by node."""
+
+    phases: Floats
+    places: Mapping[int, tuple[str | None, str | None]]  # by rank: the node's name and the GPU
+    findings: Mapping[str, NodeFindings]
 
 
-def as_timings(job_id: str, counters: Counters, found: Intervals, world_size: int) -> JobTimings:
-    """The intervals in place of steps, each with as many steps as an interval typically has, so that a slowdown's
-    length is counted in real seconds. All work is in `forward`: which phase it was is asked for suspects alone."""
-    scale = typical_steps(found)
+def as_timings(
+    job_id: str,
+    counters: Counters,
+    world_size: int,
+    known: Known | None = None,
+    states: Sequence[RankState] = (),
+) -> JobTimings:
+    """The intervals in place of steps: each is the average of those in it. Where phases are not known, all work is in
+    `forward`. `states`: those of the ranks where the job stands still, so that no step tells anything."""
+    found = intervals(counters)
+    made = last_axis_median(found.made)
     phases = np.zeros((*found.made.shape, len(PHASES)))
     for name, values in (("input", found.input), ("forward", found.work), ("other", found.other)):
-        phases[:, :, PHASES.index(name)] = values * scale
-    own = phases.sum(axis=2)
-    step = np.where(np.isfinite(own), (found.step * scale)[:, None], np.nan)
+        phases[:, :, PHASES.index(name)] = values
+    if known is not None:
+        exact = differences(known.phases) / found.made[:, :, None]
+        is_known: Mask = np.any(np.isfinite(exact), axis=2)
+        phases = np.where(is_known[:, :, None], np.nan_to_num(exact), phases)
+    step = np.where(np.isfinite(phases.sum(axis=2)), found.step[:, None], np.nan)
     phases[np.isnan(step)] = np.nan
-    count = len(counters.ranks)
+    places = known.places if known else {}
+    ranks = [int(rank) for rank in counters.ranks]
+    who = [places.get(rank, (machine, None)) for rank, machine in zip(ranks, counters.machines, strict=True)]
     return JobTimings(
         job_id=job_id,
         world_size=world_size,
-        steps=np.arange(FIRST_INTERVAL, FIRST_INTERVAL + len(found.made)),
+        steps=_numbers(counters),
         ranks=counters.ranks,
-        nodes=counters.machines,
-        gpus=(None,) * count,
+        nodes=tuple(node for node, _ in who),
+        gpus=tuple(gpu for _, gpu in who),
         step_seconds=step,
         phase_seconds=phases,
-        waited_seconds=np.maximum(step - own, 0.0),
-        states=(RankState("running", None, None, None),) * count,
-        findings_by_node={},
+        waited_seconds=np.maximum(step - phases.sum(axis=2), 0.0),
+        states=tuple(states) or (RankState("running", None, None, None),) * len(ranks),
+        findings_by_node=known.findings if known else {},
+        steps_recorded=not states,
+        steps_in_each=float(np.median(made[np.isfinite(made)])) if np.isfinite(made).any() else 1.0,
     )
+
+
+def last_steps(counters: Counters) -> Floats:
+    """[R]: how many steps each has made; 0 where that is not known."""
+    found: Floats = np.nan_to_num(np.fmax.reduce(counters.steps, axis=0))
+    return found
+
+
+def _numbers(counters: Counters) -> NDArray[np.int64]:
+    """[K]: the step that the job was at when each interval began, ascending also where it made none. Above those that
+    count as warm-up: a counter that is seen to grow has been there before."""
+    begins = np.nan_to_num(last_axis_median(counters.steps[:-1])).astype(np.int64) + WARM_UP_STEPS
+    places = np.arange(len(begins))
+    return np.asarray(np.maximum.accumulate(begins - places) + places)

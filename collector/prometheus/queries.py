@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from laggard.collector.prometheus.client import Labels, Prometheus, Series
-from laggard.collector.prometheus.counters import Counters, Floats, Moments, Table, differences, rank_numbers, table
-from laggard.collector.prometheus.suspects import Detail, Ranks, detail
+from laggard.collector.prometheus.counters import Counters, Floats, Moments, Table, last_steps, rank_numbers
+from laggard.kit.constants import PHASES
+from laggard.locate.job_timings import RankState
+from laggard.wire.ranks import BeatRow, InFlight, LaneProgress
 
 STEPS = "laggard_rank_steps_total"
 STEP_SECONDS = "laggard_rank_step_seconds_total"
@@ -112,29 +113,20 @@ class Reading:
             few_steps=steps[:, sampled],
         )
 
-    def detail(self, ranks: Sequence[int], moments: Moments) -> Detail:
-        """The phases and the waits of these ranks."""
-        by_phase: dict[str, Table] = {}
-        query = selector(PHASE_SECONDS, self.job, among(ranks))
-        for part in self.prometheus.over_time(query, moments.start, moments.end, moments.step):
-            for phase, some in _by_phase(part):
-                by_phase.setdefault(phase, Table(moments)).add(some)
-        waits = selector(COLLECTIVE_SECONDS, self.job, among(ranks))
-        steps = selector(STEPS, self.job, among(ranks))
-        once = f"max by (rank, op, group) ({waits})"  # of replicas that write into one store, one
-        tables = self._tables({"steps": [steps], "waits": [f"sum by (rank) ({once})"]}, moments)
-        columns, count = np.array(ranks, np.int64), max(ranks) + 1
+    def phases(self, ranks: NDArray[np.int64], moments: Moments) -> Floats:
+        """[T, R, len(PHASES)]: the counters of these ranks' phases; nan where there are none."""
+        found = {phase: Table(moments) for phase in PHASES}
+        for some in parts(ranks.tolist()):
+            query = selector(PHASE_SECONDS, self.job, among(some))
+            for phase, of_phase in _by_phase(self._over(query, moments)):
+                if phase in found:
+                    found[phase].add(of_phase)
+        count = max(ranks.max(initial=0) + 1, *(each.count for each in found.values()))
+        return np.stack([found[phase].of(count)[:, ranks] for phase in PHASES], axis=2)
 
-        def of(found: Table) -> Floats:
-            return found.of(max(count, found.count))[:, columns]
-
-        made = differences(of(tables["steps"]))
-        phases = {phase: of(found) for phase, found in by_phase.items()}
-        return detail(ranks, np.where(made > 0, made, np.nan), phases, of(tables["waits"]))
-
-    def states(self, counters: Counters, apart: float) -> Ranks:
-        """The ranks with what they do now, and with how much their signs of life have moved in the last `apart`
-        seconds."""
+    def states(self, counters: Counters, apart: float) -> tuple[RankState, ...]:
+        """What the ranks do, as far as a store tells: whether each runs, waits in a collective, and gives signs of life
+        and gets on, by how these moved in the last `apart` seconds. No clock is compared with another."""
         up = selector(UP, self.job)
         beats, progress = (selector(name, self.job) for name in (LAST_BEAT, LAST_PROGRESS))
         asked = [(f"timestamp({up})", self.now), (up, self.now)]
@@ -142,24 +134,19 @@ class Reading:
         asked += [(query, moment) for query in (beats, progress) for moment in (self.now, self.now - apart)]
         values = list(self._pool.map(lambda each: self._values(each[0], each[1], counters.ranks), asked))
         stamps, runs, in_flight, beat, beat_before, got_on, got_on_before = values
-        fresh = stamps > self.now - 2 * apart  # false where there is none
-        return Ranks(
-            numbers=counters.ranks,
-            nodes=counters.machines,
-            up=np.where(fresh, runs, np.nan),
-            in_flight=in_flight,
-            beat_moved=beat - beat_before,
-            progress_moved=got_on - got_on_before,
-            seconds=apart,
-        )
+        told = (runs == 0) | (np.isfinite(in_flight) & np.isfinite(got_on - got_on_before))
+        runs = np.where((stamps > self.now - 2 * apart) & told, runs, np.nan)
+        waits = np.where(in_flight >= apart / 2, in_flight, 0.0)
+        moves, silent = got_on > got_on_before, np.where(beat == beat_before, apart, 0.0)
+        group = f"job:0-{int(counters.ranks.max())}"
+        columns = zip(runs, waits, moves, silent, last_steps(counters), strict=True)
+        return tuple(_state(group, *map(float, each)) for each in columns)
 
     def who(self, ranks: Sequence[int]) -> dict[int, Labels]:
         """The labels that say who the ranks are, by laggard_rank_info; of several attempts the last."""
         found: dict[int, Labels] = {}
-        if not ranks:
-            return found
-        query = selector(INFO, self.job, among(ranks))
-        for part in self.prometheus.at(query, self.now):
+        for some in parts(ranks):
+            part = self.prometheus.at(selector(INFO, self.job, among(some)), self.now)
             for number, labels in zip(rank_numbers(part.labels).tolist(), part.labels, strict=True):
                 before = found.get(number)
                 if before is None or small_number(labels.attempt) >= small_number(before.attempt):
@@ -170,20 +157,35 @@ class Reading:
         """One of each, from one query or several."""
 
         def one(several: Sequence[str]) -> Table:
-            times = moments.start, moments.end, moments.step
-            return table(moments, chain.from_iterable(self.prometheus.over_time(query, *times) for query in several))
+            found = Table(moments)
+            for query in several:
+                found.add(self._over(query, moments))
+            return found
 
         return dict(zip(asked, self._pool.map(one, asked.values()), strict=True))
+
+    def _over(self, query: str, moments: Moments) -> Series:
+        return self.prometheus.over_time(query, moments.start, moments.end, moments.step)
 
     def _values(self, query: str, moment: float, ranks: NDArray[np.int64]) -> Floats:
         """[R]: an instant's values; nan where there is none."""
         held = np.full(int(ranks.max(initial=0)) + 1, np.nan)
-        for part in self.prometheus.at(query, moment):
-            numbers = rank_numbers(part.labels)
-            right = (numbers >= 0) & (numbers < len(held))
-            held[numbers[right]] = part.values[right]
+        part = self.prometheus.at(query, moment)
+        numbers = rank_numbers(part.labels)
+        right = (numbers >= 0) & (numbers < len(held))
+        held[numbers[right]] = part.values[right]
         found: Floats = held[ranks]
         return found
+
+
+def _state(group: str, runs: float, waits: float, moves: float, silent: float, step: float) -> RankState:
+    """A store has one number of all collectives: so they are one lane. Who waits in it, or gets on, has come there."""
+    if runs != 1.0:
+        return RankState("died" if runs == 0.0 else "unknown", int(step), None, None)
+    came = int(waits > 0 or moves > 0)
+    lanes = (LaneProgress("collective", group, came, came - (waits > 0)),)
+    flight = InFlight("collective", group, 1, waits) if waits > 0 else None
+    return RankState("running", int(step), None, flight, beat=BeatRow(silent, 1.0, "absent", lanes))
 
 
 def _by_phase(part: Series) -> Iterable[tuple[str, Series]]:

@@ -1,10 +1,10 @@
 """The verdict on a job by PromQL alone: few queries about all of its ranks, at three moments; those that stand out, and
-others, at ten; the phases of suspects; then the suspects' agents, where they can be reached."""
+others, at ten. They become a job's timings, and the verdict is that on any job. Where it names somebody, or the job
+stands still, it is drawn once more with the phases, the places and the findings that the store has."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -12,7 +12,6 @@ from msgspec import structs
 
 from laggard.collector.jobs.snapshot import unknown_location
 from laggard.collector.prometheus.choice import (
-    STALL_INTERVALS,
     Few,
     Known,
     choose_job,
@@ -23,13 +22,10 @@ from laggard.collector.prometheus.choice import (
     not_of_now,
     with_what_is_left_out,
 )
-from laggard.collector.prometheus.client import Labels, Prometheus
+from laggard.collector.prometheus.client import Prometheus
 from laggard.collector.prometheus.counters import (
-    FIRST_INTERVAL,
     INTERVALS,
     Counters,
-    Floats,
-    Intervals,
     Mask,
     Moments,
     as_timings,
@@ -37,26 +33,21 @@ from laggard.collector.prometheus.counters import (
     intervals,
     lacking,
     part_of,
-    typical_steps,
 )
+from laggard.collector.prometheus.counters import Known as KnownRanks
 from laggard.collector.prometheus.queries import Reading, small_number
-from laggard.collector.prometheus.second_look import advised, less_sure, with_agents
-from laggard.collector.prometheus.suspects import (
-    MAX_UNSCREENED_RANKS,
-    chosen,
-    described,
-    screened,
-    silent_note,
-    stalled_by,
-)
+from laggard.collector.prometheus.suspects import MAX_UNSCREENED_RANKS, screened, silent_note
+from laggard.kit.constants import PHASES
 from laggard.kit.words import ranks_text, seconds_text
-from laggard.locate.medians import last_axis_median
 from laggard.locate.positions import REPLICAS, canonical_role
 from laggard.locate.verdict import locate
-from laggard.model import MAX_NAMED_RANKS, Culprit, JobKey, Location, Note, Verdict, Window
+from laggard.model import MAX_NAMED_RANKS, JobKey, Location, Note, Window
 
 MAX_APART = 600.0
 """The most seconds between two moments: for longer steps there is no verdict."""
+
+SILENT_SECONDS = 10.0
+"""The least seconds over which signs of life have to stand still: a rank gives one a second."""
 
 COARSE_INTERVALS = 2
 """The number of intervals of COARSE_LENGTH_RATIO times the length in which all ranks are screened."""
@@ -86,23 +77,20 @@ def locate_by_counters(prometheus: Prometheus, job: str | None, at: float | None
     found = choose_job(prometheus, job, at)
     if isinstance(found, Location):
         return with_what_is_left_out(prometheus, found)
-    return locate_known(prometheus, found, live=at is None)
+    return locate_known(prometheus, found)
 
 
-def locate_known(prometheus: Prometheus, known: Known, live: bool = True) -> Location:
-    """The verdict on a job that Prometheus has samples of, at its moment by the server's clock; `live`: whether that is
-    now. Raises UsageError."""
+def locate_known(prometheus: Prometheus, known: Known) -> Location:
+    """The verdict on a job that Prometheus has samples of, at its moment by the server's clock. Raises UsageError."""
     with ThreadPoolExecutor(CONCURRENT_QUERIES) as pool:
-        return _Question(Reading(prometheus, pool, known.job, known.now), live, known.ahead).answer()
+        return _Question(Reading(prometheus, pool, known.job, known.now), known.ahead).answer()
 
 
 @dataclasses.dataclass(frozen=True)
 class _Question:
-    """One job at one moment. `live`: whether the moment is now. `ahead`: the seconds by which the server's clock is
-    ahead of this machine's."""
+    """One job at one moment. `ahead`: the seconds by which the server's clock is ahead of this machine's."""
 
     reading: Reading
-    live: bool
     ahead: float = 0.0
 
     def answer(self) -> Location:
@@ -116,7 +104,8 @@ class _Question:
         everyone, closely = self._everyone(few, world)
         if not len(everyone.ranks):
             return self._unknown("stale", _NO_COUNTERS)
-        location = self._stalled(everyone, few) if few.stands_still else self._slow(everyone, closely, few, world)
+        location = self._standing(everyone, few, world) if few.stands_still else None
+        location = location or self._going_on(everyone, closely, few, world)
         missing = _missing(everyone, few)
         if missing.any() and not any(note.kind == "silent_ranks" for note in location.notes):
             location = doubted(location, silent_note(everyone.ranks[missing], everyone.machines, missing), first=False)
@@ -140,68 +129,48 @@ class _Question:
         seen: Mask = np.any(np.isfinite(found.steps[list(_COARSE_PLACES)]), axis=0)
         return part_of(found, _COARSE_PLACES, seen), part_of(found, range(INTERVALS + 1), seen)
 
-    def _slow(self, everyone: Counters, closely: Counters | None, few: Few, world: int) -> Location:
+    def _going_on(self, everyone: Counters, closely: Counters | None, few: Few, world: int) -> Location:
         """The verdict on a job that goes on. `closely`: what is known of all of its ranks at each moment; None: nothing
         yet."""
         moments = Moments(self.reading.now, few.apart)
-        unseen = max(0, world - len(everyone.ranks))
         counters = closely or self.reading.counters(moments, few.ranks, screened(everyone))
         if not len(counters.ranks):
             return self._unknown("stale", _NO_COUNTERS)
-        found = intervals(counters)
-        timings = as_timings(self.reading.job.job_id, counters, found, len(counters.ranks) + unseen)
-        location = locate(timings)
-        notes = [note for note in location.notes if note.kind not in ("rank_zero", "partial")]
-        if unseen:
-            notes.insert(0, Note("partial", f"{len(everyone.ranks)} of {world} ranks are seen"))
-        culprits = location.culprits
-        if culprits:
-            culprits, more = self._described(culprits, counters, moments, few)
-            notes += more
-        culprits = tuple(_in_real_steps(culprit, counters.steps) for culprit in culprits)
-        location = structs.replace(location, culprits=culprits, notes=tuple(notes), window=_window(counters, found))
+        key, count = self.reading.job.job_id, len(counters.ranks) + max(0, world - len(everyone.ranks))
+        location = locate(as_timings(key, counters, count))
+        if location.culprits:
+            location = _doubted_places(locate(as_timings(key, counters, count, self._known(counters, moments))), few)
+        location = structs.replace(location, window=_window(counters, location.window))
         lacks = _lacks(everyone, counters)
         return doubted(location, lacks, first=False) if lacks else location
 
-    def _described(
-        self, culprits: Sequence[Culprit], counters: Counters, moments: Moments, few: Few
-    ) -> tuple[tuple[Culprit, ...], list[Note]]:
-        """The culprits with their phases, and with what their agents add."""
-        suspects, peers = chosen(culprits, counters.ranks)
-        detail = self.reading.detail((*suspects, *peers), moments)
-        culprits = [described(culprit, detail, peers) for culprit in culprits]
-        unlike = sorted({role for role in map(canonical_role, few.roles) if role and role != REPLICAS})
-        notes = []
-        if unlike:
-            culprits = [less_sure(culprit, POSITIONS_UNKNOWN_FACTOR) for culprit in culprits]
-            text = "ranks may differ by design, having groups of kind {}: who does what is not in Prometheus"
-            notes.append(Note("positions_unknown", text.format(", ".join(unlike))))
-        looked_at, asked = self._second_look(culprits, peers)
-        return looked_at, [*notes, *asked]
-
-    def _stalled(self, everyone: Counters, few: Few) -> Location:
+    def _standing(self, everyone: Counters, few: Few, world: int) -> Location:
         """The verdict on a job that stands still."""
-        found = stalled_by(self.reading.states(everyone, few.apart), STALL_INTERVALS * few.apart)
-        peers = chosen(found.culprits, everyone.ranks)[1]
-        culprits, notes = self._second_look(found.culprits, peers)
-        verdict = Verdict.FAIL if culprits else Verdict.UNKNOWN
-        job_id, all_notes = self.reading.job.job_id, (*found.notes, *notes)
-        return Location(verdict, job_id, 0, 0, Window(), None, culprits, all_notes)
+        states = self.reading.states(everyone, max(few.apart, SILENT_SECONDS))
+        seen = np.array([each.state != "unknown" for each in states])
+        if not seen.any():  # whether they run is not known, as after Prometheus was away
+            note = silent_note(everyone.ranks, everyone.machines, ~seen)
+            return structs.replace(unknown_location(note.kind, note.text, self.reading.job.job_id), notes=(note,))
+        if not any(each.state == "running" for each in states):
+            return unknown_location("ended", "no process of the job runs any more", self.reading.job.job_id)
+        known = self._known(everyone, None)
+        count = max(world, len(everyone.ranks))
+        location = locate(as_timings(self.reading.job.job_id, everyone, count, known, states))
+        if seen.all():
+            return location
+        return doubted(location, silent_note(everyone.ranks[~seen], everyone.machines, ~seen), first=False)
 
-    def _second_look(
-        self, culprits: Sequence[Culprit], peers: Sequence[int]
-    ) -> tuple[tuple[Culprit, ...], tuple[Note, ...]]:
-        """The culprits under the names of their machines, with what the agents add. About the past nobody is asked."""
-        known = self.reading.who([*(rank for culprit in culprits for rank in culprit.ranks[:8]), *peers])
-        named = [_named(culprit, known) for culprit in culprits]
-        if not named:
-            return (), ()
-        where = {labels.hostname: labels.instance for labels in known.values() if labels.hostname}
-        cluster = self.reading.job.cluster
-        stored = findings_of(self.reading.prometheus, cluster, where, self.reading.now)
-        if not self.live:
-            return advised(named, stored), ()
-        return with_agents(named, self._key, known, stored, sure_of_place=not cluster)
+    def _known(self, counters: Counters, moments: Moments | None) -> KnownRanks:
+        """What the store has of these ranks. `moments`: those of their phases; None: no step tells anything."""
+        reading = self.reading
+        who = reading.who(counters.ranks.tolist())
+        where = {labels.hostname: labels.instance for labels in who.values() if labels.hostname}
+        findings = findings_of(reading.prometheus, reading.job.cluster, where, reading.now)
+        shape = (len(counters.steps), len(counters.ranks), len(PHASES))
+        phases = np.full(shape, np.nan) if moments is None else reading.phases(counters.ranks, moments)
+        machines = dict(zip(counters.ranks.tolist(), counters.machines, strict=True))
+        places = {rank: (it.hostname or machines[rank], it.gpu or None) for rank, it in who.items() if rank in machines}
+        return KnownRanks(phases, places, findings)
 
     def _failing(self, everyone: Counters) -> tuple[Note, ...]:
         """The machines of the job that fail their health checks."""
@@ -245,21 +214,23 @@ def _missing(everyone: Counters, few: Few) -> Mask:
     return missing
 
 
-def _named(culprit: Culprit, known: dict[int, Labels]) -> Culprit:
-    """The culprit with the name of its machine, in place of an address, and its GPU."""
-    who = known.get(culprit.ranks[0], Labels()) if culprit.ranks else Labels()
-    gpu = who.gpu or None if len(culprit.ranks) == 1 else None
-    return structs.replace(culprit, node=who.hostname or culprit.node, gpu=gpu)
+def _doubted_places(location: Location, few: Few) -> Location:
+    """The location with a note where ranks may do different work by design, and which does which is not known here."""
+    unlike = sorted({role for role in map(canonical_role, few.roles) if role and role != REPLICAS})
+    if not unlike or not location.culprits:
+        return location
+    text = f"ranks may differ by design, having groups of kind {', '.join(unlike)}: who does what is not in Prometheus"
+    sure = [round(it.confidence * POSITIONS_UNKNOWN_FACTOR, 2) for it in location.culprits]
+    culprits = tuple(structs.replace(it, confidence=each) for it, each in zip(location.culprits, sure, strict=True))
+    return structs.replace(location, culprits=culprits, notes=(*location.notes, Note("positions_unknown", text)))
 
 
-def _window(counters: Counters, found: Intervals) -> Window:
-    """The steps from the first moment to the last, and how long they took."""
+def _window(counters: Counters, found: Window) -> Window:
+    """The steps from the first moment to the last, of which `found` has those between the moments."""
     if not np.isfinite(counters.steps).any():
-        return Window()
+        return found
     first, last = int(np.nanmin(counters.steps)), int(np.nanmax(counters.steps))
-    made = last_axis_median(found.made)
-    made[np.isnan(made)] = typical_steps(found)
-    return Window(first, max(first, last - 1), round(float(np.nansum(found.step * made)), 3))
+    return structs.replace(found, first_step=first, last_step=max(first, last - 1))
 
 
 def _coarse_note(few: Few) -> Note:
@@ -268,12 +239,3 @@ def _coarse_note(few: Few) -> Note:
         " so that no link is judged and less is certain"
     )
     return Note("coarse", text)
-
-
-def _in_real_steps(culprit: Culprit, steps: Floats) -> Culprit:
-    """The culprit with the job's own number of the step since which it is slow, in place of the interval's."""
-    if culprit.since_step is None or not culprit.kind.startswith("slow"):
-        return culprit
-    at = steps[max(0, min(culprit.since_step - FIRST_INTERVAL, len(steps) - 1))]
-    known = at[np.isfinite(at)]
-    return structs.replace(culprit, since_step=int(np.median(known)) if known.size else None)

@@ -5,15 +5,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from laggard.collector.jobs.job import MAX_BYTES, Job
 from laggard.collector.jobs.window import JobWindows
 from laggard.collector.scrape.fetch import FetchFailure, fetch
 from laggard.collector.scrape.validation import validate_asked, validate_stacks
+from laggard.kit.address import ip_of
 from laggard.model import Culprit, JobKey, Location
 from laggard.stacks.ask import SAMPLES, SECONDS
 from laggard.stacks.sampled import Sampled
@@ -159,7 +161,6 @@ class StackRounds:
     def __init__(
         self, windows: JobWindows, token: Callable[[], str] | None, timeout_seconds: float, server_name: str = ""
     ) -> None:
-        self.is_on = token is not None
         self._windows = windows
         self._token = token
         self._timeout_seconds = timeout_seconds
@@ -169,15 +170,17 @@ class StackRounds:
         self._tasks: dict[JobKey, asyncio.Task[None]] = {}
 
     def look(self, locations: Mapping[JobKey, Location], answering: Collection[str], now: float) -> None:
-        """Begins to ask where a verdict names a slow rank, or a job stands still."""
-        if not self.is_on:
-            return
+        """Begins to ask where a verdict names a slow rank, or a job stands still: all agents where there is a token,
+        else this machine's about the jobs of this collector's own user."""
         self._choice.forget(self._windows.jobs.keys())
+        near = answering if self._token else {url for url in answering if is_near(url)}
         for key, location in locations.items():
             job = self._windows.jobs.get(key)
             if job is None or key in self._tasks or len(self._tasks) >= MAX_TASKS:
                 continue
-            wanted = self._choice.wanted(key, job, location, answering, now)
+            if self._token is None and key.owner != os.geteuid():
+                continue
+            wanted = self._choice.wanted(key, job, location, near, now)
             if wanted is not None:
                 self._begin(key, self._gather(job, wanted))
 
@@ -292,6 +295,13 @@ class StackRounds:
             return await fetch(
                 address, self._timeout_seconds, MAX_BODY_BYTES, self._server_name, method=method, token=token
             )
+
+
+def is_near(url: str) -> bool:
+    """Whether it is an address of the loopback interface, over which an agent knows who asks."""
+    host = urlsplit(url).hostname or ""
+    found = ip_of(host)
+    return host == "localhost" or (found is not None and found.is_loopback)
 
 
 def drop_beyond(jobs: Iterable[Job], most: int) -> None:

@@ -209,8 +209,9 @@ class Api:
 
     def summary(self, request: Request) -> Response:
         asked = questions.Summary.of(request)
-        snapshot, interval = self.source.snapshot, self.settings.interval_seconds
-        return _json(summary_document(snapshot, asked.job_name, interval, asked.limit, asked.find))
+        snapshot, settings = self.source.snapshot, self.settings
+        told = summary_document(snapshot, asked.job_name, settings.interval_seconds, asked.limit, asked.find)
+        return _json(structs.replace(told, external_url=settings.external_url))
 
     def ranks(self, request: Request) -> Response:
         asked = questions.HeatMap.of(request)

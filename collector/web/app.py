@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from laggard.catalogue.exposition import exposition
 from laggard.collector.settings import CollectorSettings
 from laggard.collector.web.api import MAX_RECORDINGS, Api
-from laggard.collector.web.finding_page import finding_page
+from laggard.collector.web.doc_pages import finding_page, runbook_page
 from laggard.collector.web.metrics import CollectorMetrics
 from laggard.collector.web.page_html import page_files, render
 from laggard.collector.web.questions import OfJob
@@ -102,7 +102,7 @@ def with_host_check(app: ASGIApp, allowed: Sequence[str]) -> ASGIApp:
 def make_app(source: ClusterSource, settings: CollectorSettings, metrics: CollectorMetrics | None = None) -> ASGIApp:
     """Makes the ASGI application. `metrics`: the metrics that it shows, where other code uses them as well; None: it
     makes its own. Raises UsageError where the settings do not fit together."""
-    shown = metrics or CollectorMetrics(source, settings.max_drain_ratio, exclude_seconds=settings.exclude_seconds)
+    shown = metrics or CollectorMetrics.made(source, settings)
     routes = partial(all_routes, metrics=shown, recordings=asyncio.Semaphore(MAX_RECORDINGS))
     app: ASGIApp
     if settings.shows_tenants_their_own:
@@ -121,7 +121,7 @@ def all_routes(
 ) -> list[Route]:
     """Only GET and HEAD, and POSTs that are signed. `metrics`: those of the whole cluster; `recordings`: how many are
     sent at once; both for all viewers together."""
-    shown = metrics or CollectorMetrics(source, settings.max_drain_ratio, exclude_seconds=settings.exclude_seconds)
+    shown = metrics or CollectorMetrics.made(source, settings)
     api = Api(source, settings, recordings=recordings or asyncio.Semaphore(MAX_RECORDINGS))
     return [*_Site(source, settings, shown.of(source)).routes(), *api.routes()]
 
@@ -140,6 +140,7 @@ class _Site:
             Route("/", self.page),
             Route("/page/{name}", _page_file),
             Route("/findings/{code}", finding_page),
+            Route("/runbooks/{alert}", runbook_page),
             Route("/metrics", self.metrics),
             Route("/-/healthy", _healthy),
             Route("/-/ready", self.ready),

@@ -38,6 +38,7 @@ class JobCounts(Struct, frozen=True):
 class SummaryDocument(Struct, frozen=True):
     """The document that the page shows first. `age_seconds`: since the agents last answered; null before they first
     did. `fleet`: how the nodes compare, a line each. `todo`: what to do, a line for each culprit that has advice.
+    `external_url`: where people reach the collector; empty: not known.
     `jobs`: of those in `counts.found` rather those with a culprit, and in any case the `job` that all this is about, in
     the order in which readers most likely want to see them."""
 
@@ -53,6 +54,7 @@ class SummaryDocument(Struct, frozen=True):
     fleet: tuple[str, ...] = ()
     todo: tuple[str, ...] = ()
     counts: JobCounts = JobCounts(0, 0, 0, 0)
+    external_url: str = ""
     schema: str = "laggard.summary/1"
 
 

@@ -10,6 +10,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
@@ -164,10 +165,23 @@ class CollectorMetrics:
 
     source: ClusterSource
     max_drain_ratio: float
-    ended: Mapping[str, int] = dataclasses.field(default_factory=Counter)
+    ended: Mapping[str, int] = dataclasses.field(default_factory=dict)
     recommended: Recommended = dataclasses.field(default_factory=Recommended)
     exclude_seconds: float = CollectorSettings().exclude_seconds
     past: PastLook = dataclasses.field(default_factory=PastLook)
+    external_url: str = ""
+
+    @classmethod
+    def made(
+        cls, source: ClusterSource, settings: CollectorSettings, ended: Mapping[str, int] = MappingProxyType({})
+    ) -> CollectorMetrics:
+        return cls(
+            source,
+            settings.max_drain_ratio,
+            ended,
+            exclude_seconds=settings.exclude_seconds,
+            external_url=settings.external_url,
+        )
 
     def of(self, source: ClusterSource) -> CollectorMetrics:
         """Those of another view of the cluster."""
@@ -179,6 +193,8 @@ class CollectorMetrics:
         yield from _open_incidents(snapshot, incidents)
         if snapshot.only_of:
             return  # the rest is not about what its reader may see
+        if self.external_url:
+            yield _family("laggard_collector_external_url", {(self.external_url.rstrip("/"),): 1.0})
         yield from _of_the_fleet(snapshot, self.max_drain_ratio)
         yield from _of_incidents(incidents)
         yield from _of_recommendations(self.recommended.look(snapshot))

@@ -57,35 +57,18 @@ class Nonces:
         return ""
 
 
-SMALL_BYTES: Final = 16 << 10
-"""The size up to which a body needs no room among the large ones, so that those who send large ones keep nobody out."""
+MAX_BYTES: Final = 64 << 10
+"""The largest body: an ask for more than 4,096 ranks of six digits. All connections together hold some 32 MiB."""
 
 
-class LargeBodies:
-    """The bytes that all bodies beyond SMALL_BYTES hold together: at most `most`."""
-
-    def __init__(self, most: int) -> None:
-        self._left = most
-
-    async def read(self, request: Request, most: int) -> bytes:
-        """The body, of `most` bytes. Raises WireError where it is longer, HTTPException with 503 where others leave no
-        room for it, and ClientDisconnect."""
-        data, held = bytearray(), 0
-        try:
-            async for chunk in request.stream():
-                data += chunk
-                if len(data) > most:
-                    raise WireError(f"more than {most} bytes")
-                if len(data) > SMALL_BYTES and not held:
-                    if self._left < most:
-                        raise HTTPException(
-                            503, "too many clients send at once: send again later\n", {"Retry-After": "5"}
-                        )
-                    held = most
-                    self._left -= held
-            return bytes(data)
-        finally:
-            self._left += held
+async def read_body(request: Request, most: int) -> bytes:
+    """Raises WireError where it is longer than `most`, and ClientDisconnect."""
+    data = bytearray()
+    async for chunk in request.stream():
+        data += chunk
+        if len(data) > most:
+            raise WireError(f"more than {most} bytes")
+    return bytes(data)
 
 
 log = logging.getLogger("laggard.collector")
@@ -103,31 +86,28 @@ Handler = Callable[[Request], Awaitable[Response]]
 @dataclasses.dataclass(frozen=True)
 class Kind(Generic[T]):
     """A kind of signed request: `document` is its type, and `what` as of laggard.wire.signing. `off`, `none` and
-    `refused`: what is said where there is no token, of what is no such document, and of another token. `at_once`:
-    how many large bodies are read at once, of `max_bytes` each; 0: any number. `max_nonces`: so many are kept."""
+    `refused`: what is said where there is no token, of what is no such document, and of another token. `max_bytes`:
+    of a body; `max_nonces`: so many are kept."""
 
     document: type[T]
     what: str
     off: str
     none: str
     refused: str = "another token than the collector's"
-    max_bytes: int = 64 << 10
+    max_bytes: int = MAX_BYTES
     max_nonces: int = 1 << 12
-    at_once: int = 0
 
 
 def signed_handler(tokens: TokenFile, kind: Kind[T], answer: Callable[[T, str], Awaitable[Struct]]) -> Handler:
     """`answer` makes the document that answers what was asked, with the token that signed it. It may raise
     HTTPException. The handler runs on the event loop: one question comes after the other."""
     nonces = Nonces(CLOCK_SECONDS, kind.max_nonces, time.time())
-    together = LargeBodies(kind.at_once * kind.max_bytes) if kind.at_once else None
 
     async def handle(request: Request) -> Response:
         if not tokens:
             return PlainTextResponse(f"{kind.off}\n", 403)
         try:
-            bodies = together or LargeBodies(kind.max_bytes)
-            asked = decode(await bodies.read(request, kind.max_bytes), kind.document)
+            asked = decode(await read_body(request, kind.max_bytes), kind.document)
         except (WireError, ClientDisconnect) as error:
             return PlainTextResponse(f"{kind.none}: {error}\n", 400)
         token = signer(tokens.accepted(), kind.what, asked)

@@ -76,7 +76,7 @@ def exclusions(source: ClusterSource, max_drain_ratio: float, seconds: float) ->
 
 
 def _suspicion(it: Incident) -> Suspicion:
-    return Suspicion(it.id, it.culprit, it.what, it.opened_at, it.seen_at, it.most_recoverable_ratio)
+    return Suspicion(it.id, it.key, it.culprit, it.what, it.opened_at, it.seen_at, it.most_recoverable_ratio)
 
 
 def node_history_of(incidents: IncidentHistory, node: str, now: float) -> NodeHistoryDocument:

@@ -52,7 +52,6 @@ _ASK: Final = Kind(
     off="no rank can be asked here: this collector has no stacks_token_file",
     none="no ask for stacks",
     refused="another token than the collector's stacks_token_file",
-    at_once=4,  # 64 KiB each: more than 4,096 ranks of six digits
 )
 
 

@@ -50,7 +50,15 @@ GATE: Final = "/api/v1/drains"
 
 TENANT: Final = frozenset(
     (
-        *("/", "/page/{name}", "/findings/{code}", "/metrics", "/api/v1/nodes", "/api/v1/findings"),
+        *(
+            "/",
+            "/page/{name}",
+            "/findings/{code}",
+            "/runbooks/{alert}",
+            "/metrics",
+            "/api/v1/nodes",
+            "/api/v1/findings",
+        ),
         *(
             "/api/v1/location",
             "/api/v1/recording",

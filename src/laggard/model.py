@@ -142,7 +142,8 @@ class CulpritStack(msgspec.Struct, frozen=True, omit_defaults=True):
     """The place in the code of a culprit, beside that of a rank that waits for it or does the same work. `text`: one
     line; `place`: the function alone, in a few words; `rank`: whose stack it is; `frames`: the innermost first, each as
     `function (file:line)`; `differing`: how many of them, from the innermost on, are not on the peer's; `peer`: the
-    other rank, with its `peer_frames`."""
+    other rank, with its `peer_frames`. `only_here`: most of the rank's samples are in one function of the user's own
+    code, and nearly none of its peers'."""
 
     text: str
     place: str
@@ -151,6 +152,7 @@ class CulpritStack(msgspec.Struct, frozen=True, omit_defaults=True):
     differing: int = 0
     peer: int | None = None
     peer_frames: tuple[str, ...] = ()
+    only_here: bool = False
 
 
 class Culprit(msgspec.Struct, frozen=True):
@@ -186,6 +188,11 @@ class Culprit(msgspec.Struct, frozen=True):
         """All machines that it is about: its own, or those between or among which a slow link lies."""
         ends = (end.get("node") for end in self.link or ())
         return tuple(dict.fromkeys(filter(None, (self.node, *ends, *self.nodes))))
+
+    @property
+    def is_in_the_code(self) -> bool:
+        """Whether the line of code that it alone is at explains it, and nothing of its machine does."""
+        return self.stack is not None and self.stack.only_here and not (self.findings or self.neighbours)
 
     @property
     def is_within_machine(self) -> bool:

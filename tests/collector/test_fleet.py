@@ -8,7 +8,7 @@ from support.rows import rows
 from laggard.collector.fleet import Suspicion, drains_document, exclusions_document, job_users, why_not_its_machine
 from laggard.collector.jobs.snapshot import ClusterSnapshot
 from laggard.collector.targets import JobUsers, NodeOut
-from laggard.model import Culprit, Finding, Fix, RankEnd, Severity
+from laggard.model import Culprit, CulpritStack, Finding, Fix, JobKey, RankEnd, Severity
 from laggard.wire.exclusion import Confirmation, ExclusionsDocument
 from laggard.wire.nodes import NodeFinding, NodeRow
 
@@ -140,11 +140,20 @@ def fleet(failing: tuple[int, ...] = (), code: str = "GPU_ECC", **changes: Any) 
     return ClusterSnapshot(**{**dict(nodes=rows, findings=found, last_failed=last, rounds=1), **changes})
 
 
+JOB = JobKey(1000, "train")
+
+
 def suspicion(
-    node: str, seen: float = 60.0, kind: str = "slow_compute", ratio: float = 0.2, **culprit: Any
+    node: str,
+    seen: float = 60.0,
+    kind: str = "slow_compute",
+    ratio: float = 0.2,
+    ranks: tuple[int, ...] = (1, 2),
+    job: JobKey = JOB,
+    **culprit: Any,
 ) -> Suspicion:
-    made = Culprit(kind=kind, ranks=(1,), node=node, **culprit)
-    return Suspicion(7, made, f"rank 1 on {node} is slow", NOW - HOUR, NOW - seen, ratio)
+    made = Culprit(kind=kind, ranks=ranks, node=node, **culprit)
+    return Suspicion(7, job, made, f"rank 1 on {node} is slow", NOW - HOUR, NOW - seen, ratio)
 
 
 def confirmation(node: str, outcome: Any, ago: float = 0.0) -> Confirmation:
@@ -223,6 +232,29 @@ def test_the_worst_come_first_and_a_node_stands_once() -> None:
     assert (found.exclusions[1].basis, found.exclusions[1].incidents) == ("finding", (7,))
 
 
+def test_one_jobs_word_about_one_rank_leaves_no_node_out() -> None:
+    """A finding, a measurement, another rank or another job is the second witness."""
+    one = suspicion("n4", ranks=(1,))
+    found = judged(fleet(), one, one)
+    assert named(found) == [] and found.left_in[0].why.endswith(
+        "suspect by one job alone, and not left out: laggard confirm n4 measures it"
+    )
+    assert named(judged(fleet(), suspicion("n4", ranks=(1,), findings=("GPU_THROTTLED",)))) == ["n4"]
+    assert named(judged(fleet(), one, confirmation("n4", "confirmed"))) == ["n4"]
+    assert named(judged(fleet(), one, suspicion("n4", ranks=(1,), job=JobKey(1001, "train")))) == ["n4"]
+    assert named(judged(fleet(), one, suspicion("n4", ranks=(2,)))) == ["n4"]
+    transient = suspicion("n4", ranks=(2,), persistence="transient")
+    assert named(judged(fleet(), one, transient)) == [], "what accuses no machine is no witness"
+
+
+def test_a_line_of_code_that_one_rank_alone_is_at_leaves_no_node_out_and_a_throttled_gpu_beside_it_does() -> None:
+    line = CulpritStack("forward: 81 % of the samples", "Model.forward (slow_rank.py:19)", 1, (), only_here=True)
+    found = judged(fleet(), suspicion("n4", stack=line), suspicion("n5", findings=("GPU_THROTTLED",)))
+    assert named(found) == ["n5"]
+    assert found.left_in[0].why.endswith("it alone is in Model.forward (slow_rank.py:19): look at the code")
+    assert named(judged(fleet(), suspicion("n4", stack=line, findings=("GPU_THROTTLED",)))) == ["n4"]
+
+
 @pytest.mark.parametrize(
     ("culprit", "is_its_machine"),
     [
@@ -243,7 +275,8 @@ def test_the_worst_come_first_and_a_node_stands_once() -> None:
 )
 def test_only_what_is_its_machines_fault_leaves_it_out(culprit: Culprit, is_its_machine: bool) -> None:
     assert (why_not_its_machine(culprit) == "") is is_its_machine
-    found = judged(fleet(), Suspicion(1, culprit, "text", NOW - HOUR, NOW, None))
+    said = Suspicion(1, JOB, culprit, "text", NOW - HOUR, NOW, None)
+    found = judged(fleet(), said, said._replace(job=JobKey(1001, "other")))
     assert ("n1" in named(found)) is is_its_machine
     assert bool(found.left_in) is not is_its_machine
 

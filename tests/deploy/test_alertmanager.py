@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from msgspec import structs
 from support.alerting import Alerting, needs_alertmanager
-from support.paths import REPOSITORY
 from support.waiting import wait_for
 
 from laggard.model import RankEnd
 
+URL = "https://laggard.example.org"
 pytestmark = [pytest.mark.slow, needs_alertmanager]
 
 
@@ -35,14 +35,14 @@ def test_a_rank_that_died_pages_somebody_once(
     end = RankEnd(time.time() - 5, 0.05, signal="SIGKILL")
     ranks = tuple(structs.replace(row, state="died", end=end) if row.rank == 2 else row for row in document.ranks)
     agent = fake_agent(structs.replace(document, ranks=ranks), make.report("n0"))
-    collector = start_collector("--target", agent.address, "--interval", "0.5")
+    collector = start_collector("--target", agent.address, "--interval", "0.5", external_url=URL)
     alerting.start(collector=collector.url.removeprefix("http://"))
     told = alerting.wait_for("LaggardRankDead")
     labels, notes = told["labels"], told["annotations"]
     assert (labels["job_id"], labels["rank"], labels["severity"]) == ("job-1", "2", "critical")
     assert notes["summary"] == "Rank 2 of job job-1 died first, on n0."
-    page, _, section = notes["runbook_url"].partition("#")
-    assert f"\n## {section}\n" in (REPOSITORY / page).read_text().lower()
+    address, path = notes["runbook_url"][: len(URL)], notes["runbook_url"][len(URL) :]
+    assert address == URL and "This rank's process ended" in collector.get(path).text
     _expect_one_page_for_one_cause(alerting.alertmanager, labels)
 
 

@@ -1,15 +1,13 @@
-"""The example of a whole alertmanager.yml, and absolute addresses of runbooks (docs/alerts.md)."""
+"""The example of a whole alertmanager.yml."""
 
 import re
 import shutil
 import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from support.docs_commands import command_lines
 from support.paths import REPOSITORY
 
 from laggard.catalogue.metrics import METRICS
@@ -74,20 +72,3 @@ def test_it_has_the_inhibitions_that_are_shipped() -> None:
     assert CONFIG["inhibit_rules"] == yaml.safe_load((FOLDER / "alertmanager.yml").read_text())["inhibit_rules"]
     receivers = {receiver["name"] for receiver in CONFIG["receivers"]}
     assert receivers == {route["receiver"] for route in _routes(CONFIG["route"])}
-
-
-def test_runbooks_get_an_address_by_the_pages_command(tmp_path: Path) -> None:
-    file = FOLDER / "alerts.yml"
-    page = command_lines(REPOSITORY / "docs" / "alerts.md")
-    (command,) = (line.text for line in page if line.text.startswith("sed -i 's|runbook_url"))
-    copy = Path(shutil.copy(file, tmp_path))
-    shell = command.replace("/etc/prometheus/laggard/alerts.yml", str(copy))
-    subprocess.run(["sh", "-c", shell], check=True, timeout=300)
-    before, after = (re.findall(r'runbook_url: "?([^"\n]+)', path.read_text()) for path in (file, copy))
-    assert len(before) == len(ALERTS)
-    assert after == [f"https://git.example.org/laggard/blob/vVERSION/{page}" for page in before]
-    changed = [line for line in copy.read_text().splitlines() if line not in file.read_text().splitlines()]
-    assert len(changed) == len(ALERTS), "nothing else is changed"
-    assert yaml.safe_load(copy.read_text())
-    if shutil.which("promtool"):
-        subprocess.run(["promtool", "check", "rules", copy], check=True, capture_output=True, timeout=300)

@@ -67,8 +67,9 @@ def test_each_alert_says_what_to_do_and_has_its_page() -> None:
     assert sections == [alert["alert"] for alert in ALERTS], "docs/alerts.md has a section for each, in their order"
     for alert in ALERTS:
         assert alert["labels"]["severity"] in ("critical", "warning", "info")
-        page = alert["annotations"]["runbook_url"]
-        assert page in (f"docs/alerts.md#{alert['alert'].lower()}", "docs/findings/{{ $labels.code }}.md")
+        address, end, page = alert["annotations"]["runbook_url"].rpartition("{{ end }}")
+        assert page in (f"/runbooks/{alert['alert']}", "/findings/{{ $labels.code }}")
+        assert address.startswith("{{ with query") and "laggard_collector_external_url" in address and end
         assert {"summary", "description"} <= set(alert["annotations"])
     for finding in all_types():
         assert (REPOSITORY / "docs" / "findings" / f"{finding.code}.md").is_file(), "the page of alerts about findings"

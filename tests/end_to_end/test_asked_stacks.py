@@ -33,6 +33,14 @@ def cluster(tmp_path: Path, warm_torch: Warm) -> Iterator[Cluster]:
     started.end()
 
 
+@pytest.fixture
+def own_cluster(tmp_path: Path, warm_torch: Warm) -> Iterator[Cluster]:
+    """Without a secret: agent and collector are of the user who trains."""
+    started = Cluster(tmp_path, warm_torch)
+    yield started
+    started.end()
+
+
 def stacks(cluster: Cluster, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
     environ = {**os.environ, "LAGGARD_RANK_DIR": str(cluster.folder / "ranks"), **variables}
     command = [sys.executable, "-m", "laggard", "stacks", *words]
@@ -76,6 +84,16 @@ def test_a_slow_rank_is_named_with_the_function_that_is_slow(cluster: Cluster) -
     assert [each["rank"] for each in document["ranks"]] == [0, 1]
     assert [(it["rank"], it["reason"]) for it in document["missing"]] == [(7, "it does not run on this machine")]
     assert sorted(os.listdir(kept)) == ["rank-0.stacks", "rank-1.stacks"]
+
+
+def test_the_line_that_is_slow_comes_first_and_its_node_is_left_out_of_nothing(own_cluster: Cluster) -> None:
+    own_cluster.train(2, script=SCRIPT)
+    location = own_cluster.until(has_stack)
+    (culprit,) = location["culprits"]
+    assert culprit["advice"].startswith("look at tokenize (slow_tokenizer.py:"), culprit
+    assert culprit["node"] not in json.dumps(own_cluster.get(f"{own_cluster.collector}/api/v1/recommendation"))
+    document = own_cluster.get(f"{own_cluster.collector}/api/v1/exclusions")
+    assert document["exclusions"] == [], document
 
 
 def test_a_job_that_stands_still_says_where_each_rank_is(cluster: Cluster) -> None:

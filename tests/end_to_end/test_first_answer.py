@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -35,3 +36,8 @@ def test_a_training_job_gets_its_first_answers(tmp_path: Path) -> None:
         run(command._replace(script=script), environment, tmp_path, BEFORE, OWN_NETWORK, by_form=True)
     page = (tmp_path / "answer.html").read_text(encoding="utf-8")
     assert "Rank 2 on" in page and "is slow in forward" in page
+    assert "Look at Model.forward (slow_rank.py:19), where rank 2 alone is" in page
+    told = subprocess.run(
+        [sys.executable, "-m", "laggard", "recommend", "recording"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert told.stdout.startswith("Set what rank 2 alone does in Model.forward (slow_rank.py:19) to nothing"), told

@@ -36,18 +36,6 @@ def test_helm_makes_objects_of_all_rules() -> None:
     assert rules(rendered()) == {}
 
 
-def test_helm_puts_an_address_before_runbooks() -> None:
-    pytest.importorskip("helm_python", reason=NO_HELM)
-    base = "https://git.example.org/laggard/blob/main"
-    text = (PROMETHEUS / "alerts.yml").read_text()
-    expected = yaml.safe_load(re.sub(r'runbook_url: ("?)docs/', rf"runbook_url: \1{base}/docs/", text))
-    assert str(expected).count(base) == text.count("runbook_url: ")
-    for runbooks in (base, f"{base}/"):
-        found = rules(rendered({"prometheusRule": True, "runbooks": runbooks}))
-        assert found["laggard-alerts"] == expected
-        assert found["laggard-rules"] == yaml.safe_load((PROMETHEUS / "rules.yml").read_text())
-
-
 def jobs(monitors: list[dict[str, Any]], pods: list[dict[str, str]]) -> dict[str, str]:
     """The `job` of each pod that is scraped, by the pod's name, as the operator's configuration gives it: the pod's
     label that jobLabel names, else NAMESPACE/NAME of the PodMonitor (promcfg.go of prometheus-operator 0.93)."""

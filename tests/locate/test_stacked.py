@@ -8,7 +8,7 @@ import pytest
 
 from laggard.locate.describe import details, sentence
 from laggard.locate.stacked import with_stacks
-from laggard.model import Culprit, Location, Note, Verdict, Window
+from laggard.model import CpuNeighbour, Culprit, Location, Note, Verdict, Window
 from laggard.stacks.sampled import ASKED, FAILED, HELD, STALLED, TERMINATED, Counted, Frame, Sampled, Thread
 
 MODULE = Frame("<module>", "/home/u/train.py", 120)
@@ -39,9 +39,31 @@ def test_a_slow_rank_is_compared_with_those_that_nobody_accuses() -> None:
     assert stack.text == "100 % of the samples in tokenize (data.py:88); peers 0 %"
     assert (stack.place, stack.rank, stack.peer, stack.differing) == ("tokenize (data.py:88)", 1, 0, 1)
     assert stack.frames[0] == "tokenize (/home/u/data.py:88)"
+    assert stack.only_here
     both = location(slow, Culprit("slow_host", (0,)))
     again = with_stacks(both, [took(1, ASKED, SLOW, times=200), took(0, ASKED, SLOW, times=200)])
     assert [culprit.stack for culprit in again.culprits] == [None, None], "there is no peer left"
+
+
+def test_the_advice_begins_with_the_line_that_explains_a_slow_rank() -> None:
+    def advice(*stacks: Counted, peers: tuple[Counted, ...] = (Counted(200, WAIT),), **changes: Any) -> str:
+        slow = Culprit("slow_compute", (1,), node="n", phase="forward", advice="compare the clocks", **changes)
+        its = [Sampled("j", 1, "n", 1, ASKED, 1.0, 0.0, (Thread("MainThread", stacks),), 31.0)]
+        its += [Sampled("j", 0, "n", 1, ASKED, 1.0, 0.0, (Thread("MainThread", peers),), 31.0)]
+        (told,) = with_stacks(location(slow), its).culprits
+        return told.advice
+
+    line = "look at tokenize (data.py:88), where rank 1 alone is; else compare the clocks"
+    assert advice(Counted(150, SLOW), Counted(50, WAIT)) == line
+    some = (Counted(20, SLOW), Counted(180, WAIT))
+    for other in (
+        advice(Counted(80, SLOW), Counted(120, WAIT)),  # less than half of its time
+        advice(Counted(150, SLOW), Counted(50, WAIT), peers=some),  # its peers do the same, in less time
+        advice(Counted(150, SAVE[:1]), Counted(50, WAIT)),  # a library's
+        advice(Counted(150, SLOW), Counted(50, WAIT), findings=("GPU_THROTTLED",)),
+        advice(Counted(150, SLOW), Counted(50, WAIT), neighbours=(CpuNeighbour(7, 0, 1.0),)),
+    ):
+        assert other == "compare the clocks"
 
 
 def test_a_hung_rank_stands_beside_one_that_waits() -> None:

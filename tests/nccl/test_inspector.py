@@ -40,6 +40,9 @@ def test_the_rank_that_runs_the_shortest_came_last(tmp_path: Path, capsys: pytes
     assert (status, location["verdict"], location["world_size"], location["ranks_seen"]) == (1, "fail", 4, 4)
     assert (culprit["kind"], culprit["ranks"], culprit["node"]) == ("slow_compute", [2], "gpu01")
     assert "40 of 40 collectives" in culprit["evidence"][0] and "pid 4102" in culprit["evidence"]
+    status, diagnosis = run(capsys, "diagnose", *paths)
+    (found,) = diagnosis["findings"]
+    assert (found["code"], found["device"], found["severity"]) == ("RANK_LATE", "rank 2 on gpu01", "warning")
     assert {file["kind"] for file in diagnosis["files"]} == {"NCCL Inspector log"}
     assert (status, diagnosis["verdict"]) == (1, "fail")
 
@@ -65,6 +68,9 @@ def test_nobody_is_named_where_nobody_is_regularly_late(
     status, location = run(capsys, "locate", tmp_path / "logs")
     assert (status, location["verdict"], location["culprits"]) == (0, "ok", []), why
     assert [note["kind"] for note in location["notes"]] == ["nobody_late"]
+    status, diagnosis = run(capsys, "diagnose", *paths)
+    assert (status, diagnosis["findings"]) == (0, [])
+    assert main(["locate", "--trace", str(tmp_path / "logs")]) == 0
     assert capsys.readouterr().out.startswith("No rank is slow: 4 ranks looked at.")
 
 
@@ -151,6 +157,8 @@ def test_torn_and_impossible_lines_are_counted_and_told(tmp_path: Path, capsys: 
     status, location = run(capsys, "locate", tmp_path / "logs")
     assert (status, [it["ranks"] for it in location["culprits"]]) == (1, [[2]])
     assert location["notes"][0]["text"] == f"{len(BAD) + 1} torn or impossible lines were left out"
+    status, diagnosis = run(capsys, "diagnose", *paths)
+    assert (status, diagnosis["verdict"]) == (1, "fail")
 
 
 def test_packed_files_are_read_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 from support.nccl_logs import NCCL_LOGS
 from support.rows import rows
 
@@ -12,7 +13,7 @@ from laggard.catalogue.findings import all_types
 from laggard.cli import main
 from laggard.deepspeed_config import find_problems, parse_config
 from laggard.kit.parts import plain_text
-from laggard.model import Culprit, Finding, Fix, Report, Severity, Verdict
+from laggard.model import Culprit, CulpritStack, Finding, Fix, Report, Severity, Verdict
 from laggard.probes.probe import finding
 from laggard.recommend.advice.decide import decide
 from laggard.recommend.advice.recommend import RULES, recommend
@@ -490,6 +491,17 @@ def test_ranks_that_pause_to_collect_garbage_do_so_together() -> None:
     for rank in (6, 7):
         other = Culprit("slow_compute", (rank,), node="n1", recoverable_ratio=0.1, persistence="intermittent")
         assert "garbage collection" not in keys_of(Situation(culprits=(other,), collecting=collecting)), rank
+
+
+def test_a_line_that_one_rank_alone_is_at_is_looked_at_and_no_machine_repaired() -> None:
+    line = CulpritStack("forward: 94 % of the samples", "Model.forward (slow_rank.py:19)", 2, (), only_here=True)
+    slow = Culprit("slow_compute", (2,), node="n1", phase="forward", advice="look at Model.forward", stack=line)
+    (item,) = keys_of(Situation(culprits=(slow,))).values()
+    assert item.key == "what rank 2 alone does in Model.forward (slow_rank.py:19)" and not item.repairs
+    assert item.apply == slow.advice and "n1" not in str(item)
+    throttled = structs.replace(slow, findings=("GPU_THROTTLED",))
+    (item,) = keys_of(Situation(culprits=(throttled,))).values()
+    assert item.key == "rank 2 on n1" and item.repairs
 
 
 def test_rules_that_are_not_loaded_without_a_configuration_have_nothing_to_say() -> None:

@@ -10,7 +10,7 @@ import pytest
 from msgspec import structs
 
 from laggard.cli import main
-from laggard.model import Verdict
+from laggard.model import Severity, Verdict
 from laggard.rings.document import Ring, RingNode, Suspect, Swap
 from laggard.wire import encode
 from laggard.wire.exclusion import ConfirmAsk, Confirmation
@@ -23,7 +23,8 @@ NODES = ("n1", "n2", "n3")
 
 
 class Site:
-    """Three nodes, on which a job runs whose rank on n2 is slow, and the collector that watches them."""
+    """Three nodes, on which a job runs whose rank on n2 is slow, with a warning there that explains it, and the
+    collector that watches them."""
 
     def __init__(self, make: Any, fake_agent: Any, start_collector: Any, folder: Path, capsys: Any) -> None:
         self._make, self._start, self._capsys = make, start_collector, capsys
@@ -31,6 +32,9 @@ class Site:
             node: fake_agent(make.training(node, [number], slow=1, world_size=3), make.report(node))
             for number, node in enumerate(NODES)
         }
+        throttled = make.report("n2", ["GPU_THROTTLED"])
+        warning = structs.replace(throttled.findings[0], severity=Severity.WARNING)
+        self.agents["n2"].report = structs.replace(make.report("n2"), findings=(warning,))
         self.token, self._config = folder / "token", folder / "collector.json"
         self.token.write_text(TOKEN)
         self.token.chmod(0o600)

@@ -94,6 +94,13 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric("laggard_job_ranks", "gauge", "Ranks of the job that agents report.", JOB),
     Metric(
+        "laggard_collector_external_url",
+        "gauge",
+        "The URL at which people reach the collector (external_url); always 1. Alerts take the address of their runbook"
+        " from it.",
+        ("url",),
+    ),
+    Metric(
         "laggard_collector_jobs_not_held", "gauge", "Jobs that agents report and the collector has no room to watch."
     ),
     Metric(

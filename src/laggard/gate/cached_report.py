@@ -11,6 +11,7 @@ import os
 from collections.abc import Collection
 from typing import Final, NamedTuple
 
+from laggard.kit.address import LISTENING, tcp_sockets
 from laggard.kit.errors import UsageError
 from laggard.kit.http_client import SPEAKS_TLS, ClientResponse, NoResponse, get
 from laggard.model import REPORT_SCHEMA, Report
@@ -20,8 +21,6 @@ from laggard.wire import WireError, decode
 ANSWER_SECONDS: Final = 0.2
 _PATH: Final = "/api/v1/report"
 SERVICE_USER: Final = "laggard"
-
-_LISTENING: Final = "0A"  # TCP_LISTEN of the kernel's include/net/tcp_states.h
 
 
 class CachedReport(NamedTuple):
@@ -89,16 +88,7 @@ def _validated(data: bytes, node: str, probes: Collection[str]) -> Report:
 
 def _listening_users(port: int) -> set[int]:
     """The user ids of all listeners on `port`, on any address: one of them answers."""
-    users: set[int] = set()
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        try:
-            with open(table, encoding="ascii") as file:
-                lines = file.read().splitlines()[1:]
-        except OSError:  # a kernel without IPv6
-            continue
-        sockets = [line.split() for line in lines]
-        users.update(int(it[7]) for it in sockets if it[1].endswith(f":{port:04X}") and it[3] == _LISTENING)
-    return users
+    return {each.user for each in tcp_sockets() if each.local.endswith(f":{port:04X}") and each.state == LISTENING}
 
 
 def _service_uid() -> int:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import re
-from typing import TYPE_CHECKING, Final
+import sys
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
 from laggard.kit.errors import UsageError
 
 if TYPE_CHECKING:
+    import socket
     from ipaddress import IPv4Address, IPv6Address
 
 
@@ -44,6 +48,53 @@ def ip_of(text: str) -> IPv4Address | IPv6Address | None:
     except ValueError:
         return None
     return (found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None) or found
+
+
+LISTENING: Final = "0A"
+_ESTABLISHED: Final = "01"
+"""States of include/net/tcp_states.h, as /proc/net/tcp writes them."""
+
+
+class TcpSocket(NamedTuple):
+    """A socket of this network namespace. `local` and `remote` as the kernel writes them; `user`: who made it, a
+    uid."""
+
+    local: str
+    remote: str
+    state: str
+    user: int
+
+
+def tcp_sockets() -> Iterator[TcpSocket]:
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with contextlib.suppress(OSError), open(table, encoding="ascii") as file:  # a kernel without IPv6
+            for each in map(str.split, file.read().splitlines()[1:]):
+                yield TcpSocket(each[1], each[2], each[3], int(each[7]))
+
+
+def user_of_client(connection: socket.socket) -> int | None:
+    """The uid of who has connected, where that is a process of this machine that came over the loopback interface; None
+    of all others, and where the kernel no longer knows."""
+    try:
+        ours, theirs = connection.getsockname(), connection.getpeername()
+    except OSError:
+        return None
+    known = ip_of(str(theirs[0]))
+    if known is None or not known.is_loopback:
+        return None
+    ends = [(_as_kernel(theirs, version), _as_kernel(ours, version)) for version in (4, 6)]
+    users = {it.user for it in tcp_sockets() if it.state == _ESTABLISHED and (it.local, it.remote) in ends}
+    return users.pop() if len(users) == 1 else None
+
+
+def _as_kernel(end: Sequence[Any], version: int) -> str:
+    """`0100007F:4BC8`: 32-bit words in the machine's order; an IPv4 address also as one of IPv6 that stands for it."""
+    found, port = ip_of(str(end[0])), int(end[1])
+    packed = found.packed if found else b""
+    if version == 6 and len(packed) == 4:
+        packed = bytes(10) + b"\xff\xff" + packed
+    words = (int.from_bytes(packed[at : at + 4], sys.byteorder) for at in range(0, len(packed), 4))
+    return f"{''.join(f'{word:08X}' for word in words)}:{port:04X}"
 
 
 # URLs of PostgreSQL in place of a file's path. Standard library only.

@@ -42,7 +42,8 @@ class Connection(Protocol):
 
 class Request(NamedTuple):
     """`keeps`: whether the client asks in so many words for the connection to be kept, and has sent nothing beyond this
-    request. HTTP/1.1 keeps one also where nobody says anything: most clients ask once."""
+    request. HTTP/1.1 keeps one also where nobody says anything: most clients ask once. `connection`: over which it
+    came, by which the kernel knows who asks."""
 
     method: str
     path: str
@@ -50,6 +51,7 @@ class Request(NamedTuple):
     accept: str
     authorization: str = ""
     keeps: bool = False
+    connection: socket.socket | None = None
 
 
 class Response(NamedTuple):

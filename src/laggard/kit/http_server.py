@@ -203,7 +203,7 @@ class Server:
                 return False
             with_body = request.method != "HEAD"
             keeps = keeps and request.keeps
-            response = handle(request)
+            response = handle(request._replace(connection=plain))
         except HttpError as error:
             response, keeps = self._handle_error(error), False
         self._make_room(plain, len(response.body) if with_body else 0)

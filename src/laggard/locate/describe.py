@@ -14,7 +14,7 @@ NOT_HELD = "not_held"
 """The kind of the note on jobs that the collector has no room for: who reads any answer should know of them."""
 
 SURROUNDING = (
-    "partial", "rank_died", "agents_silent", "contested", "ended", "stale", "coarse", "agents_asked", "held", "stall",
+    "partial", "rank_died", "agents_silent", "contested", "ended", "stale", "coarse", "held", "stall",
     "slow_before", "nodes_failing", "own_past", "slower_since", "slower_at_times", "unseen", "digest_skipped", NOT_HELD,
 )  # fmt: skip
 """Kinds of notes that go along with a verdict and are not the reason why there is none."""

@@ -304,6 +304,8 @@ class JobTimings:
     """The places of the ranks in groups of each kind that may divide work by them; empty where no groups are known."""
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Versions, variables and settings of the run, by a recording; empty where nothing tells."""
+    steps_in_each: float = 1.0
+    """The number of steps whose average each row is: of averages the steps are the first of each row."""
 
 
 class RankInfo(NamedTuple):

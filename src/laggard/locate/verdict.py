@@ -225,6 +225,6 @@ def _typical_step(timings: JobTimings, steps: Steps | None) -> float | None:
 
 
 def _window(steps: Steps, step_seconds: float | None) -> Window:
-    seconds = round(float(np.nansum(steps.duration)), 3)
+    seconds = round(float(np.nansum(steps.duration) * steps.each), 3)
     typical = None if step_seconds is None else round(step_seconds, 6)
     return Window(int(steps.numbers[0]), int(steps.numbers[-1]), seconds, typical)

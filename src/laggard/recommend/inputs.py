@@ -19,11 +19,11 @@ import msgspec
 from laggard.deepspeed_config import find_problems, parse_config, read_json
 from laggard.kit.errors import EXIT_USAGE, UsageError
 from laggard.kit.processes import own_process
-from laggard.locate.verdict import locate
 from laggard.model import REPORT_SCHEMA, Finding, Report
 from laggard.nccl.environment_text import parse_environment
 from laggard.nccl.variables import may_be_shown, parse_version
 from laggard.recommend.advice.situation import Situation, with_job
+from laggard.recording.judged import judge
 from laggard.recording.kinds import kind_of
 from laggard.recording.reader import read_recording
 from laggard.rings.document import RING_SCHEMA, Ring
@@ -204,4 +204,4 @@ def _with_recording(situation: Situation, paths: Sequence[str]) -> Situation:
     recording = read_recording(paths)
     if recording.arrivals is not None:
         return situation
-    return with_job(situation, recording.timings, locate(recording.timings).culprits)
+    return with_job(situation, recording.timings, judge(recording).location.culprits)

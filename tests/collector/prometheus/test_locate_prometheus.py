@@ -9,17 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec import structs
 from support.fronts import served_by
 from support.prometheus_series import Job, make_blocks, prometheus
 
 from laggard.cli import main
 from laggard.collector.prometheus import queries, verdict
-from laggard.collector.prometheus.client import Labels
 from laggard.collector.prometheus.queries import quoted
-from laggard.collector.prometheus.second_look import with_agents
-from laggard.locate.job_timings import NodeFindings
-from laggard.model import Culprit, JobKey
 
 RANKS = 64
 HOSTILE = "a b{}|=~'[5m]"
@@ -30,7 +25,8 @@ JOBS = (
     Job(RANKS, slow=(9,), phase="other", excess=0.03, job_id="logging"),
     Job(RANKS, job_id="healthy", seed=3),
     Job(RANKS, slow=(2,), role="pp", job_id="pipeline"),
-    Job(RANKS, hung=11, stalled_at=7, job_id="hung"),
+    Job(RANKS, hung=11, stalled_at=7, samples=25, job_id="hung"),
+    Job(RANKS, hung=11, stalled_at=7, job_id="late"),
     Job(RANKS, gone=12, hung=12, stalled_at=7, job_id="dead"),
     Job(RANKS, stalled_at=7, job_id="all wait"),
     Job(8, job_id="twice", user=1000),
@@ -98,7 +94,7 @@ def test_verdicts_from_a_real_prometheus(
     status, document = of("slow")
     (culprit,) = document["culprits"]
     assert (status, culprit["kind"], culprit["ranks"], culprit["node"]) == (1, "slow_compute", [37], "n4")
-    assert culprit["phase"] == "forward" and 0.5 < culprit["confidence"] < 0.9 and culprit["advice"]
+    assert culprit["phase"] == "forward" and culprit["confidence"] > 0.5 and culprit["advice"]
     assert culprit["evidence"][0].startswith("58.0 ms a step in forward, its peers 50.") and "coarse" in kinds(document)
     assert culprit["since_step"] > 1000 and document["owner"] == 1000 and document["world_size"] == RANKS
     assert document["window"]["seconds"] == pytest.approx(9 * 15.0, rel=0.1)
@@ -117,11 +113,14 @@ def test_verdicts_from_a_real_prometheus(
     status, document = of("hung")
     (culprit,) = document["culprits"]
     assert (status, culprit["kind"], culprit["ranks"], culprit["node"]) == (1, "hung", [11], "n1")
-    assert "63 ranks of 64 in a collective" in culprit["evidence"][1] and len(culprit["victims"]) == 63
+    assert "others have waited for it for" in culprit["evidence"][-1] and len(culprit["victims"]) == 63
+    status, document = of("late")  # as by an agent: a rank that lives may be saving a checkpoint, for three minutes
+    assert (status, kinds(document)[0], document["notes"][0]["ranks"]) == (2, "not_arrived", [11])
     status, document = of("dead")
     assert [(it["kind"], it["ranks"]) for it in document["culprits"]] == [("dead", [12])]
     status, document = of("all wait")
-    assert (status, document["verdict"]) == (2, "unknown") and "only the agents" in document["notes"][0]["text"]
+    assert (status, document["verdict"], kinds(document)[0]) == (2, "unknown", "waiting")
+    assert "nobody is known to be missing" in document["notes"][0]["text"]
     status, document = of("1001:twice")
     assert document["culprits"][0]["ranks"] == [3] and document["owner"] == 1001
     assert of(HOSTILE)[1]["culprits"][0]["ranks"] == [1]
@@ -192,43 +191,6 @@ def test_no_series_at_all(locate: Locate) -> None:
 
 def test_names_are_quoted() -> None:
     assert quoted('a"b\\c\n\0') == '"a\\"b\\\\c\\n\\x00"'
-
-
-def suspect(rank: int) -> Culprit:
-    return Culprit("slow_compute", (rank,), node="n1", phase=None, since_step=2, confidence=0.7, evidence=("coarse",))
-
-
-def test_the_agents_of_suspects_confirm_or_deny(fake_agent: Any, make: Any) -> None:
-    agents = {
-        "n0": fake_agent(make.node("n0", [0, 1], slow=2), make.report("n0")),
-        "n1": fake_agent(make.node("n1", [2, 3], slow=2), make.report("n1", ["GPU_THROTTLED"])),
-    }
-    known = {rank: Labels(hostname=f"n{rank // 2}", instance=agents[f"n{rank // 2}"].address) for rank in range(4)}
-    (confirmed,), (note,) = with_agents([suspect(2)], JobKey(1000, "job-1"), known)
-    assert confirmed.phase == "forward" and confirmed.findings == ("GPU_THROTTLED",) and confirmed.confidence > 0.9
-    assert confirmed.evidence[-1] == "the agents' single steps say the same" and note.text.startswith("2 of 2 agents")
-    for name, ranks in (("n0", [0, 1]), ("n1", [2, 3])):
-        agents[name].ranks = make.node(name, ranks)
-    (denied,), _ = with_agents([suspect(3)], JobKey(1000, "job-1"), known)
-    assert denied.confidence == 0.35 and "do not show it" in denied.evidence[-1]
-    (other,), (note,) = with_agents([suspect(2)], JobKey(1000, "job-1"), known, sure_of_place=False)
-    assert other.confidence == 0.7 and note.text.startswith("0 of 0 agents ") and "whose GPUs are known" in note.text
-    away = {2: Labels(hostname="n1", instance="127.0.0.1:9")}
-    (alone,), (note,) = with_agents([suspect(2)], JobKey(1000, "job-1"), away)
-    assert alone.confidence == 0.7 and note.text.startswith("0 of 1 agent ")
-
-
-def test_an_agent_of_another_cluster_is_not_believed(fake_agent: Any, make: Any) -> None:
-    """It has the address, and a job of the same name, but not the GPUs; what the store has of findings stays."""
-    agent = fake_agent(make.node("n1", [2, 3], slow=2), make.report("n1", ["GPU_THROTTLED"]))
-    stored = {"n1": NodeFindings(("PCIE_DEGRADED",)), "n0": NodeFindings()}
-    for gpu, findings in (("GPU-b", ("PCIE_DEGRADED",)), ("GPU-a", ("GPU_THROTTLED",))):
-        known = {rank: Labels(hostname="n1", instance=agent.address, gpu=gpu) for rank in (2, 3)}
-        document = make.node("n1", [2, 3], slow=2)
-        ranks = tuple(structs.replace(row, gpu="GPU-a") for row in document.ranks)
-        agent.ranks = structs.replace(document, ranks=ranks)
-        (culprit,), _ = with_agents([suspect(2)], JobKey(1000, "job-1"), known, stored, sure_of_place=False)
-        assert (culprit.findings, culprit.phase == "forward") == (findings, gpu == "GPU-a"), culprit
 
 
 def test_a_query_names_so_many_ranks_at_most() -> None:

@@ -157,6 +157,21 @@ def test_ranks_are_asked_with_the_token_and_their_answers_are_held(
     assert answer.ranks == () and "another token" in answer.missing[0].reason
 
 
+async def test_without_a_token_this_users_jobs_are_asked_on_this_machine(
+    make: Any, fake_agent: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = fake_agent(None)
+    agent.stacks = lambda method, query, authorization: document(tuple(map(int, query["ranks"].split(","))))
+    windows, job = job_of(make, {agent.url: range(2), "http://n1:9": range(2, 4)}, 4)
+    hung, answering = {KEY: location(Culprit("hung", (1,)))}, {agent.url, "http://n1:9"}
+    rounds = StackRounds(windows, None, 30.0)
+    for user, asked in ((KEY.owner + 1, []), (KEY.owner, [0, 1])):
+        monkeypatch.setattr(stack_rounds.os, "geteuid", lambda user=user: user)
+        rounds.look(hung, answering, 0.0)
+        await asyncio.gather(*rounds._tasks.values())
+        assert sorted(job.stacks) == asked
+
+
 @pytest.mark.slow
 async def test_four_thousand_ranks_that_stand_still_are_read_and_held_within_bounds(
     make: Any, fake_agent: Callable[..., Any]

@@ -7,8 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
-from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from support.large_cluster import made_snapshot, served
 from support.made_snapshot import Source
 
@@ -16,7 +15,7 @@ from laggard.collector.jobs.snapshot import ClusterSnapshot
 from laggard.collector.settings import CollectorSettings
 from laggard.collector.web.api import MAX_ANSWERS, SnapshotAnswers
 from laggard.collector.web.app import all_routes, make_app
-from laggard.collector.web.signed_requests import SMALL_BYTES, LargeBodies
+from laggard.collector.web.signed_requests import MAX_BYTES, read_body
 from laggard.wire import WireError
 
 WHOLE = "a whole number from 0 to"
@@ -151,54 +150,20 @@ def test_what_fails_is_tried_again_and_the_oldest_go() -> None:
     assert answers.get(snapshot, "a", lambda: 6) == 6
 
 
-LARGE = 4 * SMALL_BYTES
+async def test_a_body_is_read_up_to_its_bound() -> None:
+    def request(*sizes: int) -> Request:
+        parts = [{"type": "http.request", "body": b"x" * size, "more_body": True} for size in sizes]
+        parts[-1]["more_body"] = False
+        left = iter(parts)
 
+        async def receive() -> dict[str, Any]:
+            return next(left, {"type": "http.disconnect"})
 
-class Sender:
-    """A client that sends its body in parts."""
+        return Request({"type": "http"}, receive)
 
-    def __init__(self, bodies: LargeBodies) -> None:
-        self.parts: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-        self.reading = asyncio.ensure_future(bodies.read(Request({"type": "http"}, self.parts.get), LARGE))
-
-    async def send(self, size: int, more: bool = True) -> None:
-        self.parts.put_nowait({"type": "http.request", "body": b"x" * size, "more_body": more})
-        while not self.parts.empty():
-            await asyncio.sleep(0)
-
-    async def leave(self) -> None:
-        self.parts.put_nowait({"type": "http.disconnect"})
-        with pytest.raises(ClientDisconnect):
-            await self.reading
-
-
-async def test_large_bodies_that_never_end_leave_room_for_small_ones() -> None:
-    bodies = LargeBodies(2 * LARGE)
-    slow = [Sender(bodies) for _ in range(2)]
-    for each in slow:
-        await each.send(SMALL_BYTES + 1)
-    late, small = Sender(bodies), Sender(bodies)
-    await late.send(SMALL_BYTES + 1)
-    with pytest.raises(HTTPException) as refused:
-        await late.reading
-    assert refused.value.status_code == 503 and refused.value.headers == {"Retry-After": "5"}
-    await small.send(SMALL_BYTES, more=False)
-    assert len(await small.reading) == SMALL_BYTES
-    await slow[0].leave()
-    again = Sender(bodies)
-    await again.send(LARGE - 1)
-    await again.send(1, more=False)
-    assert len(await again.reading) == LARGE
-    await slow[1].leave()
-
-
-async def test_a_body_that_is_too_long_gives_its_room_back() -> None:
-    bodies = LargeBodies(LARGE)
-    for _ in range(3):
-        sender = Sender(bodies)
-        await sender.send(LARGE + 1)
-        with pytest.raises(WireError):
-            await sender.reading
+    assert len(await read_body(request(MAX_BYTES - 1, 1), MAX_BYTES)) == MAX_BYTES
+    with pytest.raises(WireError, match="more than 65536 bytes"):
+        await read_body(request(MAX_BYTES, 1), MAX_BYTES)
 
 
 ROUTES = all_routes(None, CollectorSettings())  # type: ignore[arg-type]

@@ -30,7 +30,7 @@ def main() -> None:
     for step in range(arguments.steps):
         if step == arguments.hang and rank == 1:
             save_checkpoint()
-        tokenize(0.12 if rank == 1 else 0.01)
+        tokenize(0.12 if rank == 1 else 0.004)
         model(torch.randn(4, 8)).sum().backward()
         optimizer.step()
         optimizer.zero_grad()

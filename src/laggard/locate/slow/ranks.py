@@ -87,7 +87,7 @@ def fast_ranks(steps: Steps) -> tuple[int, ...]:
     since a crowded one would be compared with another mixture."""
     steps = steps.regrouped(steps.peers.number, (None,) * len(steps.peers.number))
     several = (np.isfinite(steps.excess).sum(axis=0) >= MIN_PART) & (steps.peers.sizes > 2)
-    found = judge(Units(-steps.excess, several), steps.duration, steps.live).slow
+    found = judge(Units(-steps.excess, several), steps.duration, steps.live, steps.each).slow
     fast = tuple(sorted(each.unit for each in found))
     return fast if len(fast) >= (1 - MOST) * max(2, int(several.sum())) else ()
 
@@ -96,7 +96,7 @@ def _judged_ranks(steps: Steps, culprits: NDArray[np.bool_]) -> Judged:
     known = np.isfinite(steps.excess).sum(axis=0) >= MIN_PART
     several = steps.peers.sizes > 2
     units = Units(steps.excess, known & ~culprits, steps.earlier_noise, several, steps.past.error)
-    return judge(units, steps.duration, steps.live)
+    return judge(units, steps.duration, steps.live, steps.each)
 
 
 def _slow_machine(steps: Steps, machine: NDArray[np.int64], culprits: NDArray[np.bool_]) -> list[Slow]:
@@ -108,7 +108,9 @@ def _slow_machine(steps: Steps, machine: NDArray[np.int64], culprits: NDArray[np
     series = [last_axis_median(steps.excess[:, each]) for each in columns]
     several = np.array([len(each) >= 2 for each in columns])
     units = Units(np.stack(series, axis=1), several)
-    for each in sorted(judge(units, steps.duration, steps.live).slow, key=lambda it: -it.cost * len(columns[it.unit])):
+    for each in sorted(
+        judge(units, steps.duration, steps.live, steps.each).slow, key=lambda it: -it.cost * len(columns[it.unit])
+    ):
         own = steps.excess[each.part.begin : each.part.end, columns[each.unit]]
         half = each.level * median(steps.duration) / 2
         if (np.nansum(own, axis=0) > half * np.isfinite(own).sum(axis=0)).mean() >= MOST:

@@ -168,6 +168,7 @@ class Steps:
 
     numbers: NDArray[np.int64]  # [S]
     duration: Floats  # [S]: the ranks' median
+    each: float  # how many steps each stands for
     phases: Floats  # [S, R, P]: own time
     busy: Floats  # [S, R]: own time of the phases that are judged, input included
     waited: Floats  # [S, R]: in collectives
@@ -236,6 +237,7 @@ class Steps:
             phased=phased,
             live=timings.live and any(state.state == "running" for state in timings.states),
             earlier_noise=timings.earlier_noise,
+            each=timings.steps_in_each,
         )
 
 

@@ -146,13 +146,13 @@ class Units(NamedTuple):
     errors: Floats | None = None
 
 
-def judge(units: Units, duration: Floats, live: bool) -> Judged:
-    """Judges all units of steps of `duration` [S]."""
+def judge(units: Units, duration: Floats, live: bool, each: float = 1.0) -> Judged:
+    """Judges all units of steps of `duration` [S], each of which stands for so many."""
     step, others = median(duration), _compared(units)
     if len(duration) < MIN_STEPS or not len(others) or not step > 0:
         return Judged()
     relative = np.maximum(_known(units.excess) / step, -MAX_AHEAD)
-    test = _Test(units, relative, others, step, live)
+    test = _Test(units, relative, others, step, live, each)
     found = test.found()
     by_cost = sorted(found or (), key=lambda each: each.cost)
     best = {each.unit: each for each in by_cost if each.chance <= 1}
@@ -190,8 +190,10 @@ def _known(excess: Floats) -> Floats:
 
 
 class _Test:
-    def __init__(self, units: Units, relative: Floats, others: NDArray[np.int64], step: float, live: bool) -> None:
-        self._relative, self._step, self._live, self._units = relative, step, live, units
+    def __init__(
+        self, units: Units, relative: Floats, others: NDArray[np.int64], step: float, live: bool, each: float
+    ) -> None:
+        self._relative, self._step, self._live, self._units, self._each = relative, step * each, live, units, each
         self._in_all, self._at_a_look = (LIVE_ERRORS, LIVE_ERRORS / LOOKS) if live else (ERRORS, ERRORS)
         self._some = others[:: max(1, len(others) // MAX_COMPARED)]
         self._count = int(units.judged.sum())
@@ -207,7 +209,7 @@ class _Test:
         self._usually_lasts = max(LASTS ** (self._block * step / MOMENT_SECONDS), 1e-6)
         self._first = len(relative) % self._block
         self._moments = relative[self._first :].reshape(-1, self._block, relative.shape[1]).mean(axis=1)
-        self._errors = None if units.errors is None else (np.nan_to_num(units.errors) / step) ** 2
+        self._errors = None if units.errors is None else (np.nan_to_num(units.errors) * self._each / step) ** 2
         self._earlier = [Blocks(*each) for each in units.earlier]
         self._blocks = joined_blocks([blocks_of(relative[:, self._some]), self._earlier])
 

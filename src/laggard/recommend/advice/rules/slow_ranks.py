@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+import msgspec
+
 from laggard.locate.describe import culprit_name, culprit_text
 from laggard.model import Culprit
 from laggard.recommend.advice.situation import Situation, variable_item
@@ -28,7 +30,8 @@ def judge_slow_rank(situation: Situation) -> Iterator[Item]:
     """Advises on slow ranks, and on those that died or hang whose machine's findings can be the cause: of the others
     nothing is known to be in need of repair."""
     for culprit in situation.culprits:
-        if culprit.kind in _OF_THE_SCRIPT or (culprit.kind in ("dead", "hung") and not culprit.findings):
+        of_the_script = culprit.kind in _OF_THE_SCRIPT or culprit.is_in_the_code
+        if of_the_script or (culprit.kind in ("dead", "hung") and not culprit.findings):
             continue
         codes = sorted(culprit.findings, key=lambda code: not code.startswith(_HARDWARE))
         risk, revert = _risk_and_revert(culprit, situation)
@@ -115,6 +118,12 @@ _CHANGES: Final = {
         "Other batches are another training: the order of samples changes.",
         "the batches as they were",
     ),
+    "in_the_code": _Change(
+        "what {} alone does in {place}",
+        "nothing, or the same on all ranks",
+        "Whatever that line is there for goes with it.",
+        "the line as it was",
+    ),
     "busy_threads": _Change(
         "the threads beside the training of {}",
         "none that compute in Python: a process of their own, or fewer calls",
@@ -128,15 +137,16 @@ def judge_own_program(situation: Situation) -> Iterator[Item]:
     """Advises on work of the program's own. The others have to do what is taken from one rank, so that the gain is not
     what the rank costs."""
     for culprit in situation.culprits:
-        change = _CHANGES.get(culprit.kind)
+        change = _CHANGES.get("in_the_code" if culprit.is_in_the_code else culprit.kind)
         if change is None:
             continue
+        whose = msgspec.structs.replace(culprit, node=None)  # no machine is at fault
         yield Item(
             target="launcher",
-            key=change.key.format(culprit_name(culprit)),
+            key=change.key.format(culprit_name(whose), place=culprit.stack.place if culprit.stack else ""),
             current=None,
             recommended=change.recommended,
-            reason=f"{culprit_text(culprit)}, and the others wait",
+            reason=f"{culprit_text(whose)}, and the others wait",
             evidence=culprit.evidence[:4],
             gain=Gain("rule"),
             risk=change.risk,

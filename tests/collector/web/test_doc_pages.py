@@ -1,4 +1,4 @@
-"""/findings/CODE: HTML for browsers, text for others, and only the part of Markdown that the pages are written in."""
+"""/findings/CODE and /runbooks/ALERT: HTML for browsers, text for others."""
 
 import re
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from support.browsing import Browsed, needs_chromium
 from support.large_cluster import made_snapshot, served
 
 from laggard.catalogue.findings import all_types, read_page
-from laggard.collector.web.finding_page import html_of
+from laggard.collector.web.doc_pages import html_of, runbooks
 
 HTML = {"Accept": "text/html,application/xhtml+xml"}
 
@@ -28,7 +28,7 @@ def test_curl_gets_the_text_and_every_page_becomes_html(url: str) -> None:
             answer = client.get(f"/findings/{finding.code}", headers=HTML)
             assert answer.status_code == 200 and answer.headers["content-type"].startswith("text/html")
             words = re.sub(r"<[^>]*>", "", answer.text.partition("<main")[2].partition("</main>")[0])
-            left = re.search(r"\*\*|`|^#|\]\(|^\|", words, re.MULTILINE)
+            left = re.search(r"\*\*|`|^#+ |\]\(|^\|", words, re.MULTILINE)
             assert left is None, f"{finding.code} has Markdown left at {words[left.start() - 40 :][:80]!r}"
         assert client.get("/findings/NOTHING", headers=HTML).status_code == 404
         assert client.get("/findings/%2e%2e%2fpyproject", headers=HTML).status_code == 404
@@ -42,7 +42,8 @@ of **one** paragraph: a < b & c.
 
 - first,
   goes on
-- second, [a page](OTHER.md), [elsewhere](javascript:alert(1))
+- second, [a page](ACS_ENABLED.md), [an alert](#laggardrankhung),
+  [a file](other.md), [elsewhere](javascript:alert(1))
 
 1. one
 2. two
@@ -55,13 +56,23 @@ of **one** paragraph: a < b & c.
 raw <i> & **not strong**
 ```
 """
-    made = html_of(text, lambda target: "/findings/OTHER" if target == "OTHER.md" else None)
+    made = " ".join(html_of(text).split())
     assert "<h1>CODE <code>x</code></h1>" in made
     assert "<p>Two lines of <strong>one</strong> paragraph: a &lt; b &amp; c.</p>" in made
-    assert '<ul><li>first, goes on</li><li>second, <a href="/findings/OTHER">a page</a>, elsewhere)</li></ul>' in made
-    assert "<ol><li>one</li><li>two</li></ol>" in made
-    assert '<th scope="col">a</th>' in made and "<td><code>1</code></td><td>&lt;b&gt;</td>" in made
-    assert "raw &lt;i&gt; &amp; **not strong**" in made and "javascript" not in made
+    assert "<li>first, goes on</li>" in made and '<a href="/findings/ACS_ENABLED">a page</a>' in made
+    assert '<a href="/runbooks/LaggardRankHung">an alert</a>' in made and "<a>a file</a>" in made
+    assert "<ol> <li>one</li> <li>two</li> </ol>" in made and "href" not in made.partition("a file")[2]
+    assert "<th>a</th>" in made and "<td><code>1</code></td> <td>&lt;b&gt;</td>" in made
+    assert "raw &lt;i&gt; &amp; **not strong**" in made
+
+
+def test_what_to_do_about_each_alert_is_served(url: str) -> None:
+    with httpx.Client(base_url=url, trust_env=False) as client:
+        assert client.get("/runbooks/LaggardRankHung").text == runbooks()["LaggardRankHung"]
+        for name in runbooks():
+            answer = client.get(f"/runbooks/{name}", headers=HTML)
+            assert answer.status_code == 200 and f"<h1>{name}</h1>" in answer.text
+        assert client.get("/runbooks/..%2falerts").status_code == 404
 
 
 @pytest.mark.slow
