@@ -18,8 +18,9 @@ from typing import Final, NamedTuple
 from msgspec import structs
 
 from laggard.collector.incidents.incident import Incident
-from laggard.collector.incidents.shared_database import NOBODY, SETTLE_SECONDS, Moved
-from laggard.collector.incidents.tables import DatabaseError
+from laggard.collector.incidents.reads import read_of_jobs
+from laggard.collector.incidents.schema import DatabaseError
+from laggard.collector.incidents.tracker import Moved
 from laggard.collector.jobs.snapshot import JobSnapshot, unknown_location
 from laggard.collector.prometheus.choice import Known, known_jobs
 from laggard.collector.prometheus.client import Prometheus
@@ -59,6 +60,10 @@ QUERY_SECONDS: Final = 20.0
 PROBE_SECONDS: Final = 3.0
 """The time in which Prometheus has to answer the least of questions to count as there."""
 
+SETTLE_SECONDS: Final = 30.0
+"""The time for which whoever watched a job before may still write of it: a beat, a round, and what the database takes.
+laggard's estimate. So long what it wrote is read again: an incident goes on if somebody saw it after it was closed."""
+
 REMEMBER_SECONDS: Final = 86400.0
 """The age up to which closed incidents of a job go with it: as long as it may be reported after its end."""
 
@@ -82,6 +87,7 @@ class Evaluator:
         self.on_news: Callable[[], None] = lambda: None
         self._prometheus, self._round_seconds, self._max_jobs = prometheus, round_seconds, max_jobs
         self._exchange, self._one_beat = Exchange(place, max_jobs), threading.Lock()
+        self._url = place.url
         self._lock = threading.Lock()
         self._standing = Standing(Members())
         self._unwritten: set[JobKey] = set()
@@ -333,7 +339,7 @@ class Evaluator:
             now = time.monotonic()
             mine = {key: self._followed.get(key, now) for key in standing.job_keys() if members.is_mine(key)}
             gained = [key for key, since in mine.items() if now - since <= SETTLE_SECONDS]
-        moved = self._exchange.taken_over(gained, time.time() - REMEMBER_SECONDS) if gained else NOBODY
+        inherited = read_of_jobs(self._url, gained, time.time() - REMEMBER_SECONDS) if gained else ()
         rows = dict(found.rows)
         is_back = found.back_seconds < LEASE_SECONDS  # what was there may be gone: those who judged store it again
         with self._lock:
@@ -344,7 +350,7 @@ class Evaluator:
                 log.info("evaluators among whom the jobs are shared: %s", ", ".join(members.names) or "none")
             self._released |= {key for key in self._followed if not members.is_mine(key)}
             self._followed = mine
-            self._inherited |= {it.id: it for it in moved.incidents}
+            self._inherited |= {it.id: it for it in inherited}
             self._standing = dataclasses.replace(was, members=members, rows=rows)
             self._unwritten -= {it.job.key for it in due if was.own.get(it.job.key) is it}
             if is_back:

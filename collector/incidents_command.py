@@ -10,7 +10,6 @@ from types import MappingProxyType
 from msgspec import Struct, structs
 
 from laggard import wire
-from laggard.collector.incidents.database import read_confirmations, read_incidents, read_machine
 from laggard.collector.incidents.incident import (
     DEFAULT_LIMIT,
     MAX_LIMIT,
@@ -22,7 +21,6 @@ from laggard.collector.incidents.incident import (
     query_for,
     with_confirmation,
 )
-from laggard.collector.incidents.tables import DatabaseError
 from laggard.collector.job_words import ask_for, job_text, known_jobs, short_text
 from laggard.collector.node_history import (
     MAX_FAULTS,
@@ -81,6 +79,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="with --copy-to a database of PostgreSQL: the incidents_writer of the collector that goes on with what is "
         "open (default: that of a collector of this machine)",
     )
+    parser.add_argument(
+        "--migrate",
+        type=int,
+        metavar="VERSION",
+        help="bring the tables of --database to this version, that of another release, in place of showing them; no "
+        "collector may write there meanwhile",
+    )
     parser.add_argument("--format", choices=("text", "json"), default="text")
     parser.add_argument("--json", action="store_const", const="json", dest="format", help="as --format json")
 
@@ -89,7 +94,7 @@ def main(arguments: argparse.Namespace) -> int:
     """0: none is open, 1: one is, 2: cannot tell, since the collector keeps no history."""
     if arguments.limit < 1:
         raise UsageError(f"--limit is {arguments.limit}: give a number above 0")
-    if arguments.copy_to is not None:
+    if arguments.copy_to is not None or arguments.migrate is not None:
         return _copy(arguments)
     if arguments.writer:
         raise UsageError("--writer belongs to --copy-to")
@@ -113,12 +118,17 @@ def _told(arguments: argparse.Namespace, document: Struct, lines: Iterator[str],
 
 
 def _copy(arguments: argparse.Namespace) -> int:
-    """0: all of it is in the other database, 1: all but rows that could not be read. Raises UsageError."""
-    from laggard.collector.copying import copy  # which takes numpy, through what a collector opens
+    """0: all of it is in the other database, or of the other version, 1: all but rows that could not be read. Raises
+    UsageError."""
+    from laggard.collector.copying import copy, migrate  # which takes numpy, through what a collector opens
 
     if not arguments.database or arguments.node or arguments.job or arguments.since or arguments.open:
-        raise UsageError("--copy-to copies all of --database FILE or URL: give that, and nothing that selects")
-    lines, status = copy(arguments.database, arguments.copy_to, arguments.writer)
+        option = "--copy-to copies" if arguments.migrate is None else "--migrate changes"
+        raise UsageError(f"{option} all of --database FILE or URL: give that, and nothing that selects")
+    if arguments.migrate is not None:
+        lines, status = migrate(arguments.database, arguments.migrate), 0
+    else:
+        lines, status = copy(arguments.database, arguments.copy_to, arguments.writer)
     show([Line(printable(line)) for line in lines])
     return status
 
@@ -145,11 +155,15 @@ def _node_verdict(found: NodeHistoryDocument) -> Verdict:
 
 
 def _read_node(path: str, node: str) -> NodeHistoryDocument:
+    from laggard.collector.incidents import reads  # here: who asks a collector needs no SQLAlchemy
+    from laggard.collector.incidents.schema import DatabaseError
+
     def of_name(name: str) -> tuple[Incident, ...]:
-        return read_incidents(path, IncidentQuery(node=name, limit=MAX_LIMIT))[0].incidents
+        return reads.read_incidents(path, IncidentQuery(node=name, limit=MAX_LIMIT)).incidents
 
     try:
-        return history_of_rows(node, read_machine(path, node, MAX_FAULTS), of_name, time.time(), HistoryState("file"))
+        rows = reads.read_machine(path, node, MAX_FAULTS)
+        return history_of_rows(node, rows, of_name, time.time(), HistoryState("file"))
     except DatabaseError as error:
         raise UsageError(str(error)) from None
 
@@ -222,14 +236,16 @@ def _described(it: Incident, now: float, job: JobLine | None) -> Iterator[str]:
 
 
 def _read(path: str, query: IncidentQuery) -> IncidentsDocument:
+    from laggard.collector.incidents import reads  # here: who asks a collector needs no SQLAlchemy
+    from laggard.collector.incidents.schema import DatabaseError
+
     try:
-        rows, count = read_incidents(path, query)
-        confirmations = read_confirmations(path)
+        rows, confirmations = reads.read_incidents(path, query), reads.read_confirmations(path)
     except DatabaseError as error:
         raise UsageError(str(error)) from None
     damaged = f"{counted(rows.damaged, 'row')} could not be read" if rows.damaged else ""
     incidents = tuple(with_confirmation(it, confirmations) for it in rows.incidents)
-    return IncidentsDocument(incidents, rows.last_id, count, time.time(), HistoryState("file", damaged))
+    return IncidentsDocument(incidents, rows.last_id, rows.opened, time.time(), HistoryState("file", damaged))
 
 
 def _ask(url: str, query: IncidentQuery) -> IncidentsDocument:

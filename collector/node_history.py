@@ -13,8 +13,16 @@ from typing import Final, NamedTuple
 
 from msgspec import Struct
 
-from laggard.collector.incidents.incident import FAULT_REASONS, REASONS, Fault, HistoryState, Incident, NodeName, Return
-from laggard.collector.incidents.tables import MachineRows
+from laggard.collector.incidents.incident import (
+    FAULT_REASONS,
+    REASONS,
+    Fault,
+    HistoryState,
+    Incident,
+    MachineRows,
+    NodeName,
+    Return,
+)
 from laggard.kit.words import counted, printable_line, utc_text
 
 LATELY_SECONDS: Final = 30 * 86400.0

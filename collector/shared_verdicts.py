@@ -11,22 +11,37 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from msgspec import Struct, structs
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    Double,
+    LargeBinary,
+    MetaData,
+    Table,
+    and_,
+    delete,
+    func,
+    or_,
+    select,
+    tuple_,
+)
 
 from laggard.collector.incidents.incident import bounded as bounded_culprit
-from laggard.collector.incidents.postgres import PostgresStore, told
-from laggard.collector.incidents.shared_database import Moved, taken_over
-from laggard.collector.incidents.tables import DatabaseError
+from laggard.collector.incidents.reads import decoded
+from laggard.collector.incidents.schema import DatabaseError, Words
+from laggard.collector.incidents.store import Store, StoreSettings, put
 from laggard.collector.jobs.snapshot import JobSnapshot, unknown_location
 from laggard.collector.prometheus.watch import snapshot_of
 from laggard.kit.words import counted, seconds_text
 from laggard.model import JobKey, Location, Note
-from laggard.wire import WireError, decode, encode
+from laggard.wire import encode
 
 # The rows that evaluators share in PostgreSQL: who of them is alive, and the verdict on each job. Times are the
 # database's.
 #
 # Both are facts about now, and no part of the history of incidents: who lost them has them again within a round. So the
-# tables are unlogged (after a crash of the server they are empty), and neither has a version.
+# tables are unlogged (after a crash of the server they are empty).
 
 MAX_EVALUATORS: Final = 256
 """The most evaluators of one group."""
@@ -40,12 +55,27 @@ FORGET_SECONDS: Final = 3600
 _CHUNK: Final = 64
 """The most documents in one answer."""
 
-_TABLES: Final = (
-    "CREATE UNLOGGED TABLE IF NOT EXISTS evaluators (fleet TEXT NOT NULL, name TEXT NOT NULL,"
-    " until TIMESTAMPTZ NOT NULL, PRIMARY KEY (fleet, name))",
-    "CREATE UNLOGGED TABLE IF NOT EXISTS verdicts (fleet TEXT NOT NULL, owner BIGINT NOT NULL, job_id TEXT NOT NULL,"
-    " judged_at TIMESTAMPTZ NOT NULL, judged_by TEXT NOT NULL, document BYTEA NOT NULL,"
-    " PRIMARY KEY (fleet, owner, job_id))",
+_SHARED: Final = MetaData()
+
+EVALUATORS: Final = Table(
+    "evaluators",
+    _SHARED,
+    Column("fleet", Words, primary_key=True),
+    Column("name", Words, primary_key=True),
+    Column("until", Double, nullable=False),
+    prefixes=["UNLOGGED"],
+)
+
+VERDICTS: Final = Table(
+    "verdicts",
+    _SHARED,
+    Column("fleet", Words, primary_key=True),
+    Column("owner", BigInteger, primary_key=True, autoincrement=False),
+    Column("job_id", Words, primary_key=True),
+    Column("judged_at", Double, nullable=False),
+    Column("judged_by", Words, nullable=False),
+    Column("document", LargeBinary, nullable=False),
+    prefixes=["UNLOGGED"],
 )
 
 
@@ -59,90 +89,92 @@ class VerdictDocument(Struct, frozen=True):
 
 
 class Mark(NamedTuple):
-    """The mark of a row's verdict: who judged, when (in words, which are compared and not reckoned with), and how many
-    seconds ago."""
+    """The mark of a row's verdict: who judged, when (by the database's clock), and how many seconds ago."""
 
     by: str
-    at: str
+    at: float
     age_seconds: float
 
 
 class Rows:
-    """One group's rows, over a connection that other collectors need not wait for. Its methods raise what psycopg does:
-    `store.told()` goes around them."""
+    """One group's rows, which other collectors need not wait for. Its methods raise DatabaseError."""
 
-    def __init__(self, store: PostgresStore, fleet: str) -> None:
+    def __init__(self, store: Store, fleet: str) -> None:
         self._store, self._fleet = store, fleet
-        with store.transaction():  # two that make one table at the same time would get in each other's way
-            for statement in _TABLES:
-                store.run(statement)
+        with store.transaction() as connection:  # alone: two that make one table would get in each other's way
+            _SHARED.create_all(connection)
 
-    def renew(self, name: str, seconds: float) -> None:
-        """Says that an evaluator is alive, for so many seconds."""
-        text = (
-            "INSERT INTO evaluators (fleet, name, until) VALUES (?, ?, now() + make_interval(secs => ?))"
-            " ON CONFLICT (fleet, name) DO UPDATE SET until = excluded.until"
-        )
-        self._store.run(text, (self._fleet, name, seconds))
+    def tell(self, me: str, is_able: bool, judged: Iterable[Judged]) -> None:
+        """Says that an evaluator is alive for a lease, or cannot judge, and stores verdicts, but where a newer one is
+        there."""
+        now = time.monotonic()
+        with self._store.transaction(alone=False) as connection:
+            at = self._store.now()
+            if is_able:
+                put(connection, EVALUATORS, [{"fleet": self._fleet, "name": me, "until": at + LEASE_SECONDS}])
+            else:
+                self._leave(connection, me)
+            rows = [
+                {
+                    "fleet": self._fleet,
+                    "owner": it.job.key.owner,
+                    "job_id": it.job.key.job_id,
+                    "judged_at": at - max(0.0, now - it.at),
+                    "judged_by": me,
+                    "document": encode(VerdictDocument(it.job.location, it.job.running, it.job.progressed_at)),
+                }
+                for it in judged
+            ]
+            put(connection, VERDICTS, rows, later="judged_at")
 
     def leave(self, name: str) -> None:
-        self._store.run("DELETE FROM evaluators WHERE fleet = ? AND name = ?", (self._fleet, name))
+        with self._store.transaction(alone=False) as connection:
+            self._leave(connection, name)
+
+    def _leave(self, connection: Connection, name: str) -> None:
+        where = EVALUATORS.c.fleet == self._fleet, EVALUATORS.c.name == name
+        connection.execute(delete(EVALUATORS).where(*where))
+
+    def forget(self, gone: Sequence[JobKey]) -> None:
+        """Drops the verdicts on jobs that are gone, and what nobody renews, in whatever group. What another evaluator
+        is about to write is left to the next beat."""
+        it = VERDICTS.c
+        with self._store.transaction(alone=False) as connection:
+            at = self._store.now()
+            connection.execute(delete(EVALUATORS).where(EVALUATORS.c.until < at - FORGET_SECONDS))
+            own = and_(it.fleet == self._fleet, tuple_(it.owner, it.job_id).in_(gone))
+            over = select(*VERDICTS.primary_key).where(or_(own, it.judged_at < at - FORGET_SECONDS))
+            keys = tuple_(*VERDICTS.primary_key)
+            connection.execute(delete(VERDICTS).where(keys.in_(over.with_for_update(skip_locked=True))))
 
     def live(self) -> tuple[str, ...]:
         """The evaluators that are alive, by name."""
-        self._store.run("DELETE FROM evaluators WHERE until < now() - interval '1 hour'")
-        text = "SELECT name FROM evaluators WHERE fleet = ? AND until > now() ORDER BY name LIMIT ?"
-        return tuple(name for (name,) in self._store.run(text, (self._fleet, MAX_EVALUATORS)))
-
-    def put(self, by: str, judged: Iterable[Judged]) -> None:
-        """Stores verdicts, but where a newer one is there."""
-        now = time.monotonic()
-        text = (
-            "INSERT INTO verdicts (fleet, owner, job_id, judged_at, judged_by, document)"
-            " VALUES (?, ?, ?, now() - make_interval(secs => ?), ?, ?)"
-            " ON CONFLICT (fleet, owner, job_id) DO UPDATE SET judged_at = excluded.judged_at,"
-            " judged_by = excluded.judged_by, document = excluded.document"
-            " WHERE verdicts.judged_at <= excluded.judged_at"
-        )
-        for it in judged:
-            document = encode(VerdictDocument(it.job.location, it.job.running, it.job.progressed_at))
-            self._store.run(text, (self._fleet, *it.job.key, max(0.0, now - it.at), by, document))
-
-    def drop(self, keys: Iterable[JobKey]) -> None:
-        """Drops the verdicts on jobs that Prometheus no longer has."""
-        for key in keys:
-            text = "DELETE FROM verdicts WHERE fleet = ? AND owner = ? AND job_id = ?"
-            self._store.run(text, (self._fleet, *key))
-
-    def forget_old(self) -> None:
-        """Drops the verdicts that nobody renews, in whatever group."""
-        self._store.run("DELETE FROM verdicts WHERE judged_at < now() - make_interval(secs => ?)", (FORGET_SECONDS,))
+        it = EVALUATORS.c
+        with self._store.transaction(alone=False) as connection:
+            where = it.fleet == self._fleet, it.until > self._store.now()
+            return tuple(connection.scalars(select(it.name).where(*where).order_by(it.name).limit(MAX_EVALUATORS)))
 
     def marks(self, limit: int) -> dict[JobKey, Mark]:
         """The mark of each row, the newest `limit`."""
-        text = (
-            "SELECT owner, job_id, judged_by, judged_at::text, extract(epoch FROM now() - judged_at)::float8"
-            " FROM verdicts WHERE fleet = ? ORDER BY judged_at DESC LIMIT ?"
-        )
-        found = self._store.run(text, (self._fleet, limit))
-        return {JobKey(owner, job_id): Mark(by, at, age) for owner, job_id, by, at, age in found}
+        it = VERDICTS.c
+        chosen = select(it.owner, it.job_id, it.judged_by, it.judged_at).where(it.fleet == self._fleet)
+        with self._store.transaction(alone=False) as connection:
+            now = self._store.now()
+            rows = connection.execute(chosen.order_by(it.judged_at.desc()).limit(limit)).all()
+        return {JobKey(owner, job_id): Mark(by, at, now - at) for owner, job_id, by, at in rows}
 
     def verdicts(self, keys: Sequence[JobKey]) -> dict[JobKey, VerdictDocument]:
         """The verdicts in these jobs' rows; without those that are gone, and those that cannot be read."""
-        found: dict[JobKey, VerdictDocument] = {}
+        it, found = VERDICTS.c, dict[JobKey, VerdictDocument]()
         for start in range(0, len(keys), _CHUNK):
-            some = keys[start : start + _CHUNK]
-            places = ", ".join("(?, ?)" for _ in some)
-            text = (
-                "SELECT owner, job_id, document FROM verdicts WHERE fleet = ? AND octet_length(document) <= ?"
-                f" AND (owner, job_id) IN ({places})"
-            )
-            words = (self._fleet, MAX_DOCUMENT_BYTES, *(it for key in some for it in key))
-            for owner, job_id, document in self._store.run(text, words):
-                try:
-                    found[JobKey(owner, job_id)] = decode(document, VerdictDocument)
-                except WireError:  # of another release: one row's damage costs that row
-                    continue
+            some = tuple_(it.owner, it.job_id).in_(keys[start : start + _CHUNK])
+            bounded = func.octet_length(it.document) <= MAX_DOCUMENT_BYTES
+            chosen = select(it.owner, it.job_id, it.document).where(it.fleet == self._fleet, bounded, some)
+            with self._store.transaction(alone=False) as connection:
+                rows = connection.execute(chosen).all()
+            for owner, job_id, document in rows:  # one row's damage, or another release's, costs that row
+                for each in decoded([document], VerdictDocument):
+                    found[JobKey(owner, job_id)] = each
         return found
 
 
@@ -330,8 +362,8 @@ class Exchange:
 
     def __init__(self, place: Place, max_jobs: int) -> None:
         self._place, self._max_jobs = place, max_jobs
-        self._store: PostgresStore | None = None
         self._rows: Rows | None = None
+        self._store: Store | None = None
         self._was_open, self._back_at = False, float("-inf")
         self._read: dict[JobKey, tuple[Mark, Judged]] = {}
 
@@ -340,37 +372,28 @@ class Exchange:
         stored; `gone`: the jobs that Prometheus no longer has. Raises DatabaseError."""
         if self._store is not None:
             with contextlib.suppress(DatabaseError):  # the server may have been started again since
-                return self._told_beat(is_able, judged, gone)
-        return self._told_beat(is_able, judged, gone)
-
-    def _told_beat(self, is_able: bool, judged: Sequence[Judged], gone: Sequence[JobKey]) -> Beat:
-        try:
-            with told(self._place.url):
                 return self._beat(is_able, judged, gone)
+        return self._beat(is_able, judged, gone)
+
+    def _beat(self, is_able: bool, judged: Sequence[Judged], gone: Sequence[JobKey]) -> Beat:
+        try:
+            store, rows = self._opened()
+            me = self._name(store)
+            rows.tell(me, is_able, sorted(judged, key=lambda it: it.job.key))
+            rows.forget(gone)
+            return Beat(rows.live(), me, self._verdicts(rows), time.monotonic() - self._back_at)
         except DatabaseError:
             self.close()
             raise
 
-    def _beat(self, is_able: bool, judged: Sequence[Judged], gone: Sequence[JobKey]) -> Beat:
-        store, rows = self._opened()
-        me = self._name(store)
-        if is_able:
-            rows.renew(me, LEASE_SECONDS)
-        else:
-            rows.leave(me)
-        rows.put(me, sorted(judged, key=lambda it: it.job.key))
-        rows.drop(gone)
-        rows.forget_old()
-        return Beat(rows.live(), me, self._verdicts(rows), time.monotonic() - self._back_at)
-
-    def _name(self, store: PostgresStore) -> str:
+    def _name(self, store: Store) -> str:
         """The name of this evaluator, which no other of its group has: that of its connection, by a lock."""
         return store.writer.removeprefix(f"{self._place.fleet}/")
 
-    def _opened(self) -> tuple[PostgresStore, Rows]:
+    def _opened(self) -> tuple[Store, Rows]:
         if self._store is None or self._rows is None:
             place = self._place
-            self._store = PostgresStore.open(place.url, 0, f"{place.fleet}/{place.name}")
+            self._store = Store(StoreSettings(place.url, 0, 0.0, writer=f"{place.fleet}/{place.name}"))
             self._rows = Rows(self._store, place.fleet)
             self._back_at = time.monotonic() if self._was_open else float("-inf")
             self._was_open, self._read = True, {}
@@ -388,21 +411,10 @@ class Exchange:
         self._read = kept
         return {key: judged for key, (_, judged) in kept.items()}
 
-    def taken_over(self, keys: Iterable[JobKey], since: float) -> Moved:
-        """The incidents of jobs that this evaluator takes over, open at `since` (Unix seconds) or later. Raises
-        DatabaseError."""
-        try:
-            with told(self._place.url):
-                return taken_over(self._opened()[0], keys, since)
-        except DatabaseError:
-            self.close()
-            raise
-
     def leave(self) -> None:
         """Says that this evaluator is gone, so that nobody waits for its lease to end. Raises DatabaseError."""
         if self._store is not None and self._rows is not None:
-            with told(self._place.url):
-                self._rows.leave(self._name(self._store))
+            self._rows.leave(self._name(self._store))
             self.close()
 
     def close(self) -> None:

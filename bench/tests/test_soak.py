@@ -16,8 +16,9 @@ from soaking.clocks import Clock
 from soaking.daemons import Daemon, Sample
 from soaking.leaks import MIN_SAMPLES, leaks
 
-from laggard.collector.incidents.database import IncidentDatabase, read_incidents
 from laggard.collector.incidents.incident import Incident, IncidentQuery
+from laggard.collector.incidents.reads import read_incidents
+from laggard.collector.incidents.store import Batch, Store, StoreSettings
 from laggard.model import Culprit
 
 MIB = 1 << 20
@@ -52,14 +53,14 @@ class Site:
 
     def __init__(self, folder: Path) -> None:
         self.database = str(folder / "incidents.sqlite")
-        write = IncidentDatabase.open(self.database, 1 << 20, 1e9)
-        write.write([incident(1, "slow_compute"), incident(2, "dead")], 1e9)
+        write = Store(StoreSettings(self.database, 1 << 20, 1e9))
+        write.write(Batch([incident(1, "slow_compute"), incident(2, "dead")]), 1e9)
         write.close()
         words = [sys.executable, "-c", "import time; time.sleep(600)"]
         self.daemons = [Daemon("agent-0", words, "http://127.0.0.1:9", "/", folder, {})]
 
     def incidents(self) -> dict[str, Any]:
-        rows, _ = read_incidents(self.database, IncidentQuery())
+        rows = read_incidents(self.database, IncidentQuery())
         return {"incidents": to_builtins(rows.incidents), "history": {"state": "on"}}
 
     def nodes_without_condition(self) -> list[str]:

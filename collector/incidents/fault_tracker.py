@@ -21,6 +21,7 @@ from laggard.collector.incidents.incident import (
     Moment,
     NodeName,
     NodeSight,
+    Run,
     SeenFinding,
 )
 from laggard.collector.incidents.tracker import Observation
@@ -256,6 +257,7 @@ def observation(job: JobSnapshot) -> Observation:
         max(it.world_size, it.ranks_seen),
         it.slowdown_ratio,
         job.told,
+        None if job.started_at is None else Run(job.attempt, job.started_at),
     )
 
 

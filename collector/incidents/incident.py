@@ -47,6 +47,14 @@ class Return(Struct, frozen=True):
     ended_at: float
 
 
+class Run(Struct, frozen=True):
+    """A run of a job, as its rank files say it: an elastic restart raises the attempt; its first rank says once when it
+    began (Unix seconds; None: it does not say). So no clock is read again to tell whether it is the same."""
+
+    attempt: int = 0
+    started_at: float | None = None
+
+
 class Incident(Struct, frozen=True):
     """Moments are Unix seconds on the collector's clock. `id` is the millisecond in which it was opened, moved on where
     it was taken. `opened_as` and `culprit` are the culprit as it was named first and last, with evidence, findings and
@@ -54,8 +62,9 @@ class Incident(Struct, frozen=True):
     became part of. `gaps`: how often verdicts left it out for a while. `progressed_at`: when the job last got on, by
     its node's clock. `confirmation`: the newest measurement of its node, as a suspect, since it was opened.
 
-    `lost_gpu_hours`: what it took of its job's time while it was watched; a rank's hour is one. Culprits of a job share
-    its time, so that no hour is counted twice. `returned`: it came back."""
+    `run`: the job's, None where it is not known. `lost_gpu_hours`: what it took of its job's time while it was watched;
+    a rank's hour is one. Culprits of a job share its time, so that no hour is counted twice. `returned`: it came
+    back."""
 
     id: int
     owner: int
@@ -75,6 +84,7 @@ class Incident(Struct, frozen=True):
     confirmation: Confirmation | None = None
     lost_gpu_hours: float = 0.0
     returned: Return | None = None
+    run: Run | None = None
 
     @property
     def key(self) -> JobKey:
@@ -227,6 +237,15 @@ class NodeName(Struct, frozen=True):
     since: float
     seen_at: float
     gpus: tuple[str, ...] = ()
+
+
+class MachineRows(NamedTuple):
+    """The faults of one machine, the newest first, and the names that it had. Until `others_until` (Unix seconds; 0:
+    never) another machine had its present name."""
+
+    faults: tuple[Fault, ...] = ()
+    names: tuple[NodeName, ...] = ()
+    others_until: float = 0.0
 
 
 MAX_REPORTED = 512

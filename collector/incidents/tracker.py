@@ -16,9 +16,12 @@ from typing import Final, NamedTuple
 from msgspec import structs
 
 from laggard.collector.incidents.identity import Ends, same_place
-from laggard.collector.incidents.incident import Incident, Moment, bounded, family
+from laggard.collector.incidents.incident import Incident, Moment, Run, bounded, family
 from laggard.locate.describe import culprit_text
 from laggard.model import Culprit, JobKey
+
+_WITH_JOB: Final = ("job_ended", "ended_while_down", "job_gone")
+"""The reasons of incidents that ended since their job did."""
 
 _STOPPING: Final = ("hung", "dead")
 """The kinds of culprits for which the whole job stands still."""
@@ -52,9 +55,21 @@ MAX_REMEMBERED_JOBS = 4096
 """The most jobs that have ended of which it is known which culprits had incidents."""
 
 
+class Moved(NamedTuple):
+    """The jobs that others watch from now on; the incidents of those that this collector takes over, open or closed of
+    late."""
+
+    released: frozenset[JobKey] = frozenset()
+    incidents: tuple[Incident, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.released or self.incidents)
+
+
 class Observation(NamedTuple):
     """One job in one round. `conclusive`: whether a culprit that is not named is none. `slowdown_ratio`: the
-    verdict's, None where it has none. `told`: whether somebody tells of the job, so that the verdict is about now."""
+    verdict's, None where it has none. `told`: whether somebody tells of the job, so that the verdict is about now.
+    `run`: None where it is not known."""
 
     key: JobKey
     running: bool
@@ -64,6 +79,7 @@ class Observation(NamedTuple):
     world_size: int = 0
     slowdown_ratio: float | None = None
     told: bool = True
+    run: Run | None = None
 
 
 @dataclasses.dataclass
@@ -100,6 +116,7 @@ class IncidentTracker:
         self._candidates: dict[JobKey, list[_Candidate]] = {}
         self._looked_at: dict[JobKey, float] = {}  # monotonic
         self._over: dict[JobKey, list[Incident]] = {}
+        self._ended: dict[JobKey, list[Incident]] = {}  # what ended with its job, until that runs again
         self._ends = Ends()
         self._last_id = 0
         self.opened: Counter[str] = Counter()  # by the kind that was named first
@@ -118,8 +135,17 @@ class IncidentTracker:
             self._open.setdefault(incident.key, []).append(_Open(incident, moment.monotonic, inherited=True))
             self._last_id = max(self._last_id, incident.id)
 
-    def learn(self, incident: Incident) -> None:
-        """Takes what another collector wrote last of an incident that this one has taken over from it."""
+    def take_over(self, new: Sequence[Incident], told: Iterable[Incident], moment: Moment) -> None:
+        """Goes on with incidents of jobs that another collector has watched until now. `told`: also what it wrote last
+        of those that were taken over before."""
+        self.inherit((it for it in new if it.closed_at is None), moment)
+        for it in told:
+            self._learn(it)
+        closed = [it for it in new if it.closed_at is not None]
+        self.remember(closed)
+        self.remember_ends(closed)
+
+    def _learn(self, incident: Incident) -> None:
         for each in self._open.get(incident.key, ()):
             was = each.incident
             if was.id == incident.id and was.seen_at < incident.seen_at:
@@ -136,6 +162,7 @@ class IncidentTracker:
         for key in keys:
             self._candidates.pop(key, None)
             self._over.pop(key, None)
+            self._ended.pop(key, None)
         return left
 
     def remember_ends(self, closed: Iterable[Incident]) -> None:
@@ -161,7 +188,11 @@ class IncidentTracker:
         return changed
 
     def _observe_job(self, seen: Observation, moment: Moment) -> list[Incident]:
+        if seen.running:
+            self._ended.pop(seen.key, None)
         of_job = self._open.get(seen.key, [])
+        over = [each for each in of_job if _is_of_earlier_attempt(each.incident, seen)]
+        of_job = [each for each in of_job if each not in over]
         culprits = [bounded(culprit) for culprit in seen.culprits[:MAX_CULPRITS]]
         pairs, new = _paired(of_job, culprits)
         taken = dict(zip(map(id, culprits), shares(culprits, seen.slowdown_ratio), strict=True))
@@ -184,6 +215,9 @@ class IncidentTracker:
                 of_job.append(opened)
         if not seen.running:
             self._end_job(of_job, seen, moment)
+        for each in over:
+            each.incident = _closed(each.incident, each.incident.seen_at, "job_ended")
+        of_job += over
         for each in of_job:
             if each.incident.closed_at is not None or moment.monotonic - each.stored_at >= REWRITE_SECONDS:
                 each.stored_at = moment.monotonic
@@ -260,6 +294,7 @@ class IncidentTracker:
             progressed_at=seen.progressed_at,
             lost_gpu_hours=lost_gpu_hours,
             returned=returned,
+            run=seen.run,
         )
 
     def _has_room(self, key: JobKey) -> bool:
@@ -303,16 +338,20 @@ class IncidentTracker:
     def _note_over(self, incident: Incident) -> None:
         of_job = [it for it in self._over.pop(incident.key, ()) if it.id != incident.id]
         self._over[incident.key] = [*of_job, incident][-2 * MAX_CULPRITS :]
-        while len(self._over) > MAX_REMEMBERED_JOBS:
-            del self._over[next(iter(self._over))]
+        if incident.closed_because in _WITH_JOB:
+            self._ended[incident.key] = [*self._ended.pop(incident.key, ()), incident][-2 * MAX_CULPRITS :]
+        for known in (self._over, self._ended):
+            while len(known) > MAX_REMEMBERED_JOBS:
+                del known[next(iter(known))]
 
     def _note_ends(self, incident: Incident) -> None:
         if incident.closed_at is not None and incident.closed_because != "superseded" and _has_place(incident.culprit):
             self._ends.note(_place(incident.culprit), incident.closed_at)
 
     def _was_told(self, culprit: Culprit, seen: Observation) -> bool:
-        """Whether an incident that is over was about this run of a job that has ended."""
-        told = (each for each in self._over.get(seen.key, ()) if each.progressed_at >= seen.progressed_at)
+        """Whether an incident was about this run of a job that has ended, and ended with it. Where runs are not known,
+        a job that has not run since is the one that it was."""
+        told = (each for each in self._ended.get(seen.key, ()) if None in (each.run, seen.run) or each.run == seen.run)
         return any(same_place(each.culprit, culprit) for each in told)
 
 
@@ -344,6 +383,12 @@ def _closed(incident: Incident, at: float, reason: str, part_of: int | None = No
     """The incident as it ended; a clock that was set back lets nothing end before it began."""
     ended = max(incident.opened_at, at)
     return structs.replace(incident, closed_at=ended, closed_because=reason, part_of=part_of)
+
+
+def _is_of_earlier_attempt(incident: Incident, seen: Observation) -> bool:
+    """Whether it stopped a run of the job that was started anew since."""
+    is_later = incident.run is not None and seen.run is not None and incident.run.attempt < seen.run.attempt
+    return is_later and incident.culprit.kind in _STOPPING
 
 
 def _has_place(culprit: Culprit) -> bool:

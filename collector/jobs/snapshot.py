@@ -40,7 +40,7 @@ class JobSnapshot:
     `environment`: what surrounds its ranks, by name, as they told a minute ago at most; empty before that. `told`:
     whether it has ended, or somebody told in this round of a rank of it that runs; else it is as it was when somebody
     last did. `elsewhere`: whether it is another evaluator's to judge. `seen_once`: those of its culprits that no other
-    steps have shown than those that accused them first."""
+    steps have shown than those that accused them first. `attempt`: an elastic restart raises it."""
 
     key: JobKey
     running: bool
@@ -55,6 +55,7 @@ class JobSnapshot:
     told: bool = True
     elsewhere: bool = False
     seen_once: tuple[Culprit, ...] = ()
+    attempt: int = 0
 
 
 class Calm(Protocol):
@@ -228,7 +229,10 @@ def build_snapshot(
         location = _locate(timings, located) if job.sources & answering else _no_agent_answers(timings, job)
         location = structs.replace(_with_notes(location, job, silent), owner=key.owner)
         agents = frozenset(job.sources)
-        snapshot = JobSnapshot(key, job.running, timings, location, job.recency[2], *_said(job.said), agents, told=told)
+        said, attempt = _said(job.said), job.run.attempt
+        snapshot = JobSnapshot(
+            key, job.running, timings, location, job.recency[2], *said, agents, told=told, attempt=attempt
+        )
         jobs.append(snapshot)
         if location.verdict is Verdict.OK:
             job.noise.take(timings)

@@ -232,7 +232,7 @@ class TenantIncidents(IncidentHistory):
         own = tuple(visible_incident(it, self._uid) for it in found.incidents if it.owner == self._uid)
         return IncidentsDocument(own, found.next, len(self.open), found.now, self.told_state())
 
-    def _stored(self, otherwise: T, lack: str, read: Callable[[str], T]) -> T:
+    def _stored(self, otherwise: T, read: Callable[[str], T]) -> T:
         return otherwise
 
     def told_state(self) -> HistoryState:

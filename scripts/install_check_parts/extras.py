@@ -18,7 +18,7 @@ USES = {
     "grafana": ("-c", "import grafana_api.grafana_face, laggard.dashboards"),
     "terminal": ("-c", "import laggard.collector.top_screen"),
     "mcp": ("-c", "import laggard.assistant; from mcp.server import MCPServer"),
-    "postgres": ("-c", "import psycopg, laggard.collector.incidents.shared_database"),
+    "postgres": ("-c", "import psycopg, laggard.collector.incidents.store"),
     "tune": ("-c", "import optuna, laggard.tune.study"),
 }
 """What needs the extra, as arguments of Python. It fails without."""

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
+from support.stores import open_store
 
 from laggard.cli import main
-from laggard.collector.incidents.database import IncidentDatabase
 from laggard.collector.incidents.history import HistorySettings, IncidentHistory
 from laggard.collector.incidents.identity import with_returns
 from laggard.collector.incidents.incident import Fault, Incident, NodeName, Return
-from laggard.collector.incidents.tables import NodeRows
+from laggard.collector.incidents.store import Batch
 from laggard.collector.jobs.snapshot import ClusterSnapshot
 from laggard.collector.settings import CollectorSettings
 from laggard.collector.tenants import Viewer
@@ -60,10 +60,9 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "incidents.sqlite"
 
 
-def store(path: Path, *incidents: Incident, rows: NodeRows = NodeRows()) -> None:  # noqa: B008
-    database = IncidentDatabase.open(str(path), 8 << 20, 1e9)
-    database.write(incidents, NOW)
-    database.keep_nodes(rows, NOW)
+def store(path: Path, *incidents: Incident, rows: Batch = Batch()) -> None:  # noqa: B008
+    database = open_store(path, 8 << 20, 1e9)
+    database.write(rows._replace(incidents=incidents), NOW)
     database.close()
 
 
@@ -74,7 +73,7 @@ def history(path: Path, node: str, capsys: pytest.CaptureFixture[str]) -> dict[s
 
 def test_the_history_is_told(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     again = fault(2 * DAY, returned=Return(1, NOW - 3 * DAY + 600))
-    rows = NodeRows((fault(3 * DAY), again), (name("n1", "GPU-a", 10 * DAY, 0),))
+    rows = Batch((), (fault(3 * DAY), again), (name("n1", "GPU-a", 10 * DAY, 0),))
     store(path, incident(DAY, returned=Return(2, NOW - 2 * DAY)), rows=rows)
     assert main(["incidents", "--node", "n1", "--database", str(path)]) == 0
     told = capsys.readouterr().out
@@ -99,7 +98,9 @@ def test_a_machine_that_was_renamed_has_what_it_had_under_its_old_name(
         name("old", "GPU-b", 5 * DAY, 0),
     )
     mine, others = incident(20 * DAY, "old"), incident(2 * DAY, "old")
-    store(path, mine, others, incident(DAY), rows=NodeRows((fault(20 * DAY, "old"), fault(DAY, "old", "GPU-b")), names))
+    store(
+        path, mine, others, incident(DAY), rows=Batch((), (fault(20 * DAY, "old"), fault(DAY, "old", "GPU-b")), names)
+    )
     found = history(path, "n1", capsys)
     assert [it["id"] for it in found["incidents"]] == [incident(DAY).id, mine.id]
     assert [it["machine"] for it in found["faults"]] == ["GPU-a"] and found["failures"] == 1
@@ -117,8 +118,8 @@ def test_less_than_the_whole_history_is_refused(path: Path, capsys: pytest.Captu
 
 def test_what_is_dropped_is_dropped_everywhere(path: Path) -> None:
     store(path, incident(20 * DAY), incident(DAY))
-    database = IncidentDatabase.open(str(path), 8 << 20, 10 * DAY)
-    database.write([], NOW)
+    database = open_store(path, 8 << 20, 10 * DAY)
+    database.write(Batch([]), NOW)
     database.close()
     with sqlite3.connect(path) as connection:
         counts = [connection.execute(f"SELECT count(*) FROM {it}").fetchone()[0]
@@ -129,7 +130,7 @@ def test_what_is_dropped_is_dropped_everywhere(path: Path) -> None:
 
 @pytest.fixture
 def kept(path: Path) -> Any:
-    store(path, incident(DAY), incident(2 * DAY, node="n2", owner=2000), rows=NodeRows((fault(DAY),)))
+    store(path, incident(DAY), incident(2 * DAY, node="n2", owner=2000), rows=Batch(faults=(fault(DAY),)))
     found = IncidentHistory(HistorySettings(str(path), 8 << 20, 1e9, 300.0))
     found.start()
     yield found
@@ -166,7 +167,7 @@ def test_a_user_sees_no_findings_of_nodes(kept: IncidentHistory) -> None:
 
 
 def test_the_metrics_tell_of_the_past(path: Path) -> None:
-    rows = NodeRows(tuple(fault(days * DAY) for days in (1, 3, 5)))
+    rows = Batch(faults=tuple(fault(days * DAY) for days in (1, 3, 5)))
     store(path, incident(DAY), rows=rows)
     history = IncidentHistory(HistorySettings(str(path), 8 << 20, 1e9, 300.0))
     history.start()

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 from msgspec import structs
+from sqlalchemy import text
 
-from laggard.collector.incidents.database import IncidentDatabase, read_incidents
 from laggard.collector.incidents.history import HistorySettings, IncidentHistory
 from laggard.collector.incidents.incident import Incident, IncidentQuery, Moment
-from laggard.collector.incidents.shared_database import SharedDatabase, SharedIds, open_database
+from laggard.collector.incidents.reads import read_incidents, reading
+from laggard.collector.incidents.store import Store, StoreSettings
 from laggard.collector.jobs.snapshot import unknown_location
 from laggard.locate.against.digest import digest_of
 from laggard.model import Culprit, Location, Verdict
@@ -22,17 +23,15 @@ from support.timings import job as timings_of
 
 WALL = 1.79e9
 
-_opened: list[IncidentDatabase] = []
+_opened: list[Store] = []
 
 
 @pytest.fixture(autouse=True)
 def close_connections() -> Iterator[None]:
-    """Closes the connections to PostgreSQL that a test has opened; a file's may be closed already."""
+    """Closes what a test has opened and left open."""
     yield
     while _opened:
-        if isinstance(_opened[-1], SharedDatabase):
-            _opened[-1].close()
-        _opened.pop()
+        _opened.pop().close()
 
 
 @pytest.fixture(params=["file", "postgres"])
@@ -50,12 +49,23 @@ def url(postgres: Server) -> str:
     return postgres.database()
 
 
-def open_store(
-    place: str, max_bytes: int = 1 << 20, keep_seconds: float = 1e9, writer: str = "one"
-) -> IncidentDatabase:
+def open_store(place: object, max_bytes: int = 1 << 20, keep_seconds: float = 1e9, writer: str = "one") -> Store:
     """As a collector of its own does. Raises DatabaseError."""
-    _opened.append(open_database(place, max_bytes, keep_seconds, SharedIds(), writer, 300.0))
+    _opened.append(Store(StoreSettings(str(place), max_bytes, keep_seconds, 300.0, writer)))
     return _opened[-1]
+
+
+def run(store: Store, statement: str, **words: object) -> list[tuple[Any, ...]]:
+    """A statement of the test's own, in a transaction of the store."""
+    with store.transaction() as connection:
+        found = connection.execute(text(statement), words)
+        return [tuple(row) for row in found] if found.returns_rows else []
+
+
+def query(place: str, statement: str) -> list[tuple[Any, ...]]:
+    """A question of the test's own, beside whoever writes."""
+    with reading(place) as connection:
+        return [tuple(row) for row in connection.execute(text(statement))]
 
 
 class Clock:
@@ -100,7 +110,7 @@ def incident(
 
 def stored(place: str) -> list[Incident]:
     """The oldest first."""
-    return list(read_incidents(place, IncidentQuery(limit=10_000))[0].incidents)[::-1]
+    return list(read_incidents(place, IncidentQuery(limit=10_000)).incidents)[::-1]
 
 
 def location(job: str, *culprits: Culprit, **changes: Any) -> Location:

@@ -240,10 +240,10 @@ def test_who_says_so_is_alive_until_the_lease_ends_by_the_databases_clock(make: 
     assert other.beat(True, [], ()).live == ("one", "other")
     with postgres.connect("tests") as connection:
         (seconds,) = connection.execute(
-            "SELECT extract(epoch FROM until - now()) FROM laggard.evaluators WHERE name = 'one'"
+            "SELECT until - extract(epoch FROM now()) FROM laggard.evaluators WHERE name = 'one'"
         ).fetchone()
         assert 0 < seconds <= 10.0
-        connection.execute("UPDATE laggard.evaluators SET until = now() WHERE name = 'one'")
+        connection.execute("UPDATE laggard.evaluators SET until = extract(epoch FROM now()) WHERE name = 'one'")
     assert other.beat(True, [], ()).live == ("other",), "as eleven seconds after one was killed"
     assert one.beat(True, [], ()).live == ("one", "other")
     assert one.beat(False, [], ()).live == ("other",), "one that cannot judge gives its jobs away"
@@ -281,5 +281,5 @@ def test_a_row_that_cannot_be_read_costs_that_row(make: Make, postgres: Server) 
     assert other.beat(True, [], ()).rows.keys() == {KEY}
     with postgres.connect("tests") as connection:
         connection.execute("UPDATE laggard.verdicts SET document = document || convert_to(repeat(' ', 200000), 'UTF8'),"
-                           " judged_at = now()")  # fmt: skip
+                           " judged_at = extract(epoch FROM now())")  # fmt: skip
     assert not other.beat(True, [], ()).rows, "nor one that is larger than any of theirs"

@@ -17,8 +17,8 @@ from support.docs_commands import command_lines
 from support.paths import REPOSITORY
 from support.postgres import Server, running
 
-from laggard.collector.incidents.database import read_incidents
 from laggard.collector.incidents.incident import IncidentQuery
+from laggard.collector.incidents.reads import read_incidents
 
 pytestmark = pytest.mark.slow
 
@@ -47,7 +47,7 @@ def test_a_copy_of_a_live_database_is_a_whole_one(
     document = Documents.training("n0", [0, 1, 2, 3], slow=2)
     agent = fake_agent(document, Documents.report("n0"))
     first = watching(agent, incidents_database=str(live))
-    first.wait_until(lambda: bool(ids(first)) and read_incidents(str(live), IncidentQuery())[1] == 1)
+    first.wait_until(lambda: bool(ids(first)) and read_incidents(str(live), IncidentQuery()).opened == 1)
     text = (
         shown(command)
         .replace(LIVE, str(live))
@@ -57,7 +57,7 @@ def test_a_copy_of_a_live_database_is_a_whole_one(
     subprocess.run(["sh", "-c", f"umask 077; {text}"], check=True, timeout=300)
     assert kept.stat().st_mode & 0o777 == 0o600
     assert sqlite3.connect(kept).execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-    assert [it.id for it in read_incidents(str(kept), IncidentQuery())[0].incidents] == ids(first)
+    assert [it.id for it in read_incidents(str(kept), IncidentQuery()).incidents] == ids(first)
     known = ids(first)
     assert first.get("/metrics").text.count("laggard_incidents_history_up 1.0") == 1, "the collector goes on writing"
     first.stop(signal.SIGKILL)
@@ -96,7 +96,7 @@ def test_a_dump_is_restored_into_a_fresh_postgresql(
     with running() as fresh:
         target = fresh.database()
         run("psql ", target)
-        assert [it.id for it in read_incidents(target, IncidentQuery())[0].incidents] == known
+        assert [it.id for it in read_incidents(target, IncidentQuery()).incidents] == known
         second = collector_of(target)
         assert ids(second) == known
         assert second.stop() == 0

@@ -10,24 +10,20 @@ from typing import Any
 
 import pytest
 from msgspec import structs
-from support.stores import WALL, incident, kept_digest, open_store
+from sqlalchemy import select
+from support.stores import WALL, incident, kept_digest, open_store, query, run
 
 from laggard.cli import main
 from laggard.collector.copying import copy_database
-from laggard.collector.incidents.database import read_incidents, reading
 from laggard.collector.incidents.incident import LAST, Fault, IncidentQuery, KeptDigest, NodeName, of_incident
-from laggard.collector.incidents.tables import NodeRows
+from laggard.collector.incidents.reads import read_incidents, reading
+from laggard.collector.incidents.schema import TABLES
+from laggard.collector.incidents.store import Batch
 from laggard.model import Severity
 from laggard.wire.exclusion import Confirmation
 
-TABLES = {
-    "incidents": "id, owner, job_id, closed_at, document",
-    "incident_nodes": "node, id",
-    "faults": "id, machine, node, closed_at, document",
-    "names": "node, machine, seen_at, document",
-    "digests": "owner, job_id, started_at, run, script, world_size, made_at, document",
-    "confirmations": "node, at, document",
-}
+OWN = ("writer", "written_at")
+"""The columns that tell who wrote a row, and when: those of each database."""
 
 
 def fill(place: str, incidents: int = 40) -> None:
@@ -37,20 +33,21 @@ def fill(place: str, incidents: int = 40) -> None:
     names = ["a\0b\\" if n < 40 else f"job-{n}" for n in range(incidents)]
     closed = [incident(n, job=it, closed_at=WALL + n + 0.5, closed_because="job_ended") for n, it in enumerate(names)]
     opened = incident(10_000, job="open")
-    database.write([*closed, opened], WALL)
+    database.write(Batch([*closed, opened]), WALL)
     fault = Fault(5, "n1", "GPU-a", "GPU_XID", "GPU 0", Severity.CRITICAL, "", "gpu_xid", WALL, WALL)
     gone = structs.replace(fault, id=4, opened_at=WALL - 90, seen_at=WALL - 80, closed_at=WALL - 80)
-    database.keep_nodes(NodeRows((fault, gone), (NodeName("n1", "GPU-a", WALL, WALL + 9, ("GPU-a",)),)), WALL)
+    name = NodeName("n1", "GPU-a", WALL, WALL + 9, ("GPU-a",))
     kept = [KeptDigest(1000, "open", run, kept_digest()) for run in (LAST, of_incident(10_000))]
-    database.keep_digests(kept, WALL)
-    database.keep_confirmations([Confirmation("n1", "confirmed", WALL + 9, "ada", "slow", ("n2",))], WALL)
+    told = Confirmation("n1", "confirmed", WALL + 9, "ada", "slow", ("n2",))
+    database.write(Batch((), (fault, gone), [name], [told], kept), WALL)
     database.close()
 
 
 def contents(place: str) -> dict[str, list[tuple[Any, ...]]]:
-    with reading(place) as engine:
-        rows = {table: engine.run(f"SELECT {columns} FROM {table}") for table, columns in TABLES.items()}
-    return {table: sorted(found, key=repr) for table, found in rows.items()}
+    kept = {name: [it for it in table.columns if it.name not in OWN] for name, table in TABLES.tables.items()}
+    with reading(place) as connection:
+        rows = {name: connection.execute(select(*columns)).all() for name, columns in kept.items()}
+    return {name: sorted(map(tuple, found), key=repr) for name, found in rows.items()}
 
 
 @pytest.fixture
@@ -63,13 +60,12 @@ def test_there_and_back_nothing_is_other(
 ) -> None:
     fill(file)
     before = contents(file)
-    assert all(before[table] for table in TABLES)
+    assert all(before.values())
     assert main(["incidents", "--database", file, "--copy-to", url, "--writer", "west"]) == 0
     text = capsys.readouterr().out
     assert text.startswith(f"{file} is in {url.partition('?')[0]} now.\n  41 incidents, 41 new\n  2 findings, 2 new\n")
     assert contents(url) == before
-    with reading(url) as engine:
-        assert engine.run("SELECT DISTINCT writer FROM incidents") == [("west",)]
+    assert query(url, "SELECT DISTINCT writer FROM incidents") == [("west",)]
     assert main(["incidents", "--database", file, "--copy-to", url]) == 0
     assert "  41 incidents, 0 new\n" in capsys.readouterr().out
     assert contents(url) == before, "a second time changes nothing"
@@ -85,17 +81,16 @@ def test_incidents_of_other_collectors_stay_and_make_no_clash(url: str, file: st
     fill(file)
     here = open_store(url)
     same = structs.replace(incident(9_999, job="open"), seen_at=WALL + 20_000, gaps=7)
-    here.write([incident(3, job="another"), same], WALL)
+    here.write(Batch([incident(3, job="another"), same]), WALL)
     copied = copy_database(file, url, "west")
     assert (copied["incidents"], copied["incidents new"]) == (41, 40), "one was seen by both"
-    found = read_incidents(url, IncidentQuery(limit=1000))[0].incidents
+    found = read_incidents(url, IncidentQuery(limit=1000)).incidents
     assert len(found) == 42 and len({it.id for it in found}) == 42
     (both,) = (it for it in found if it.job_id == "open")
     assert (both.id, both.gaps, both.seen_at) == (9_999, 7, WALL + 20_000), "what the target knows better stays"
-    with reading(url) as engine:
-        assert engine.run("SELECT run FROM digests WHERE run != 'last'") == [("incident:9999",)]
+    assert query(url, "SELECT run FROM digests WHERE run != 'last'") == [("incident:9999",)]
     again = copy_database(file, url, "west")
-    assert [again[f"{table} new"] for table in TABLES] == [0] * len(TABLES)
+    assert not any(again[f"{table} new"] for table in TABLES.tables)
 
 
 @pytest.mark.slow
@@ -124,8 +119,7 @@ def test_ended_in_the_middle_it_is_begun_anew(way: str, url: str, file: str, tmp
 
 def _count(place: str) -> int:
     try:
-        with reading(place) as engine:
-            return int(engine.run("SELECT count(*) FROM incidents")[0][0])
+        return int(query(place, "SELECT count(*) FROM incidents")[0][0])
     except Exception:
         return 0
 
@@ -135,7 +129,7 @@ def test_a_row_that_cannot_be_read_stays_behind_and_is_told(
 ) -> None:
     fill(file)
     database = open_store(file)
-    database.engine.run("UPDATE incidents SET document = ? WHERE id = 3", (b"{}",))
+    run(database, "UPDATE incidents SET document = :document WHERE id = 3", document=b"{}")
     database.close()
     assert main(["incidents", "--database", file, "--copy-to", url]) == 1
     text = capsys.readouterr().out

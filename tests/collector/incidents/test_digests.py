@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 from msgspec import structs
 from support.collectors import Make, report
-from support.stores import WALL, kept_digest, open_store
+from support.stores import WALL, kept_digest, open_store, query
 
 from laggard.cli import main
-from laggard.collector.incidents.database import IncidentDatabase, read_digest, reading
 from laggard.collector.incidents.incident import FIRST, LAST, AskedDigest, KeptDigest, of_incident
-from laggard.collector.incidents.tables import VERSION, DatabaseError
+from laggard.collector.incidents.reads import read_digest
+from laggard.collector.incidents.schema import OLDEST, VERSION, DatabaseError
+from laggard.collector.incidents.store import Batch
 from laggard.wire import decode
 from laggard.wire.digest import Comparison, Digest, Estimate
 
@@ -39,7 +40,7 @@ def path(tmp_path: Path) -> str:
 
 def store(path: str, *digests: KeptDigest, now: float = WALL, max_bytes: int = 8 << 20) -> None:
     database = open_store(path, max_bytes, 1000.0)
-    database.keep_digests(digests, now)
+    database.write(Batch(digests=digests), now)
     database.close()
 
 
@@ -68,8 +69,7 @@ def test_the_last_healthy_run_of_this_script_and_size_is_found(place: str) -> No
 def test_a_run_has_one_digest_of_each_kind(place: str) -> None:
     store(place, kept(first_step=1))
     store(place, kept(first_step=2, made_at=WALL + 60), kept(run=FIRST))
-    with reading(place) as engine:
-        assert engine.run("SELECT run FROM digests ORDER BY run") == [("first",), ("last",)]
+    assert query(place, "SELECT run FROM digests ORDER BY run") == [("first",), ("last",)]
     found = read_digest(place, asked())
     assert found is not None and found.first_step == 2
 
@@ -78,19 +78,20 @@ def test_old_ones_and_too_many_are_dropped_of_the_user_who_has_the_most(place: s
     store(place, kept("too old", made_at=WALL - 2000.0))
     flood = [kept(f"job-{number}", owner=1001, made_at=WALL - 500 + number) for number in range(40)]
     store(place, *flood, kept(), max_bytes=1 << 20)  # of which a quarter has room for sixteen
-    with reading(place) as engine:
-        rows = engine.run("SELECT owner, job_id FROM digests ORDER BY made_at")
+    rows = query(place, "SELECT owner, job_id FROM digests ORDER BY made_at")
     assert len(rows) <= 16 and (1000, "before") in rows
     assert (1001, "job-39") in rows and (1001, "job-0") not in rows and (1000, "too old") not in rows
 
 
-@pytest.mark.parametrize("version", [1, VERSION - 1, VERSION + 7])
+@pytest.mark.parametrize("version", [1, OLDEST - 1, VERSION + 7])
 def test_a_file_of_another_version_is_refused_in_one_line(path: str, version: int) -> None:
     store(path, kept())
     with contextlib.closing(sqlite3.connect(path)) as connection:
         connection.execute(f"PRAGMA user_version = {version}")
-    for refused in (lambda: IncidentDatabase.open(path, 1 << 20, 1.0), lambda: read_digest(path, asked())):
-        with pytest.raises(DatabaseError, match=f"no database of incidents of version {VERSION}; move it away"):
+    for refused in (lambda: open_store(path), lambda: read_digest(path, asked())):
+        with pytest.raises(
+            DatabaseError, match=f"is of version {version}, and this laggard knows {OLDEST} to {VERSION}"
+        ):
             refused()
 
 

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 import pytest
 from support.stores import open_store
 
-from laggard.collector.incidents.database import read_faults, read_machine
 from laggard.collector.incidents.fault_tracker import FaultTracker, node_sight
 from laggard.collector.incidents.identity import MAX_NAMES_OF_GPU, MachineNames
 from laggard.collector.incidents.incident import Fault, Moment, NodeName, NodeSight, SeenFinding
-from laggard.collector.incidents.tables import NodeRows
+from laggard.collector.incidents.reads import read_faults, read_machine
+from laggard.collector.incidents.store import Batch
 from laggard.collector.node_history import failures, offenders
 from laggard.model import Finding, Fix, ProbeResult, Report, Severity, Verdict
 
@@ -186,11 +186,11 @@ def test_faults_outlive_the_collector(place: str, watch: Watch) -> None:
     watch.quiet()
     watch.look(seen())
     database = open_store(path, 1 << 22)
-    database.keep_nodes(NodeRows(tuple(watch.stored.values()), tuple(watch.names)), WALL)
-    rows, closed = database.open_nodes(WALL - 7 * DAY)
-    assert len(rows.faults) == 1 and len(closed) == 1 and rows.names[0].machine == "GPU-a"
+    database.write(Batch(faults=tuple(watch.stored.values()), names=watch.names), WALL)
+    rows = database.nodes(WALL - 7 * DAY)
+    assert len(rows.faults) == 1 and len(rows.ended) == 1 and rows.names[0].machine == "GPU-a"
     second = FaultTracker(300.0, Moment(WALL + 800, 0.0), rows.faults, rows.names)
-    second.remember(closed)
+    second.remember(rows.ended)
     assert second.observe([NodeSight("n1", frozenset(GPUS), (seen(),), frozenset(("gpu_ecc",)))],
                           Moment(WALL + 900, 60.0))[0] != [], "it goes on"  # fmt: skip
     assert [it.id for it in second.open] == [rows.faults[0].id]
@@ -208,8 +208,8 @@ def test_the_database_bounds_faults(place: str) -> None:
         Fault(n, "n1", "m", "GPU_XID", "GPU 0", Severity.CRITICAL, "", "p", WALL, WALL, closed_at=WALL)
         for n in range(400)
     )
-    database.keep_nodes(NodeRows(faults), WALL)
-    _, closed = database.open_nodes(0.0)
+    database.write(Batch(faults=faults), WALL)
+    closed = database.nodes(0.0).ended
     assert len(closed) == (1 << 20) // 8 // 1024 and closed[-1].id == 399, "the newest stay"
     database.close()
 

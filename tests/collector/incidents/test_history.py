@@ -13,14 +13,16 @@ from typing import Any
 
 import pytest
 from msgspec import structs
-from support.stores import WALL, Clock, incident, location, open_store
+from support.stores import WALL, Clock, incident, location, open_store, run
 
 from laggard.catalogue.exposition import exposition
 from laggard.cli import main
-from laggard.collector.incidents.database import IncidentDatabase, SqliteFile, read_incidents
+from laggard.collector.incidents import bounds
 from laggard.collector.incidents.history import LATELY_SECONDS, MAX_CLOSED_LATELY, IncidentHistory
 from laggard.collector.incidents.incident import IncidentQuery, IncidentsDocument, query_for
-from laggard.collector.incidents.tables import DatabaseError
+from laggard.collector.incidents.reads import read_incidents
+from laggard.collector.incidents.schema import DatabaseError
+from laggard.collector.incidents.store import Batch, Store
 from laggard.collector.jobs.snapshot import ClusterSnapshot, JobSnapshot
 from laggard.collector.settings import CollectorSettings, incidents_path
 from laggard.collector.web.metrics import CollectorMetrics
@@ -62,13 +64,13 @@ def observe(history: IncidentHistory, clock: Clock, *jobs: JobSnapshot, rounds: 
 def end(history: IncidentHistory) -> None:
     """Ends it as a collector that was killed ends: what was written is there, and nothing else is."""
     assert history.flush(60.0)
-    database = history._database
-    assert database is not None
-    if isinstance(database.engine, SqliteFile):
-        os.close(database.engine.lock)  # the kernel's part
-        database.engine.lock = os.open(os.devnull, os.O_RDONLY)
+    store = history.writer.store
+    assert store is not None
+    if store.settings.is_shared:
+        store.close()
     else:
-        database.close()
+        os.close(store.lock)  # the kernel's part
+        store.lock = os.open(os.devnull, os.O_RDONLY)
 
 
 def test_an_incident_goes_on_after_a_restart(make_at: Make, clock: Clock) -> None:
@@ -83,8 +85,8 @@ def test_an_incident_goes_on_after_a_restart(make_at: Make, clock: Clock) -> Non
     (told,) = second.document(IncidentQuery()).incidents
     assert (told.id, told.closed_because, told.opened_at) == (known.id, "job_ended", known.opened_at)
     assert second.flush(60.0)
-    rows, opened = read_incidents(second._settings.path, IncidentQuery())
-    assert [it.closed_because for it in rows.incidents] == ["job_ended"] and opened == 0
+    rows = read_incidents(second._settings.path, IncidentQuery())
+    assert [it.closed_because for it in rows.incidents] == ["job_ended"] and rows.opened == 0
 
 
 def scraped(incidents: IncidentHistory) -> str:
@@ -138,8 +140,8 @@ def _text(path: Path) -> None:
 
 
 def _overwritten(path: Path) -> None:
-    database = IncidentDatabase.open(str(path), 8 << 20, 1e9)
-    database.write([incident(n) for n in range(200)], WALL)
+    database = open_store(str(path), 8 << 20, 1e9)
+    database.write(Batch([incident(n) for n in range(200)]), WALL)
     database.close()
     data = bytearray(path.read_bytes())
     data[4096 : len(data) // 2] = b"\xa5" * (len(data) // 2 - 4096)
@@ -151,7 +153,7 @@ def _others(path: Path) -> None:
 
 
 def _newer(path: Path) -> None:
-    IncidentDatabase.open(str(path), 1 << 20, 1e9).close()
+    open_store(str(path), 1 << 20, 1e9).close()
     connection = sqlite3.connect(path)
     connection.execute("PRAGMA user_version = 9")
     connection.close()
@@ -227,31 +229,39 @@ def test_a_collector_without_a_database_has_none_that_fails(make: Make, tmp_path
 
 
 @pytest.mark.slow
-def test_a_disk_that_fails_loses_nothing_that_goes_on(make: Make, clock: Clock, tmp_path: Path) -> None:
+def test_a_disk_that_fails_loses_nothing_that_goes_on(
+    make: Make, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("laggard.collector.incidents.writer.RETRY_SECONDS", 2.0)
     history = make()
-    database = history._database
-    assert database is not None and isinstance(database.engine, SqliteFile)
-    database.engine.connection.execute("PRAGMA query_only = ON")
+    store = history.writer.store
+    assert store is not None
+    run(store, "PRAGMA query_only = ON")
     observe(history, clock, job(2))
     assert not history.flush(0.5)
-    with history._changed:
-        assert history._changed.wait_for(lambda: history.state.state == "failed", 60.0)
+    with history.writer.changed:
+        assert history.writer.changed.wait_for(lambda: history.state.state == "failed", 60.0)
     assert len(history.document(IncidentQuery()).incidents) == 1
-    assert history._write(history._waiting.take()), "and the next try opens it anew"
-    assert len(read_incidents(str(tmp_path / "incidents.sqlite"), IncidentQuery())[0].incidents) == 1
+    assert history.flush(60.0), "and the next try opens it anew"
+    assert len(read_incidents(str(tmp_path / "incidents.sqlite"), IncidentQuery()).incidents) == 1
+
+
+def used(store: Store) -> float:
+    with store.transaction() as connection:
+        return bounds.used(connection, store.settings.max_bytes)
 
 
 def test_the_database_is_bounded_and_a_user_who_floods_loses_their_own(place: str) -> None:
     database = open_store(place)
-    database.write([incident(number, closed_at=WALL) for number in range(20)], WALL)
-    database.write([incident(100, owner=666)], WALL)
+    database.write(Batch([incident(number, closed_at=WALL) for number in range(20)]), WALL)
+    database.write(Batch([incident(100, owner=666)]), WALL)
     for batch in range(20):
         many = [incident(1000 + 100 * batch + n, owner=666, job="flood", closed_at=WALL) for n in range(100)]
-        size = database.write(many, WALL)
-        assert database.engine.used() <= 1.0 and (size <= 1 << 20 or place.startswith("postgresql"))
+        size = database.write(Batch(many), WALL)
+        assert used(database) <= 1.0 and (size <= 1 << 20 or place.startswith("postgresql"))
     database.close()
-    rows, opened = read_incidents(place, IncidentQuery(limit=10_000))
-    assert sum(it.owner == 1000 for it in rows.incidents) == 20 and opened == 1
+    rows = read_incidents(place, IncidentQuery(limit=10_000))
+    assert sum(it.owner == 1000 for it in rows.incidents) == 20 and rows.opened == 1
     assert rows.incidents[0].id == 2999, "the newest stay"
     assert place.startswith("postgresql") or os.stat(place).st_size <= 1 << 20
 
@@ -259,17 +269,19 @@ def test_the_database_is_bounded_and_a_user_who_floods_loses_their_own(place: st
 def test_what_is_too_old_goes(place: str) -> None:
     database = open_store(place, keep_seconds=100.0)
     ended = [incident(1, job="a", closed_at=WALL + 1), incident(2, job="b", closed_at=WALL + 90)]
-    database.write([*ended, incident(3)], WALL + 95)
-    database.write([], WALL + 102)
+    database.write(Batch([*ended, incident(3)]), WALL + 95)
+    database.write(Batch([]), WALL + 102)
     database.close()
-    rows, _ = read_incidents(place, IncidentQuery())
+    rows = read_incidents(place, IncidentQuery())
     assert [it.id for it in rows.incidents] == [3, 2]
 
 
 def test_answers_are_paged_and_selected(make_at: Make, place: str, clock: Clock) -> None:
     database = open_store(place)
     jobs: list[dict[str, Any]] = [{"job": "a", "owner": 1}, {"job": "b", "owner": 1}, {"job": "a", "owner": 2}]
-    database.write([incident(n, closed_at=None if n == 29 else WALL + n, **jobs[n % 3]) for n in range(30)], WALL)
+    database.write(
+        Batch([incident(n, closed_at=None if n == 29 else WALL + n, **jobs[n % 3]) for n in range(30)]), WALL
+    )
     database.close()
     history = make_at()
     seen, before = [], None
@@ -288,8 +300,8 @@ def test_answers_are_paged_and_selected(make_at: Make, place: str, clock: Clock)
 
 def test_a_damaged_row_costs_that_row(place: str, capsys: pytest.CaptureFixture[str]) -> None:
     database = open_store(place)
-    database.write([incident(1, job="a", closed_at=WALL + 9), incident(2, job="b", closed_at=WALL + 9)], WALL)
-    database.engine.run("UPDATE incidents SET document = ? WHERE id = 1", (b"{}",))
+    database.write(Batch([incident(1, job="a", closed_at=WALL + 9), incident(2, job="b", closed_at=WALL + 9)]), WALL)
+    run(database, "UPDATE incidents SET document = :document WHERE id = 1", document=b"{}")
     database.close()
     assert main(["incidents", "--database", place, "--format", "json"]) == 0
     document = json.loads(capsys.readouterr().out)
@@ -313,11 +325,11 @@ def test_a_file_that_would_run_something_is_refused(
     statement: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = str(tmp_path / "incidents.sqlite")
-    IncidentDatabase.open(path, 1 << 20, 1e9).close()
+    open_store(path, 1 << 20, 1e9).close()
     with contextlib.closing(sqlite3.connect(path)) as connection:
         connection.execute(statement)
     with pytest.raises(DatabaseError, match="it has 'mine"):
-        IncidentDatabase.open(path, 1 << 20, 1e9)
+        open_store(path, 1 << 20, 1e9)
     assert main(["incidents", "--database", path]) == 64
     assert "it has 'mine" in capsys.readouterr().err
 
@@ -326,7 +338,7 @@ def test_a_pipe_in_the_files_place_is_not_waited_for(tmp_path: Path, capsys: pyt
     path = str(tmp_path / "incidents.sqlite")
     os.mkfifo(path)
     with pytest.raises(DatabaseError, match="no regular file"):
-        IncidentDatabase.open(path, 1 << 20, 1e9)
+        open_store(path, 1 << 20, 1e9)
     assert main(["incidents", "--database", path]) == 64
     assert "no regular file" in capsys.readouterr().err
 
@@ -334,12 +346,12 @@ def test_a_pipe_in_the_files_place_is_not_waited_for(tmp_path: Path, capsys: pyt
 def test_the_command_answers_first(place: str, capsys: pytest.CaptureFixture[str]) -> None:
     path = place
     database = open_store(path)
-    database.write([incident(1, closed_at=WALL + 200, closed_because="recovered", gaps=2)], WALL)
+    database.write(Batch([incident(1, closed_at=WALL + 200, closed_because="recovered", gaps=2)]), WALL)
     assert main(["incidents", "--database", path]) == 0
     text = capsys.readouterr().out
     assert text.startswith("No incident is open. 1 closed one before.\n2026-09-21 ")
     assert "3 min, closed, it was no longer named: rank 2 on n1 is slow; job train of user " in text
-    database.write([incident(2, owner=4_000_000, job=HOSTILE, findings=("GPU_THROTTLED",))], WALL)
+    database.write(Batch([incident(2, owner=4_000_000, job=HOSTILE, findings=("GPU_THROTTLED",))]), WALL)
     assert main(["incidents", "--database", path]) == 1
     text = capsys.readouterr().out
     assert text.startswith(

@@ -9,9 +9,9 @@ from msgspec import structs
 from support.stores import WALL, Clock, location, stored
 from support.waiting import wait_for
 
-from laggard.collector.incidents.database import reading
 from laggard.collector.incidents.history import IncidentHistory
-from laggard.collector.incidents.shared_database import Moved, taken_over
+from laggard.collector.incidents.reads import read_of_jobs
+from laggard.collector.incidents.tracker import Moved
 from laggard.collector.jobs.snapshot import JobSnapshot
 from laggard.collector.prometheus.watch import snapshot_of
 from laggard.model import Culprit, JobKey
@@ -50,8 +50,7 @@ def move(url: str, clock: Clock, one: IncidentHistory | None, other: IncidentHis
 
 
 def taken(url: str, clock: Clock) -> Moved:
-    with reading(url) as engine:
-        return taken_over(engine, [KEY], WALL + clock.at - 86400.0)
+    return Moved(incidents=read_of_jobs(url, [KEY], WALL + clock.at - 86400.0))
 
 
 def counted(*histories: IncidentHistory) -> tuple[int, int]:
@@ -149,7 +148,7 @@ def test_suspects_are_those_that_are_known_best(
     url: str, clock: Clock, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of an incident that moved away, a collector knows what the other one wrote since."""
-    monkeypatch.setattr("laggard.collector.incidents.history.NEWS_SECONDS", 0.2)
+    monkeypatch.setattr("laggard.collector.incidents.writer.NEWS_SECONDS", 0.2)
     one, other = make("one"), make("other")
     observe(clock, one, job(2))
     move(url, clock, one, other)

@@ -17,15 +17,15 @@ import pytest
 from msgspec import structs
 from support.collectors import Make as Documents
 from support.postgres import Server, running
-from support.stores import WALL, Clock, incident, kept_digest, location, open_store, stored
+from support.stores import WALL, Clock, incident, kept_digest, location, open_store, query, run, stored
 
 from laggard.cli import main
-from laggard.collector.incidents import postgres as postgres_module
-from laggard.collector.incidents.database import read_confirmations, read_faults, read_incidents, reading
+from laggard.collector.incidents import schema
 from laggard.collector.incidents.history import IncidentHistory
 from laggard.collector.incidents.incident import Fault, Incident, IncidentQuery, KeptDigest, NodeName, of_incident
-from laggard.collector.incidents.shared_database import SharedDatabase
-from laggard.collector.incidents.tables import VERSION, DatabaseError, NodeRows
+from laggard.collector.incidents.reads import read_confirmations, read_faults, read_incidents
+from laggard.collector.incidents.schema import OLDEST, VERSION, DatabaseError
+from laggard.collector.incidents.store import Batch, Store
 from laggard.collector.jobs.snapshot import JobSnapshot
 from laggard.collector.settings import CollectorSettings, incidents_writer
 from laggard.locate.job_timings import build_timings
@@ -37,10 +37,8 @@ from laggard.wire.exclusion import Confirmation
 Make = Callable[..., IncidentHistory]
 
 
-def store(url: str, writer: str = "one", **changes: Any) -> SharedDatabase:
-    found = open_store(url, writer=writer, **changes)
-    assert isinstance(found, SharedDatabase)
-    return found
+def store(url: str, writer: str = "one", **changes: Any) -> Store:
+    return open_store(url, writer=writer, **changes)
 
 
 @pytest.fixture
@@ -68,7 +66,7 @@ def test_two_collectors_that_see_the_same_make_one_incident(url: str, clock: Clo
     one, other = make(url, "one"), make(url, "other")
     observe(clock, one, other, jobs=(job(2), job(3, name="second")))
     first = stored(url)
-    assert len(first) == 2 and read_incidents(url, IncidentQuery())[1] == 2
+    assert len(first) == 2 and read_incidents(url, IncidentQuery()).opened == 2
     assert {it.id for it in first} == {it.id for it in one.document(IncidentQuery()).incidents}
     observe(clock, one, other, jobs=(job(2), job(3, name="second")))
     assert {it.id for it in other.open} == {it.id for it in first}, "each knows them by the same ids"
@@ -124,8 +122,7 @@ def test_ids_of_one_millisecond_are_kept_apart(url: str, clock: Clock, make: Mak
     for it in other.open:  # as the rounds do, by the ids that it shows
         other.keep([KeptDigest(*it.key, of_incident(it.id), made)])
     assert other.flush(30.0)
-    with reading(url) as engine:
-        kept = dict(engine.run("SELECT job_id, run FROM digests"))
+    kept = dict(query(url, "SELECT job_id, run FROM digests"))
     assert kept == {it.job_id: of_incident(rows[it.job_id]) for it in other.open}
     assert {it.id for it in other.suspects(0.0)} >= {it.id for it in other.open}
     other.close()
@@ -143,7 +140,7 @@ def test_two_that_write_at_once_double_nothing_and_lose_nothing(url: str) -> Non
             for each in range(30):
                 mine = incident(1 + each, job=f"job-{each}", opened_at=WALL + shift)
                 own = incident(1000 + each, (each,), job=f"only-{writer}", opened_at=WALL)
-                database.write([mine, own], WALL)
+                database.write(Batch([mine, own]), WALL)
             database.close()
         except BaseException as error:
             failed.append(error)
@@ -163,9 +160,9 @@ def test_two_that_write_at_once_double_nothing_and_lose_nothing(url: str) -> Non
 
 def test_an_id_that_is_taken_is_moved_on_and_stays_so(url: str) -> None:
     one, other = store(url, "one"), store(url, "other")
-    one.write([incident(7, job="a")], WALL)
-    other.write([incident(7, job="b"), incident(8, (3,), job="b", part_of=7, closed_at=WALL + 20)], WALL)
-    other.write([incident(7, job="b", gaps=3)], WALL)
+    one.write(Batch([incident(7, job="a")]), WALL)
+    other.write(Batch([incident(7, job="b"), incident(8, (3,), job="b", part_of=7, closed_at=WALL + 20)]), WALL)
+    other.write(Batch([incident(7, job="b", gaps=3)]), WALL)
     found = {it.job_id + str(it.culprit.ranks): it for it in stored(url)}
     assert {it.id for it in found.values()} == {7, 8, 9} and len(found) == 3
     moved = found["b(2,)"]
@@ -175,11 +172,11 @@ def test_an_id_that_is_taken_is_moved_on_and_stays_so(url: str) -> None:
 def test_an_id_of_a_write_that_failed_may_be_anothers(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     one, other = store(url, "one"), store(url, "other")
     with monkeypatch.context() as patch:
-        patch.setattr(one.engine, "many", lambda *_: one.engine.run("SELECT 1 / 0"))
+        patch.setattr(one, "_put", lambda *_, **__: one.connection.exec_driver_sql("SELECT 1 / 0"))
         with pytest.raises(DatabaseError, match="division by zero"):
-            one.write([incident(7, job="a")], WALL)
-    other.write([incident(7, job="b")], WALL)
-    one.write([incident(7, job="a")], WALL)
+            one.write(Batch([incident(7, job="a")]), WALL)
+    other.write(Batch([incident(7, job="b")]), WALL)
+    one.write(Batch([incident(7, job="a")]), WALL)
     assert {it.id: it.job_id for it in stored(url)} == {7: "b", 8: "a"}
 
 
@@ -191,20 +188,20 @@ def test_faults_and_names_of_two_are_one(url: str) -> None:
         return structs.replace(it, **changes)
 
     name = NodeName("n1", "GPU-a", WALL, WALL + 9, ("GPU-a",))
-    one.keep_nodes(NodeRows((fault(5, 0),), (name,)), WALL)
-    other.keep_nodes(NodeRows((fault(6, 3),), (structs.replace(name, seen_at=WALL + 8),)), WALL)
-    other.keep_nodes(NodeRows((fault(6, 3, seen_at=WALL + 9, closed_at=WALL + 9, closed_because="repaired"),)), WALL)
+    one.write(Batch(faults=[fault(5, 0)], names=[name]), WALL)
+    other.write(Batch(faults=[fault(6, 3)], names=[structs.replace(name, seen_at=WALL + 8)]), WALL)
+    over = fault(6, 3, seen_at=WALL + 9, closed_at=WALL + 9, closed_because="repaired")
+    other.write(Batch(faults=[over]), WALL)
     (kept,) = read_faults(url, 0.0)
     assert (kept.id, kept.closed_because, kept.opened_at) == (5, "repaired", WALL)
-    rows = one.open_nodes(0.0)[0]
-    assert [it.seen_at for it in rows.names] == [WALL + 9], "the later sight holds"
+    assert [it.seen_at for it in one.nodes(0.0).names] == [WALL + 9], "the later sight holds"
 
 
 def test_names_may_hold_what_text_of_postgresql_may_not(url: str) -> None:
     hostile = "a\0b\\0c\\\\\0%s?'\";--"
     database = store(url)
-    database.write([incident(1, job=hostile), incident(2, job=hostile.replace("\0", ""))], WALL)
-    found = read_incidents(url, IncidentQuery(job_id=hostile))[0].incidents
+    database.write(Batch([incident(1, job=hostile), incident(2, job=hostile.replace("\0", ""))]), WALL)
+    found = read_incidents(url, IncidentQuery(job_id=hostile)).incidents
     assert [it.job_id for it in found] == [hostile]
     assert len(stored(url)) == 2
 
@@ -213,10 +210,10 @@ def test_a_database_of_another_version_is_refused_in_one_line(
     url: str, postgres: Server, capsys: pytest.CaptureFixture[str]
 ) -> None:
     writing = store(url)
-    writing.write([incident(1)], WALL)
-    writing.engine.run("UPDATE version SET number = ?", (VERSION + 2,))
-    words = f"is of version {VERSION + 2}, and this laggard knows {VERSION}: name another database"
-    for refused in (lambda: store(url, "other"), lambda: writing.write([incident(2)], WALL)):
+    writing.write(Batch([incident(1)]), WALL)
+    run(writing, "UPDATE version SET number = :number", number=VERSION + 2)
+    words = f"is of version {VERSION + 2}, and this laggard knows {OLDEST} to {VERSION}: name another place"
+    for refused in (lambda: store(url, "other"), lambda: writing.write(Batch([incident(2)]), WALL)):
         with pytest.raises(DatabaseError, match=words):
             refused()
     assert main(["incidents", "--database", url]) == 64
@@ -231,12 +228,12 @@ def test_a_database_without_tables_is_read_as_none(url: str, capsys: pytest.Capt
 
 def test_tables_are_made_as_a_whole_or_not_at_all(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(postgres_module, "_SHARED", postgres_module._SHARED + "; SELECT 1 / 0")
+        patch.setattr(schema, "_note_version", lambda connection, _: connection.exec_driver_sql("SELECT 1 / 0"))
         with pytest.raises(DatabaseError, match="division by zero"):
             store(url)
     with pytest.raises(DatabaseError, match="has no incidents of laggard"):
         read_incidents(url, IncidentQuery())
-    store(url).write([incident(1)], WALL)
+    store(url).write(Batch([incident(1)]), WALL)
     assert len(stored(url)) == 1
 
 
@@ -256,7 +253,7 @@ def test_a_role_without_rights_is_told_what_it_needs(url: str, postgres: Server)
         store(weak)
     with postgres.connect("weak") as connection:
         connection.execute("CREATE SCHEMA laggard AUTHORIZATION weak")
-    store(weak).write([incident(1)], WALL)
+    store(weak).write(Batch([incident(1)]), WALL)
     assert len(stored(weak)) == 1
 
 
@@ -268,19 +265,19 @@ def test_a_collector_has_a_name_of_its_own() -> None:
 
 def test_a_name_that_is_held_gets_a_number(url: str) -> None:
     one, other = store(url, "one"), store(url, "one")
-    assert (one.engine.writer, other.engine.writer) == ("one", "one#1")  # type: ignore[attr-defined]
+    assert (one.writer, other.writer) == ("one", "one#1")
     one.close()
-    assert store(url, "one").engine.writer == "one"  # type: ignore[attr-defined]
+    assert store(url, "one").writer == "one"
 
 
 def test_a_collector_goes_on_with_its_own_and_leaves_those_of_others(url: str) -> None:
     one, other = store(url, "one"), store(url, "other")
-    one.write([incident(1, job="a")], WALL)
-    other.write([incident(2, job="b")], WALL)
+    one.write(Batch([incident(1, job="a")]), WALL)
+    other.write(Batch([incident(2, job="b")]), WALL)
     one.close()
     again = store(url, "one")
     assert [it.job_id for it in again.open_incidents(100)] == ["a"]
-    other.engine.run("UPDATE incidents SET written_at = now() - interval '1 hour'")
+    run(other, "UPDATE incidents SET written_at = written_at - 3600")
     assert [it.job_id for it in again.open_incidents(100)] == ["b", "a"], "nobody watches that one any more"
 
 
@@ -288,9 +285,9 @@ def test_what_nobody_watches_is_closed_once_a_collector_has_been_there_for_long(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gone, here = store(url, "gone"), store(url, "here")
-    gone.write([incident(1, job="a")], WALL)
+    gone.write(Batch([incident(1, job="a")]), WALL)
     gone.close()
-    here.engine.run("UPDATE incidents SET written_at = now() - interval '1 hour'")
+    run(here, "UPDATE incidents SET written_at = written_at - 3600")
     here.news()
     assert stored(url)[0].closed_at is None, "all may have been away, and it first"
     monkeypatch.setattr(here, "_opened_at", time.monotonic() - 3600)
@@ -298,14 +295,14 @@ def test_what_nobody_watches_is_closed_once_a_collector_has_been_there_for_long(
     (found,) = stored(url)
     assert (found.closed_because, found.closed_at) == ("ended_while_down", found.seen_at)
     late = store(url, "gone")
-    late.write([incident(1, job="a", seen_at=WALL + 400)], WALL)
+    late.write(Batch([incident(1, job="a", seen_at=WALL + 400)]), WALL)
     assert stored(url)[0].closed_at is None, "it was watched all the same"
 
 
 @pytest.mark.slow
 def test_while_the_database_is_away_nothing_is_lost(clock: Clock, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten minutes on the collectors' clocks; what it says meanwhile, and that both go on with one row."""
-    monkeypatch.setattr("laggard.collector.incidents.history.SHARED_RETRY_SECONDS", 0.2)
+    monkeypatch.setattr("laggard.collector.incidents.writer.SHARED_RETRY_SECONDS", 0.2)
     with running() as server:
         url = server.database()
         one, other = make(url, "one"), make(url, "other")
@@ -317,8 +314,9 @@ def test_while_the_database_is_away_nothing_is_lost(clock: Clock, make: Make, mo
             for history in (one, other):
                 history.observe((job(2), job(1, name="second")))
         for history in (one, other):
-            with history._changed:
-                assert history._changed.wait_for(lambda it=history: it.state.state == "failed", 60.0)
+            changed = history.writer.changed
+            with changed:
+                assert changed.wait_for(lambda it=history: it.state.state == "failed", 60.0)
             state = history.document(IncidentQuery()).history
             assert state.state == "failed" and "cannot be used" in state.reason and "\n" not in state.reason
             assert url.partition("?")[0].removeprefix("postgresql://") in state.reason
@@ -347,7 +345,7 @@ def test_a_database_that_is_killed_in_the_middle_of_writes_loses_and_doubles_not
                 number += 1
                 waiting.append(incident(number, job=f"job-{number}"))
                 try:
-                    database.write(waiting, WALL)
+                    database.write(Batch(waiting), WALL)
                 except DatabaseError:
                     break
                 expected |= {it.job_id for it in waiting}
@@ -355,10 +353,10 @@ def test_a_database_that_is_killed_in_the_middle_of_writes_loses_and_doubles_not
             killer.join(30)
             server.start()
             database.close()
-            ids = database._ids
+            ids = database.ids
             database = store(url)
-            database._ids = ids
-            database.write(waiting, WALL)  # as the buffer does
+            database.ids = ids
+            database.write(Batch(waiting), WALL)  # as the buffer does
             expected |= {it.job_id for it in waiting}
         names = [it.job_id for it in stored(url)]
         assert len(names) == len(set(names)) and set(names) == expected
@@ -372,28 +370,28 @@ def test_a_slow_database_is_given_up_and_said_so(url: str, monkeypatch: pytest.M
     with postgres.connect(url.partition("///")[2].partition("?")[0]) as busy, busy.transaction():
         busy.execute("LOCK TABLE laggard.incidents")
         with pytest.raises(DatabaseError, match="a statement took over 10 s: the server is busy"):
-            database.write([incident(1)], WALL)
+            database.write(Batch([incident(1)]), WALL)
         with pytest.raises(DatabaseError, match="cannot be used: canceling statement"):
             read_incidents(slow, IncidentQuery())
-    database.write([incident(1)], WALL)
+    database.write(Batch([incident(1)]), WALL)
     assert len(stored(url)) == 1
 
 
 def test_a_collector_that_hangs_in_a_transaction_does_not_stop_the_others(url: str) -> None:
     hung = store(f"{url}&options=-cidle_in_transaction_session_timeout%3D300", "hung")
     other = store(url, "other")
-    with pytest.raises(DatabaseError), hung.engine.told(), hung.engine.transaction():
-        other.write([incident(1)], WALL)  # waits until the database has ended the one that hangs
-        hung.engine.run("SELECT 1")
+    with pytest.raises(DatabaseError), hung.transaction() as connection:
+        other.write(Batch([incident(1)]), WALL)  # waits until the database has ended the one that hangs
+        connection.exec_driver_sql("SELECT 1")
     assert len(stored(url)) == 1
 
 
 def test_a_full_disk_is_told(url: str) -> None:
     database = store(url)
     why = r"^postgresql:///tests\S* cannot be used: .*free some of the server's disk$"
-    with pytest.raises(DatabaseError, match=why), database.engine.told():
-        database.engine.run("DO $$ BEGIN RAISE disk_full; END $$")
-    database.write([incident(1)], WALL)
+    with pytest.raises(DatabaseError, match=why):
+        run(database, "DO $$ BEGIN RAISE disk_full; END $$")
+    database.write(Batch([incident(1)]), WALL)
     assert len(stored(url)) == 1
 
 
@@ -405,8 +403,8 @@ def test_confirmations_reach_the_others(url: str, clock: Clock, make: Make) -> N
     assert read_confirmations(url) == (told,)
     clock.at += 60.0
     observe(clock, other, jobs=(job(),), rounds=1)
-    with other._changed:
-        other._changed.wait_for(lambda: bool(other.confirmations()), 60.0)
+    with other.writer.changed:
+        other.writer.changed.wait_for(lambda: bool(other.confirmations()), 60.0)
     assert other.confirmations() == (told,)
     assert [it.job_id for it in other.suspects(0.0)] == ["train"], "and what others saw is suspected"
 
@@ -414,11 +412,11 @@ def test_confirmations_reach_the_others(url: str, clock: Clock, make: Make) -> N
 def test_what_a_run_was_like_when_an_incident_began_is_of_the_row(url: str) -> None:
     made = kept_digest()
     one, other = store(url, "one"), store(url, "other")
-    one.write([incident(1)], WALL)
-    other.write([incident(4)], WALL)
-    other.keep_digests([KeptDigest(1000, "train", of_incident(4), made)], WALL)
-    one.keep_digests([KeptDigest(1000, "train", of_incident(1), structs.replace(made, first_step=77))], WALL)
-    rows = one.engine.run("SELECT run, document FROM digests")
+    one.write(Batch([incident(1)]), WALL)
+    other.write(Batch([incident(4)]), WALL)
+    other.write(Batch(digests=[KeptDigest(1000, "train", of_incident(4), made)]), WALL)
+    one.write(Batch(digests=[KeptDigest(1000, "train", of_incident(1), structs.replace(made, first_step=77))]), WALL)
+    rows = query(url, "SELECT run, document FROM digests")
     assert [run for run, _ in rows] == ["incident:1"] and decode(rows[0][1], Digest) == made, "the first holds"
 
 
@@ -426,7 +424,7 @@ def test_commands_start_without_psycopg(tmp_path: Path) -> None:
     """A file is read without what only PostgreSQL needs."""
     text = (
         "import sys; from laggard.collector import incidents_command; "
-        "print([name for name in ('psycopg', 'numpy') if name in sys.modules])"
+        "print([name for name in ('psycopg', 'numpy', 'sqlalchemy') if name in sys.modules])"
     )
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     found = subprocess.run([sys.executable, "-P", "-c", text], env=environ, capture_output=True, text=True, timeout=60)
@@ -472,7 +470,7 @@ def test_a_database_that_was_away_unseen_is_written_at_once(
     clock: Clock, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The connection of a collector that had nothing to write ended with the server that is there again."""
-    monkeypatch.setattr("laggard.collector.incidents.history.SHARED_RETRY_SECONDS", 3600.0)
+    monkeypatch.setattr("laggard.collector.incidents.writer.SHARED_RETRY_SECONDS", 3600.0)
     with running() as server:
         url = server.database()
         one = make(url, "one")

@@ -14,13 +14,14 @@ import pytest
 import trustme
 from support.ports import free_port
 from support.postgres import Server, running, user, why_none
-from support.stores import WALL, incident, open_store
+from support.stores import WALL, incident, open_store, run
 
 from laggard.cli import main
 from laggard.collector.incidents import postgres as postgres_module
-from laggard.collector.incidents.database import read_incidents
 from laggard.collector.incidents.incident import IncidentQuery
-from laggard.collector.incidents.tables import DatabaseError
+from laggard.collector.incidents.reads import read_incidents
+from laggard.collector.incidents.schema import DatabaseError
+from laggard.collector.incidents.store import Batch
 
 pytestmark = pytest.mark.slow
 
@@ -91,7 +92,7 @@ def over_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[OverTl
 def test_incidents_are_kept_over_tls_with_the_certificate_checked(
     over_tls: OverTls, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    open_store(over_tls.url()).write([incident(1)], WALL)
+    open_store(over_tls.url()).write(Batch([incident(1)]), WALL)
     with over_tls.server.connect() as connection:
         text = "SELECT DISTINCT ssl, application_name FROM pg_stat_ssl JOIN pg_stat_activity USING (pid)"
         assert connection.execute(f"{text} WHERE client_addr IS NOT NULL").fetchall() == [(True, "laggard")]
@@ -195,12 +196,12 @@ def test_collectors_share_a_database_behind_pgbouncer_in_session_mode(bouncer: A
     """One incident, as without it (test_postgres.py)."""
     url = bouncer("session").url
     one, other = open_store(url, writer="one"), open_store(url, writer="other")
-    one.write([incident(1)], WALL)
-    other.write([incident(2)], WALL)
+    one.write(Batch([incident(1)]), WALL)
+    other.write(Batch([incident(2)]), WALL)
     one.close()
     other.close()
     assert [it.id for it in open_store(url, writer="other").open_incidents(10)] == [1], "who told of it last goes on"
-    assert [it.id for it in read_incidents(url, IncidentQuery())[0].incidents] == [1]
+    assert [it.id for it in read_incidents(url, IncidentQuery()).incidents] == [1]
 
 
 def test_transaction_mode_is_told_in_one_line_and_nothing_is_made(bouncer: Any, postgres: Server) -> None:
@@ -219,11 +220,10 @@ def test_a_transaction_with_another_process_of_the_server_is_refused(
     """Where other clients come between later, after a start that has seen nothing."""
     import psycopg
 
-    monkeypatch.setattr(postgres_module, "_refuse_shared", lambda place, connection: None)
+    monkeypatch.setattr(postgres_module, "refuse_lent", lambda place, connection: None)
     url = bouncer("transaction").url
-    with contextlib.closing(postgres_module.PostgresStore.open(url, 1 << 20, "one")) as store:
-        with store.transaction():
-            assert store.run("SELECT count(*) FROM incidents") == [(0,)]
+    with contextlib.closing(open_store(url)) as store:
+        assert run(store, "SELECT count(*) FROM incidents") == [(0,)]
         with psycopg.connect(url, autocommit=True) as other, other.transaction():
             assert other.execute("SELECT count(*) FROM laggard.incidents").fetchone() == (0,)  # on this one's process
             with pytest.raises(DatabaseError, match="set pool_mode to session"), store.transaction():

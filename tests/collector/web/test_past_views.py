@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from msgspec import structs
 from support.browsing import Browsed, needs_chromium
+from support.stores import open_store
 
-from laggard.collector.incidents.database import IncidentDatabase
 from laggard.collector.incidents.incident import Fault, Incident, NodeName, Return
-from laggard.collector.incidents.tables import NodeRows
+from laggard.collector.incidents.store import Batch
 from laggard.model import Culprit, Severity
 
 pytestmark = [pytest.mark.slow, needs_chromium]
@@ -39,13 +39,12 @@ def fill(path: Path) -> None:
     again = structs.replace(
         fault, id=fault.id + 1, opened_at=now - 40000, closed_at=now - 30000, returned=Return(1, now - 80000)
     )
-    database = IncidentDatabase.open(str(path), 8 << 20, 1e9)
-    database.write([slow, dead], now)
+    database = open_store(str(path), 8 << 20, 1e9)
     names = (
         NodeName("n0-old", "GPU-a", now - 9e5, now - 5e5, ("GPU-a",)),
         NodeName("n1", "GPU-a", now - 4e5, now, ("GPU-a",)),
     )
-    database.keep_nodes(NodeRows((fault, again), names), now)
+    database.write(Batch([slow, dead], (fault, again), names), now)
     database.close()
 
 
