@@ -211,7 +211,7 @@ class JobLogReader:
             found = [*found, *self._raised_before, *self._raised]
         if ended and not found:
             found = [it._replace(weight=Weight.WAITED) for it in self._warned.values() if self._waits(it)]
-        events = tuple(map(_with_rank, found) if self._one_node else found)
+        events = _with_hosts(tuple(map(_with_rank, found) if self._one_node else found))
         if not sum(self._progress) and all(event.kind == "bare" for event in events):
             events = ()  # a single word, in a text that shows no training
         return JobEvidence(
@@ -506,6 +506,14 @@ def _said(rule: Rule, *texts: str) -> str:
     match = next(filter(None, map(rule.pattern.match, texts)), None)
     groups = [(group or "").strip() for group in match.groups()] if match else []
     return rule.summary.format(*groups, *[""] * 4).strip().rstrip(":. ")
+
+
+def _with_hosts(events: tuple[Event, ...]) -> tuple[Event, ...]:
+    """The events with the host of their rank, where another line of it names one."""
+    hosts = {it.writer.rank: it.writer.host for it in events if it.writer.rank is not None and it.writer.host}
+    hosts = hosts if any(it.writer.rank in hosts and not it.writer.host for it in events) else {}
+    named = (it.writer._replace(host=it.writer.host or hosts.get(it.writer.rank)) for it in events)
+    return tuple(it._replace(writer=writer) for it, writer in zip(events, named, strict=True)) if hosts else events
 
 
 def _with_rank(event: Event) -> Event:
