@@ -59,7 +59,7 @@ test-ray:
 	@scripts/setup-beside ray 'ray[train]==2.60.0'
 	.venv-ray/bin/python -m pytest -n 0 tests/trainer_hooks/test_ray.py
 
-# `laggard mcp` with the Model Context Protocol's own client, in an environment of its own: .venv-mcp.
+# `laggard collector mcp` with the Model Context Protocol's own client, in an environment of its own: .venv-mcp.
 test-mcp:
 	@scripts/setup
 	@scripts/setup-beside mcp 'mcp==2.3.0'

@@ -31,8 +31,8 @@ from laggard.collector.node_history import (
     returned_text,
 )
 from laggard.collector.web.documents import JobLine
-from laggard.kit.collector_client import COLLECTOR_HELP, DEFAULT_URL
 from laggard.kit.errors import UsageError
+from laggard.kit.flags import add_collector
 from laggard.kit.parts import Line
 from laggard.kit.terminal import show, write_document
 from laggard.kit.users import by_uid
@@ -44,7 +44,7 @@ _MAX_PAGES = 200
 
 def configure(parser: argparse.ArgumentParser) -> None:
     source = parser.add_mutually_exclusive_group()
-    source.add_argument("--collector", metavar="URL", default=DEFAULT_URL, help=COLLECTOR_HELP)
+    add_collector(source)
     source.add_argument(
         "--database",
         metavar="PLACE",
@@ -87,7 +87,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "collector may write there meanwhile",
     )
     parser.add_argument("--format", choices=("text", "json"), default="text")
-    parser.add_argument("--json", action="store_const", const="json", dest="format", help="as --format json")
 
 
 def main(arguments: argparse.Namespace) -> int:

@@ -10,7 +10,7 @@ from laggard import wire
 from laggard.collector.web.documents import JobLine, SummaryDocument
 from laggard.kit.address import without_login
 from laggard.kit.collector_client import answer
-from laggard.kit.errors import UsageError
+from laggard.kit.errors import CannotTell, UsageError
 from laggard.kit.users import user_text
 from laggard.kit.words import counted, printable_line
 from laggard.model import JobKey, Verdict
@@ -73,7 +73,7 @@ def ask_for(
         try:
             return wire.decode(found.read(), kind)
         except wire.WireError as error:
-            raise UsageError(f"{wrong.format(without_login(url))}: {error}") from None
+            raise CannotTell(f"{wrong.format(without_login(url))}: {error}") from None
 
 
 def known_jobs(url: str) -> Mapping[JobKey, JobLine]:

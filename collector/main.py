@@ -35,6 +35,7 @@ from laggard.collector.web.metrics import CollectorMetrics
 from laggard.collector.web.stacks import stacks_tokens
 from laggard.kit.daemon import add_config_flag, add_listen_flag, add_log_flags, asked_about_settings, log_to_stderr
 from laggard.kit.errors import UsageError
+from laggard.kit.flags import duration
 from laggard.kit.http_message import bind, split_address, url_of
 from laggard.kit.secret_files import read_token_file
 from laggard.kit.service_manager import supervised
@@ -186,9 +187,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_listen_flag(parser, LISTEN_ADDRESS)
     parser.add_argument(
         "--interval",
-        type=float,
-        metavar="SECONDS",
-        help="from the start of one round of scrapes to the next (default: 5)",
+        type=duration(0.001, 86400),
+        metavar="TIME",
+        help="from the start of one round of scrapes to the next (default: 5s)",
     )
     add_log_flags(parser)
 

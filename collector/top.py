@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from laggard.collector.job_words import ask_for
 from laggard.collector.web.documents import HeatDocument, SummaryDocument
-from laggard.kit.collector_client import COLLECTOR_HELP, DEFAULT_URL, JOB_HELP
 from laggard.kit.errors import UsageError
+from laggard.kit.flags import JOB_HELP, add_collector, duration
 from laggard.kit.terminal import terminal_console
 from laggard.kit.users import by_uid
 from laggard.model import EXIT_CODES
@@ -31,22 +31,18 @@ class _Known(NamedTuple):
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--collector", metavar="URL", default=DEFAULT_URL, help=COLLECTOR_HELP)
+    add_collector(parser)
     parser.add_argument("--job", metavar="[USER:]NAME", help=JOB_HELP)
     parser.add_argument(
-        "--interval", type=float, default=2.0, metavar="S", help="seconds between two looks (default: 2)"
+        "--interval", type=duration(0.1, 3600), default=2.0, metavar="TIME", help="between two looks (default: 2s)"
     )
     parser.add_argument("--once", action="store_true", help="draw once and end, as it does where there is no terminal")
 
 
 def main(arguments: argparse.Namespace) -> int:
     """Ends with the exit status of the last verdict: 0 none is slow, 1 a culprit, 2 unknown."""
-    if not 0.1 <= arguments.interval <= 3600:
-        raise UsageError(f"--interval {arguments.interval:g}: give seconds from 0.1 to 3600")
-    try:
-        from rich.console import Console
-    except ImportError:
-        raise UsageError("laggard top draws with rich: pip install 'laggard[terminal]'") from None
+    from rich.console import Console
+
     console = terminal_console(lasting=True) or Console()
     known = _ask(arguments)
     if arguments.once or not sys.stdout.isatty():

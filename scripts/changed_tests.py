@@ -19,11 +19,11 @@ from pathlib import Path
 
 import grimp
 
-from laggard.cli import AGENT_PARTS, COMMANDS
+from laggard.commands import COMMANDS, PARTS
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 BEHIND_ALL = ("tests/conftest.py", "pyproject.toml", "Makefile", "scripts/setup", "scripts/changed_tests.py")
-MODULE_OF_COMMAND = {command.name.split()[-1]: command.module for command in (*COMMANDS, *AGENT_PARTS)}
+MODULE_OF_COMMAND = {command.name.split()[-1]: command.module for command in (*COMMANDS, *PARTS)}
 
 
 def changed_files(base: str) -> set[str]:

@@ -82,7 +82,7 @@ DOCUMENTS = (
     Document(Ring, "`laggard ring --format json`"),
     Document(TuneDocument, "`laggard tune --format json`"),
     Document(FindingsDocument, "`laggard findings list --format json`"),
-    Document(MetricsDocument, "`laggard metrics list --format json`"),
+    Document(MetricsDocument, "`laggard collector metrics list --format json`"),
     Document(RanksDocument, "`/api/v1/ranks` of the agent"),
     Document(CollectivesDocument, "`/api/v1/collectives` of the agent"),
     Document(StacksDocument, "`laggard stacks --format json`, `/api/v1/stacks` of the agent and of the collector"),
@@ -106,18 +106,18 @@ DOCUMENTS = (
     Document(LinksDocument, "`/api/v1/links` of the collector"),
     Document(HeatDocument, "`/api/v1/ranks` of the collector"),
     Document(TimelineDocument, "`/api/v1/timeline` of the collector"),
-    Document(CampaignDocument, "`laggard report campaign --format json`"),
-    Document(PortabilityDocument, "`laggard report portability --format json`"),
-    Document(ScalingDocument, "`laggard report scaling --format json`"),
-    Document(TableDocument, "`laggard report table --format json`"),
-    Document(ModelDocument, "`laggard report model --format json`"),
-    Document(NcclComparison, "`laggard report nccl --format json`"),
+    Document(CampaignDocument, "`laggard tune report campaign --format json`"),
+    Document(PortabilityDocument, "`laggard tune report portability --format json`"),
+    Document(ScalingDocument, "`laggard tune report scaling --format json`"),
+    Document(TableDocument, "`laggard tune report table --format json`"),
+    Document(ModelDocument, "`laggard tune report model --format json`"),
+    Document(NcclComparison, "`laggard tune report nccl --format json`"),
 )
 
 WITHOUT_A_TYPE = {
     "laggard.error/1": "`{schema, error, exit_status}`, of any command with `--format json` that could not start",
     "laggard.tune_ab/1": "`{schema, ratio, low, high, ...}`, of `laggard tune ab --format json`",
-    "laggard.tuner/1": "`{schema, tables}`, or the compiled table, of `laggard tuner ... --format json`",
+    "laggard.tuner/1": "`{schema, tables}`, or the compiled table, of `laggard tune table ... --format json`",
 }
 
 HEAD = (Path(__file__).parent / "heads" / "formats.md").read_text(encoding="utf-8")

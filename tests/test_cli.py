@@ -1,18 +1,20 @@
 """What the command line does before any command runs."""
 
 import gc
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from laggard.cli import COMMANDS, main
+from laggard.cli import main, whole_parser, words_now
+from laggard.commands import COMMANDS, MOVED, PARTS, examples
 from laggard.kit import left
 
 
 @pytest.mark.parametrize(
-    ("words", "collects"), [(["healthcheck", "--only", "limits"], False), (["metrics", "list"], True)]
+    ("words", "collects"), [(["healthcheck", "--only", "limits"], False), (["collector", "metrics", "list"], True)]
 )
 def test_only_the_gate_runs_without_the_garbage_collector(
     words: list[str], collects: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -36,7 +38,7 @@ def test_only_the_gate_runs_without_the_garbage_collector(
 def test_a_command_without_its_packages_names_the_extra(missing: str, words: list[str], extra: str) -> None:
     script = f"import sys; sys.modules[{missing!r}] = None; from laggard.cli import main; sys.exit(main({words!r}))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert done.returncode == 64, done.stderr
+    assert done.returncode == 2, done.stderr
     said = f"laggard: this needs packages of the extra `{extra}`: pip install 'laggard[{extra}]'\n"
     assert done.stderr == said
 
@@ -89,3 +91,40 @@ def test_a_key_that_left_names_in_one_line_what_serves_instead(
     config.write_text(f"{name}: x\n")
     assert main(["collector", "--config", str(config), "--check-config"]) == 64
     assert capsys.readouterr().err == f"laggard: {config}: the key `{name}` left: {left.SETTINGS[name]}\n"
+
+
+def test_the_help_of_all_commands_fits_one_screen(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(COMMANDS) <= 18 and len(lines) <= 23 and max(map(len, lines)) <= 80
+    assert all(any(f" {command.name} " in line for line in lines) for command in COMMANDS)
+
+
+def test_the_examples_of_each_command_are_taken_by_its_parser() -> None:
+    parser = whole_parser()
+    for command in COMMANDS:
+        shown = [line for line in examples(command.name) if not line.startswith("#")]
+        assert shown, f"{command.name} has no example"
+        for line in shown:
+            words = shlex.split(
+                line.replace('--exclude="$(laggard exclude)" job.sh', "").replace("sbatch", "laggard exclude")
+            )
+            _, rest = parser.parse_known_args(
+                words_now([word for word in words[1:] if word != ">" and "/~" not in word][:])
+            )
+            assert not [word for word in rest if word.startswith("-")], line
+
+
+@pytest.mark.parametrize("old", MOVED)
+def test_a_command_that_moved_still_runs_and_says_where_it_is(old: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert MOVED[old] in {part.name for part in PARTS}
+    assert words_now([old, "x"]) == [MOVED[old], "x"]
+    assert capsys.readouterr().err == f"laggard: `laggard {old}` is `laggard {MOVED[old]}` now\n"
+
+
+def test_quiet_prints_nothing_and_keeps_the_status(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["findings", "list", "-q"]) == 0
+    assert capsys.readouterr().out == ""
+    assert main(["findings", "list", "-o", "json"]) == 0
+    assert capsys.readouterr().out.startswith("{")

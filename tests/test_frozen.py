@@ -12,7 +12,7 @@ from pathlib import Path
 from support.paths import DATA
 
 from laggard.catalogue.metrics import METRICS
-from laggard.cli import AGENT_PARTS, COMMANDS
+from laggard.commands import COMMANDS, PARTS
 from laggard.kit import environment
 
 GOLDEN = DATA / "golden"
@@ -27,7 +27,7 @@ def check(name: str, text: str) -> None:
 
 def test_commands_and_flags() -> None:
     lines = []
-    for command in (*COMMANDS, *AGENT_PARTS):
+    for command in (*COMMANDS, *PARTS):
         parser = argparse.ArgumentParser(add_help=False)
         importlib.import_module(command.module).configure(parser)
         lines.append(f"laggard {command.name}")

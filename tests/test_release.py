@@ -13,7 +13,7 @@ from support.docs_commands import command_lines
 from support.paths import REPOSITORY
 
 from laggard import __version__
-from laggard.cli import AGENT_PARTS, COMMANDS
+from laggard.commands import COMMANDS, PARTS
 
 PLACES = {
     "pyproject.toml": r'^version = "(.*)"$',
@@ -47,7 +47,7 @@ def test_manual_and_completion_have_every_command(tmp_path: Path) -> None:
     done = subprocess.run(words, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     page = (tmp_path / "laggard.1").read_text().replace("\\-", "-")
-    for command in (*COMMANDS, *AGENT_PARTS):
+    for command in (*COMMANDS, *PARTS):
         assert f"{command.name}" in page and command.help in page, command.name
     assert "--gate" in page, "flags of the commands are there, too"
     bash = tmp_path / "laggard.bash"

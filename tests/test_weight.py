@@ -19,13 +19,13 @@ from support.paths import REPOSITORY
 ROOMS = {
     "agent": 4_680,
     "catalogue": 680,  # the reader of rules as data, from diagnose, and the maker of findings, from probes
-    "cli, model and single files": 1_000,
+    "cli, model and single files": 1_115,
     "collector": 13_270,
-    "demo": 460,
+    "demo": 465,
     "diagnose": 10_210,
     "gate": 1_860,
     "kernel_rules": 372,
-    "kit": 2_416,
+    "kit": 2_480,
     "kubernetes": 1_185,
     "locate": 5_840,
     "nccl": 1_995,
@@ -144,6 +144,6 @@ def test_the_files_are_within_their_budget() -> None:
 
 @pytest.mark.parametrize("command", CARRIED)
 def test_a_command_carries_no_more_than_its_budget(command: str) -> None:
-    (module,) = re.findall(rf'Command\(\s*"{command}",\s*"([\w.]+)"', (PACKAGE / "cli.py").read_text())
+    (module,) = re.findall(rf'Command\(\s*"{command}",\s*"([\w.]+)"', (PACKAGE / "commands.py").read_text())
     lines = sum(map(code_lines, carried(module, *OWN_PROCESSES.get(command, ()))))
     assert MIN_SHARE * CARRIED[command] <= lines <= CARRIED[command], f"{command} carries {lines} code lines"

@@ -30,6 +30,7 @@ from laggard.kit.constants import COLLECTOR_PORT
 from laggard.kit.daemon import add_config_flag, add_log_flags, asked_about_settings, log_to_stderr
 from laggard.kit.environment import ENV_RING_TOKEN_FILE, node_name, rank_dir
 from laggard.kit.errors import UsageError
+from laggard.kit.flags import add_collector
 from laggard.kit.http_client import NoResponse, post
 from laggard.kit.secret_files import TokenFile
 from laggard.kit.words import printable_line
@@ -129,7 +130,7 @@ _LATEST_SECONDS: Final = 7200.0
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add_config_flag(parser)
-    parser.add_argument("--collector", metavar="URL", help="the collector that plans the rings, http://HOST:PORT")
+    add_collector(parser, "the collector that plans the rings, http://HOST:PORT", None)
     add_log_flags(parser)
 
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from laggard import wire
-from laggard.kit.collector_client import COLLECTOR_HELP, DEFAULT_URL, JOB_HELP
 from laggard.kit.errors import UsageError
+from laggard.kit.flags import JOB_HELP, add_collector
 from laggard.kit.parts import Line
 from laggard.kit.terminal import show, write_document
 from laggard.kit.words import ascii_line, printable_line
@@ -52,7 +52,7 @@ _WITH_PROMETHEUS = ("at", "bearer_token_file", "basic_auth_file", "headers_file"
 
 def configure(parser: argparse.ArgumentParser) -> None:
     source = parser.add_mutually_exclusive_group()
-    source.add_argument("--collector", metavar="URL", default=DEFAULT_URL, help=COLLECTOR_HELP)
+    add_collector(source)
     source.add_argument(
         "--trace",
         metavar="PATH",
@@ -84,12 +84,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--record", metavar="DIR", help="also write what the collector holds of the job there, for `--trace DIR`"
     )
-    parser.add_argument(
-        "--job",
-        "--job-id",
-        metavar="[USER:]NAME",
-        help=JOB_HELP,
-    )
+    parser.add_argument("--job", metavar="[USER:]NAME", help=JOB_HELP)
     parser.add_argument(
         "--against",
         metavar="RUN",

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laggard.kit.address import without_login
-from laggard.kit.errors import UsageError
+from laggard.kit.errors import CannotTell, UsageError
 from laggard.kit.secret_files import ReadAnew, read_secret, warn_of_exposed
 from laggard.kit.words import printable_line
 
@@ -271,15 +271,15 @@ class Prometheus:
                 self._check(response)
                 found, warnings = read_answer(_whole(response.iter_bytes(), began + ANSWER_SECONDS))
         except AnswerError as error:
-            raise UsageError(f"Prometheus at {self.url}: {printable_line(str(error), 500)}") from None
+            raise CannotTell(f"Prometheus at {self.url}: {printable_line(str(error), 500)}") from None
         except httpx.TimeoutException as error:
             connects = isinstance(error, httpx.ConnectTimeout)
             seconds = min(CONNECT_SECONDS, self._seconds) if connects else self._seconds
-            raise UsageError(
+            raise CannotTell(
                 f"Prometheus at {self.url} did not answer within {seconds:.0f} s: it is overloaded, or far away"
             ) from None
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
-            raise UsageError(f"no Prometheus answers at {self.url}: {printable_line(str(error), 200)}") from None
+            raise CannotTell(f"no Prometheus answers at {self.url}: {printable_line(str(error), 200)}") from None
         self.warnings += [printable_line(text, 300) for text in warnings]
         return found
 

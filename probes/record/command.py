@@ -1,4 +1,5 @@
-"""`laggard record DIR`: copies what the probes read here, for a bug report or a test; `--host-root DIR` replays it."""
+"""`laggard healthcheck record DIR`: copies what the probes read here, for a bug report or a test; `--host-root DIR`
+replays it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`laggard mcp`: answers an assistant's questions about the cluster by the Model Context Protocol. It only reads:
+"""`laggard collector mcp`: answers an assistant's questions about the cluster by the Model Context Protocol. It reads:
 each is a GET of the collector's API.
 
 The names of jobs, scripts, nodes, functions and files in an answer are others' own words. They stand as JSON within two
@@ -18,8 +18,9 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from laggard import __version__
-from laggard.kit.collector_client import COLLECTOR_HELP, DEFAULT_URL, answer
+from laggard.kit.collector_client import answer
 from laggard.kit.errors import UsageError
+from laggard.kit.flags import add_collector
 from laggard.stack_answers.answer import Answers, answer_lines
 from laggard.stacks.sampled import SampledError
 from laggard.wire.stacks import StacksDocument, sampled_of
@@ -159,7 +160,7 @@ _INSTRUCTIONS = (
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--collector", metavar="URL", default=DEFAULT_URL, help=COLLECTOR_HELP)
+    add_collector(parser)
 
 
 def main(arguments: argparse.Namespace) -> int:

@@ -3,74 +3,23 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import gc
 import importlib
 import os
+import re
 import sys
-from collections.abc import Sequence
-from typing import Any, NamedTuple, NoReturn, Protocol, cast
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, NoReturn, Protocol, cast
 
 from laggard import __version__
+from laggard.commands import COMMANDS, GROUPS, MOVED, PARTS, Command, examples
 from laggard.kit import left
-from laggard.kit.errors import EXIT_USAGE, UsageError
+from laggard.kit.errors import EXIT_UNKNOWN, UsageError
+from laggard.kit.flags import complete
 
-
-class Command(NamedTuple):
-    name: str
-    module: str
-    help: str
-    brief: bool = False
-    """It runs before every job and ends soon: the garbage collector, which looks at all that is imported, stays off."""
-
-
-COMMANDS = (
-    Command("demo", "laggard.demo.main", "slow one rank of a real DeepSpeed job on this machine, and name it"),
-    Command(
-        "healthcheck",
-        "laggard.gate.command",
-        "check this node: the gate for prologs, epilogs and timers",
-        brief=True,
-    ),
-    Command("record", "laggard.probes.record.command", "copy what the probes read here into a folder that replays it"),
-    Command("agent", "laggard.agent.main", "run the daemon of a node: it serves probes, ranks and metrics"),
-    Command("collector", "laggard.collector.main", "run the daemon that scrapes all agents and names the culprit"),
-    Command("run", "laggard.trainer_hooks.run", "run a training script with the hooks attached and no line changed"),
-    Command(
-        "diagnose",
-        "laggard.diagnose.command",
-        "find what is wrong in files: jobs' output, NCCL, kernel, lspci",
-    ),
-    Command("findings", "laggard.catalogue.command", "list or explain the codes of findings"),
-    Command("metrics", "laggard.catalogue.metrics_command", "list the metrics of agents and collector"),
-    Command("ring", "laggard.rings.command", "time and check all-reduces among GPUs and nodes; find the slow one"),
-    Command("dashboards", "laggard.dashboards", "write Grafana's dashboards to files, or push them to Grafana"),
-    Command(
-        "locate",
-        "laggard.collector.locate_command.command",
-        "name the rank, link or host that is slow or hung, and why",
-    ),
-    Command("stacks", "laggard.stack_answers.command", "show where in the code the ranks of a job are, or stand still"),
-    Command("top", "laggard.collector.top", "watch the verdict, the ranks and the nodes in the terminal"),
-    Command("incidents", "laggard.collector.incidents_command", "list the culprits that there are and were, over time"),
-    Command("exclude", "laggard.suspects.exclude_command", "list the nodes that the next job is to leave out"),
-    Command("confirm", "laggard.suspects.confirm_command", "measure a suspect node against peers: slow, or acquitted"),
-    Command("mcp", "laggard.assistant", "answer an assistant's questions to a collector, over standard input (MCP)"),
-    Command("recommend", "laggard.recommend.command", "what to change, and what it should gain"),
-    Command("report", "laggard.reports.command", "what a table of measured runs says: best, ties, outliers"),
-    Command("kubernetes", "laggard.kubernetes.command", "run the controller that tells Kubernetes which nodes are fit"),
-    Command("tune", "laggard.tune.command", "measure configurations of NCCL and DeepSpeed: fast, and right"),
-    Command("tuner", "laggard.tuner", "NCCL's tuner tables: compiled from measurements, checked, simulated"),
-)
-
-AGENT_PARTS = (
-    Command("agent --reader", "laggard.agent.reader.server", "read, for an agent without privileges, what takes some"),
-    Command("agent --idle-rings", "laggard.agent.idle_rings.command", "measure this node while it is idle: a daemon"),
-    Command("agent --kubernetes-job", "laggard.kubernetes.job", "run a command as a Job of Kubernetes"),
-)
-"""The options of `laggard agent` that run something else: with its own flags, and without the agent's imports."""
-
-_ALL = (*COMMANDS, *AGENT_PARTS)
+_ALL = (*COMMANDS, *PARTS)
 
 EXTRAS = {
     "numpy": "locate",
@@ -78,6 +27,7 @@ EXTRAS = {
     "grafana_api": "grafana",
     "mcp": "mcp",
     "psycopg": "postgres",
+    "rich": "terminal",
     **dict.fromkeys(("h11", "httpx", "starlette", "uvicorn"), "collector"),
 }
 """The extra that installs a package, by package."""
@@ -107,7 +57,8 @@ def _columns() -> int:
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are one line that says what to do, with exit status 64."""
+    """An argument parser whose errors are one line that says what to do, with exit status 64, and whose help ends with
+    examples."""
 
     def __init__(self, *args: Any, **named: Any) -> None:
         named.setdefault("formatter_class", _Formatter)
@@ -116,15 +67,32 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message}; see `{self.prog} --help`")
 
+    def format_help(self) -> str:
+        shown = "".join(f"  {line}\n" for line in examples(self.prog.partition(" ")[2]))
+        return super().format_help() + (f"\nexamples:\n{shown}" if shown else "")
+
+
+class _Front(Parser):
+    """The parser of all commands, whose help fits one screen."""
+
+    def format_help(self) -> str:
+        rows = (
+            f"{'' if number else group:<9}{command.name:<13}{command.help}\n"
+            for group, commands in GROUPS.items()
+            for number, command in enumerate(commands)
+        )
+        last = "`laggard COMMAND --help` shows its flags and examples.\n"
+        return f"usage: laggard COMMAND ...\n\n{''.join(rows)}\n{last}"
+
 
 def main(argv: Sequence[str] | None = None) -> int:
-    words = with_part_as_command(sys.argv[1:] if argv is None else argv)
+    words = words_now(sys.argv[1:] if argv is None else argv)
     if argv is None and any(command.brief for command in COMMANDS if command.name == _command_name(words)):
         gc.disable()
     try:
         return _run(words)
     except UsageError as error:
-        return _report_error(words, str(error), EXIT_USAGE)
+        return _report_error(words, str(error), error.status)
     except BaseException as error:
         if _command_name(words) == "run" or isinstance(error, SystemExit):
             raise  # a training script ends as it would without laggard
@@ -141,9 +109,9 @@ def _exit_status(error: BaseException, words: list[str]) -> int:
         raise error
     if extra := _missing_extra(error):
         text = f"this needs packages of the extra `{extra}`: pip install 'laggard[{extra}]'"
-        return _report_error(words, text, EXIT_USAGE)
-    text = f"a defect in laggard: {type(error).__name__}: {error}; set LAGGARD_DEBUG=1 for the traceback"
-    return _report_error(words, text, 2)
+    else:
+        text = f"a defect in laggard: {type(error).__name__}: {error}; set LAGGARD_DEBUG=1 for the traceback"
+    return _report_error(words, text, EXIT_UNKNOWN)
 
 
 def _missing_extra(error: BaseException) -> str | None:
@@ -157,6 +125,8 @@ def _run(words: list[str]) -> int:
     name = _command_name(words)
     if name in left.COMMANDS:
         _refuse_what_left(words)
+    if name is not None and name == words[0]:
+        _find(name)
     parser = _parser(name)
     try:
         arguments, rest = parser.parse_known_args(words)
@@ -168,9 +138,20 @@ def _run(words: list[str]) -> int:
         raise UsageError("name a command")
     if rest:
         _refuse_what_left(words)
-        raise UsageError(f"unknown argument {rest[0]!r}; see `laggard {arguments.command} --help`")
-    module = cast(CommandModule, importlib.import_module(_module_name(arguments.command)))
-    return module.main(arguments)
+        raise UsageError(_unknown("argument", rest[0], _children(parser)[arguments.command]))
+    module = _module(_find(arguments.command))
+    with _output(arguments):
+        return module.main(arguments)
+
+
+@contextlib.contextmanager
+def _output(arguments: argparse.Namespace) -> Iterator[None]:
+    """Standard output goes nowhere where a command that would print an answer is to be quiet."""
+    if not (getattr(arguments, "quiet", False) and hasattr(arguments, "format")):
+        yield
+        return
+    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
+        yield
 
 
 def _refuse_what_left(words: Sequence[str]) -> None:
@@ -181,6 +162,24 @@ def _refuse_what_left(words: Sequence[str]) -> None:
             raise UsageError(f"`laggard {name}` left: {known[name]}")
 
 
+def _find(name: str) -> Command:
+    """Raises UsageError where there is no such command."""
+    found = next((command for command in _ALL if command.name == name), None)
+    if found is None:
+        raise UsageError(_unknown("command", name))
+    return found
+
+
+def _unknown(what: str, word: str, parser: Parser | None = None) -> str:
+    """The line about a word that is no flag of `parser`, or no command, with the one that it may be meant for."""
+    import difflib
+
+    known = parser._option_string_actions if parser else [command.name for command in COMMANDS]
+    close = difflib.get_close_matches(word.partition("=")[0], known, 1)
+    hint = f": did you mean {close[0]}?" if close else f"; see `{parser.prog if parser else 'laggard'} --help`"
+    return f"unknown {what} {word!r}{hint}"
+
+
 def _launchers_word_behind_command(words: list[str]) -> list[str]:
     """`--local_rank=0 run SCRIPT` is `run SCRIPT --local_rank=0`: the launchers of DeepSpeed and torch.distributed put
     that word behind the first word of their own, which is `laggard`."""
@@ -189,12 +188,17 @@ def _launchers_word_behind_command(words: list[str]) -> list[str]:
     return words
 
 
-def with_part_as_command(words: Sequence[str]) -> list[str]:
-    """`agent ... --reader ...` is `"agent --reader" ...`: the first option that names a part of the agent counts."""
-    parts = {part.name for part in AGENT_PARTS}
+def words_now(words: Sequence[str]) -> list[str]:
+    """The words with the command as one: `agent ... --reader ...` is `"agent --reader" ...`, and `tune report ...` is
+    `"tune report" ...`. An option that names a part may stand anywhere, a word right behind the command. Who writes a
+    name that a command had before is told of the new one."""
+    if words and (new := MOVED.get(words[0])):
+        print(f"laggard: `laggard {words[0]}` is `laggard {new}` now", file=sys.stderr)
+        words = [*new.split(), *words[1:]]
+    parts = {part.name for part in PARTS}
     for at, word in enumerate(words):
-        if words[0] == "agent" and f"agent {word}" in parts:
-            return [f"agent {word}", *words[1:at], *words[at + 1 :]]
+        if f"{words[0]} {word}" in parts and (at == 1 or word.startswith("--")):
+            return [f"{words[0]} {word}", *words[1:at], *words[at + 1 :]]
     return list(words)
 
 
@@ -202,41 +206,58 @@ def _command_name(words: Sequence[str]) -> str | None:
     return next((word for word in words if not word.startswith("-")), None)
 
 
-def _module_name(command_name: str) -> str:
-    return next(command.module for command in _ALL if command.name == command_name)
+def _module(command: Command) -> CommandModule:
+    return cast(CommandModule, importlib.import_module(command.module))
 
 
 def _parser(command_name: str | None) -> Parser:
     """Returns the parser of all commands. Only the command `command_name` gets its flags."""
-    parser = Parser(prog="laggard", description="Finds the slow rank, says why, and says what to change.")
+    parser = _Front(prog="laggard", description="Finds the slow rank, says why, and says what to change.")
     parser.add_argument("--version", action="version", version=f"laggard {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser, prog="laggard")
     for command in _ALL:
         listed: dict[str, Any] = {"help": command.help} if command in COMMANDS else {}
         child = commands.add_parser(command.name, description=command.help, allow_abbrev=False, **listed)
         if command.name == command_name:
-            cast(CommandModule, importlib.import_module(command.module)).configure(child)
-    if command_name in ("agent", None):
-        _list_parts(commands.choices["agent"])
+            _configure(child, command)
     return parser
 
 
-def _list_parts(agent: Parser) -> None:
-    """Lists in the agent's help the options that with_part_as_command() takes before argparse sees them."""
-    group = agent.add_argument_group("instead of the agent, with flags of its own (`laggard agent --reader --help`)")
-    for part in AGENT_PARTS:
-        group.add_argument(part.name.partition(" ")[2], action="store_true", help=part.help)
+def _configure(parser: Parser, command: Command) -> None:
+    _module(command).configure(parser)
+    complete(parser)
+    _list_parts(parser, {part.name.partition(" ")[2]: part for part in PARTS if part.name.split()[0] == command.name})
 
 
-def whole_parser() -> Parser:
+def _list_parts(parser: Parser, parts: dict[str, Command]) -> None:
+    """Lists in a command's help the parts that words_now() takes before argparse sees them."""
+    flags = [word for word in parts if word.startswith("--")]
+    if flags:
+        group = parser.add_argument_group("instead, with flags of its own (`laggard agent --reader --help`)")
+        for flag in flags:
+            group.add_argument(flag, action="store_true", help=parts[flag].help)
+    elif parts:
+        chosen = [each for each in parser._actions if each.choices and not each.option_strings]
+        place = chosen[0] if chosen else parser.add_argument("part", nargs="?", choices=(), metavar="|".join(parts))
+        place.choices = (*(place.choices or ()), *parts)
+        told = "; ".join(f"{word}: {part.help}" for word, part in parts.items())
+        place.help = f"{place.help}; {told}" if place.help else f"instead, with flags of its own: {told}"
+
+
+def _children(parser: Parser) -> dict[str, Parser]:
+    return next(dict(each.choices) for each in parser._actions if isinstance(each, argparse._SubParsersAction))
+
+
+def whole_parser(only_installed: bool = False) -> Parser:
     """Returns the parser of all commands with all their flags, for manual pages and completion. It imports every
-    command's module, and so needs the extras `all`."""
+    command's module, and so needs the extras `all`; `only_installed`: commands whose extra is missing get no flags."""
     parser = _parser(None)
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for command in _ALL:
-                child = action.choices[command.name]
-                cast(CommandModule, importlib.import_module(command.module)).configure(child)
+    for name, child in _children(parser).items():
+        try:
+            _configure(child, _find(name))
+        except ModuleNotFoundError as error:
+            if not (only_installed and _missing_extra(error)):
+                raise
     return parser
 
 
@@ -260,6 +281,9 @@ def _in_rows(text: str) -> str:
     return wrapped_for(sys.stderr, text)
 
 
+_JSON: Final = re.compile(r"^(--format[=\n]|--output[=\n]|-o[=\n]?)json$|^--json$", re.MULTILINE)
+
+
 def _wants_json(words: Sequence[str]) -> bool:
-    """Returns whether --format is json. Reads the words themselves, because the parser may be what failed."""
-    return "--format=json" in words or any(pair == ("--format", "json") for pair in zip(words, words[1:], strict=False))
+    """Returns whether the format is json. Reads the words themselves, because the parser may be what failed."""
+    return _JSON.search("\n".join(words)) is not None

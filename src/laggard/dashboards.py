@@ -1,4 +1,4 @@
-"""`laggard dashboards export DIR | push URL`: Grafana's dashboards as files, or sent to a running Grafana."""
+"""`laggard collector dashboards export DIR | push URL`: Grafana's dashboards as files, or sent to a running Grafana."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _push(files: list[Path], url: str, token: str, folder: str) -> list[str]:
     try:
         uids = {each["title"]: each["uid"] for each in grafana.folder.get_all_folders()}
         uid = uids.get(folder) or grafana.folder.create_folder(folder, "laggard")["uid"]
-        asked = {"folderUid": uid, "overwrite": True, "message": "laggard dashboards push"}
+        asked = {"folderUid": uid, "overwrite": True, "message": "laggard collector dashboards push"}
         boards = [{**asked, "dashboard": json.loads(file.read_bytes())} for file in files]
         paths = [str(grafana.dashboard.update_dashboard(board)["url"]) for board in boards]
         return [printable_line(f"{grafana.api.url_protocol}://{grafana.api.url_host}{path}") for path in paths]

@@ -1,4 +1,4 @@
-"""`laggard tuner compile|lint|simulate`: NCCL's tuner tables from measurements, checked, and as the plugin applies
+"""`laggard tune table compile|lint|simulate`: NCCL's tuner tables from measurements, checked, and as the plugin applies
 them.
 
 Measured are nccl-tests' output and rings, each labelled with its setting, or a CSV table that has the setting in its
@@ -303,4 +303,4 @@ def _lint_lines(table: dict[str, Any]) -> list[str]:
         shape = f"{counted(each['nodes'], 'node')} and {counted(each['ranks'], 'rank')}"
         lines.append(f"  {each['collective']} of {each['min_bytes']} to {each['max_bytes']} B on {shape}: {cause}")
     lines += [f"  line {each['line']}: {each['text']}" for each in table["problems"]]
-    return lines + ["  `laggard tuner compile` makes a table that has a row for every message."]
+    return lines + ["  `laggard tune table compile` makes a table that has a row for every message."]

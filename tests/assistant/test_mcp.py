@@ -1,4 +1,4 @@
-"""`laggard mcp`: what an assistant may ask, and how others' words reach it."""
+"""`laggard collector mcp`: what an assistant may ask, and how others' words reach it."""
 
 import asyncio
 import json

@@ -146,7 +146,7 @@ def test_another_users_listener_is_not_trusted() -> None:
 def test_the_first_line_shows_that_the_report_is_the_agents(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
     port = str(serve(encode(report())))
     words = ["healthcheck", "--profile", "prolog", "--agent-port", port]
-    assert main(words) == 0
+    assert main([*words, "-v"]) == 0
     assert capsys.readouterr().out.splitlines()[0] == f"laggard: ok, {len(NAMES)} probes passed 12 s ago (the agent)"
     assert main([*words, "--format", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["facts"]["gate"] == {"agent_report_age_seconds": 12.0}
@@ -170,7 +170,7 @@ def test_what_is_critical_for_the_agent_is_looked_at_afresh(
     words = ["healthcheck", "--profile", "prolog", "--gate", "enforce", "--collector", "none"]
     assert main([*words, "--agent-port", str(serve(encode(failed(probe))))]) == 0
     first, *rest = capsys.readouterr().out.splitlines()
-    assert first.startswith("laggard: ok, ") and first.endswith("12 s ago (the agent)"), first
+    assert first.startswith("laggard: ok, "), first
     assert rest == [
         "gate: DISK_FULL / of the agent's report of 12 s ago is not found now",
         "gate: pass, nothing critical",
@@ -191,7 +191,7 @@ def test_a_report_from_before_a_resume_is_void(
     at = None if drained_ago is None else time.time() - drained_ago
     change_memory("n1", boot_id, lambda memory: NodeMemory(resumed_at=at))
     words = ["healthcheck", "--profile", "prolog", "--gate", "enforce", "--collector", "none", "--slurm-node", "n1"]
-    main([*words, "--agent-port", str(serve(encode(report())))])
+    main([*words, "-v", "--agent-port", str(serve(encode(report())))])
     assert ("(the agent)" in capsys.readouterr().out) == taken
 
 

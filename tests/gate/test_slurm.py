@@ -110,7 +110,7 @@ OURS = own_reason("laggard: DISK_FULL / 99 % used")
 @pytest.mark.parametrize(
     ("machine", "words", "status", "last"),
     [
-        ("disk_full", (), 1, "probe disks"),
+        ("disk_full", (), 1, "critical DISK_FULL"),
         ("disk_full", ("--gate", "report-only"), 0, "gate: pass, report-only"),
         ("disk_full", ("--gate", "enforce", "--collector", "none"), 1, "gate: reject"),
         ("disk_nearly_full", ("--gate", "enforce", "--collector", "none"), 0, "gate: pass, nothing critical"),

@@ -1,4 +1,4 @@
-"""`laggard report`: published tables give the published answers, and a changed number changes them."""
+"""`laggard tune report`: published tables give the published answers, and a changed number changes them."""
 
 import json
 import xml.etree.ElementTree as ElementTree

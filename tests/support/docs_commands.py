@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from laggard.cli import AGENT_PARTS, COMMANDS, with_part_as_command
+from laggard.cli import words_now
+from laggard.commands import COMMANDS, PARTS
 
-NAMES = {command.name for command in (*COMMANDS, *AGENT_PARTS)}
+NAMES = {command.name for command in (*COMMANDS, *PARTS)}
 _FENCE = re.compile(r"```(\w*)")
 _LIST = re.compile(r" *([-*]|\d+\.) ")
 _REMARK = re.compile(r"(^| {2,})#.*")
@@ -63,7 +64,7 @@ def laggard_words(words: list[str]) -> list[str] | None:
             place > 0 and words[place - 1] == "kubectl"
         )  # deploy/kubernetes/kubectl-laggard has words of its own
         if word.rpartition("/")[2] == "laggard" and after in NAMES and not is_plugin:
-            return with_part_as_command(words[place + 1 :])
+            return words_now(words[place + 1 :])
     return None
 
 

@@ -99,7 +99,7 @@ def test_tuner_tables_are_judged_in_colour_and_a_compiled_one_is_as_in_a_file(tm
     lacking.write_text(LACKING)
     whole.write_text(WHOLE)
     drawn = screen(["tuner", "lint", str(lacking)], 60)
-    assert drawn.startswith("\x1b[1;31m") and "\x1b[36m`laggard tuner compile`" in drawn
+    assert drawn.startswith("\x1b[1;31m") and "\x1b[36m`laggard tune table compile`" in drawn
     assert words_of(drawn) == words_of(piped(["tuner", "lint", str(lacking)], status=1))
     assert screen(["tuner", "lint", str(whole)], 100).startswith(f"\x1b[1;32m{whole}: every message")
     rows = without_escapes(screen(["tuner", "simulate", str(whole)], 100)).splitlines()

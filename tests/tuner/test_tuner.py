@@ -1,4 +1,4 @@
-"""`laggard tuner`: tables as NCCL's example plugin applies them, compiled so that no message falls to one channel."""
+"""`laggard tune table`: tables as NCCL's example plugin applies them, compiled so that none falls to one channel."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`laggard metrics list`: every metric that laggard serves, from the catalogue."""
+"""`laggard collector metrics list`: every metric that laggard serves, from the catalogue."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def judge_tuner_table(content: FileContent, hardware: KnownHardware) -> FileJudg
                 "a tuner table",
                 f"has {counted(len(problems), 'line')} that mean something else: line {first.line}: {first.text}",
                 evidence={"lines": [f"line {each.line}: {each.text}" for each in problems[:_MAX_SHOWN]]},
-                fix="Correct these lines; `laggard tuner simulate` shows which row each message gets.",
+                fix="Correct these lines; `laggard tune table simulate` shows which row each message gets.",
             )
         )
     return FileJudgement(tuple(found), {"rows": len(tuner.rows_of(lines))})
@@ -104,7 +104,7 @@ def _one_channel(ranges: tuple[tuner.OneChannel, ...]) -> Finding:
             "count": len(ranges),
         },
         fix="Give each row its channels (0: NCCL's own) and each collective rows for all sizes and communicators; "
-        "`laggard tuner compile` makes such a table. Or build the plugin with *nChannels = 0.",
+        "`laggard tune table compile` makes such a table. Or build the plugin with *nChannels = 0.",
     )
 
 

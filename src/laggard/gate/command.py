@@ -19,7 +19,7 @@ from laggard.gate.settings import GateConf, GateSettings
 from laggard.kit.parts import Line, plain_text
 from laggard.kit.terminal import show, show_or_write
 from laggard.model import Report, Verdict
-from laggard.wire.words import headline, headline_line, render, report_parts
+from laggard.wire.words import headline, render, report_parts
 
 # What the gate says, of what it measured and did: on its standard output, and in the system's log.
 
@@ -36,7 +36,7 @@ def say(settings: GateSettings, measured: Measured, decision: Decision) -> None:
     elif decision.messages == (LATE,):
         show(said)
     elif settings.slurm.mode and not settings.verbose:
-        show([headline_line(report, age), *said])
+        show([Line(headline(report), report.verdict.value), *said])
     else:
         show_or_write(
             lambda: [*report_parts(report, age, settings.verbose), *said],
@@ -44,7 +44,7 @@ def say(settings: GateSettings, measured: Measured, decision: Decision) -> None:
         )
     if settings.slurm.mode or decision.messages:
         urgent = report.verdict is not Verdict.OK or any(WRONG_SETUP in line for line in decision.messages)
-        _log("; ".join((headline(report, age), *decision.messages)), urgent)
+        _log("; ".join((headline(report), *decision.messages)), urgent)
 
 
 def _explain(settings: GateSettings, decision: Decision) -> None:

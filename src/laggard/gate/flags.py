@@ -15,11 +15,12 @@ from laggard.gate.slurm import SCONTROL
 from laggard.gate.time_limit import limit_from_start
 from laggard.kit.constants import ACCEPTED_FILE, AGENT_PORT
 from laggard.kit.errors import UsageError
+from laggard.kit.flags import add_collector, complete, duration
 from laggard.probes.choose import choose_probes, is_active
 from laggard.probes.host.host import open_host
 from laggard.probes.probe import Probe
 from laggard.probes.profiles import DEFAULT, PROFILES, Profile, find_profile, with_expectations
-from laggard.rings.place import Meeting, add_meeting, check_join_seconds, find_place, meeting_of, read_tokens
+from laggard.rings.place import Meeting, add_meeting, find_place, meeting_of, read_tokens
 
 if TYPE_CHECKING:
     from laggard.rings.membership import Membership
@@ -53,8 +54,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--deadline",
-        type=_seconds,
-        metavar="SECONDS",
+        type=duration(0.001, 86400),
+        metavar="TIME",
         help="end within this time in any case: probes, collector and SLURM together",
     )
     parser.add_argument(
@@ -98,12 +99,7 @@ def _configure_slurm(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--drain", action="store_true", help="on a critical finding drain this node, with the reason")
     group.add_argument("--resume", action="store_true", help="where all is ok resume it, if laggard drained it")
     group.add_argument("--slurm-node", metavar="NAME", help="this node's name in SLURM (default: SLURMD_NODENAME)")
-    group.add_argument(
-        "--collector",
-        type=lambda text: text.rstrip("/"),
-        metavar="URL",
-        help=f"who caps how many nodes may be drained, or {NO_CAP} for no cap",
-    )
+    add_collector(group, f"who caps how many nodes may be drained, as URL, or {NO_CAP} for no cap", None)
     group.add_argument(
         "--check-gate",
         action="store_true",
@@ -112,21 +108,17 @@ def _configure_slurm(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--gate-seconds", type=_whole_seconds, metavar="N", help="with --check-gate alone: GATE_SECONDS, to compare"
     )
-    group.add_argument("--gang-seconds", type=_whole_seconds, metavar="N", help="the same of GANG_SECONDS")
-    group.add_argument("--gang-token", metavar="FILE", help="the same of GANG_TOKEN")
-    group.add_argument("--gate-mode", metavar="WORD", help="the same of MODE, whatever it is")
-    group.add_argument(
-        "--gate-flags", nargs=argparse.REMAINDER, default=[], metavar="WORD", help="the same of FLAGS; last of all"
-    )
+    group.add_argument("--gang-seconds", type=_whole_seconds, help=argparse.SUPPRESS)
+    group.add_argument("--gang-token", help=argparse.SUPPRESS)
+    group.add_argument("--gate-mode", help=argparse.SUPPRESS)
+    group.add_argument("--gate-flags", nargs=argparse.REMAINDER, default=[], help=argparse.SUPPRESS)
     group.add_argument(
         "--verbose",
         action="store_true",
-        help="with --gate: all findings and probes, not one line; without: also the probes that were skipped",
+        help="also evidence, what to do, times and each probe; with --gate: all findings, not one line",
     )
-    group.add_argument("--scontrol", default=SCONTROL, metavar="FILE", help=f"default: {SCONTROL}")
-    group.add_argument(
-        "--kill-switch", default=KILL_SWITCH, metavar="FILE", help=f"where it is, do nothing (default: {KILL_SWITCH})"
-    )
+    group.add_argument("--scontrol", default=SCONTROL, metavar="FILE", help=argparse.SUPPRESS)
+    group.add_argument("--kill-switch", default=KILL_SWITCH, metavar="FILE", help=argparse.SUPPRESS)
 
 
 def make_settings(arguments: argparse.Namespace) -> GateSettings:
@@ -175,6 +167,7 @@ def parse_own_flags(words: Sequence[str]) -> OwnFlags:
     which are right or wrong on the nodes of a job."""
     parser = _Parser(prog="laggard healthcheck", add_help=False, allow_abbrev=False)
     configure(parser)
+    complete(parser)
     arguments, rest = parser.parse_known_args(["--gate", REPORT_ONLY, *words])
     if rest:
         raise UsageError(f"unknown argument {rest[0]!r}")
@@ -249,7 +242,6 @@ def _gang(arguments: argparse.Namespace) -> Gang | None:
         return None
     if not arguments.active:
         raise UsageError("--gang loads the GPUs of all nodes: add --active")
-    check_join_seconds(meeting)
     place, tokens = _gang_place(meeting), read_tokens(meeting.token_file)
     if not tokens and arguments.drain:
         raise UsageError(
@@ -276,7 +268,7 @@ def _slurm(arguments: argparse.Namespace) -> SlurmSettings:
         mode=arguments.gate,
         drain=arguments.drain,
         resume=arguments.resume,
-        collector=arguments.collector,
+        collector=arguments.collector and arguments.collector.rstrip("/"),
         node=arguments.slurm_node,
         slurmd_node=os.environ.get("SLURMD_NODENAME", ""),
         scontrol=arguments.scontrol,
@@ -314,16 +306,6 @@ def _is_there(kill_switch: str) -> bool:
     except OSError:
         pass
     return True
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < 86400:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0 and below a day")
-    return seconds
 
 
 def _whole_seconds(text: str) -> int:

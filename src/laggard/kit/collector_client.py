@@ -9,23 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from laggard.kit.address import as_url, without_login
 from laggard.kit.constants import COLLECTOR_PORT
-from laggard.kit.errors import UsageError
+from laggard.kit.errors import CannotTell, UsageError
 from laggard.kit.words import printable_line
 
 if TYPE_CHECKING:
     import ssl
 
     import httpx
-
-
-COLLECTOR_HELP = "the collector, as HOST:PORT or http://HOST:PORT (default: %(default)s)"
-DEFAULT_URL = f"http://127.0.0.1:{COLLECTOR_PORT}"
-
-JOB_HELP = (
-    "the collector's job: its name or script, or how its name begins, with its user's name or uid where several have "
-    "such a job; "
-    "default: the job that progressed last"
-)
 
 
 def answer(url: str, document: str, query: Mapping[str, str]) -> AbstractContextManager[httpx.Response]:
@@ -49,10 +39,10 @@ def _answer(url: str, method: str, path: str, **asked: Any) -> Iterator[httpx.Re
         with httpx.stream(method, address, timeout=10.0, verify=_verify(url), **asked) as found:
             if found.status_code != httpx.codes.OK:
                 found.read()
-                raise UsageError(_refusal_text(url, found))
+                raise (CannotTell if found.is_server_error else UsageError)(_refusal_text(url, found))
             yield found
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise UsageError(_no_answer_text(url, error)) from None
+        raise CannotTell(_no_answer_text(url, error)) from None
 
 
 def _no_answer_text(url: str, error: Exception) -> str:
@@ -65,7 +55,7 @@ def _no_answer_text(url: str, error: Exception) -> str:
     if isinstance(error, (httpx.RemoteProtocolError, httpx.ReadError)):
         hint = ASKS_FOR_CERTIFICATE if url.startswith("https:") else "where it speaks TLS, write https://"
         return f"the collector at {without_login(url)} closed the connection; {hint}"
-    return f"no collector answers at {without_login(url)}; start one, or name it with --collector"
+    return f"no collector answers at {without_login(url)}; start one, or name it with --collector or LAGGARD_COLLECTOR"
 
 
 def _verify(url: str) -> ssl.SSLContext | bool:

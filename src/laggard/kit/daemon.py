@@ -62,7 +62,6 @@ def add_listen_flag(parser: argparse.ArgumentParser, default: str) -> None:
 def add_log_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--log.level",
-        "--log-level",
         dest="log_level",
         choices=("debug", "info", "warning", "error"),
         default="info",
@@ -70,12 +69,13 @@ def add_log_flags(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--log.format",
-        "--log-format",
         dest="log_format",
         choices=("text", "json"),
         default="text",
         help="json: one object a line, with time, level, logger and message (default: text)",
     )
+    for flag, level in (("--verbose", "debug"), ("--quiet", "warning")):
+        parser.add_argument(flag, action="store_const", const=level, dest="log_level", help=f"as --log.level {level}")
 
 
 def log_to_stderr(level: str, log_format: str = "text") -> None:

@@ -17,9 +17,6 @@ COMMANDS: Final[Mapping[str, str]] = {
     "findings acknowledge": _ACCEPT,
     "findings acknowledged": "`laggard healthcheck --accept` lists what is accepted on a node",
     "findings maintenance": "SLURM keeps jobs away (scontrol create reservation), Alertmanager has silences",
-    "idle-rings": "it is an option of the agent, `laggard agent --idle-rings`",
-    "kubernetes-job": "it is an option of the agent, `laggard agent --kubernetes-job`",
-    "reader": "it is an option of the agent, `laggard agent --reader`",
 }
 
 FLAGS: Final[Mapping[str, str]] = {

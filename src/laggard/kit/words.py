@@ -154,13 +154,13 @@ else:
     lazy_pattern = _LazyPattern
 
 
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+TIME_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 
 
 def moment_of(text: str, now: float) -> float:
     """The Unix time that --since names. Raises UsageError."""
-    if (span := _span(text)) is not None:
-        return now - span
+    if (seconds := span(text)) is not None:
+        return now - seconds
     try:
         found = datetime.fromisoformat(text.removesuffix("Z"))
         return (found if found.tzinfo else found.replace(tzinfo=timezone.utc)).timestamp()
@@ -170,9 +170,9 @@ def moment_of(text: str, now: float) -> float:
 
 def coming_moment(text: str, now: float) -> float:
     """The Unix time that --until names, which is `now` at the earliest. Raises UsageError."""
-    span = 0 if text == "now" else _span(text)
-    if span is not None:
-        return now + span
+    seconds = 0.0 if text == "now" else span(text)
+    if seconds is not None:
+        return now + seconds
     try:
         found = datetime.fromisoformat(re.sub(r"( UTC|Z)$", "+00:00", text))
         at = found.timestamp()
@@ -185,7 +185,7 @@ def coming_moment(text: str, now: float) -> float:
     return at
 
 
-def _span(text: str) -> int | None:
-    """The seconds of `90m`; None: it is no span."""
-    span = re.fullmatch(r"([0-9]{1,9})([smhdw])", text)
-    return int(span[1]) * _UNITS[span[2]] if span else None
+def span(text: str) -> float | None:
+    """The seconds of `90s`, `1.5h` or `7d`; None: it is no time with a unit."""
+    found = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)(ms|[smhdw])", text)
+    return float(found[1]) * TIME_UNITS[found[2]] if found else None

@@ -22,6 +22,7 @@ from laggard.catalogue.rank_metrics import BUILD_INFO
 from laggard.kit.address import without_login
 from laggard.kit.daemon import add_config_flag, add_listen_flag, add_log_flags, asked_about_settings, log_to_stderr
 from laggard.kit.errors import UsageError
+from laggard.kit.flags import add_collector
 from laggard.kit.http_message import NO_PAGE, HttpError, Request, Response, bind, split_address, url_of
 from laggard.kit.http_server import Server
 from laggard.kit.service_manager import supervised
@@ -98,7 +99,7 @@ _STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("part", choices=("controller",), help="what to run: the controller, as one pod of the cluster")
     add_config_flag(parser)
-    parser.add_argument("--collector", metavar="URL", help="the collector to ask, in place of the file's")
+    add_collector(parser, "the collector to ask, in place of the file's", None)
     add_listen_flag(parser, LISTEN_ADDRESS)
     add_log_flags(parser)
 

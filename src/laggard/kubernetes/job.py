@@ -22,6 +22,7 @@ from typing import Any, Final, NamedTuple, TextIO
 
 from laggard.kit.config import read_tree
 from laggard.kit.errors import UsageError
+from laggard.kit.flags import duration
 from laggard.kit.words import printable_line
 
 ASK_SECONDS: Final = 30.0
@@ -308,14 +309,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--namespace", default="", help="default: that of kubectl's configuration")
     parser.add_argument("--context", default="", help="kubectl's context; default: the current one")
     parser.add_argument(
-        "--seconds", type=int, default=_SECONDS, help=f"end it after so many seconds (default: {_SECONDS})"
+        "--seconds", type=duration(1, 365 * 86400), default=_SECONDS, metavar="TIME", help="end it then (default: 1h)"
     )
     parser.add_argument(
         "--start-seconds",
-        type=float,
+        type=duration(0.001, 86400),
         default=_START_SECONDS,
-        metavar="SECONDS",
-        help=f"the longest time until all of its pods run (default: {_START_SECONDS:.0f})",
+        metavar="TIME",
+        help="the longest time until all of its pods run (default: 5m)",
     )
     parser.add_argument(
         "words",
@@ -328,9 +329,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     """Returns the command's exit status; 1 where it could not be run. Raises UsageError."""
     words = arguments.words[1:] if arguments.words[:1] == ["--"] else arguments.words
-    if arguments.seconds < 1 or not arguments.start_seconds > 0:
-        raise UsageError("--seconds and --start-seconds: give a number above 0")
-    job = job_of(read_template(arguments.template), asked(words), arguments.seconds, secrets.token_hex(4))
+    job = job_of(read_template(arguments.template), asked(words), int(arguments.seconds), secrets.token_hex(4))
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, _end)
     return run_job(

@@ -10,8 +10,9 @@ from pathlib import Path
 
 from laggard import wire
 from laggard.kit.address import without_login
-from laggard.kit.collector_client import COLLECTOR_HELP, DEFAULT_URL, JOB_HELP, answer
+from laggard.kit.collector_client import answer
 from laggard.kit.errors import UsageError
+from laggard.kit.flags import JOB_HELP, add_collector
 from laggard.kit.parts import Line
 from laggard.kit.progress import Progress, size_of, size_text
 from laggard.kit.terminal import show
@@ -78,7 +79,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "2 nothing was known, 64 wrong usage."
     )
     parser.add_argument("files", nargs="*", metavar="FILE", help="what is known of the job; - is standard input")
-    parser.add_argument("--collector", metavar="URL", default=DEFAULT_URL, help=COLLECTOR_HELP)
+    add_collector(parser)
     parser.add_argument("--job", metavar="[USER:]NAME", help=JOB_HELP)
     parser.add_argument("--write", metavar="DIR", help="write what to apply there, as files; nothing is overwritten")
     parser.add_argument(

@@ -1,4 +1,4 @@
-"""`laggard report campaign`, `portability`, `scaling` and `table`: a table of measured runs to its document."""
+"""`laggard tune report campaign`, `portability`, `scaling` and `table`: a table of measured runs to its document."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""`laggard report campaign|portability|scaling|table FILE.csv`: what a table of measured runs says, with charts.
-`laggard report nccl OLD NEW` says what changed between two runs, by NCCL's logs."""
+"""`laggard tune report campaign|portability|scaling|table FILE.csv`: what a table of measured runs says, with charts.
+`laggard tune report nccl OLD NEW` says what changed between two runs, by NCCL's logs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The documents of `laggard report`."""
+"""The documents of `laggard tune report`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`laggard report model`: the cost model fitted to a table of measured runs."""
+"""`laggard tune report model`: the cost model fitted to a table of measured runs."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from laggard.kit.environment import ENV_RING_TOKEN, ENV_RING_TOKEN_FILE
 from laggard.kit.errors import UsageError
+from laggard.kit.flags import duration
 from laggard.kit.secret_files import read_token_file, tokens_of
 
 if TYPE_CHECKING:
@@ -45,7 +46,11 @@ def add_meeting(group: argparse._ArgumentGroup) -> None:
         f"{ENV_RING_TOKEN} itself; default: none is needed)",
     )
     group.add_argument(
-        "--join-seconds", type=float, default=60.0, metavar="S", help="how long nodes are waited for (default: 60)"
+        "--join-seconds",
+        type=duration(0.001, 86400),
+        default=60.0,
+        metavar="TIME",
+        help="how long nodes are waited for (default: 60s)",
     )
 
 
@@ -53,12 +58,6 @@ def meeting_of(arguments: argparse.Namespace) -> Meeting:
     return Meeting(
         arguments.rendezvous, arguments.nodes, arguments.node_rank, arguments.token_file, arguments.join_seconds
     )
-
-
-def check_join_seconds(meeting: Meeting) -> None:
-    """Raises UsageError."""
-    if not meeting.join_seconds > 0:
-        raise UsageError("--join-seconds must be more than 0")
 
 
 def find_place(meeting: Meeting) -> Membership | None:

@@ -15,9 +15,10 @@ from typing import Final, TypeVar
 from laggard import wire
 from laggard.agent.ranks.reader import RankFiles
 from laggard.kit.address import without_login
-from laggard.kit.collector_client import COLLECTOR_HELP, answer, ask
+from laggard.kit.collector_client import answer, ask
 from laggard.kit.environment import node_name, rank_dir
-from laggard.kit.errors import UsageError
+from laggard.kit.errors import CannotTell, UsageError
+from laggard.kit.flags import add_collector, duration
 from laggard.kit.parts import Line
 from laggard.kit.progress import Bar
 from laggard.kit.secret_files import read_token_file
@@ -100,7 +101,7 @@ def _decoded(body: bytes, kind: type[Document], url: str) -> Document:
     try:
         return wire.decode(body, kind)
     except wire.WireError as error:
-        raise UsageError(f"the collector at {without_login(url)} is of another version: {error}") from None
+        raise CannotTell(f"the collector at {without_login(url)} is of another version: {error}") from None
 
 
 _MIN_SECONDS: Final = 0.1
@@ -110,9 +111,15 @@ _MAX_RANK: Final = 1 << 31
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("job", nargs="?", metavar="JOB", help="its name, or UID:NAME (default: the one that runs)")
     parser.add_argument("--ranks", type=_ranks, default=(), metavar="LIST", help="such as 0,3-5 (default: all)")
-    parser.add_argument("--seconds", type=_seconds, default=SECONDS, metavar="S", help="for so long (default: 10)")
+    parser.add_argument(
+        "--seconds",
+        type=duration(_MIN_SECONDS, MAX_SECONDS),
+        default=SECONDS,
+        metavar="TIME",
+        help="for so long (default: 10s)",
+    )
     parser.add_argument("--samples", type=_samples, default=SAMPLES, metavar="N", help="so many (default: 200)")
-    parser.add_argument("--collector", metavar="URL", help=f"for all nodes: {COLLECTOR_HELP.partition(' (')[0]}")
+    add_collector(parser, "for all nodes: the collector, as HOST:PORT or URL", None)
     parser.add_argument(
         "--token-file",
         metavar="FILE",
@@ -186,16 +193,6 @@ def _ranks(text: str) -> tuple[int, ...]:
             )
         found.update(dict.fromkeys(range(low, high + 1)))
     return tuple(found)
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not _MIN_SECONDS <= seconds <= MAX_SECONDS:
-        raise argparse.ArgumentTypeError(f"{text!r}: give {_MIN_SECONDS} to {MAX_SECONDS:g} seconds")
-    return seconds
 
 
 def _samples(text: str) -> int:

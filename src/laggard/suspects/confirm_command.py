@@ -14,8 +14,9 @@ from typing import Final, NamedTuple
 
 from laggard import wire
 from laggard.kit.address import expand_hosts, without_login
-from laggard.kit.collector_client import COLLECTOR_HELP, DEFAULT_URL, answer
-from laggard.kit.errors import UsageError
+from laggard.kit.collector_client import answer
+from laggard.kit.errors import CannotTell, UsageError
+from laggard.kit.flags import add_collector, duration
 from laggard.kit.parts import Line
 from laggard.kit.secret_files import read_token_file
 from laggard.kit.terminal import show
@@ -23,7 +24,6 @@ from laggard.kit.words import counted, joined, printable_line
 from laggard.model import EXIT_CODES, Verdict
 from laggard.rings.describe import suspect_text
 from laggard.rings.document import Ring
-from laggard.suspects.exclude_command import seconds_of
 from laggard.suspects.measurement import (
     MAX_RING_PEERS,
     MIN_RING_PEERS,
@@ -40,13 +40,14 @@ from laggard.suspects.measurement import (
     tell,
 )
 from laggard.suspects.scheduler import KnownNames, SchedulerAway, program
-from laggard.wire.exclusion import ExclusionsDocument, SuspectDocument
+from laggard.wire.exclusion import MAX_SECONDS, ExclusionsDocument, SuspectDocument
 from laggard.wire.nodes import NodeRow, NodesDocument
 
 TOKEN_FILE: Final = "/etc/laggard/confirm-token"
 _AT_ONCE_SECONDS: Final = 60.0
 """The time that SLURM has to start the measurement where the nodes are free."""
 _MAX_RING_BYTES: Final = 4 << 20
+_BOUNDED: Final = duration(10, 86400)
 _STATUS: Final = {"acquitted": Verdict.OK, "confirmed": Verdict.FAIL, "unknown": Verdict.UNKNOWN}
 
 
@@ -59,7 +60,7 @@ class _Fleet(NamedTuple):
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("node", metavar="NODE", help="the suspect, as its agent names it")
-    parser.add_argument("--collector", metavar="URL", default=DEFAULT_URL, help=COLLECTOR_HELP)
+    add_collector(parser)
     parser.add_argument(
         "--token-file",
         metavar="FILE",
@@ -77,15 +78,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("with SLURM", "The measurement is a job of a few minutes on NODE and its peers.")
     group.add_argument("--peers", metavar="LIST", help="n7,n9 or n[1-3] (default: free ones that pass their checks)")
     group.add_argument(
-        "--wait", type=seconds_of, metavar="TIME", help="wait so long for a node that a job holds: 90m, 12h"
+        "--wait",
+        type=duration(1, MAX_SECONDS),
+        metavar="TIME",
+        help="wait so long for a node that a job holds: 90m, 12h",
     )
     group.add_argument("--partition", metavar="NAME", help="where to run (default: one that has NODE and free peers)")
-    group.add_argument("--seconds", type=float, default=120.0, metavar="S", help="measure so long (default: 120)")
-    group.add_argument("--deadline", type=float, default=360.0, metavar="S", help="end by then (default: 360)")
+    group.add_argument(
+        "--seconds", type=_BOUNDED, default=120.0, metavar="TIME", help="measure so long (default: 120s)"
+    )
+    group.add_argument("--deadline", type=_BOUNDED, default=360.0, metavar="TIME", help="end by then (default: 6m)")
     group.add_argument("--ring-token-file", metavar="FILE", help="on the nodes: the ring's secret (default: none)")
-    group.add_argument("--laggard", metavar="WORDS", help="what starts laggard on the nodes (default: as here)")
+    group.add_argument("--laggard", metavar="WORDS", help=argparse.SUPPRESS)  # what starts it there
     for name in ("srun", "sinfo", "squeue"):
-        group.add_argument(f"--{name}", metavar="PATH", help="SLURM's program (default: the one in PATH)")
+        group.add_argument(f"--{name}", metavar="PATH", help=argparse.SUPPRESS)  # else the one in PATH
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -134,7 +140,7 @@ def _fleet(collector: str) -> _Fleet:
         with answer(collector, "exclusions", {}) as found:
             exclusions = wire.decode(found.read(), ExclusionsDocument)
     except wire.WireError as error:
-        raise UsageError(f"the collector at {without_login(collector)} is of another version: {error}") from None
+        raise CannotTell(f"the collector at {without_login(collector)} is of another version: {error}") from None
     return _Fleet(nodes.nodes, frozenset(it.node for it in exclusions.exclusions))
 
 

@@ -6,15 +6,15 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import sys
 from collections.abc import Collection, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from laggard import wire
 from laggard.kit.address import without_login
-from laggard.kit.collector_client import COLLECTOR_HELP, DEFAULT_URL, answer
-from laggard.kit.errors import UsageError
+from laggard.kit.collector_client import answer
+from laggard.kit.errors import CannotTell, UsageError
+from laggard.kit.flags import add_collector, duration
 from laggard.kit.parts import Line
 from laggard.kit.terminal import show
 from laggard.kit.words import counted, printable_line, utc_text
@@ -140,16 +140,11 @@ def _hosts(text: str) -> Iterator[tuple[str, str]]:
         yield line, word[0].partition(":")[0] if word else ""
 
 
-_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _MAX_HOSTFILE_BYTES: Final = 16 << 20
 
 
-class _CannotTell(Exception):
-    """Nobody knows which nodes to leave out. The text is one line that says why."""
-
-
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--collector", metavar="URL", default=DEFAULT_URL, help=COLLECTOR_HELP)
+    add_collector(parser)
     parser.add_argument(
         "--format",
         choices=("slurm", "kubernetes", "json"),
@@ -157,13 +152,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="slurm: one line for sbatch --exclude=, and nothing where there is none; kubernetes: a nodeAffinity; "
         "json: one document (default: slurm)",
     )
-    parser.add_argument("--json", dest="format", action="store_const", const="json", help="the same as --format json")
     parser.add_argument("--hostfile", metavar="FILE", help="print this hostfile without the nodes to leave out")
     parser.add_argument("--explain", action="store_true", help="say which nodes, why, since when and until when")
     parser.add_argument(
         "--for",
         dest="seconds",
-        type=seconds_of,
+        type=duration(1, MAX_SECONDS),
         metavar="TIME",
         help="for so long after it was last named a node is left out: 90m, 12h (default: the collector's "
         "exclude_seconds)",
@@ -175,17 +169,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="whose nodes count: names that it does not know are left away (default: by the format, where its program "
         "is here)",
     )
-    parser.add_argument("--sinfo", metavar="PATH", help="SLURM's program (default: the one in PATH)")
-    parser.add_argument("--kubectl", metavar="PATH", help="Kubernetes' program (default: the one in PATH)")
+    parser.add_argument("--sinfo", metavar="PATH", help=argparse.SUPPRESS)  # else the one in PATH
+    parser.add_argument("--kubectl", metavar="PATH", help=argparse.SUPPRESS)
 
 
 def main(arguments: argparse.Namespace) -> int:
     """0: the list is whole; 1: the cap keeps nodes out of it that are suspect; 2: cannot tell. Raises UsageError."""
-    try:
-        document = _asked(arguments)
-        scheduler, known = _known(arguments)
-    except _CannotTell as error:
-        return _cannot_tell(str(error), arguments.format)
+    document = _asked(arguments)
+    scheduler, known = _known(arguments)
     chosen = choose(document, known)
     if arguments.format == "json":
         sys.stdout.write(wire.encode(_document(chosen, document, scheduler)).decode() + "\n")
@@ -201,23 +192,23 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _asked(arguments: argparse.Namespace) -> ExclusionsDocument:
-    """Raises _CannotTell."""
+    """Raises CannotTell."""
     query = {} if arguments.seconds is None else {"seconds": f"{arguments.seconds:g}"}
     try:
         with answer(arguments.collector, "exclusions", query) as found:
             document = wire.decode(found.read(), ExclusionsDocument)
     except UsageError as error:
-        raise _CannotTell(str(error)) from None
+        raise _cannot_tell(str(error)) from None
     except wire.WireError as error:
         where = without_login(arguments.collector)
-        raise _CannotTell(f"the collector at {where} is of another version: {error}") from None
+        raise _cannot_tell(f"the collector at {where} is of another version: {error}") from None
     if document.unknown:
-        raise _CannotTell(f"the collector at {without_login(arguments.collector)} knows nothing: {document.unknown}")
+        raise _cannot_tell(f"the collector at {without_login(arguments.collector)} knows nothing: {document.unknown}")
     return document
 
 
 def _known(arguments: argparse.Namespace) -> tuple[str, KnownNames | None]:
-    """Which scheduler was asked, and its nodes; None: there is none to ask. Raises _CannotTell."""
+    """Which scheduler was asked, and its nodes; None: there is none to ask. Raises CannotTell."""
     wanted = arguments.scheduler
     if wanted == "auto":
         wanted = "none" if arguments.hostfile else arguments.format if arguments.format != "json" else "slurm"
@@ -227,11 +218,11 @@ def _known(arguments: argparse.Namespace) -> tuple[str, KnownNames | None]:
     if wanted == "none" or (path is None and arguments.scheduler == "auto" and not in_pod):
         return "none", None
     if path is None and not in_pod:
-        raise _CannotTell(f"{name} is not here: name it with --{name}, or leave names unchecked with --scheduler none")
+        raise _cannot_tell(f"{name} is not here: name it with --{name}, or leave names unchecked with --scheduler none")
     try:
         known = kubernetes_names(path) if wanted == "kubernetes" else slurm_names(str(path))
     except SchedulerAway as error:
-        raise _CannotTell(f"which nodes there are cannot be asked: {error}") from None
+        raise _cannot_tell(f"which nodes there are cannot be asked: {error}") from None
     return wanted, known
 
 
@@ -275,17 +266,5 @@ def _document(chosen: Chosen, document: ExclusionsDocument, scheduler: str) -> E
     )
 
 
-def _cannot_tell(text: str, form: str) -> int:
-    status = EXIT_CODES[Verdict.UNKNOWN]
-    print(f"laggard: cannot tell which nodes to leave out: {printable_line(text, 1000)}", file=sys.stderr)
-    if form == "json":
-        print(json.dumps({"schema": "laggard.error/1", "error": printable_line(text, 1000), "exit_status": status}))
-    return status
-
-
-def seconds_of(text: str) -> float:
-    found = re.fullmatch(r"([0-9]{1,7})([smhd])", text)
-    seconds = float(int(found[1]) * _UNITS[found[2]]) if found else 0.0
-    if not 0 < seconds <= MAX_SECONDS:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time up to 7 days: write 90m, 12h or 2d")
-    return seconds
+def _cannot_tell(why: str) -> CannotTell:
+    return CannotTell(f"cannot tell which nodes to leave out: {printable_line(why, 1000)}")

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from laggard import wire
 from laggard.kit.address import without_login
 from laggard.kit.collector_client import ask
-from laggard.kit.errors import UsageError
+from laggard.kit.errors import CannotTell
 from laggard.kit.words import natural, printable_line
 from laggard.model import Verdict
 from laggard.rings.document import Ring
@@ -213,7 +213,7 @@ def tell(collector: str, token: str, confirmation: Confirmation) -> ConfirmedDoc
     try:
         return wire.decode(body, ConfirmedDocument)
     except wire.WireError as error:
-        raise UsageError(f"the collector at {without_login(collector)} is of another version: {error}") from None
+        raise CannotTell(f"the collector at {without_login(collector)} is of another version: {error}") from None
 
 
 MIN_RING_PEERS: Final = 2

@@ -19,14 +19,14 @@ Measure = Callable[[Configuration, Path], Outcome]
 
 class Budget(NamedTuple):
     trials: int = 120
-    minutes: float | None = None
+    wall_seconds: float | None = None
     gpu_hours: float | None = None
     gpus: int = 1
 
     @property
     def seconds(self) -> float | None:
         """The time of trials that this allows; None: any."""
-        limits = [self.minutes and self.minutes * 60, self.gpu_hours and self.gpu_hours * 3600 / self.gpus]
+        limits = [self.wall_seconds, self.gpu_hours and self.gpu_hours * 3600 / self.gpus]
         return min((each for each in limits if each), default=None)
 
 

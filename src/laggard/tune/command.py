@@ -16,6 +16,7 @@ from laggard import wire
 from laggard.deepspeed_config import find_problems, is_deepspeed_config
 from laggard.kit.environment import ENV_REDUCE_SCATTER
 from laggard.kit.errors import UsageError
+from laggard.kit.flags import duration
 from laggard.kit.parts import Line
 from laggard.kit.terminal import show
 from laggard.nccl.variable_table import TABLE_VERSION
@@ -136,6 +137,7 @@ def _gain_text(document: TuneDocument) -> str:
 
 _WHAT: Final = ("nccl", "zero", "deepspeed", "all", "ab")
 _DEADLINE_SECONDS: Final = 300.0
+_YEAR: Final = 365 * 86400.0
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -175,15 +177,20 @@ def _add_campaign(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--study", metavar="FILE", help="the SQLite file of all trials (default: laggard-tune-WHAT.db)")
     parser.add_argument("--trials", type=int, default=120, metavar="N", help="most runs (default: 120)")
-    parser.add_argument("--minutes", type=float, metavar="M", help="most time for all trials")
+    parser.add_argument(
+        "--minutes",
+        type=duration(0.001, _YEAR, "m"),
+        metavar="TIME",
+        help="most time for all trials: 90 (minutes), 12h",
+    )
     parser.add_argument("--gpu-hours", type=float, metavar="H", help="most time of all trials times --gpus")
     parser.add_argument("--gpus", type=int, default=1, metavar="N", help="that a trial holds (default: 1)")
     parser.add_argument(
         "--deadline",
-        type=float,
+        type=duration(1, _YEAR),
         default=_DEADLINE_SECONDS,
-        metavar="S",
-        help="of a trial (default: 300)",
+        metavar="TIME",
+        help="of a trial (default: 300s)",
     )
     parser.add_argument("--rounds", type=int, default=8, metavar="N", help="of the confirmation (default: 8)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the guesses (default: 0)")
@@ -218,15 +225,13 @@ def _add_training(parser: argparse._ArgumentGroup) -> None:
 
 
 def check(arguments: argparse.Namespace) -> None:
-    try:
-        import optuna  # noqa: F401
-    except ImportError:
-        raise UsageError("`laggard tune` needs optuna: pip install 'laggard[tune]'") from None
-    least = {"trials": 24, "rounds": 4, "gpus": 1, "deadline": 1, "nodes": 1}
+    import optuna  # noqa: F401 - what lacks it is told before anything is measured
+
+    least = {"trials": 24, "rounds": 4, "gpus": 1, "nodes": 1}
     for name, number in least.items():
         if getattr(arguments, name) < number:
             raise UsageError(f"--{name} {getattr(arguments, name):g}: give {number} or more")
-    for name in ("minutes", "gpu_hours", "nics", "local_ranks"):
+    for name in ("gpu_hours", "nics", "local_ranks"):
         value = getattr(arguments, name)
         if value is not None and value <= 0:
             raise UsageError(f"--{name.replace('_', '-')} {value:g}: give more than 0")

@@ -11,36 +11,34 @@ from laggard.model import SEVERITIES, Finding, ProbeResult, Report, Severity, Ve
 
 HEADLINE_LENGTH: Final = 80
 _MAX_ANSWER_CHARACTERS: Final = 1000
-_MAX_REASONS: Final = 4
 _VERDICT_ORDER: Final = (Verdict.FAIL, Verdict.UNKNOWN, Verdict.OK, Verdict.SKIPPED)
 _PROBE_STYLES: Final = {Verdict.FAIL: "critical", Verdict.UNKNOWN: "warning", Verdict.OK: "", Verdict.SKIPPED: "aside"}
 
 
 def render(report: Report, age_seconds: float | None = None, verbose: bool = False) -> str:
-    """Returns the report as text: the headline, the node with its verdict, a line for each finding, a line for each
-    probe, but one for all that were skipped, unless `verbose`. `age_seconds`: of a report that the agent had ready;
-    None for a new one."""
-    skipped = [] if verbose else [probe for probe in report.probes if probe.verdict is Verdict.SKIPPED]
-    lines = [headline(report, age_seconds), f"node {report.node} {report.verdict.value}"]
-    lines += [finding_line(finding) for finding in by_severity(report.findings)]
-    lines += [_probe_line(probe) for probe in report.probes if probe not in skipped]
-    lines += [_skipped_line(skipped)] if skipped else []
+    """Returns the report as text: the headline, a line for each finding and for what could not be told. It is the same
+    on each node that is alike, so that `clubak -b` and `sort | uniq -c` fold it. With `verbose` it has times, evidence,
+    what to do, and a line for each probe. `age_seconds`: of a report that the agent had ready."""
+    found, lines = by_severity(report.findings), [headline(report, _when(report, age_seconds) if verbose else "")]
+    if verbose:
+        lines += [f"node {report.node} {report.verdict.value}", *map(finding_line, found)]
+        lines += map(_probe_line, report.probes)
+    else:
+        lines += [f"{_named(each)} | laggard findings explain {each.code}" for each in found]
+        lines += [each.text for each in _probe_lines(_unknown(report))]
     return "".join(f"{ascii_line(line)}\n" for line in lines)
 
 
 def report_parts(report: Report, age_seconds: float | None = None, verbose: bool = False) -> list[Part]:
     """The same for a terminal: the whole answer, each finding in lines of its own, and what the probes did: of those
     that passed or were skipped the names, or with `verbose` a table of all."""
-    parts: list[Part] = [Line(headline(report, age_seconds, _MAX_ANSWER_CHARACTERS), report.verdict.value)]
+    when = _when(report, age_seconds) if verbose else ""
+    parts: list[Part] = [Line(headline(report, when, _MAX_ANSWER_CHARACTERS), report.verdict.value)]
     for found in by_severity(report.findings):
         parts += [Line(""), *_finding_lines(found)]
     if report.probes:
         parts += [Line(""), *([_table(report.probes)] if verbose else _probe_lines(report.probes))]
     return [part._replace(text=ascii_line(part.text)) if isinstance(part, Line) else part for part in parts]
-
-
-def headline_line(report: Report, age_seconds: float | None = None) -> Line:
-    return Line(headline(report, age_seconds), report.verdict.value)
 
 
 def _table(probes: Iterable[ProbeResult]) -> Table:
@@ -67,23 +65,25 @@ def _finding_lines(found: Finding) -> Iterator[Line]:
     yield Line("  More:", command=f"laggard findings explain {found.code}")
 
 
-def headline(report: Report, age_seconds: float | None = None, longest: int = HEADLINE_LENGTH) -> str:
+def headline(report: Report, when: str = "", longest: int = HEADLINE_LENGTH) -> str:
     """The answer in `longest` characters of ASCII at most, as `laggard: GPU_LOST GPU 3 does not answer`, or, where a
-    user has caused it, `laggard: user: DISK_FULL / 99 % used, 1.2 GiB left`."""
+    user has caused it, `laggard: user: DISK_FULL / 99 % used, 1.2 GiB left`. `when`: how long it took, or is ago."""
     serious = by_severity(finding for finding in report.findings if finding.severity is not Severity.INFO)
     if report.verdict is Verdict.OK:
-        return fit_headline(
-            f"ok, {_probe_counts(report)} {_when(report, age_seconds)}", _warnings_suffix(serious), longest
-        )
+        counts = f"ok, {_probe_counts(report)}{' ' if when else ''}{when}"
+        return fit_headline(counts, _warnings_suffix(serious), longest)
     if serious and report.verdict is Verdict.FAIL:
         first = serious[0]
         alike = sum(it.severity is first.severity for it in serious)  # a warning drains nobody, and is no reason
         whose = "user: " if is_of_user(first) else ""
         return fit_headline(f"{whose}{first.code} {first.device} {first.summary}", more_suffix(alike - 1), longest)
-    unknown = [probe for probe in report.probes if probe.verdict is Verdict.UNKNOWN]
-    if unknown:
+    if unknown := _unknown(report):
         return fit_headline(f"unknown, {_reason_with_name(unknown[0])}", more_suffix(len(unknown) - 1), longest)
     return fit_headline(f"unknown, nothing was judged: {counted(len(report.probes), 'probe')} skipped", "", longest)
+
+
+def _unknown(report: Report) -> list[ProbeResult]:
+    return [probe for probe in report.probes if probe.verdict is Verdict.UNKNOWN]
 
 
 def by_severity(findings: Iterable[Finding]) -> list[Finding]:
@@ -112,10 +112,13 @@ def finding_line(finding: Finding) -> str:
     evidence = ", ".join(f"{name}={_value(value)}" for name, value in finding.evidence.items())
     commands = f" [{'; '.join(finding.fix.commands)}]" if finding.fix.commands else ""
     return (
-        f"{finding.severity.value} {finding.code} {finding.device} {finding.summary}"
-        f" | evidence: {evidence} | fix: {finding.fix.text}{commands}"
+        f"{_named(finding)} | evidence: {evidence} | fix: {finding.fix.text}{commands}"
         f" | laggard findings explain {finding.code}"
     )
+
+
+def _named(finding: Finding) -> str:
+    return f"{finding.severity.value} {finding.code} {finding.device} {finding.summary}"
 
 
 def _probe_counts(report: Report) -> str:
@@ -134,18 +137,6 @@ def _warnings_suffix(serious: list[Finding]) -> str:
 
 def _reason_with_name(probe: ProbeResult) -> str:
     return probe.reason if f"probe {probe.name}" in probe.reason else f"{probe.name}: {probe.reason}"
-
-
-def _skipped_line(probes: Iterable[ProbeResult]) -> str:
-    """The number of probes that had nothing to judge, and why, as `34 skipped: no NVIDIA GPU (33), no NVMe drive
-    (nvme)`."""
-    alike: dict[str, list[str]] = {}
-    for probe in probes:
-        alike.setdefault(probe.reason or "no reason given", []).append(probe.name)
-    most = sorted(alike.items(), key=lambda item: -len(item[1]))
-    told = [f"{reason} ({names[0] if len(names) == 1 else len(names)})" for reason, names in most[:_MAX_REASONS]]
-    more = ["..."] if len(most) > _MAX_REASONS else []
-    return f"{sum(map(len, alike.values()))} skipped: {', '.join(told + more)}"
 
 
 def _probe_line(probe: ProbeResult) -> str:

@@ -1,4 +1,4 @@
-"""`laggard record`: a recording replays the verdict and the findings of what was recorded."""
+"""`laggard healthcheck record`: a recording replays the verdict and the findings of what was recorded."""
 
 from __future__ import annotations
 

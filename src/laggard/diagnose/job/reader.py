@@ -510,8 +510,9 @@ def _said(rule: Rule, *texts: str) -> str:
 
 def _with_hosts(events: tuple[Event, ...]) -> tuple[Event, ...]:
     """The events with the host of their rank, where another line of it names one."""
-    hosts = {it.writer.rank: it.writer.host for it in events if it.writer.rank is not None and it.writer.host}
-    hosts = hosts if any(it.writer.rank in hosts and not it.writer.host for it in events) else {}
+    hosts: dict[int | None, str] = {
+        it.writer.rank: it.writer.host for it in events if it.writer.rank is not None and it.writer.host
+    }
     named = (it.writer._replace(host=it.writer.host or hosts.get(it.writer.rank)) for it in events)
     return tuple(it._replace(writer=writer) for it, writer in zip(events, named, strict=True)) if hosts else events
 
