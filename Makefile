@@ -47,7 +47,7 @@ test-changed:
 	@tests=$$($(BIN)/python scripts/changed_tests.py $(BASE)) && if [ -n "$$tests" ]; \
 		then $(PYTEST) -m "not slow and not spine" $$tests; else echo "no test depends on what changed"; fi
 
-# The hooks' tests with another torch, and another DeepSpeed, in an environment of their own: docs/versions.md.
+# The hooks' tests with another torch, and another DeepSpeed, in an environment of their own: docs/development/versions.md.
 #   make test-torch TORCH=2.6.0 DEEPSPEED=0.17.6
 test-torch:
 	@scripts/setup-torch "$(TORCH)" "$(DEEPSPEED)"
@@ -92,12 +92,12 @@ test-bench:
 	@scripts/setup --system
 	$(PYTEST) -c bench/pyproject.toml bench/tests $(ARGS)
 
-# How right localisation is, on simulated jobs: docs/benchmark.md. ARGS="--quick", "--seed N".
+# How right localisation is, on simulated jobs: docs/development/benchmark.md. ARGS="--quick", "--seed N".
 bench-locate:
 	@scripts/setup
 	@$(BIN)/python bench/locate_quality.py $(ARGS)
 
-# Which rules and thresholds of localisation decide anything: docs/benchmark.md. Goes on where it was stopped. ARGS="--quick",
+# Which rules and thresholds of localisation decide anything: docs/development/benchmark.md. Goes on where it was stopped. ARGS="--quick",
 # "--rule NAME", "--family NAME", "--list", "--write".
 bench-ablate:
 	@scripts/setup
@@ -108,7 +108,7 @@ bench-diagnose:
 	@scripts/setup
 	@$(BIN)/python bench/diagnose_quality.py $(ARGS)
 
-# How many healthy nodes laggard takes out of service, and how many faults it catches: docs/benchmark.md. ARGS="--quick",
+# How many healthy nodes laggard takes out of service, and how many faults it catches: docs/development/benchmark.md. ARGS="--quick",
 # "--seed N", "--list": each state of which it is wrong, "--sources".
 bench-drains:
 	@scripts/setup
@@ -120,7 +120,7 @@ golden:
 	@scripts/setup
 	@$(BIN)/python tests/golden $(ARGS)
 
-# Real trainings of many engines, each in thirteen cases, judged: docs/engines.md. The libraries are in .venv-engines. Goes
+# Real trainings of many engines, each in thirteen cases, judged: docs/development/engines.md. The libraries are in .venv-engines. Goes
 # on where it was stopped. ARGS="--engine ddp --case sigkill", "--list", "--table".
 bench-engines:
 	@scripts/setup
@@ -128,13 +128,13 @@ bench-engines:
 	@.venv-engines/bin/python bench/every_engine.py $(ARGS)
 
 # Real trainings on gloo that something befalls from outside, as root, some forty minutes on an idle machine:
-# docs/benchmark.md. Goes on where it was stopped. ARGS="--job ddp --fault quota", "--again", "--write".
+# docs/development/benchmark.md. Goes on where it was stopped. ARGS="--job ddp --fault quota", "--again", "--write".
 bench-real:
 	@scripts/setup
 	@$(BIN)/python bench/real_quality.py $(ARGS)
 
 # What takes longer than a change may wait, as root, some forty minutes: the release, tried (install-check), then twenty
-# minutes of faults: no crash, no leak, right verdicts, every incident kept (docs/soak.md). ARGS="--minutes 3": the faults.
+# minutes of faults: no crash, no leak, right verdicts, every incident kept (docs/development/soak.md). ARGS="--minutes 3": the faults.
 soak:
 	@scripts/setup
 	@[ -n "$(ARGS)" ] || { $(MAKE) --no-print-directory release && $(MAKE) --no-print-directory install-check; }
@@ -142,16 +142,16 @@ soak:
 
 # On a machine with GPUs: several ranks of NCCL on one of them, what the hooks cost, readings against nvidia-smi, probes.
 # A second run into the same folder goes on where the first ended. Needs no .venv: any Python with torch will do for the larger part (PYTHON=...); what cannot
-# run says why. ARGS="--part NAME", "--help"; docs/upstream.md: on a borrowed machine.
+# run says why. ARGS="--part NAME", "--help"; tests/upstream.md: on a borrowed machine.
 gpu-check:
 	@$(or $(PYTHON),$(wildcard $(BIN)/python),python3) scripts/gpu-check $(ARGS)
 
-# The same within the 900 s of a machine that is lent: its plan, then what it has time for (docs/upstream.md). LEASE=1 or 2:
+# The same within the 900 s of a machine that is lent: its plan, then what it has time for (tests/upstream.md). LEASE=1 or 2:
 # one of its two calls; LEASE=plan: the plan alone. ARGS=--rehearse: what can run on the CPU.
 gpu-lease:
 	@$(or $(PYTHON),$(wildcard $(BIN)/python),python3) scripts/gpu-check --lease $(or $(LEASE),12) $(ARGS)
 
-# docs/install.md, tried in fresh Debians whose first process is systemd: docs/release.md. As root; ARGS="systemd",
+# docs/install.md, tried in fresh Debians whose first process is systemd: docs/development/release.md. As root; ARGS="systemd",
 # "image": a part.
 install-check:
 	@scripts/setup --install-check
@@ -162,7 +162,7 @@ docs:
 	@scripts/setup
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-# sdist, wheel, manual page, completion and bill of materials, in dist/: docs/release.md. The container image is
+# sdist, wheel, manual page, completion and bill of materials, in dist/: docs/development/release.md. The container image is
 # built where there is podman: deploy/container/Containerfile.
 release:
 	@scripts/setup

@@ -45,7 +45,8 @@ class AgentSettings(Settings, frozen=True):
     request."""
     gate_socket: str = GATE_SOCKET
     """The Unix socket at which SLURM's prologs ask, which then start no laggard; empty: none. Its folder must be
-    there, and only the agent or root may write in it: systemd makes it. docs/contracts.md has the protocol."""
+    there, and only the agent or root may write in it: systemd makes it. docs/development/contracts.md has the
+    protocol."""
     ras_interval_seconds: DurationOrZero = MIN_INTERVAL_SECONDS
     """The time between two questions to NCCL RAS about jobs that run without hooks, at least 10; 0: never asked.
     docs/ras.md."""

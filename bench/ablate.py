@@ -6,10 +6,10 @@ judged anew.
     make bench-ablate ARGS="--rule moments"            one rule; may be given again
     make bench-ablate ARGS="--family fluid/nic"       a family, a set or a case; may be given again
     make bench-ablate ARGS="--seed 12345"             fresh cases of the three simulators
-    make bench-ablate ARGS=--write                    and puts the tables into docs/benchmark.md
+    make bench-ablate ARGS=--write                    and puts the tables into benchmark-tables.md
 
 A run that was stopped goes on where it was: answers are kept in out/ablate, for these sources alone.
-docs/benchmark.md says how to read the tables."""
+docs/development/benchmark.md says how to read the tables."""
 
 import argparse
 import sys
@@ -27,7 +27,7 @@ from golden.cases import all_cases
 from golden.simulated import benchmark_cases, fluid_cases, simulated
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "benchmark.md"
+PAGE = ROOT / "docs" / "development" / "benchmark-tables.md"
 QUICK_MINUTES = 14.0
 
 
@@ -42,7 +42,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--processes", type=int, default=2)
     made.add_argument("--out", type=Path, default=ROOT / "out" / "ablate", help="where answers are kept")
     made.add_argument("--list", action="store_true", help="the rules that can be switched off, and nothing more")
-    made.add_argument("--write", action="store_true", help="put the tables into docs/benchmark.md, too")
+    made.add_argument("--write", action="store_true", help="put the tables into benchmark-tables.md, too")
     return made
 
 

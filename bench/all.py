@@ -1,5 +1,5 @@
-"""Runs every benchmark, or those named, one after the other: the figures of docs/measurements.md. Exit status 1 where
-one is over its budget."""
+"""Runs every benchmark, or those named, one after the other: the figures of docs/development/measurements.md. Exit
+status 1 where one is over its budget."""
 
 import subprocess
 import sys

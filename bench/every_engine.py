@@ -1,9 +1,9 @@
-"""Real trainings of many engines, each in thirteen cases, and what laggard says of them: docs/engines.md.
+"""Real trainings of many engines, each in thirteen cases, and what laggard says of them: docs/development/engines.md.
 
     python bench/every_engine.py                           all that has no result yet; then the table
     python bench/every_engine.py --engine ddp --case sigkill
     python bench/every_engine.py --list
-    python bench/every_engine.py --table                   writes docs/engines.md from the results there are
+    python bench/every_engine.py --table                   writes docs/development/engines.md from the results there are
 
 A run's result is a line in out/engines/ as soon as it is there, and what has a line is not run again: an interrupted
 bench goes on where it was. Times are judged: leave the machine alone meanwhile.
@@ -36,7 +36,7 @@ from engines.trial import Bench, run
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "out" / "engines" / "results.jsonl"
-PAGE = ROOT / "docs" / "engines.md"
+PAGE = ROOT / "docs" / "development" / "engines.md"
 BARE = "bare"
 """In place of a case: the case of reference, without the hooks."""
 

@@ -4,11 +4,11 @@
     python bench/false_alarms.py --quick                      a part of it, a minute
     python bench/false_alarms.py --ranks 8 --rho 0.95 --sd 0.02 --hours 20
     python bench/false_alarms.py --resume                     goes on where a run with the same seed was stopped
-    python bench/false_alarms.py --write                      puts the tables into docs/benchmark.md, too
+    python bench/false_alarms.py --write                      puts the tables into benchmark-tables.md, too
 
 Live jobs go through the collector's own parts, round by round (bench/common/live_job.py). Recordings are healthy
-jobs of the three simulators, with the same noise as each of them draws it. docs/benchmark.md says what the tables
-mean."""
+jobs of the three simulators, with the same noise as each of them draws it. docs/development/benchmark.md says what
+the tables mean."""
 
 import argparse
 import contextlib
@@ -93,7 +93,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--out", type=Path, default=ROOT / "out" / "false_alarms")
     made.add_argument("--resume", action="store_true", help="go on where a run with the same seed was stopped")
     made.add_argument("--minutes", type=float, help="stop after so many, and tell of what was done")
-    made.add_argument("--write", action="store_true", help="put the tables into docs/benchmark.md, too")
+    made.add_argument("--write", action="store_true", help="put the tables into benchmark-tables.md, too")
     return made
 
 
@@ -347,7 +347,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     text = document(run(flags), f"python bench/false_alarms.py {' '.join(words)}")
     print(text)
     if flags.write:
-        page = ROOT / "docs" / "benchmark.md"
+        page = ROOT / "docs" / "development" / "benchmark-tables.md"
         page.write_text(put_into(page.read_text(), "false alarms", text))
     return 0
 

@@ -7,7 +7,7 @@ million simulated node-hours, by laggard and by the default rules of NHC and nod
     make bench-drains ARGS="--list"                each state of which laggard is wrong
     make bench-drains ARGS="--sources"             where each event and rate comes from
 
-docs/benchmark.md says what is simulated, and how it is scored."""
+docs/development/benchmark.md says what is simulated, and how it is scored."""
 
 import argparse
 import random
@@ -46,7 +46,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--sources", action="store_true", help="print where events and rates come from, and end")
     made.add_argument("--processes", type=int, default=2)
     made.add_argument("--out", type=Path, default=REPOSITORY / "out" / "bench-drains", help="where the results go")
-    made.add_argument("--write", action="store_true", help="put the tables into docs/benchmark.md, too")
+    made.add_argument("--write", action="store_true", help="put the tables into benchmark-tables.md, too")
     return made
 
 
@@ -111,7 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     (flags.out / "report.md").write_text(report)
     (flags.out / "wrong.txt").write_text(listed + "\n")
     if flags.write:
-        page = REPOSITORY / "docs" / "benchmark.md"
+        page = REPOSITORY / "docs" / "development" / "benchmark-tables.md"
         page.write_text(put_into(page.read_text(), "drains", report))
     return 0
 

@@ -36,7 +36,7 @@ from support.ports import free_port
 
 LOOK_SECONDS: Final = 1.0
 HUNG_SECONDS: Final = 75.0
-"""The time after which a silent rank must be named: 60 s by the rule (docs/location.md), and a round."""
+"""The time after which a silent rank must be named: 60 s by the rule (docs/development/location.md), and a round."""
 
 LONG_LOOK_SECONDS: Final = 10.0
 """The time between two looks at every culprit: each takes some hundred questions, which the collector answers."""

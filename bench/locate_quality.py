@@ -6,7 +6,7 @@
     make bench-locate ARGS=--resume             goes on where a run was stopped
     make bench-locate ARGS="--tool my_adapter:locate --pythonpath DIR"
 
-docs/benchmark.md says what a case is, how answers are scored, and how another tool is entered."""
+docs/development/benchmark.md says what a case is, how answers are scored, and how another tool is entered."""
 
 import argparse
 import importlib
@@ -43,7 +43,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--out", type=Path, default=REPOSITORY / "out" / "bench-locate", help="where the results go")
     made.add_argument("--resume", action="store_true", help="go on where a run with the same arguments was stopped")
     made.add_argument("--minutes", type=float, help="stop after so many, and report on the cases that were done")
-    made.add_argument("--write", action="store_true", help="put the tables into docs/benchmark.md, too")
+    made.add_argument("--write", action="store_true", help="put the tables into benchmark-tables.md, too")
     return made
 
 
@@ -82,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     (flags.out / "misses.md").write_text(misses(results, name))
     print(f"Everything, and each miss with its command: {flags.out}", file=sys.stderr)
     if flags.write:
-        page = REPOSITORY / "docs" / "benchmark.md"
+        page = REPOSITORY / "docs" / "development" / "benchmark-tables.md"
         page.write_text(put_into(page.read_text(), "results", report))
     return 0
 

@@ -1,9 +1,9 @@
-"""Real trainings on gloo that something befalls from outside, and what is said of them: docs/benchmark.md.
+"""Real trainings on gloo that something befalls from outside, and what is said of them: docs/development/benchmark.md.
 
     python bench/real_quality.py                            all that have no result yet, about forty minutes; as root
     python bench/real_quality.py --job ddp --fault quota    one of them
     python bench/real_quality.py --again                    judges the recordings that are there anew
-    python bench/real_quality.py --write                    puts the table into docs/benchmark.md, too
+    python bench/real_quality.py --write                    puts the table into benchmark-tables.md, too
 
 Each run leaves a case in out/real_runs: `trace`, a recording for each rank, and truth.json, which no tool reads. Its
 result is a line in results.jsonl there; a run that has one is not run again, so that an interrupted bench goes on where
@@ -35,7 +35,7 @@ from real_runs.report import said, table
 from real_runs.trial import Bench, Failed, record
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "benchmark.md"
+PAGE = ROOT / "docs" / "development" / "benchmark-tables.md"
 STEPS = 110
 
 
@@ -47,7 +47,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--out", type=Path, default=ROOT / "out" / "real_runs")
     made.add_argument("--again", action="store_true", help="run nothing; judge what is there anew")
     made.add_argument("--minutes", type=float, help="begin no run after so many")
-    made.add_argument("--write", action="store_true", help="put the table into docs/benchmark.md, too")
+    made.add_argument("--write", action="store_true", help="put the table into benchmark-tables.md, too")
     return made
 
 

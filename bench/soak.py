@@ -1,4 +1,5 @@
-"""Agents, a collector, a controller and a training for twenty minutes, with a fault every few seconds: docs/soak.md.
+"""Agents, a collector, a controller and a training for twenty minutes, with a fault every few seconds:
+docs/development/soak.md.
 
 Between faults the verdict has to come back to the rank that is slow, whatever was done. At the end no daemon has
 crashed, none grew, and every incident that was ever told is in the history. Times are not judged: a busy machine

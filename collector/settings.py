@@ -103,7 +103,7 @@ class CollectorSettings(Settings, frozen=True):
     max_body_bytes: Number = 16 << 20
     """The largest answer of an agent."""
     max_jobs: Number = 4096
-    """The most jobs of all users together, who share them fairly: docs/contracts.md, Tenants."""
+    """The most jobs of all users together, who share them fairly: docs/development/contracts.md, Tenants."""
     max_ranks: Number = 131_072
     """The most ranks of all jobs together, shared as the jobs are. A rank's window takes about 40 KiB."""
     max_connections: Number = 512

@@ -1,6 +1,6 @@
-"""Writes docs/architecture.svg: the floors of src/laggard, from the contract that import-linter enforces.
+"""Writes docs/development/architecture.svg: the floors of src/laggard, from the contract that import-linter enforces.
 
-.venv/bin/python scripts/architecture.py > docs/architecture.svg
+.venv/bin/python scripts/architecture.py > docs/development/architecture.svg
 """
 
 from __future__ import annotations

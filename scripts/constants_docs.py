@@ -1,7 +1,7 @@
-"""Writes docs/constants.md from the constants of laggard.locate that decide: their values, and the first sentence of
-what stands beside them.
+"""Writes docs/development/constants.md from the constants of laggard.locate that decide: their values, and the first
+sentence of what stands beside them.
 
-.venv/bin/python scripts/constants_docs.py > docs/constants.md
+.venv/bin/python scripts/constants_docs.py > docs/development/constants.md
 """
 
 from __future__ import annotations

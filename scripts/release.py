@@ -1,4 +1,5 @@
-"""Builds what a release has into dist/: docs/release.md. `make release` runs it in an environment of its own.
+"""Builds what a release has into dist/: docs/development/release.md. `make release` runs it in an environment of its
+own.
 
 release.py [--out FOLDER] [PART...]
     parts: packages, manual, completion, sbom; all where none is named

@@ -27,6 +27,9 @@ REVIEWED: dict[str, str] = json.loads((LISTS / "commands.json").read_text())
 """What the docs show and no test types: the words that such a command begins with, and the test that covers it, or what
 it needs. The longest beginning counts."""
 
+PROGRAMS = frozenset(json.loads((LISTS / "programs.json").read_text()))
+"""Others' programs that the findings' pages name: they need the hardware that is at fault."""
+
 PLACE = re.compile(r"\b(?:deploy/(?!laggard-)|docs/|scripts/|bench/|tests/)[\w./*{},-]+")
 
 
@@ -108,6 +111,9 @@ def _expect_taken(words: list[str], line: Line) -> None:
 
 
 def _expect_reviewed(words: list[str], line: Line) -> None:
+    if line.page.parent.name == "findings":
+        assert words[0] in PROGRAMS, f"{_where(line)}: tests/data/pages/programs.json does not have {words[0]}"
+        return
     if _reviewed(words) is None:
         pytest.fail(
             f"{line.page.name}:{line.number}: no test runs `{' '.join(words)}`: put it into a block `sh` of a page "

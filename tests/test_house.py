@@ -57,7 +57,7 @@ CLIENTS = {
     ),
     "requests": ("src/laggard/dashboards.py",),
 }
-"""Who uses which HTTP client beside laggard's own: docs/decisions/005-own-http.md."""
+"""Who uses which HTTP client beside laggard's own: docs/development/decisions/005-own-http.md."""
 
 
 def test_there_is_no_fifth_http_client() -> None:
@@ -68,7 +68,7 @@ def test_there_is_no_fifth_http_client() -> None:
         for name in CLIENT.findall(path.read_text(encoding="utf-8"))
     }
     astray = sorted((name, path) for name, path in used if not path.startswith(CLIENTS.get(name, ())))
-    assert not astray, "docs/decisions/005-own-http.md says which client asks whom"
+    assert not astray, "docs/development/decisions/005-own-http.md says which client asks whom"
     assert {name for name, _ in used} == CLIENTS.keys()
 
 

@@ -29,6 +29,10 @@ def test_the_page_of_all_metrics_is_current_and_says_who_serves_each() -> None:
     assert not missing, missing
 
 
+def test_the_page_of_all_commands_is_current() -> None:
+    assert "## laggard locate\n" in expect_current("commands_docs", "commands.md")
+
+
 def test_the_page_of_all_formats_is_current_and_has_every_document() -> None:
     written = expect_current("format_docs", "formats.md")
     sources = [path for path in PACKAGE.rglob("*.py") if path.is_file()]
@@ -40,13 +44,13 @@ def test_the_page_of_all_formats_is_current_and_has_every_document() -> None:
 
 
 def test_the_contracts_have_every_kind_of_note_and_no_other() -> None:
-    text = (REPOSITORY / "docs" / "contracts.md").read_text(encoding="utf-8")
+    text = (REPOSITORY / "docs" / "development" / "contracts.md").read_text(encoding="utf-8")
     table = text.partition("**Notes** say")[2].partition("\n## ")[0]
     told = {kind for row in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE) for kind in re.findall(r"`(\w+)`", row)}
     rooms = (REPOSITORY / "collector", PACKAGE / "locate", PACKAGE / "recording")
     trees = [ast.parse(path.read_text(encoding="utf-8")) for room in rooms for path in room.rglob("*.py")]
     made = {kind for tree in trees for kind in _kinds_of_notes(tree)}
-    assert len(made) > 40 and not made - told, f"docs/contracts.md has no {sorted(made - told)}"
+    assert len(made) > 40 and not made - told, f"docs/development/contracts.md has no {sorted(made - told)}"
     words = {node.value for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Constant)}
     assert not told - words, f"no code makes {sorted(told - words)}"
 
@@ -91,10 +95,15 @@ def test_it_builds_without_a_warning_and_has_every_page(site: Path) -> None:
     assert (site / "repository/deploy/slurm/index.html").is_file()
 
 
+def _development() -> str:
+    return (REPOSITORY / "docs" / "development" / "README.md").read_text(encoding="utf-8") + "README.md"
+
+
 def test_the_index_names_each_page_once() -> None:
     docs = REPOSITORY / "docs"
     linked = re.findall(r"\]\(([^)#]+)\)", (docs / "README.md").read_text(encoding="utf-8"))
     pages = {*docs.glob("*.md"), *docs.glob("*/README.md"), *docs.glob("start/*.md"), *docs.glob("tasks/*.md")}
+    assert sorted(path.name for path in (docs / "development").glob("*.md") if path.name not in _development()) == []
     wanted = {str(page.relative_to(docs)) for page in pages} - {"README.md"}
     assert sorted(linked) == sorted(set(linked)), "a page stands there twice"
     assert not wanted - set(linked), f"docs/README.md has no line for {sorted(wanted - set(linked))}"
@@ -116,8 +125,8 @@ def test_it_loads_nothing_from_elsewhere(site: Path) -> None:
 def test_the_picture_of_the_floors_is_the_contracts() -> None:
     script = REPOSITORY / "scripts" / "architecture.py"
     made = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True).stdout
-    written = (REPOSITORY / "docs" / "architecture.svg").read_text(encoding="utf-8")
-    assert made == written, "run .venv/bin/python scripts/architecture.py > docs/architecture.svg"
+    written = (REPOSITORY / "docs" / "development" / "architecture.svg").read_text(encoding="utf-8")
+    assert made == written, "run .venv/bin/python scripts/architecture.py > docs/development/architecture.svg"
     assert ">collector<" in made and ">rankfile<" in made
 
 

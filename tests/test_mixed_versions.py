@@ -1,5 +1,5 @@
-"""Parts of laggard that are one change apart (docs/contracts.md), on documents made of their types: a field more is
-passed over, and a field less has its default."""
+"""Parts of laggard that are one change apart (docs/development/contracts.md), on documents made of their types: a
+field more is passed over, and a field less has its default."""
 
 import copy
 import gzip

@@ -1,4 +1,5 @@
-"""docs/upstream.md: each claim has a source, and each test, machine and part of gpu-check that it names exists."""
+"""tests/upstream.md: each claim has a source, and each test, machine and part of gpu-check that it names
+exists."""
 
 import re
 from pathlib import Path
@@ -60,7 +61,7 @@ def names_something(held_by: str) -> bool:
 
 
 EXISTING = existing_tests()
-ROWS = rows((REPOSITORY / "docs" / "upstream.md").read_text())
+ROWS = rows((TESTS / "upstream.md").read_text())
 CLAIMS = [row for row in ROWS if row.source]
 QUESTIONS = [row for row in ROWS if not row.source]
 

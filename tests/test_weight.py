@@ -31,7 +31,7 @@ ROOMS = {
     "nccl": 1_995,
     "probes": 12_415,
     "rankfile": 765,
-    "recommend": 1_795,
+    "recommend": 1_800,
     "recording": 2_945,
     "reports": 1_840,
     "rings": 3_425,

@@ -1,1 +1,1 @@
-"""Which of the rules and thresholds of laggard.locate decide anything, and what: docs/benchmark.md."""
+"""Which of the rules and thresholds of laggard.locate decide anything, and what: docs/development/benchmark.md."""

@@ -1,4 +1,4 @@
-"""The tables of docs/benchmark.md about drains, and the list of what was wrong."""
+"""The tables of docs/development/benchmark-tables.md about drains, and the list of what was wrong."""
 
 import statistics
 from collections import Counter, defaultdict

@@ -1,4 +1,4 @@
-"""docs/engines.md: one row an engine, one column a case. Pure: from results to text."""
+"""docs/development/engines.md: one row an engine, one column a case. Pure: from results to text."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path

@@ -1,4 +1,5 @@
-"""Writes the recording of a case: for each rank a file of JSON lines, as docs/contracts.md describes them."""
+"""Writes the recording of a case: for each rank a file of JSON lines, as docs/development/contracts.md describes
+them."""
 
 import dataclasses
 import json

@@ -21,7 +21,7 @@ KINDS = {
     "uneven_work": "imbalance",
     "busy_threads": "host",
 }
-"""laggard's kinds of culprits (docs/contracts.md) in the words of the benchmark."""
+"""laggard's kinds of culprits (docs/development/contracts.md) in the words of the benchmark."""
 MAX_ERROR = 300
 """How many characters of an error are told."""
 

@@ -1,4 +1,4 @@
-"""Writes what happened as the recording of each rank: JSON lines, as docs/contracts.md describes them."""
+"""Writes what happened as the recording of each rank: JSON lines, as docs/development/contracts.md describes them."""
 
 import dataclasses
 import json

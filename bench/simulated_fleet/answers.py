@@ -246,7 +246,7 @@ def _of_step(job: Job, rank: int, step: int, lanes: Sequence[CollectiveLane]) ->
 
 
 def _of_the_next_release(body: bytes) -> bytes:
-    """The same with what a later release may add, by docs/contracts.md: fields with a default."""
+    """The same with what a later release may add, by docs/development/contracts.md: fields with a default."""
     told: dict[str, Any] = {"of_the_next_release": {"any": [1, 2.5, None]}}
     begin = json.dumps(told, separators=(",", ":")).encode()[1:-1]
     body = b"{" + begin + b"," + body[1:]

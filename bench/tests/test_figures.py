@@ -19,12 +19,12 @@ from laggard.locate.verdict import locate
 from laggard.recording.reader import read_recording
 
 MARKS = ("ablation", "drains", "false alarms", "real runs", "results")
-"""Those of docs/benchmark.md."""
+"""Those of docs/development/benchmark-tables.md."""
 
 
 @pytest.mark.parametrize("name", MARKS)
 def test_a_table_is_put_between_the_marks_of_its_name(name: str) -> None:
-    text = (REPOSITORY / "docs" / "benchmark.md").read_text()
+    text = (REPOSITORY / "docs" / "development" / "benchmark-tables.md").read_text()
     begin, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
     before, after = text.partition(begin)[0], text.partition(end)[2]
     assert put_into(text, name, "new\n") == f"{before}{begin}\n\nnew\n\n{end}{after}"
@@ -36,8 +36,8 @@ def test_a_page_without_the_marks_is_left_alone() -> None:
             put_into(page, "noise", "new")
 
 
-PAGE = (REPOSITORY / "docs" / "compared.md").read_text()
-BEFORE, _, VERSIONS = PAGE.partition("## Versions")
+BEFORE = (REPOSITORY / "docs" / "compared.md").read_text()
+VERSIONS = (REPOSITORY / "docs" / "development" / "compared-versions.md").read_text()
 A_VERSION = re.compile(r"\b\d+\.\d+\.\d+|\bv?\d+\.\d{1,2}\b(?! %)|\b20\d\d-\d\d\b|\b(?=[0-9a-f]*\d)[0-9a-f]{7}\b")
 
 

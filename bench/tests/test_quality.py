@@ -1,4 +1,4 @@
-"""The benchmark of localisation: answers are scored as docs/benchmark.md says."""
+"""The benchmark of localisation: answers are scored as docs/development/benchmark.md says."""
 
 import json
 import sys

@@ -20,7 +20,7 @@ log = logging.getLogger("laggard.collector")
 
 MAX_JOBS: Final = 512
 """The most jobs that are judged each time, those that got on last. So many of 256 ranks take some 20 s of CPU time
-(docs/measurements.md)."""
+(docs/development/measurements.md)."""
 
 _TELL_SECONDS: Final = 1.0
 """The time after which verdicts of a look are told that is not at its end."""

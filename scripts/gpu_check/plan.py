@@ -1,4 +1,5 @@
-"""The parts of gpu-check: what a CPU cannot tell and no GPU has answered yet (docs/upstream.md). Standard library only.
+"""The parts of gpu-check: what a CPU cannot tell and no GPU has answered yet (tests/upstream.md). Standard library
+only.
 
 What proves the most for its time comes first. A machine that is lent may be taken back at any moment.
 """

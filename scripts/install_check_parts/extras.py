@@ -15,8 +15,6 @@ LAGGARD = ("-m", "laggard")
 USES = {
     "": (*LAGGARD, "findings", "explain", "DISK_FULL"),
     "collector": (*LAGGARD, "collector", "--check-config"),
-    "grafana": ("-c", "import grafana_api.grafana_face, laggard.dashboards"),
-    "terminal": ("-c", "import laggard.collector.top_screen"),
     "mcp": ("-c", "import laggard.assistant; from mcp.server import MCPServer"),
     "postgres": ("-c", "import psycopg, laggard.collector.incidents.store"),
     "tune": ("-c", "import optuna, laggard.tune.study"),

@@ -47,7 +47,7 @@ def check_pythons(wheel: Path, source: Path) -> None:
         with tempfile.TemporaryDirectory(prefix=f"laggard-python{version}-") as folder:
             laggard = _installed(program, f"{source}", f"{folder}/source")
             run(laggard, "--version")
-            _locates(_installed(program, f"{wheel}[locate]", f"{folder}/locate"), Path(folder))
+            _locates(laggard, Path(folder))
             laggard = _installed(program, f"{wheel}[collector]", f"{folder}/wheel")
             judged = json.loads(run(laggard, "healthcheck", "--format", "json", most=2).stdout)
             run(laggard, "collector", "--check-config")
@@ -63,14 +63,14 @@ def _installed(program: str, what: str, folder: str) -> str:
 
 
 def _locates(laggard: str, folder: Path) -> None:
-    """With numpy alone a recording is judged, and what asks a collector says which extra it lacks."""
+    """Without an extra a recording is judged and becomes a page, and what asks a collector says that none answers."""
     step = '{"kind": "step", "rank": %d, "step": %d, "start": %d, "end": %d}'
     lines = [step % (rank, number, number, number + 1) for rank in (0, 1) for number in range(9)]
     (folder / "recording.jsonl").write_text("\n".join(['{"laggard_recording": 1}', *lines]) + "\n")
-    run(laggard, "locate", "--trace", folder / "recording.jsonl", most=2)
+    run(laggard, "locate", "--trace", folder / "recording.jsonl", "--html", folder / "answer.html", most=2)
     asked = subprocess.run([laggard, "locate"], capture_output=True, text=True, cwd="/")
-    if "laggard[collector]" not in asked.stderr:
-        sys.exit(f"install-check: laggard locate, without its extra: {asked.stderr}")
+    if "127.0.0.1:19401" not in asked.stderr or "pip install" in asked.stderr:
+        sys.exit(f"install-check: laggard locate, without a collector: {asked.stderr}")
 
 
 def _agent_answers(laggard: str, folder: Path) -> str:

@@ -22,13 +22,11 @@ from laggard.kit.flags import complete
 _ALL = (*COMMANDS, *PARTS)
 
 EXTRAS = {
-    "numpy": "locate",
     "optuna": "tune",
     "grafana_api": "grafana",
     "mcp": "mcp",
     "psycopg": "postgres",
-    "rich": "terminal",
-    **dict.fromkeys(("h11", "httpx", "starlette", "uvicorn"), "collector"),
+    **dict.fromkeys(("markdown_it", "sqlalchemy", "starlette", "uvicorn"), "collector"),
 }
 """The extra that installs a package, by package."""
 

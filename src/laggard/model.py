@@ -1,4 +1,5 @@
-"""The values that laggard's parts exchange. They are immutable, and have the field names of docs/contracts.md."""
+"""The values that laggard's parts exchange. They are immutable, and have the field names of
+docs/development/contracts.md."""
 
 from __future__ import annotations
 
@@ -156,7 +157,8 @@ class CulpritStack(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Culprit(msgspec.Struct, frozen=True):
-    """A rank, machine or link that makes others wait. Ratios: see docs/contracts.md, `laggard.location/1`."""
+    """A rank, machine or link that makes others wait. Ratios: see docs/development/contracts.md,
+    `laggard.location/1`."""
 
     kind: str  # slow_compute, slow_host, slow_input, slow_link, uneven_work, busy_threads, hung, dead, corrupt
     ranks: tuple[int, ...]
@@ -203,7 +205,7 @@ class Culprit(msgspec.Struct, frozen=True):
 
 class Note(msgspec.Struct, frozen=True, omit_defaults=True):
     """Something that a verdict on a job leaves open, or that its reader should know. The kinds stand in
-    docs/contracts.md."""
+    docs/development/contracts.md."""
 
     kind: str
     text: str

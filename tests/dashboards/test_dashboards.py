@@ -214,7 +214,7 @@ def grafana() -> Iterator[str]:
 def refusal(url: str, token: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
     """The one line with which `push` ends; the token is not in it."""
     monkeypatch.setenv("GRAFANA_TOKEN", token)
-    assert main(["dashboards", "push", url]) == 64
+    assert main(["collector", "dashboards", "push", url]) == 64
     text = capsys.readouterr().err
     assert text.count("\n") == 1 and text[:-1].isprintable() and (not token or token not in text), text
     return text
@@ -226,7 +226,7 @@ def test_push_puts_all_dashboards_into_their_folder(
 ) -> None:
     (tmp_path / "token").write_text("right\n")
     for _ in range(2):  # the second time the folder is there
-        assert main(["dashboards", "push", grafana, "--folder", "GPU", "--token-file", str(tmp_path / "token")]) == 0
+        assert main(["collector", "dashboards", "push", grafana, "--folder", "GPU", "--token-file", str(tmp_path / "token")]) == 0
     assert capsys.readouterr().out.startswith("3 dashboards are in Grafana's folder GPU:\n")
     assert list(Grafana.folders.values()) == ["GPU"]
     assert [body["dashboard"] for body in Grafana.dashboards.values()] == BOARDS
@@ -283,11 +283,11 @@ def test_push_over_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
         assert "cannot be reached: its certificate is not accepted" in refusal(url, "right", monkeypatch, capsys)
         assert not Grafana.folders
         monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
-        assert main(["dashboards", "push", url]) == 0
+        assert main(["collector", "dashboards", "push", url]) == 0
         assert len(Grafana.dashboards) == len(BOARDS)
 
 
 def test_export_writes_the_files(tmp_path: Path) -> None:
-    assert main(["dashboards", "export", str(tmp_path / "new")]) == 0
+    assert main(["collector", "dashboards", "export", str(tmp_path / "new")]) == 0
     written = sorted((tmp_path / "new").iterdir())
     assert [(file.name, file.read_bytes()) for file in written] == [(file.name, file.read_bytes()) for file in FILES]

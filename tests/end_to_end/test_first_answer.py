@@ -1,4 +1,5 @@
-"""docs/start/training.md as a reader would go through it: every command of it, with the ports and flags it has."""
+"""docs/start/training.md as a reader would go through it: every command of it, with the ports and flags it has, in an
+environment that has what the page installs, and nothing else."""
 
 import os
 import shutil
@@ -7,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.page_environment import make_environment
 from support.paths import REPOSITORY
 from support.transcript import commands_of, run
 
@@ -23,7 +25,7 @@ def test_a_training_job_gets_its_first_answers(tmp_path: Path) -> None:
     shutil.copytree(REPOSITORY / "docs" / "examples", tmp_path / "docs" / "examples")
     environment = {
         **os.environ,
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PATH": f"{make_environment(tmp_path / 'installed', PAGE)}:{os.environ['PATH']}",
         "OMP_NUM_THREADS": "1",
         "LAGGARD_RANK_DIR": str(tmp_path / "ranks"),
     }

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from support.launchers import launchers
+from support.page_environment import make_environment
 from support.paths import DATA, REPOSITORY, TRAINING
 from support.transcript import commands_of, run
 
@@ -28,12 +29,24 @@ done
 """The agent has checked the node, the collector has asked the agent: a reader's job takes longer to begin."""
 
 
+PAGE_OF = {
+    "test_a_deepspeed_job_is_watched": "deepspeed.md",
+    "test_profiler_traces_name_the_slow_rank": "profiler.md",
+    "test_a_hang_is_read": "hang.md",
+    "test_a_dead_job_is_diagnosed": "died.md",
+    "test_a_training_is_tuned": "tune.md",
+}
+
+
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where a page's commands are run: with the examples, and nothing else of the repository."""
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Path:
+    """Where a page's commands are run: with the examples, and nothing else of the repository. laggard is that of an
+    environment that has what the page installs; the trainings are started from the tests' own."""
     shutil.copytree(REPOSITORY / "docs" / "examples", tmp_path / "docs" / "examples")
     (tmp_path / "ranks").mkdir()
-    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    page = PAGES / PAGE_OF[request.node.originalname]
+    installed = make_environment(tmp_path / "installed", page, before=())
+    monkeypatch.setenv("PATH", f"{installed}:{Path(sys.executable).parent}:{os.environ['PATH']}")
     monkeypatch.setenv("LAGGARD_RANK_DIR", str(tmp_path / "ranks"))
     monkeypatch.setenv("LAGGARD_NODE", "n1")
     monkeypatch.chdir(tmp_path)

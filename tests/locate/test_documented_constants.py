@@ -1,4 +1,4 @@
-"""docs/constants.md tells the thresholds of the verdict, as the code has them."""
+"""docs/development/constants.md tells the thresholds of the verdict, as the code has them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from laggard.locate.medians import others_median
 from laggard.locate.slow.noise import blocks_of
 from laggard.locate.slow.tested import Part, Units, judge
 
-PAGE = REPOSITORY / "docs" / "location.md"
+PAGE = REPOSITORY / "docs" / "development" / "location.md"
 
 
 def test_the_page_of_constants_is_current_and_has_the_thresholds_alone() -> None:
-    names = re.findall(r"^\| `(\w+)` \|", expect_current("constants_docs", "constants.md"), re.MULTILINE)
+    names = re.findall(r"^\| `(\w+)` \|", expect_current("constants_docs", "development/constants.md"), re.MULTILINE)
     assert {"ERRORS", "MOST", "PAIR_RATIO", "WINDOW_STEPS"} <= set(names)
     assert not {"MAX_BLOCKS", "MAX_REPLAYED", "CONFIDENCE", "SEND", "STEP_COLUMNS"} & set(names)
 

@@ -1,4 +1,5 @@
-"""Writes a simulated case as recordings, one file a rank, in docs/contracts.md's form, each on its node's clock."""
+"""Writes a simulated case as recordings, one file a rank, in docs/development/contracts.md's form, each on its node's
+clock."""
 
 import json
 from collections import Counter

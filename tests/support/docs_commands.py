@@ -1,7 +1,7 @@
 """The command lines that the docs show, and laggard's own commands among them.
 
-Commands stand in fenced blocks `sh` and in indented blocks. What is printed, pictured or listed stands in fenced blocks
-`text`; settings stand in `yaml`, or are YAML.
+Commands that a test runs stand in fenced blocks `sh`. Other commands stand in fenced blocks `console` or are indented.
+What is printed, pictured or listed stands in fenced blocks `text`; settings stand in `yaml`, or are YAML.
 """
 
 import contextlib
@@ -18,6 +18,7 @@ from laggard.commands import COMMANDS, PARTS
 
 NAMES = {command.name for command in (*COMMANDS, *PARTS)}
 _FENCE = re.compile(r"```(\w*)")
+_KINDS = {"sh": "fenced", "console": "indented"}
 _LIST = re.compile(r" *([-*]|\d+\.) ")
 _REMARK = re.compile(r"(^| {2,})#.*")
 _TOLD_APART = re.compile(r"&&|\|\||[|;&]")
@@ -78,8 +79,8 @@ def _blocks(lines: list[str]) -> Iterator[tuple[str, int, list[str]]]:
             at += 1
             while at < len(lines) and not lines[at].lstrip().startswith("```"):
                 at += 1
-            if fence[1] == "sh":
-                yield "fenced", begin + 2, lines[begin + 1 : at]
+            if fence[1] in _KINDS:
+                yield _KINDS[fence[1]], begin + 2, lines[begin + 1 : at]
             at += 1
         elif (
             lines[at].startswith("    ")

@@ -2,8 +2,8 @@
 
 Made up after public captures: the addresses, the model and the temperatures are those of an `amd-smi` table of eight
 MI300X (ROCm 7.0, amdgpu 6.14.14), the limits those that `amd-smi static` prints of an MI300A, the names and forms of
-the files those of the driver's sources (docs/upstream.md). Which bridges are above such GPUs is not known here: each
-has a root port of its own.
+the files those of the driver's sources (tests/upstream.md). Which bridges are above such GPUs is not known
+here: each has a root port of its own.
 """
 
 import struct

@@ -1,4 +1,4 @@
-"""A small simulator of training jobs, whose recordings have the form of docs/contracts.md.
+"""A small simulator of training jobs, whose recordings have the form of docs/development/contracts.md.
 
 Each rank runs a list of items, step after step:
 

@@ -43,8 +43,8 @@ from laggard.trainer_hooks.record.recorder import Recorder, clock
 # The launches of a process group, by the hook that torch 2.15 has for that (ProcessGroup.register_pre_hook).
 #
 # It sees what C++ launches, too, and needs no Flight Recorder. But it is called for each collective, and a call costs
-# as much as all that the hooks in Python do (docs/measurements.md): so a group gets it only where the Flight Recorder
-# cannot name what C++ makes in it. It tells neither when a collective is over nor who waits for it.
+# as much as all that the hooks in Python do (docs/development/measurements.md): so a group gets it only where the
+# Flight Recorder cannot name what C++ makes in it. It tells neither when a collective is over nor who waits for it.
 
 _HOOK_ID: Final = 0x1A66A2D  # hooks of one group are told apart by it
 _MAX_LAUNCHES: Final = 4096  # launches

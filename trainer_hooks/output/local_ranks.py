@@ -2,7 +2,7 @@
 stopped, and where they stood. A process that is killed or stopped cannot say so itself.
 
 Who a rank's process is stands in the first line of its recording, and the kernel tells whether that process runs. Where
-it stood is in its rank file, which outlives it. docs/contracts.md describes the lines. Nothing here raises.
+it stood is in its rank file, which outlives it. docs/development/contracts.md describes the lines. Nothing here raises.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Writes a rank's records into a recording, for `laggard locate --trace`. docs/contracts.md describes its lines."""
+"""Writes a rank's records into a recording, for `laggard locate --trace`. docs/development/contracts.md describes its
+lines."""
 
 from __future__ import annotations
 

@@ -24,7 +24,8 @@ from laggard.kit.processes import GONE, own_process, own_start, state_of
 
 
 class Identity(NamedTuple):
-    """A rank's identity; docs/contracts.md has the meaning of the fields. `gpu`: the GPU's UUID, where it has one."""
+    """A rank's identity; docs/development/contracts.md has the meaning of the fields. `gpu`: the GPU's UUID, where it
+    has one."""
 
     job_id: str
     rank: int

@@ -71,10 +71,8 @@ def recording_kind(first: bytes) -> str:
     """The kind of recording that begins with these bytes, if it is one that is judged here; else empty."""
     if not first or first[:1] not in _FIRST:
         return ""
-    try:
-        from laggard.recording.kinds import kind_of_bytes
-    except ImportError:  # numpy, which comes with laggard[locate]
-        return _KINDS[0] if first.startswith(_HEAD) else ""
+    from laggard.recording.kinds import kind_of_bytes  # needs arrays, which nothing else here does
+
     kind = kind_of_bytes(first)
     return kind.value if kind and kind.value in _KINDS else ""
 
@@ -116,12 +114,10 @@ def _on_disk(file: InputFile, folder: Path) -> str:
 def _judge_paths(kind: str, files: Sequence[GivenFile], paths: Sequence[str]) -> Recording:
     if any(each.file.read().skipped_bytes for each in files if each.file.path not in paths):
         return Recording(kind, tuple(files), (), "it is too large to be judged within an archive: unpack it")
-    try:
-        from laggard.recording.judged import judge_recording  # needs arrays, which nothing else here does
+    from laggard.recording.judged import judge_recording
 
+    try:
         location = judge_recording(paths).location
-    except ImportError:
-        return Recording(kind, tuple(files), (), "it is judged where numpy is: `pip install 'laggard[locate]'`")
     except UsageError as error:
         return Recording(kind, tuple(files), (), str(error))
     hosts = {int(named[1]): host for file, host in _parts(files, paths) if (named := _PAGE_NAME.search(file)) and host}

@@ -6,7 +6,8 @@ late too. Where ranks wait for one another none is at the root, and a note calls
 status 0 left early: by an early stop, uneven data or sys.exit. The thresholds are our own choices, well below torch's
 own timeout of ten minutes for NCCL and thirty for gloo.
 
-Of a job that was killed, a rank that finished no step says again and again where it stands (docs/contracts.md), and a
+Of a job that was killed, a rank that finished no step says again and again where it stands
+(docs/development/contracts.md), and a
 process that is stopped says nothing. No clock is compared with another's: ranks of one job finish a step within a
 step's time of each other, so who fell silent first is told by for how long each could still say that it finished none.
 """

@@ -29,7 +29,8 @@ from laggard.locate.shares import FEW
 
 RHOS: Final = {0.0: 0.30, 0.5: 0.25, 0.8: 0.20, 0.9: 0.10, 0.95: 0.06, 0.98: 0.04, 0.99: 0.03, 0.995: 0.02}
 """The shares that noise keeps from step to step, and how likely each is beforehand. Our choice: of 101 real runs nearly
-all had less than 0.5 (docs/benchmark.md); the long ones are there so that a job which has them is believed."""
+all had less than 0.5 (docs/development/benchmark.md); the long ones are there so that a job which has them is
+believed."""
 
 FAST: Final = (0.0, 0.5, 0.8)
 """The shares that noise beside it keeps."""

@@ -200,7 +200,7 @@ def _scattered(config: DeepSpeedConfig, exposed: float | None) -> Item:
         risk="It replaces a method of DeepSpeed 0.19.8 in the running process; with other versions nothing changes.",
         apply=f"export {ENV_REDUCE_SCATTER}=1 for all ranks, under `laggard run`",
         revert=f"unset {ENV_REDUCE_SCATTER}",
-        source="docs/reduce-scatter.md: 1.17 to 1.26 times as fast with 4 ranks; PMBS at SC25",
+        source="docs/hooks.md: 1.17 to 1.26 times as fast with 4 ranks; PMBS at SC25",
     )
 
 

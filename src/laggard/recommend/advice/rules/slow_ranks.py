@@ -17,7 +17,9 @@ from laggard.model import Culprit
 from laggard.recommend.advice.situation import Situation, variable_item
 from laggard.recommend.advice.values import Gain, Item
 
-SLOW_RANK_SOURCE: Final = "docs/location.md: recoverable_ratio is the share of the step that fixing the culprit saves"
+SLOW_RANK_SOURCE: Final = (
+    "docs/development/location.md: recoverable_ratio is the share of the step that fixing the culprit saves"
+)
 
 _OF_THE_SCRIPT: Final = ("uneven_work", "busy_threads")
 """No machine is at fault: _CHANGES has these."""
@@ -101,7 +103,7 @@ def _risk_and_revert(culprit: Culprit, situation: Situation) -> tuple[str, str]:
     return "None, if another node takes its place.", "Where you replaced the node: put it back."
 
 
-OWN_PROGRAM_SOURCE: Final = "docs/location.md: whose fault it is"
+OWN_PROGRAM_SOURCE: Final = "docs/development/location.md: whose fault it is"
 
 
 class _Change(NamedTuple):
