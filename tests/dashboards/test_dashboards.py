@@ -226,7 +226,12 @@ def test_push_puts_all_dashboards_into_their_folder(
 ) -> None:
     (tmp_path / "token").write_text("right\n")
     for _ in range(2):  # the second time the folder is there
-        assert main(["collector", "dashboards", "push", grafana, "--folder", "GPU", "--token-file", str(tmp_path / "token")]) == 0
+        assert (
+            main(
+                ["collector", "dashboards", "push", grafana, "--folder", "GPU", "--token-file", str(tmp_path / "token")]
+            )
+            == 0
+        )
     assert capsys.readouterr().out.startswith("3 dashboards are in Grafana's folder GPU:\n")
     assert list(Grafana.folders.values()) == ["GPU"]
     assert [body["dashboard"] for body in Grafana.dashboards.values()] == BOARDS
