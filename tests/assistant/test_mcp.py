@@ -92,7 +92,7 @@ def test_without_the_sdk_it_says_what_to_install() -> None:
     """Also where it is installed: a name that is None in sys.modules cannot be imported."""
     without = "import sys; sys.modules['mcp'] = None; from laggard.cli import main; sys.exit(main(['mcp']))"
     run = subprocess.run([sys.executable, "-c", without], capture_output=True, text=True, timeout=300)
-    assert run.returncode == 64 and "pip install 'laggard[mcp]'" in run.stderr and not run.stdout
+    assert run.returncode == 2 and "pip install 'laggard[mcp]'" in run.stderr and not run.stdout
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ HEADER = "platform,stage,micro_batch,grad_accum,samples_per_second\n"
 
 
 def report(kind: str, path: Path, capsys: pytest.CaptureFixture[str], *words: str) -> Any:
-    assert main(["report", kind, str(path), "--format", "json", *words]) == 0
+    assert main(["tune", "report", kind, str(path), "--format", "json", *words]) == 0
     return json.loads(capsys.readouterr().out)
 
 
@@ -32,7 +32,7 @@ def changed(tmp_path: Path, name: str, old: str, new: str) -> Path:
 
 
 def refusal(kind: str, path: Path | str, capsys: pytest.CaptureFixture[str]) -> str:
-    assert main(["report", kind, str(path)]) == 64
+    assert main(["tune", "report", kind, str(path)]) == 64
     captured = capsys.readouterr()
     assert not captured.out and captured.err.count("\n") == 1
     return captured.err
@@ -155,7 +155,7 @@ def test_a_job_that_does_not_scale_is_an_alarm(tmp_path: Path, capsys: pytest.Ca
     found = report("scaling", path, capsys)
     assert [row["scaling_factor"] for row in found["scaling"]] == pytest.approx([1, 0.95, 0.75])
     assert [row["nodes"] for row in found["alarms"]] == [4]
-    main(["report", "scaling", str(path)])
+    main(["tune", "report", "scaling", str(path)])
     assert capsys.readouterr().out.startswith("At 4 nodes a GPU does 0.75 of what it does on the fewest")
 
 
@@ -261,7 +261,7 @@ def test_names_in_a_plot_are_text_and_the_table_is_not_overwritten(
     assert "<script>" not in plot.read_text()
     assert "<script>&" in [words.text for words in ElementTree.fromstring(plot.read_text()).findall("{*}g/{*}text")]
     before = path.read_bytes()
-    assert main(["report", "campaign", str(path), "--plot", str(path)]) == 64
+    assert main(["tune", "report", "campaign", str(path), "--plot", str(path)]) == 64
     assert path.read_bytes() == before
 
 

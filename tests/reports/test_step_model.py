@@ -206,7 +206,7 @@ def compared(tmp_path: Path, capsys: pytest.CaptureFixture[str], old: str, new: 
     paths = [tmp_path / "old.log", tmp_path / "new.log"]
     for path, text in zip(paths, (old, new), strict=True):
         path.write_text(text)
-    assert main(["report", "nccl", *map(str, paths), "--format", "json"]) == 0
+    assert main(["tune", "report", "nccl", *map(str, paths), "--format", "json"]) == 0
     return json.loads(capsys.readouterr().out)
 
 

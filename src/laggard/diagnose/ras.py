@@ -1,6 +1,8 @@
-"""The format `RAS report`: what NCCL's RAS subsystem says of a job's ranks, as text.
+"""The formats `RAS report` and `RAS report (JSON)`: what NCCL's RAS subsystem says of a job's ranks.
 
-The form is that of NCCL 2.24 to 2.30 and RCCL 2.28, src/ras/client_support.cc.
+The text's form is that of NCCL 2.24 to 2.30 and RCCL 2.28, src/ras/client_support.cc; the JSON's that of NCCL 2.28.7,
+which RCCL's is too (ROCm/rocm-systems 2386d61, projects/rccl/src/ras/client_support.cc), with more operations. Files
+without a secondary hash are read as well.
 
 A report is one look: that ranks have launched fewer collectives is a warning, since they may be a moment late. It lists
 the ranks of the smaller group, whichever that is: the counts tell who is behind.
@@ -10,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from laggard.diagnose.file_format import (
     ACCUSED,
@@ -18,6 +20,9 @@ from laggard.diagnose.file_format import (
     FileFormat,
     FileJudgement,
     KnownHardware,
+    documents,
+    list_of,
+    text_of,
 )
 from laggard.diagnose.rules import table
 from laggard.kit.words import counted, ranks_text
@@ -33,7 +38,9 @@ _LAUNCHED: Final = r"(?: (?:has|have) launched up to operation (\d{1,18})| (?:ha
 _COUNT: Final = re.compile(rf"^ *(\d{{1,7}}) ranks?{_LAUNCHED}$")
 _PROCESS: Final = r"GPUs? (\S+) managed by process (\d+) on node (\S+)"
 _RANK: Final = re.compile(rf"^ *Rank (\d{{1,7}})(?P<launched>{_LAUNCHED})? -- {_PROCESS}")
+_MISSING_COMMA: Final = re.compile(r'("nvml_dev": -?\d+)(\s+"status": \{)')
 _DEAD: Final = re.compile(r"^ *Process (\d+) on node (\S+) managing GPU")
+_MAX_RANKS: Final = 1 << 20
 _WORDS: Final = table("hangs").sections
 
 
@@ -155,4 +162,52 @@ def _evidence(members: Sequence[_Member]) -> dict[str, object]:
     }
 
 
+def recognise_ras_json(content: FileContent) -> bool:
+    head = content.text[: 1 << 16]
+    if '"communicators"' not in head or '"ccl_version"' not in head.replace("nccl_", "ccl_").replace("rccl_", "ccl_"):
+        return False
+    return bool(_communicators(content))
+
+
+def _communicators(content: FileContent) -> list[dict[str, Any]]:
+    """NCCL 2.28.7 and 2.28.9 leave out a comma where they list ranks that are missing."""
+    whole = FileContent.of_text(_MISSING_COMMA.sub(r"\1,\2", content.document))
+    return [it for tree in documents(whole) for it in list_of(tree, "communicators") if isinstance(it, dict)]
+
+
+def judge_ras_json(content: FileContent, hardware: KnownHardware) -> FileJudgement:
+    communicators = _communicators(content)
+    world = max(communicators, key=_size, default={})
+    members = [_member(it) for it in list_of(world, "missing_ranks")]
+    dead = {
+        (text_of(it, "host"), text_of(it, "pid"))
+        for it in list_of(world, "missing_ranks")
+        if isinstance(it, dict) and isinstance(it.get("status"), dict) and it["status"].get("considered_dead") is True
+    }
+    counts: dict[int, tuple[int, list[_Member]]] = {}
+    for member, count in map(_counted, list_of(world, "ranks")):
+        counts.setdefault(count, (0, []))[1].append(member)
+    found = (*_of_missing([it for it in members if it.rank >= 0], dead), *_of_counts({"collectives": _groups(counts)}))
+    return FileJudgement(found, {"ranks": _size(world), "communicators": len(communicators)})
+
+
+def _size(communicator: dict[str, Any]) -> int:
+    size = communicator.get("size")
+    return size if isinstance(size, int) and 0 <= size <= _MAX_RANKS else 0
+
+
+def _member(tree: Any) -> _Member:
+    rank = text_of(tree, "rank")
+    pid = text_of(tree, "pid")
+    number = int(rank) if rank.isdecimal() and len(rank) < 8 else -1
+    return _Member(number, text_of(tree, "host"), pid, f'"pid": {pid}')
+
+
+def _counted(tree: Any) -> tuple[_Member, int]:
+    counts = tree.get("collective_counts") if isinstance(tree, dict) else None
+    values = counts.values() if isinstance(counts, dict) else ()
+    return _member(tree), sum(value for value in values if isinstance(value, int))
+
+
 RAS_REPORT: Final = FileFormat("RAS report", recognise_ras, judge_ras)
+RAS_REPORT_JSON: Final = FileFormat("RAS report (JSON)", recognise_ras_json, judge_ras_json)

@@ -178,7 +178,7 @@ def test_a_server_that_refuses_is_one_line(
     status: int, body: bytes, words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with served_by(lambda *_: (status, body)) as url:
-        assert main(["locate", "--prometheus", url]) == 64
+        assert main(["locate", "--prometheus", url]) == (2 if status == 200 else 64)
     said = capsys.readouterr().err
     assert said.startswith(f"laggard: Prometheus at {url}") and words in said and said.count("\n") == 1
 

@@ -509,10 +509,8 @@ def _said(rule: Rule, *texts: str) -> str:
 
 
 def _with_hosts(events: tuple[Event, ...]) -> tuple[Event, ...]:
-    """The events with the host of their rank, where another line of it names one."""
-    hosts: dict[int | None, str] = {
-        it.writer.rank: it.writer.host for it in events if it.writer.rank is not None and it.writer.host
-    }
+    """The events with the host of their rank, where Megatron's rerun machine names it after them."""
+    hosts = {it.writer.rank: it.writer.host for it in events if it.kind == "rerun" and it.writer.host}
     named = (it.writer._replace(host=it.writer.host or hosts.get(it.writer.rank)) for it in events)
     return tuple(it._replace(writer=writer) for it, writer in zip(events, named, strict=True)) if hosts else events
 
