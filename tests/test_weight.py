@@ -32,7 +32,7 @@ ROOMS = {
     "probes": 12_415,
     "rankfile": 765,
     "recommend": 1_800,
-    "recording": 2_945,
+    "recording": 3_050,
     "reports": 1_840,
     "rings": 3_425,
     "stack_answers": 490,

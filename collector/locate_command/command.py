@@ -95,6 +95,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--html", metavar="FILE", help="also write the answer as one page that loads nothing, to mail or to attach"
     )
+    parser.add_argument(
+        "--perfetto", metavar="FILE", help="with --trace: also write the recording as a trace for ui.perfetto.dev"
+    )
     parser.add_argument("--format", choices=("text", "json"), default="text")
     parser.add_argument("stray", nargs="*", help=argparse.SUPPRESS)
 
@@ -137,6 +140,8 @@ def _check_flags(arguments: argparse.Namespace) -> None:
         raise UsageError(
             "--against compares recordings, or what a collector holds: leave out --prometheus, --record, --html"
         )
+    if arguments.perfetto and (not arguments.trace or arguments.against is not None):
+        raise UsageError("--perfetto writes a recording: name one with --trace, and leave out --against")
     if arguments.stray:
         paths = printable_line(shlex.join(arguments.stray), 200)
         raise UsageError(f"unknown argument {paths}: did you mean --trace {paths}?")
@@ -147,7 +152,11 @@ def _source(arguments: argparse.Namespace) -> Source:
     if arguments.trace:
         from laggard.collector.locate_command import recording
 
-        return recording.judge(arguments.trace, arguments.job)
+        recorded = recording.judge(arguments.trace, arguments.job)
+        if arguments.perfetto:
+            told, cut = recorded.write_perfetto(arguments.perfetto)
+            (_warn if cut else _tell)(told)
+        return recorded
     asked = {name: getattr(arguments, name) for name in _WITH_PROMETHEUS}
     if arguments.prometheus:
         from laggard.collector.locate_command import prometheus
@@ -169,7 +178,11 @@ def _source(arguments: argparse.Namespace) -> Source:
 def _tell(text: str) -> None:
     """Says to a person what was written; a script knows what it asked for."""
     if sys.stderr.isatty():
-        print(f"laggard: {text}", file=sys.stderr)
+        _warn(text)
+
+
+def _warn(text: str) -> None:
+    print(f"laggard: {text}", file=sys.stderr)
 
 
 def _lines(source: Source) -> Iterator[Line]:

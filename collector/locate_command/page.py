@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TypeVar
 
 from laggard.collector.job_words import OTHER_VERSION, ask_for, by_key, job_text
+from laggard.collector.locate_command.whole_file import write_whole
 from laggard.collector.web.documents import HeatDocument, NodeFindingsDocument, SummaryDocument, TimelineDocument
 from laggard.collector.web.heatmap import empty_heatmap, heatmap_document
 from laggard.collector.web.page_html import ROWS, KeptPage, culprit_ranks, kept_html
 from laggard.collector.web.summary import recorded_summary
 from laggard.collector.web.timeline import timeline_document
 from laggard.kit.address import without_login
-from laggard.kit.errors import UsageError
 from laggard.kit.users import user_text
 from laggard.kit.words import printable_line
 from laggard.model import JobKey, Location
@@ -99,19 +97,8 @@ def _without_collector(
 
 
 def write_page(path: str, page: KeptPage) -> None:
-    """Writes the page in one step: whoever opens the file meanwhile has the old one or the new one, and a full disk
-    leaves the old one. Raises UsageError."""
-    new = Path(path).with_name(f".{Path(path).name}.{os.getpid()}.new")
-    try:
-        with open(new, "xb") as file:
-            file.write(kept_html(page).encode())
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(new, path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            new.unlink()
-        raise UsageError(f"cannot write {path}: {error.strerror}") from None
+    """Raises UsageError."""
+    write_whole(path, (kept_html(page).encode(),))
 
 
 def _of_culprits(findings: Sequence[NodeFinding], location: Location) -> tuple[NodeFinding, ...]:

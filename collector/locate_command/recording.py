@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain, repeat
 from typing import TYPE_CHECKING
 
 from laggard.kit.errors import UsageError
@@ -51,6 +52,20 @@ class RecordingSource:
         from laggard.collector.locate_command.page import page_of_recording
 
         return page_of_recording(self._judged, self._paths)
+
+    def write_perfetto(self, path: str) -> tuple[str, bool]:
+        """What was written, in one line, and whether steps were left out. Raises UsageError."""
+        import msgspec
+
+        from laggard.collector.locate_command.whole_file import write_whole
+        from laggard.recording.perfetto import trace_of
+
+        trace = trace_of(self._judged)
+        separators = chain((b'{"traceEvents":[\n',), repeat(b",\n"))
+        lines = (before + msgspec.json.encode(event) for before, event in zip(separators, trace.events, strict=False))
+        write_whole(path, chain(lines, (b"\n]}\n",)))
+        kept = f", the newest {trace.steps} of its {trace.recorded} steps" if trace.steps < trace.recorded else ""
+        return f"the trace for ui.perfetto.dev is in {path}{kept}", bool(kept)
 
 
 def judge(paths: Sequence[str], job: str | None) -> RecordingSource:

@@ -169,7 +169,8 @@ ANSWER_SECONDS: Final = 20.0
 
 
 def tell_answer(folder: str) -> None:
-    """Prints what the recording in `folder` says first, and the command that says all of it, on standard error."""
+    """Prints on standard error what the recording in `folder` says first, what to do about its first culprit, and the
+    command that says all of it."""
     import subprocess  # torch has it
 
     command = own_process("laggard", "locate", "--trace", folder)
@@ -180,5 +181,7 @@ def tell_answer(folder: str) -> None:
         )
     except (OSError, subprocess.SubprocessError):
         return
-    if first := done.stdout.partition("\n")[0]:
-        print(f"laggard: {first}\nlaggard: all of it: laggard locate --trace {shlex.quote(folder)}", file=sys.stderr)
+    if answer := done.stdout.splitlines():
+        advice = [line.strip() for line in answer[1:] if "what to do: " in line.lower()]
+        told = (answer[0], *advice[:1], f"all of it: laggard locate --trace {shlex.quote(folder)}")
+        print("".join(f"laggard: {line}\n" for line in told), end="", file=sys.stderr)
