@@ -66,7 +66,7 @@ def test_a_location_keeps_its_command_whole(recording: str) -> None:
 
 
 def test_json_is_the_same_bytes_on_a_terminal(recording: str) -> None:
-    report = ["report", "campaign", RUNS]
+    report = ["tune", "report", "campaign", RUNS]
     for words in (["diagnose", LOG], ["locate", "--trace", recording], ["findings", "list"], report):
         asked = [*words, "--format", "json"]
         assert screen(asked, 60) == piped(asked)
@@ -75,7 +75,7 @@ def test_json_is_the_same_bytes_on_a_terminal(recording: str) -> None:
 def test_without_rich_a_terminal_gets_the_plain_text() -> None:
     drawn = screen(["diagnose", LOG], 80, [sys.executable, "-c", WITHOUT_RICH])
     assert drawn == piped(["diagnose", LOG], COLUMNS="80")
-    for words in (["findings", "list"], ["report", "campaign", RUNS]):
+    for words in (["findings", "list"], ["tune", "report", "campaign", RUNS]):
         assert screen(words, 60, [sys.executable, "-c", WITHOUT_RICH]) == piped(words)
 
 
@@ -98,10 +98,10 @@ def test_tuner_tables_are_judged_in_colour_and_a_compiled_one_is_as_in_a_file(tm
     lacking, whole, measured = tmp_path / "lacking.csv", tmp_path / "whole.csv", tmp_path / "measured.csv"
     lacking.write_text(LACKING)
     whole.write_text(WHOLE)
-    drawn = screen(["tuner", "lint", str(lacking)], 60)
+    drawn = screen(["tune", "table", "lint", str(lacking)], 60)
     assert drawn.startswith("\x1b[1;31m") and "\x1b[36m`laggard tune table compile`" in drawn
-    assert words_of(drawn) == words_of(piped(["tuner", "lint", str(lacking)], status=1))
-    assert screen(["tuner", "lint", str(whole)], 100).startswith(f"\x1b[1;32m{whole}: every message")
+    assert words_of(drawn) == words_of(piped(["tune", "table", "lint", str(lacking)], status=1))
+    assert screen(["tune", "table", "lint", str(whole)], 100).startswith(f"\x1b[1;32m{whole}: every message")
     rows = without_escapes(screen(["tuner", "simulate", str(whole)], 100)).splitlines()
     assert ["collective", "bytes", "setting", "channels", "row"] in [row.split() for row in rows]
     narrow = ["tuner", "simulate", str(lacking)]

@@ -35,7 +35,7 @@ Copy = Callable[[str], Path]
 
 
 def record(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    words = (sys.executable, "-m", "laggard", "record", str(folder), *words)
+    words = (sys.executable, "-m", "laggard", "healthcheck", "record", str(folder), *words)
     return subprocess.run(words, capture_output=True, text=True, timeout=300)
 
 
@@ -108,7 +108,9 @@ def test_recorded_machines_replay(
     """The probes run in this process; the tests above record with a process for each."""
     monkeypatch.setattr(command, "run", lambda host, probes, deadline_seconds: judge_host(host, probes))
     source = machine(name)
-    assert main(["record", str(tmp_path / "again"), "--host-root", str(source)]) == 0, capsys.readouterr().err
+    assert main(["healthcheck", "record", str(tmp_path / "again"), "--host-root", str(source)]) == 0, (
+        capsys.readouterr().err
+    )
     assert judge(tmp_path / "again", PROBES) == judge(source, PROBES), expectation(name)["says"]
 
 
@@ -136,7 +138,7 @@ for found in pkgutil.walk_packages(laggard.probes.__path__, "laggard.probes."):
     importlib.import_module(found.name)
 from laggard.cli import main
 os.setgroups([]), os.setgid(65534), os.setuid(65534)
-sys.exit(main(["record", sys.argv[1]]))
+sys.exit(main(["healthcheck", "record", sys.argv[1]]))
 """
 
 
@@ -159,7 +161,7 @@ def test_of_an_environment_only_what_probes_use_is_recorded(tmp_path: Path) -> N
         "NCCL_DEBUG": "INFO",
         "KUBERNETES_SERVICE_HOST": "10.1.2.3",
     }
-    words = [sys.executable, "-m", "laggard", "record", str(tmp_path / "machine")]
+    words = [sys.executable, "-m", "laggard", "healthcheck", "record", str(tmp_path / "machine")]
     done = subprocess.run(words, capture_output=True, text=True, timeout=300, env=secret)
     assert done.returncode == 0, done.stderr
     facts = json.loads((tmp_path / "machine/laggard/facts.json").read_text())
@@ -170,9 +172,9 @@ def test_of_an_environment_only_what_probes_use_is_recorded(tmp_path: Path) -> N
 
 def test_only_an_empty_folder_is_written_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "mine").write_text("precious")
-    assert main(["record", str(tmp_path)]) == 64
+    assert main(["healthcheck", "record", str(tmp_path)]) == 64
     assert "is not empty" in capsys.readouterr().err
-    assert main(["record", str(tmp_path / "mine")]) == 64
+    assert main(["healthcheck", "record", str(tmp_path / "mine")]) == 64
     assert "cannot record into" in capsys.readouterr().err
     assert (tmp_path / "mine").read_text() == "precious"
 
@@ -278,7 +280,7 @@ def test_root_records_into_no_folder_that_another_user_can_exchange(
     (tmp_path / "shared").mkdir()
     (tmp_path / "shared").chmod(0o777)
     for folder in (theirs / "recording", tmp_path / "shared", tmp_path / "shared/recording"):
-        assert main(["record", str(folder)]) == 64
+        assert main(["healthcheck", "record", str(folder)]) == 64
         assert "is not root's alone" in capsys.readouterr().err
         assert not folder.exists() or not any(folder.iterdir())
     monkeypatch.setenv("SUDO_UID", "1001")
