@@ -102,13 +102,13 @@ def test_tuner_tables_are_judged_in_colour_and_a_compiled_one_is_as_in_a_file(tm
     assert drawn.startswith("\x1b[1;31m") and "\x1b[36m`laggard tune table compile`" in drawn
     assert words_of(drawn) == words_of(piped(["tune", "table", "lint", str(lacking)], status=1))
     assert screen(["tune", "table", "lint", str(whole)], 100).startswith(f"\x1b[1;32m{whole}: every message")
-    rows = without_escapes(screen(["tuner", "simulate", str(whole)], 100)).splitlines()
+    rows = without_escapes(screen(["tune", "table", "simulate", str(whole)], 100)).splitlines()
     assert ["collective", "bytes", "setting", "channels", "row"] in [row.split() for row in rows]
-    narrow = ["tuner", "simulate", str(lacking)]
+    narrow = ["tune", "table", "simulate", str(lacking)]
     told, plain = (set(words_of(text.replace(",", ""))) for text in (screen(narrow, 50), piped(narrow)))
     assert plain <= told, "no value is cut where a table has no room"
     measured.write_text(
         "collective,size_bytes,algorithm,protocol,channels,latency_us\nallreduce,1048576,ring,simple,4,900\n"
     )
-    compiling = ["tuner", "compile", str(measured), "--nodes", "2", "--ranks", "16"]
+    compiling = ["tune", "table", "compile", str(measured), "--nodes", "2", "--ranks", "16"]
     assert without_escapes(screen(compiling, 40)) == piped(compiling)
