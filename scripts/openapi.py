@@ -145,6 +145,7 @@ COLLECTOR = {
 IN_PATH = {
     "name": ["page.js"],
     "code": [finding.code for finding in all_types()],
+    "alert": ["LaggardRankHung"],
 }
 
 

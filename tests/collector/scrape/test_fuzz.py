@@ -109,6 +109,9 @@ class Source:
     snapshot: ClusterSnapshot
     incidents: IncidentHistory
 
+    def look_at(self, node: str) -> None:
+        """A gate waits for the node's next report: there is none."""
+
     async def refresh(self) -> bool:
         return True
 
