@@ -1,6 +1,7 @@
 """What the command line does before any command runs."""
 
 import gc
+import re
 import shlex
 import subprocess
 import sys
@@ -106,12 +107,8 @@ def test_the_examples_of_each_command_are_taken_by_its_parser() -> None:
         shown = [line for line in examples(command.name) if not line.startswith("#")]
         assert shown, f"{command.name} has no example"
         for line in shown:
-            words = shlex.split(
-                line.replace('--exclude="$(laggard exclude)" job.sh', "").replace("sbatch", "laggard exclude")
-            )
-            _, rest = parser.parse_known_args(
-                words_now([word for word in words[1:] if word != ">" and "/~" not in word][:])
-            )
+            (words,) = re.findall(r"laggard ([^)>]*)", line)
+            _, rest = parser.parse_known_args(shlex.split(words))
             assert not [word for word in rest if word.startswith("-")], line
 
 

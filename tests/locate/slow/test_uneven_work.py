@@ -169,6 +169,7 @@ def test_work_between_the_steps_of_another_rank_than_0_is_its_hosts() -> None:
     [
         (0.012, 1, Verdict.OK, "uneven_work"),  # it costs little
         (0.3, 10, Verdict.OK, "uneven_work"),  # faults keep no such time
+        (0.3, 3, Verdict.UNKNOWN, "place_or_machine"),  # but what comes in every third step is no log or checkpoint
         (0.02, 1, Verdict.UNKNOWN, "place_or_machine"),  # two of four ranks have such a place: it tells nothing
         (0.2, 1, Verdict.FAIL, None),  # and half of the time is worth a look, whosever it is
     ],

@@ -62,7 +62,7 @@ _POD = re.compile(r"\[pod/([\w.-]+)/[\w.-]+\] ")
 _ACTOR = re.compile(
     r"\((?=[^()]{0,200}?\b(?:pid|ip)=)[\w.:<>-]*(?:,? ?(?!ip=)[\w.]+=[\w.-]+){0,5}(?:,? ?ip=([\d.]+))?,?\) "
 )
-_HOST = re.compile(r"([A-Za-z0-9][\w-]*(?:\.[\w-]+)*): ")
+_HOST = re.compile(r"([A-Za-z0-9][\w-]*(?:\.[\w-]+)*): (?!\[[A-Z]+\])")  # what a level follows is a logger
 _NO_HOST = re.compile(
     r"(?:.*(?:Error|Exception|Warning|Interrupt|Exit|Failure|Timeout|Expired|Empty|Iteration)|[\w.]*\.[A-Z]\w*[a-z]\w*|[A-Z]+|[A-Z]{1,4}\d{4,5}|[a-z]+d?|what"
     r"|[\w.-]*\.(?:sh|bash|sbatch|slurm)|slurmstepd|srun|nvidia-container-cli|sbatch|python[\d.]*|bash|loss|step|epoch|iter|iteration|mpirun|Signal|Fatal|Tried|exitcode)"

@@ -249,13 +249,13 @@ def scripts_choice(timings: JobTimings, slow: Sequence[Slow]) -> set[int]:
 
 def is_excused(timings: JobTimings, steps: Steps, each: Slow, slow: Sequence[Slow]) -> bool:
     """Whether it stands where scripts leave work to a rank, and that is no coincidence: what it does costs little, or
-    comes at regular intervals, or those places are few among all, and it costs less than most of what is by design."""
+    comes at regular intervals and seldom, or those places are few among all, and it costs less than a quarter."""
     chosen = scripts_choice(timings, slow)
     if not chosen.issuperset(timings.ranks[list(each.columns)].tolist()):
         return False
     cost = float(each.series.sum()) / float(steps.duration.sum())
     gaps = np.diff(np.flatnonzero(each.hits)) if each.hits is not None else np.zeros(0)
-    is_regular = len(gaps) > 1 and median(gaps) > 1 and (gaps == median(gaps)).mean() >= MOST
+    is_regular = len(gaps) > 1 and len(gaps) < (1 - MOST) * len(each.series) and (gaps == median(gaps)).mean() >= MOST
     return cost < DOUBTED_COST or is_regular or max(cost, len(chosen) / timings.world_size) < 1 - MOST
 
 

@@ -100,10 +100,9 @@ def _is_slower(steps: Steps, each: Slow) -> bool:
 def uneven_work_note(culprit: Culprit, excused: bool) -> Note | None:
     """The note that alone tells of uneven work: of what scripts leave to one rank, and of what comes by turns. None:
     it is a culprit, as one whose place says so, does not excuse it, and costs a quarter of the time."""
-    cost, is_steady = culprit.recoverable_ratio or 0.0, culprit.persistence == "persistent"
-    by_place = culprit.phase in (None, "between_steps")
-    is_dear = (not excused and cost >= 1 - MOST) if by_place and culprit.phase else culprit.phase not in SCRIPT_PHASES
-    if culprit.kind != "uneven_work" or is_steady and is_dear:
+    cost, by_place = culprit.recoverable_ratio or 0.0, culprit.phase in (None, "between_steps")
+    is_left_to_it = culprit.phase in SCRIPT_PHASES or by_place and (excused or cost < 1 - MOST)
+    if culprit.kind != "uneven_work" or culprit.persistence == "persistent" and not is_left_to_it:
         return None
     what = (culprit.phase or "in no phase that is known").replace("_", " ")
     share = f"{cost:.0%} of the step time".replace("%", " %")
