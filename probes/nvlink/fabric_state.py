@@ -89,9 +89,10 @@ def _outside(host: Host, gpus: Sequence[Gpu]) -> Iterator[Finding]:
     if len(without) < len(gpus) or len(gpus) < _BOARD_GPUS or not named or any(any(gpu.links or ()) for gpu in gpus):
         return
     down, untold = all(gpu.links for gpu in gpus), not any("links" in gpu.errors for gpu in gpus)
-    virtual, grace = is_virtual_machine(host), all("GB" in (gpu.name or "") for gpu in gpus)
-    sure = grace or virtual is False  # a guest with four GB200 has the whole tray
-    if not sure and (virtual or not (down or untold)):  # a virtual GPU has no links that it could tell of
+    in_guest = is_virtual_machine(host) and not all("GB" in (gpu.name or "") for gpu in gpus)
+    if in_guest or not (
+        down or untold
+    ):  # a guest with four GB200 has the whole tray; a virtual GPU has no links to tell of
         return
     severity = Severity.WARNING if untold and not down else Severity.CRITICAL
     for gpu in gpus:

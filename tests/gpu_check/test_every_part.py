@@ -57,8 +57,10 @@ def rehearsed(
 
         warm = warm_deepspeed if part.name in IN_DEEPSPEED else warm_torch
 
-        def start(command: Sequence[str], env: Mapping[str, str], **_: Any) -> WarmProcess:
-            return warm.start(command[1:], env)
+        def start(command: Sequence[str], env: Mapping[str, str], **how: Any) -> WarmProcess | subprocess.Popen[Any]:
+            """A warm process has pipes of its own: what prints into a file is started as it is."""
+            is_piped = how.get("stdout", subprocess.PIPE) == subprocess.PIPE
+            return warm.start(command[1:], env) if is_piped else subprocess.Popen(command, env=env, **how)
 
         warmly = SimpleNamespace(**{**vars(subprocess), "Popen": start})
         monkeypatch.setattr(importlib.import_module("gpu_check.jobs.launch"), "subprocess", warmly)
