@@ -25,7 +25,7 @@ from laggard.kit.errors import UsageError
 
 BEGINNING_BYTES: Final = 8 << 20
 """The bytes of a file's beginning that are read. Recorded hardware and a job's first lines fit in many times."""
-END_BYTES: Final = 24 << 20
+END_BYTES: Final = 20 << 20
 """The bytes of a file's end that are read. The last words of a job with thousands of ranks fit."""
 MAX_UNPACKED_BYTES: Final = 8 << 30
 """The most bytes that are unpacked of one file. Its end is found only by unpacking all of it: 20 s for so much text. 8

@@ -162,6 +162,8 @@ def test_where_only_victims_are_seen_the_first_may_be_one_that_is_not() -> None:
     for found in (judge(PEER_GONE, PEER_GONE, silent), judge(PEER_GONE, PEER_GONE, world=3)):
         assert not found.culprits and found.notes[0].kind == "first_unseen"
     assert first(judge(PEER_GONE, PEER_GONE)) == [0, 1], "all are seen: it began with one of these"
+    apart = judge(PEER_GONE, PEER_GONE, nodes=("n0", "n1"))
+    assert not apart.culprits and "look at what connects them" in apart.notes[0].text
 
 
 def test_a_process_that_leaves_without_an_end_after_the_last_step_of_all_harmed_nobody() -> None:

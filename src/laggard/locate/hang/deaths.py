@@ -195,8 +195,11 @@ class _Deaths:
         unknown = any(state.state == "unknown" for state in timings.states)
         if unknown or len(timings.states) < timings.world_size:
             text = "all that are seen died as ranks do when another is gone: the first may be one that is not seen"
-            return (Note("first_unseen", text), *self._notes())
-        return None
+        elif len({death.node for death in self.first if death.why is Why.FOR_OTHERS}) > 1:
+            text = "collectives failed on several machines at once, and no rank died of itself: look at what connects them"
+        else:
+            return None
+        return (Note("first_unseen", text), *self._notes())
 
     def _hung_before(self) -> bool:
         """Whether the other ranks finished, and all of these were killed after some of them had long waited for
