@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Final
 
 from msgspec import structs
 
 from laggard.catalogue.findings import known_type
+from laggard.catalogue.rules import read_table
 from laggard.kit.constants import SCRIPT_PHASES
 from laggard.locate.describe import situation
 from laggard.locate.job_timings import NOTHING, JobTimings, NodeFindings, Place
-from laggard.model import SEVERITIES, Culprit
+from laggard.model import SEVERITIES, Culprit, Fix
 
 _NODES: Final = 4
 """The number of nodes of a ring in pairs: it needs three, and a fourth so that each suspect meets two others."""
@@ -78,43 +80,7 @@ _MEASURED_BY_RINGS = ("RING_SLOW", "RING_FAILED")
 _OTHER_REASONS = ("slow_link", "hung")
 _MAX_FOLLOWED_CULPRITS = 3
 
-_ADVICE = {
-    "input": "look at what its data loader reads: the storage and its cache, the workers' CPU time, and what else runs "
-    "on the machine",
-    "between_steps": "look at what its script does between the steps (reading data without a DataLoader, logging, "
-    "checkpoints, evaluation: phase() of laggard.trainer_hooks names them), then at its machine's storage and CPU",
-    "uneven_passes": "look at how the batches are made: lengths of sequences, packing, bucketing, the sampler's shares"
-    "; no machine is at fault",
-    "busy_threads": "let these threads do less, or run them as a process of their own, so that they do not hold "
-    "Python's lock; no machine is at fault",
-    "uneven_work": "look at what the script leaves to this rank alone (logging, checkpoints, evaluation), and let it "
-    "do that more rarely or in the background; no machine is at fault",
-    "passes": "compare its GPU's clocks, temperature and throttling with its peers' (nvidia-smi -q -d "
-    "CLOCK,PERFORMANCE); then what else runs on that GPU and on its CPU cores",
-    "no_gpu": "see what else runs on its CPU cores, and compare the clocks, load and quota of its CPU with its peers'; "
-    "where it computes on a GPU, that GPU's too",
-    "optimizer": "see whether its optimizer state lies on the host or on disk, and compare its CPU's and GPU's clocks "
-    "with its peers'",
-    "slow_host": "look for what its ranks share: other work on the CPUs, the CPUs' quota, clocks and governor, memory "
-    "pressure, power and cooling",
-    "unknown": "record its phases (laggard run does), and compare its GPU's and CPU's clocks and load with its peers'",
-    "intermittent": "look for what comes and goes on its machine: other jobs, cron, checkpoints, thermal throttling",
-    "slow_link": "check the adapters, cables and switch ports on the way for errors and rate",
-    "in_machine": "compare its NVLink and PCIe links (nvidia-smi nvlink -s, nvidia-smi topo -m, lspci -vv), its GPUs' "
-    "access to each other and its shared memory with another machine's",
-    "hung": "see where its process stands (laggard stacks, the kernel's log), before the job is ended",
-    "stopped": "see who stopped its process: a debugger, a batch system that suspends jobs, or somebody; after kill "
-    "-CONT it goes on",
-    "device_stopped": "look at the GPU, not at the process, whose stacks tell nothing here: Xid errors in its "
-    "machine's kernel log, nvidia-smi -q, its NVLinks (nvidia-smi nvlink -e) and network adapter",
-    "silent": "read its log and its machine's kernel log from then on; debuggers stop processes, and so do batch "
-    "systems that suspend jobs",
-    "left": "find why its program ended before the others': an early stop, uneven data, sys.exit or a handler of "
-    "SIGTERM on one rank",
-    "corrupt": "run `laggard healthcheck --active` on its node, restart from a checkpoint of before that step, and "
-    "leave the node out until it is known to compute right",
-    "dead": "read its log and its machine's kernel log from the time of its end",
-}
+_ADVICE: Final[Mapping[str, Fix]] = read_table(Path(__file__).with_name("advice.ini")).advice
 
 
 def explained(culprit: Culprit, timings: JobTimings) -> Culprit:
@@ -162,18 +128,19 @@ def _meaning(code: str) -> str:
 
 
 def _first_look(culprit: Culprit) -> str:
-    kind, phase, told = culprit.kind, culprit.phase, situation(culprit)
+    kind, phase, where = culprit.kind, culprit.phase, situation(culprit)
     situations = (
         ("in_machine", culprit.is_within_machine),
         ("uneven_passes", kind == "uneven_work" and phase in _PASSES),
-        (told, told in _ADVICE and kind != "slow_host"),
+        (where, where in _ADVICE and kind != "slow_host"),
         ("between_steps", phase in _BETWEEN),
         ("intermittent", culprit.persistence == "intermittent"),
         ("input", phase == "input"),
         (kind, kind in _ADVICE),
         ("passes" if culprit.gpu else "no_gpu", phase in _PASSES),
     )
-    return next((_ADVICE[each] for each, holds in situations if holds), _ADVICE.get(phase or "", _ADVICE["unknown"]))
+    told = next((each for each, holds in situations if holds), phase or "")
+    return _ADVICE.get(told, _ADVICE["unknown"]).text
 
 
 def _explaining_findings(culprit: Culprit, node: str, timings: JobTimings) -> list[tuple[str, Place]]:

@@ -196,7 +196,7 @@ class _Deaths:
         if unknown or len(timings.states) < timings.world_size:
             text = "all that are seen died as ranks do when another is gone: the first may be one that is not seen"
         elif len({death.node for death in self.first if death.why is Why.FOR_OTHERS}) > 1:
-            text = "collectives failed on several machines at once, and no rank died of itself: look at what connects them"
+            text = "collectives failed on several machines at once, none died of itself: look at what connects them"
         else:
             return None
         return (Note("first_unseen", text), *self._notes())
