@@ -9,7 +9,6 @@ import ast
 import io
 import re
 import tokenize
-from collections import Counter
 from functools import cache
 from pathlib import Path
 
@@ -27,7 +26,7 @@ ROOMS = {
     "kernel_rules": 372,
     "kit": 2_480,
     "kubernetes": 1_185,
-    "locate": 5_840,
+    "locate": 5_805,
     "nccl": 1_995,
     "probes": 12_415,
     "rankfile": 765,
@@ -130,12 +129,10 @@ def carried(*modules: str) -> set[str]:
 
 @pytest.mark.parametrize("room", ROOMS)
 def test_a_room_is_within_its_budget(room: str) -> None:
-    lines: Counter[str] = Counter()
-    for module in files():
-        lines[room_of(module)] += code_lines(module)
-    assert lines.keys() == ROOMS.keys(), "each room has a budget"
-    assert lines[room] <= ROOMS[room], f"{room} has {lines[room]} code lines: remove as many, or say why it grew"
-    assert lines[room] >= MIN_SHARE * ROOMS[room], f"{room} has {lines[room]} code lines: take its budget down"
+    assert set(map(room_of, files())) == ROOMS.keys(), "each room has a budget"
+    lines = sum(code_lines(module) for module in files() if room_of(module) == room)
+    assert lines <= ROOMS[room], f"{room} has {lines} code lines: remove as many, or say why it grew"
+    assert lines >= MIN_SHARE * ROOMS[room], f"{room} has {lines} code lines: take its budget down"
 
 
 def test_the_files_are_within_their_budget() -> None:

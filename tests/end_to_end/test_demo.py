@@ -53,7 +53,8 @@ def test_the_slowed_rank_is_named_live_and_from_the_recording(tmp_path: Path) ->
     saved = [_saved_seconds(each) for each in (location, traced)]
     assert all(0.18 < each < 0.42 for each in saved), f"0.3 s were injected, live and recording say {saved}"
     assert _common_facts(traced) == _common_facts(location)
-    assert traced["culprits"][0]["stack"]["rank"] == 3
+    (culprit,) = traced["culprits"][:1]
+    assert culprit["stack"]["rank"] == 3 and culprit["stack"]["place"] in culprit["advice"]
 
 
 def _saved_seconds(location: dict[str, Any]) -> float:
@@ -66,9 +67,11 @@ def _saved_seconds(location: dict[str, Any]) -> float:
 def _common_facts(location: dict[str, Any]) -> dict[str, Any]:
     """What a job's location and that of its recording have in common. Only the live collector knows that the job has
     ended, and whose it is; only a recording can be replayed to tell what fixing the culprit would save, and has stacks
-    that nobody asked for. Behind the one that was slowed there may be another, in what one of the two has seen: other
-    tests take CPU time from ranks."""
-    culprits = [{**culprit, "recoverable_ratio": None, "stack": None} for culprit in location["culprits"][:1]]
+    that nobody asked for, whose line is the first advice. Behind the one that was slowed there may be another, in what
+    one of the two has seen: other tests take CPU time from ranks."""
+    culprits = [
+        {**culprit, "recoverable_ratio": None, "stack": None, "advice": None} for culprit in location["culprits"][:1]
+    ]
     return {**location, "culprits": culprits, "slowdown_ratio": None, "notes": None, "owner": None}
 
 

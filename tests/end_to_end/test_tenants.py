@@ -62,7 +62,7 @@ POSTED = {"/api/v1/rings/due", "/api/v1/confirm", "/api/v1/stacks/ask"}
 """Routes that answer POST alone."""
 
 PATHS = {"/page/{name}": "/page/page.js", "/findings/{code}": "/findings/DISK_FULL",
-         "/api/v1/history": "/api/v1/history?node=n0"}  # fmt: skip
+         "/runbooks/{alert}": "/runbooks/LaggardRankHung", "/api/v1/history": "/api/v1/history?node=n0"}  # fmt: skip
 """How routes are asked that have parts, or that are asked for something."""
 
 

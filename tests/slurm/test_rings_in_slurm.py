@@ -45,7 +45,7 @@ def test_only_the_slow_node_fails_and_who_does_not_come_is_named(cluster: Any) -
         done = cluster.run("srun", "-w", "n1,n2,n3,n4", "-N4", "-n4", str(folder / "step.sh"), seconds=LONGER)
     assert done.returncode == 0, done.stderr  # of the script
     statuses = {node: (folder / f"status-{node}").read_text().strip() for node in ("n1", "n2", "n3")}
-    assert statuses == {"n1": "0", "n2": "0", "n3": "1"}, [said(folder, node) for node in statuses]
+    assert statuses == {"n1": "0", "n2": "0", "n3": "1"}, (done.stderr, [said(folder, node) for node in statuses])
     assert said(folder, "n3").startswith("laggard: RING_SLOW node 2 (n3) exchanges ")
     for node in ("n1", "n2"):
         assert "gang: node 3 (n4) did not come\n" in said(folder, node)
