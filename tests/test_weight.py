@@ -26,7 +26,7 @@ ROOMS = {
     "kernel_rules": 372,
     "kit": 2_480,
     "kubernetes": 1_185,
-    "locate": 5_805,
+    "locate": 5_800,
     "nccl": 1_995,
     "probes": 12_415,
     "rankfile": 765,

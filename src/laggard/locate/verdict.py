@@ -34,13 +34,7 @@ from laggard.locate.links.network import SLOW_TRANSFERS, in_network
 from laggard.locate.medians import middle
 from laggard.locate.partial_verdict import NOTHING_FOUND, PAIR, PartialVerdict, corrupt_ranks
 from laggard.locate.slow.by_place import by_place
-from laggard.locate.slow.culprits import (
-    doubted_notes,
-    is_excused,
-    slow_culprits,
-    stall_notes,
-    stalls_beside,
-)
+from laggard.locate.slow.culprits import doubted_notes, is_excused, slow_culprits, stall_notes, stalls_beside
 from laggard.locate.slow.doubts import (
     culprit_may_be_missing,
     least_wait_notes,
@@ -54,12 +48,9 @@ from laggard.locate.slow.steps import Steps, longest_stage_notes, steps_needed
 from laggard.locate.slow.uneven_work import slow_at_their_own_experts
 from laggard.model import MAX_NAMED_RANKS, Culprit, Location, Note, Verdict, Window
 
-_UNDECIDED = frozenset(
-    (
-        PAIR, SLOW_TRANSFERS, "first_unseen", "hidden_waits", "longest_stage", "no_steps", "no_waits",
-        "place_or_machine", "slow_in_few_steps", "too_few_ranks", "too_few_steps", "two_speeds", "unseen_ranks",
-        "unseen_waits",
-    )
+_UNDECIDED = (
+    PAIR, SLOW_TRANSFERS, "first_unseen", "hidden_waits", "longest_stage", "no_steps", "no_waits", "place_or_machine",
+    "slow_in_few_steps", "too_few_ranks", "too_few_steps", "two_speeds", "unseen_ranks", "unseen_waits",
 )  # fmt: skip
 """The kinds of notes with which a job is not called healthy."""
 
