@@ -98,7 +98,7 @@ MOVED: Final[Mapping[str, str]] = {
 
 
 def examples(name: str) -> Iterator[str]:
-    """The lines of a command's examples: command lines, most with a remark above. A test parses them."""
+    """The lines of a command's examples: command lines, most with a remark above. Tests run them."""
     _, _, own = Path(__file__).with_name("examples.txt").read_text().partition(f"[{name}]\n")
     for line in own.splitlines():
         if line.startswith("["):
