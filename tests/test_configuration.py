@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.made_pages import expect_current
 from support.mutated import mutated
+from support.rows import rows
 
 from laggard.cli import main
 from laggard.collector.settings import CollectorSettings
@@ -47,17 +48,7 @@ def test_settings_are_checked_and_shown_without_a_start(
     assert capsys.readouterr().out == shown
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "targets: ['[fd00::1]:19400', n2]",
-        "listen_address: '[::1]:19401'",
-        "timeout_seconds: 60\ninterval_seconds: 60",
-        "prometheus: http://mimir.example.org/prometheus",
-        "allowed_hosts: ['*', '*.example.org', laggard_1.example.org, '[fd00::1]']",
-        "",
-    ],
-)
+@rows("right_settings")
 def test_what_is_right_is_no_mistake(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "settings.yaml"
     file.write_text(f"{text}\n")
@@ -65,15 +56,7 @@ def test_what_is_right_is_no_mistake(text: str, tmp_path: Path, capsys: pytest.C
     assert capsys.readouterr().out == f"{file}: no mistake found\n"
 
 
-@pytest.mark.parametrize(
-    ("command", "text", "words"),
-    [
-        ("agent", "rank_dir: /nowhere/ranks", "rank_dir: there is no /nowhere/ranks, so no rank is seen"),
-        ("agent", "probe_interval_seconds: 86400", "is 86400: prologs take no report older than 90 s"),
-        ("collector", "target_slurm: [gpu]\nsinfo: /nowhere/sinfo", "sinfo: there is no program /nowhere/sinfo"),
-        ("collector", "max_drain_ratio: 1", "max_drain_ratio is 1: a fault of the checks may drain most nodes at once"),
-    ],
-)
+@rows("unwise_settings")
 def test_what_works_and_is_unwise_is_a_warning(
     command: str, text: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

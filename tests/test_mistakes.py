@@ -25,8 +25,8 @@ def test_a_mistake_is_one_line(
         (tmp_path / name).touch(0o600)
         (tmp_path / name).write_bytes(text.encode("latin-1"))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("LAGGARD_RING_TOKEN", raising=False)
-    monkeypatch.delenv("LAGGARD_RING_TOKEN_FILE", raising=False)
+    for name in ("LAGGARD_RING_TOKEN", "LAGGARD_RING_TOKEN_FILE", "SLURM_JOB_ID", "RANK", "SLURM_PROCID"):
+        monkeypatch.delenv(name, raising=False)
     before = sorted(tmp_path.iterdir())
     assert main(row["words"]) == row.get("status", 64)
     out, said = capsys.readouterr()

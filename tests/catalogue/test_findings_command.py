@@ -4,6 +4,7 @@ import json
 
 import pytest
 from support.paths import REPOSITORY
+from support.rows import rows
 
 from laggard.catalogue.findings import ACTIONS, SHOWN, all_types, finding_type, known_type
 from laggard.cli import main
@@ -58,18 +59,7 @@ def test_a_code_that_this_release_does_not_have_is_none() -> None:
         finding_type("NEWER")
 
 
-@pytest.mark.parametrize(
-    ("base", "doc"),
-    [
-        (
-            "https://git.example.org/laggard/blob/v1",
-            "https://git.example.org/laggard/blob/v1/docs/findings/DISK_FULL.md",
-        ),
-        ("https://git.example.org/laggard/", "https://git.example.org/laggard/docs/findings/DISK_FULL.md"),
-        ("javascript:alert(1)", "docs/findings/DISK_FULL.md"),
-        ("", "docs/findings/DISK_FULL.md"),
-    ],
-)
+@rows("finding_pages")
 def test_a_findings_page_has_the_address_of_the_sites_copy(
     base: str, doc: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import pytest
 import trustme
 from support.boards import BOARDS, FILES, PANELS, chosen
+from support.rows import rows
 from support.synthetic_fleet import FINDINGS, NODES, SLOW_RANK, SLOW_RATE, VERDICTS, Prometheus, fleet_in_prometheus
 from support.waiting import wait_for
 
@@ -105,16 +106,7 @@ def test_tables_show_which_node_has_which_finding(prometheus: Prometheus) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("title", "value"),
-    [
-        ("Jobs that run", 1),
-        ("Jobs with a culprit", 1),
-        ("Nodes with a critical finding", 1),
-        ("Nodes of which something is unknown", 1),
-        ("Agents that do not answer", 1),
-    ],
-)
+@rows("dashboards/numbers")
 def test_numbers_are_those_of_the_fleet(title: str, value: float, prometheus: Prometheus) -> None:
     (found,) = prometheus.query(query_of("laggard-fleet", title))
     assert float(found["value"][1]) == value

@@ -250,32 +250,6 @@ def test_the_lines_of_the_page_accept_list_and_end(healthcheck: Run) -> None:
     assert ended == (0, "Nothing is accepted here.\n")
 
 
-@pytest.mark.parametrize(
-    ("words", "why"),
-    [
-        (("--accept", "DISK_FUL", "--until", "1h", "--reason", "x"), "did you mean DISK_FULL?"),
-        (("--accept", "DISK_FULL:", "--until", "1h", "--reason", "x"), "CODE or CODE:DEVICE"),
-        (("--accept", "DISK_FULL:\x1b", "--until", "1h", "--reason", "x"), "CODE or CODE:DEVICE"),
-        (("--accept", f"DISK_FULL:{'x' * 300}", "--until", "1h", "--reason", "x"), "CODE or CODE:DEVICE"),
-        (("--accept", "DISK_FULL", "--reason", "x"), "say with --until when it ends"),
-        (("--accept", "DISK_FULL", "--until", "1h"), "say why with --reason"),
-        (("--accept", "DISK_FULL", "--until", "1h", "--reason", "\n"), "say why with --reason"),
-        (("--accept", "DISK_FULL", "--until", "91d", "--reason", "x"), "more than 90 days from now"),
-        (("--accept", "DISK_FULL", "--until", "2026-01-01T00:00Z", "--reason", "x"), "is over"),
-        (("--accept", "DISK_FULL", "--until", "2099-01-01T00:00", "--reason", "x"), "has no time zone"),
-        (("--accept", "DISK_FULL", "--until", "tomorrow", "--reason", "x"), "is no time"),
-        (("--until", "1h"), "are for --accept CODE"),
-        (("--accept", "--reason", "x"), "are for --accept CODE"),
-        (("--accept", "--gate", "enforce"), "--accept checks nothing"),
-        (("--accept", "DISK_FULL", "--until", "now", "--drain", "--collector", "none"), "--accept checks nothing"),
-    ],
-)
-def test_wrong_usage_is_one_line(healthcheck: Run, words: tuple[str, ...], why: str, tmp_path: Path) -> None:
-    status, out = healthcheck(*words)
-    assert status == 64 and why in out and out.count("\n") == 1, out
-    assert not os.listdir(tmp_path / "etc"), "nothing is written"
-
-
 ALONE = "not root's alone to write: chown root, chmod go-w"
 ACCEPT = ("--accept", "DISK_FULL", "--until", "1h", "--reason", "ticket 77")
 

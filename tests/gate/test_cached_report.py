@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from support.fronts import served_by
+from support.rows import rows
 from support.waiting import wait_for
 
 from laggard.cli import main
@@ -195,20 +196,9 @@ def test_a_report_from_before_a_resume_is_void(
     assert ("(the agent)" in capsys.readouterr().out) == taken
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["--profile", "prolog", "--no-agent"],
-        ["--profile", "prolog", "--only", "clock"],
-        ["--profile", "prolog", "--skip", "clock"],
-        ["--profile", "epilog"],
-        ["--profile", "full"],
-        ["--profile", "periodic", "--resume", "--scontrol", "/nowhere"],
-    ],
-    ids="_".join,
-)
+@rows("gate/more_than_the_agent")
 def test_the_gate_runs_the_probes_where_it_asks_for_more(
-    words: list[str], serve: Serve, capsys: pytest.CaptureFixture[str]
+    words: tuple[str, ...], serve: Serve, capsys: pytest.CaptureFixture[str]
 ) -> None:
     port = serve(encode(report()))
     main(["healthcheck", *words, "--agent-port", str(port), "--format", "json"])

@@ -19,7 +19,6 @@ from laggard.cli import main
 Start = Callable[..., list[Node]]
 LONG = 240.0
 GANG = ("--active", "--gang", "--only", "disks", "--no-agent")
-PLACE = ("--rendezvous", "127.0.0.1:9", "--nodes", "2", "--node-rank", "1")
 
 
 @pytest.fixture
@@ -112,26 +111,6 @@ def test_nobody_waits_beyond_the_deadline(start: Start) -> None:
     (node,) = start((0,), 2, "--join-seconds", "3600", "--deadline", "15")
     assert node.returncode is None and outputs([node])[0].startswith("laggard: unknown, gang: ")
     assert node.returncode == 2
-
-
-@pytest.mark.parametrize(
-    ("words", "text"),
-    [
-        (("--gang",), "--gang loads the GPUs of all nodes: add --active"),
-        (("--active", "--gang"), "--gang has no job whose nodes could meet"),
-        (("--active", "--gang", "--nodes", "2"), "need --rendezvous HOST:PORT"),
-        (("--active", "--gang", "--rendezvous", "a:1", "--nodes", "2", "--node-rank", "2"), "go from 0 to N-1"),
-        (("--rendezvous", "a:1"), "are for --gang"),
-        (("--active", "--gang", "--drain", "--gate", "enforce", *PLACE), "--gang with --drain needs --token-file"),
-    ],
-)
-def test_flags_that_make_no_sense_are_told(
-    words: tuple[str, ...], text: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("SLURM_JOB_ID", "RANK", "SLURM_PROCID"):
-        monkeypatch.delenv(name, raising=False)
-    assert main(["healthcheck", *words]) == 64
-    assert text in capsys.readouterr().err
 
 
 def test_a_job_of_one_node_meets_nobody(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

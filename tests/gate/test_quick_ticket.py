@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from support.paths import REPOSITORY
 from support.ports import free_ports
+from support.rows import rows
 from support.waiting import wait_for
 
 from laggard.cli import main
@@ -44,19 +45,7 @@ def test_a_prolog_leaves_a_ticket_for_those_after_it(ticket: Path, monkeypatch: 
 
 
 @pytest.mark.usefixtures("without_processes")
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("--skip", "disks"),
-        ("--only", "limits"),
-        ("--no-agent",),
-        ("--resume",),
-        ("--agent-port", "19999"),
-        ("--profile", "periodic"),
-        ("--profile", "epilog"),
-    ],
-    ids=" ".join,
-)
+@rows("gate/no_tickets")
 def test_who_asks_for_more_than_the_agent_reports_gets_none(words: tuple[str, ...], ticket: Path) -> None:
     main([*PROLOG, *words, *(("--scontrol", "/nowhere") if "--resume" in words else ())])
     assert not ticket.exists()

@@ -7,8 +7,6 @@ import contextlib
 import json
 import os
 import shlex
-import socket
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from support.fronts import served_by
 from support.materialise import materialise
+from support.rows import rows
 
 from laggard.cli import main
 from laggard.gate.slurm import Slurm, SlurmError, is_own_reason, own_reason, parse_node
@@ -107,16 +107,7 @@ OURS = own_reason("laggard: DISK_FULL / 99 % used")
 """A reason as laggard writes it."""
 
 
-@pytest.mark.parametrize(
-    ("machine", "words", "status", "last"),
-    [
-        ("disk_full", (), 1, "critical DISK_FULL"),
-        ("disk_full", ("--gate", "report-only"), 0, "gate: pass, report-only"),
-        ("disk_full", ("--gate", "enforce", "--collector", "none"), 1, "gate: reject"),
-        ("disk_nearly_full", ("--gate", "enforce", "--collector", "none"), 0, "gate: pass, nothing critical"),
-        ("plain", ("--gate", "enforce", "--collector", "none"), 0, "gate: pass, nothing critical"),
-    ],
-)
+@rows("gate/exit_status")
 def test_exit_status_by_mode(gate: Gate, machine: str, words: tuple[str, ...], status: int, last: str) -> None:
     got, out = gate(machine, *words)
     assert got == status and out.splitlines()[-1].startswith(last)
@@ -158,24 +149,7 @@ def test_without_the_flag_scontrol_is_not_run(gate: Gate, scontrol: Scontrol, tm
     assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.parametrize(
-    ("state", "reason"),
-    [
-        ("IDLE+DRAIN", "bad cable, Alice"),
-        ("IDLE", "watch this one"),
-        ("IDLE+DRAIN", "laggard: DISK_FULL /"),
-        ("DOWN", ""),
-        ("DOWN+NOT_RESPONDING", ""),
-        ("IDLE+NOT_RESPONDING", ""),
-        ("IDLE*", ""),
-        ("IDLE+REBOOT_REQUESTED", ""),
-        ("IDLE+PLANNED", ""),
-        ("IDLE+MAINTENANCE", ""),
-        ("IDLE+POWERED_DOWN", ""),
-        ("FUTURE", ""),
-        ("UNKNOWN+INVALID_REG", ""),
-    ],
-)
+@rows("gate/held_nodes")
 def test_nodes_that_others_hold_are_left_alone(gate: Gate, scontrol: Scontrol, state: str, reason: str) -> None:
     scontrol.set(state, reason)
     status, out = gate("disk_full", *DRAIN)
@@ -189,24 +163,9 @@ def test_a_node_in_use_is_drained(gate: Gate, scontrol: Scontrol, state: str) ->
     assert "State=DRAIN" in scontrol.updates
 
 
-@pytest.mark.parametrize(
-    ("state", "reason", "resumed"),
-    [
-        ("IDLE+DRAIN", OURS, True),
-        ("MIXED+DRAIN", OURS, True),
-        ("IDLE+DRAIN", f"{OURS} - bob: ticket 77, do not resume", False),
-        ("IDLE+DRAIN", OURS.replace("99 %", "99 % (bob looks at it)"), False),
-        ("IDLE+DRAIN", "laggard: DISK_FULL / 99 % used", False),
-        ("IDLE+DRAIN", "laggard: #0000", False),
-        ("IDLE+DRAIN", "Prolog error", False),
-        ("IDLE+DRAIN", "bad cable (see laggard: DISK_FULL)", False),
-        ("IDLE", "laggard: left over", False),
-        ("DOWN+DRAIN", OURS, False),
-        ("IDLE+DRAIN+REBOOT_ISSUED", OURS, False),
-    ],
-)
+@rows("gate/resumed_drains")
 def test_only_own_drains_are_resumed(gate: Gate, scontrol: Scontrol, state: str, reason: str, resumed: bool) -> None:
-    scontrol.set(state, reason)
+    scontrol.set(state, reason.format(ours=OURS, edited=OURS.replace("99 %", "99 % (bob looks at it)")))
     assert gate("plain", "--resume")[0] == 0
     assert scontrol.updates == (["update", "NodeName=n1", "State=RESUME"] if resumed else [])
 
@@ -377,23 +336,7 @@ def test_the_gate_checks_its_own_setup(
     assert "cannot run /nowhere/scontrol: No such file or directory; where scontrol is elsewhere, set SCONTROL" in out
 
 
-@pytest.mark.parametrize(
-    ("settings", "complaint"),
-    [
-        ({"Prolog": "(null)"}, "slurm.conf has no Prolog, so no job is judged"),
-        ({"Prolog": "/bin/true"}, "Prolog of slurm.conf is /bin/true, which does not run laggard's prolog.sh"),
-        ({"Prolog": "/nowhere/prolog.sh"}, "/nowhere/prolog.sh, which is not on this node: SLURM drains it"),
-        ({"Epilog": "/nowhere/epilog.sh"}, "/nowhere/epilog.sh, which is not on this node: SLURM drains it"),
-        ({"HealthCheckProgram": "(null)"}, "slurm.conf has no HealthCheckProgram, so no node is drained between jobs"),
-        ({"HealthCheckInterval": "0 sec"}, "HealthCheckInterval of slurm.conf is 0"),
-        ({"SchedulerParameters": "bf_continue"}, "has no nohold_on_prolog_fail, so that SLURM holds a rejected job"),
-        ({"PrologFlags": "DeferBatch"}, "PrologFlags of slurm.conf has no Alloc,"),
-        ({"PrologFlags": "Contain"}, "PrologFlags of slurm.conf has no DeferBatch,"),
-        ({"PrologEpilogTimeout": "17 sec"}, "is 17 s, after which SLURM kills the prolog and drains the node"),
-        ({"JobContainerType": "job_container/tmpfs"}, "there is no /nowhere/ranks, and JobContainerType="),
-    ],
-    ids=str,
-)
+@rows("gate/slurm_lines")
 def test_slurms_lines_that_keep_the_gate_from_its_work(
     gate: Gate, scontrol: Scontrol, settings: dict[str, str], complaint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -403,19 +346,7 @@ def test_slurms_lines_that_keep_the_gate_from_its_work(
     assert status == 1 and complaint in out and out.count("\n") == 1, out
 
 
-@pytest.mark.parametrize(
-    ("words", "complaint"),
-    [
-        (("--gate-mode", "enforced"), "MODE of gate.conf is 'enforced', with which every job passes"),
-        (("--gate-mode", "Enforce"), "set it to report-only or enforce"),
-        (("--gate-seconds", "1"), "GATE_SECONDS of gate.conf is 1 s, in which the gate does not get to a decision"),
-        (("--gate-seconds", "56"), "SLURM kills HealthCheckProgram after 60 s: set it to 55 or less"),
-        (("--gate-flags", "--skip", "clocks"), "so that every job passes: no probe 'clocks'"),
-        (("--gate-flags", "--skip clock"), "each word is an element of its own: FLAGS=(--skip PROBE)"),
-        (("--gate-flags", "--expect", "/nowhere.yaml"), "No such file or directory; check the path given to --expect"),
-    ],
-    ids=lambda value: "_".join(value) if isinstance(value, tuple) else "",
-)
+@rows("gate/conf_mistakes")
 def test_mistakes_in_gate_conf_with_which_every_job_passes(gate: Gate, words: tuple[str, ...], complaint: str) -> None:
     status, out = gate("plain", "--check-gate", "--collector", "none", *words)
     assert status == 1 and complaint in out and out.count("\n") == 1, out
@@ -491,17 +422,6 @@ def test_a_health_check_speaks_of_its_node_and_of_no_job(
 def test_a_collector_that_is_asked_under_another_name_says_so_in_one_line(gate: Gate) -> None:
     """Whatever it says, it rejects no job: gate.sh takes a line `gate: reject` for a verdict."""
     body = b"gpu-head is not a name of this collector: list it under allowed_hosts\ngate: reject\n"
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-
-        def answer() -> None:
-            connection, _ = listener.accept()
-            with connection:
-                connection.recv(1 << 16)
-                connection.sendall(b"HTTP/1.1 421 Misdirected Request\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
-
-        thread = threading.Thread(target=answer, daemon=True)
-        thread.start()
+    with served_by(lambda *_: (421, body)) as url:
         out = gate("plain", "--check-gate", "--collector", url)[1]
-        thread.join()
     assert "HTTP 421: gpu-head is not a name of this collector: list it under allowed_hosts gate: reject;" in out, out

@@ -4,6 +4,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from support.rows import rows
 
 
 def rank(seen: dict[str, int] | None = None, losses: tuple[str, ...] = ("0x1p+0",) * 4, **more: Any) -> Any:
@@ -55,17 +56,7 @@ def test_a_training_that_is_not_does_not(hooked: Any, ours: dict[str, Any], text
     assert not outcome.good and text in outcome.text
 
 
-@pytest.mark.parametrize(
-    "name, op",
-    [
-        ("nccl:all_reduce_barrier", "barrier"),
-        ("nccl:_all_gather_base", "all_gather"),
-        ("gloo:allreduce", "all_reduce"),
-        ("nccl:_reduce_scatter_base", "reduce_scatter"),
-        ("nccl:coalesced", ""),
-        ("gloo:gather", "gather"),
-    ],
-)
+@rows("gpu_check/operations")
 def test_operations_by_the_names_that_torch_gives(name: str, op: str) -> None:
     from gpu_check.parts.trainings import operation
 

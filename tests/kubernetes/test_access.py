@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from support.rows import rows
 
 STRATEGIC = "application/strategic-merge-patch+json"
 MERGE = "application/merge-patch+json"
@@ -155,18 +156,7 @@ def test_it_tells_of_nodes_alone_and_under_its_own_name(add_node: Any, ask: Ask)
     assert status == 422 and "in the namespace default alone" in why, why
 
 
-@pytest.mark.parametrize(
-    ("method", "path"),
-    [
-        ("DELETE", "/api/v1/nodes/a3"),
-        ("PUT", "/api/v1/nodes/a3"),
-        ("GET", "/api/v1/pods"),
-        ("GET", "/api/v1/namespaces/laggard/secrets"),
-        ("POST", "/api/v1/namespaces/laggard/pods"),
-        ("GET", "/api/v1/nodes/a3/proxy/metrics"),
-        ("POST", "/api/v1/namespaces/laggard/serviceaccounts/laggard-controller/token"),
-    ],
-)
+@rows("kubernetes/refused")
 def test_everything_else_is_refused(add_node: Any, ask: Ask, method: str, path: str) -> None:
     add_node("a3")
     status, why = ask(method, path, {} if method != "GET" else None)

@@ -1,13 +1,13 @@
 """The controller's decisions as values: what the breaker lets through, what becomes of a node, which patches."""
 
-import socket
-import threading
 import time
 import tracemalloc
 from typing import Any
 
 import msgspec
 import pytest
+from support.fronts import served_by
+from support.rows import rows
 
 from laggard.kit.errors import UsageError
 from laggard.kubernetes.api_server import ApiError, ApiServer, Exchange
@@ -51,26 +51,9 @@ def condition(status: str) -> Condition:
     return Condition("LaggardHealthy", status, "Healthy", "", None, "2026-01-01T00:00:00Z")
 
 
-@pytest.mark.parametrize(
-    ("state", "tainted", "why"),
-    [
-        (fleet(100, 0), 0, ""),
-        (fleet(100, 2), 2, ""),
-        (fleet(3, 1), 1, ""),  # of a small fleet one always may
-        (fleet(3, 2), 0, "of 3 nodes 2 fail, and at most 1 may"),
-        (fleet(100, 5, tainted=4), 1, ""),
-        (fleet(100, 6, tainted=5), 0, "of 100 nodes 6 fail, and at most 5 may"),
-        (fleet(100, 4), 2, "0 nodes tainted within an hour, at most 2 may be: 2 more wait"),
-        (fleet(100, 2, ages=(10.0, 3599.0)), 0, "2 nodes tainted within an hour"),
-        (fleet(100, 2, ages=(3601.0, 7200.0)), 2, ""),
-        (fleet(100, 1, answering=49), 0, "of 100 agents only 49 can tell"),
-        (fleet(0, 0), 0, ""),
-        (fleet(100, 6, tainted=6), 0, ""),  # all that fail are tainted: none waits
-        (fleet(100, 0, answering=10), 0, ""),
-    ],
-)
-def test_the_breaker(state: Fleet, tainted: int, why: str) -> None:
-    permission = permit(state, LIMITS)
+@rows("kubernetes/breaker")
+def test_the_breaker(state: dict[str, Any], tainted: int, why: str) -> None:
+    permission = permit(fleet(**state), LIMITS)
     assert len(permission.taint) == tainted and permission.held_back.startswith(why)
     assert bool(permission.held_back) == bool(why)
 
@@ -79,23 +62,9 @@ def test_a_ratio_of_0_taints_nothing() -> None:
     assert not permit(fleet(100, 1), LIMITS._replace(max_ratio=0.0)).taint
 
 
-@pytest.mark.parametrize(
-    ("row", "status", "reason"),
-    [
-        (row(), "True", "Healthy"),
-        (row(verdict="fail", findings=("GPU_LOST",)), "False", "GPU_LOST"),
-        (row(verdict="fail"), "False", "ProbesFail"),
-        (row(verdict="unknown"), "Unknown", "ProbesUnknown"),
-        (row(verdict="skipped"), "Unknown", "ProbesUnknown"),
-        (row(verdict=None), "Unknown", "ProbesUnknown"),
-        (row(state="down", verdict="unknown"), "Unknown", "AgentSilent"),
-        (row(state="garbage", name=None, verdict="unknown"), "Unknown", "AgentSilent"),
-        (row("http://10.9.9.9:19400", verdict="fail"), "Unknown", "AgentElsewhere"),
-        (row("http://[bad", verdict="fail"), "Unknown", "AgentElsewhere"),
-    ],
-)
-def test_what_becomes_of_a_nodes_condition(row: NodeRow, status: str, reason: str) -> None:
-    found = judge([node()], FleetView((row,), {}))["n1"]
+@rows("kubernetes/conditions")
+def test_what_becomes_of_a_nodes_condition(told: dict[str, Any], status: str, reason: str) -> None:
+    found = judge([node()], FleetView((row(**told),), {}))["n1"]
     assert (found.status, found.reason) == (status, reason) and "\n" not in found.message
 
 
@@ -270,21 +239,11 @@ def test_outside_of_a_cluster_it_says_what_to_set() -> None:
 def test_a_refusal_of_any_length_is_one_line() -> None:
     """A collector or API server, or who took its place, may send 64 MB of it."""
     body = b'{"message": "' + b"no \\n" * 1_000_000 + b'"}'
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-
-        def answer() -> None:
-            connection, _ = listener.accept()
-            with connection:
-                connection.recv(65_536)
-                connection.sendall(b"HTTP/1.1 500 x\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
-
-        thread = threading.Thread(target=answer, daemon=True)
-        thread.start()
+    with served_by(lambda *_: (500, body)) as url:
         exchange = Exchange(60.0)
         tracemalloc.start()
         try:
-            said = exchange.send("GET", f"http://127.0.0.1:{port}/")
+            said = exchange.send("GET", url)
             peak = tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()

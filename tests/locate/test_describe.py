@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec import convert, to_builtins
+from support.rows import rows
 
 from laggard.kit.words import ranks_text
 from laggard.locate.describe import details, note_lines, sentence
-from laggard.model import Culprit, Location, Note, RankEnd, Verdict, Window
+from laggard.model import Culprit, Location, Note, Verdict, Window
 
 
 def _location(verdict: Verdict, *culprits: Culprit, notes: tuple[Note, ...] = (), **changes: Any) -> Location:
@@ -32,71 +34,12 @@ def _culprit(kind: str = "slow_compute", ranks: tuple[int, ...] = (2,), **change
     return Culprit(**{**values, **changes})
 
 
-LINK = ({"node": "n1", "device": "mlx5_0"}, {"node": "n2", "device": "mlx5_1"})
-
-
-@pytest.mark.parametrize(
-    ("location", "text"),
-    [
-        (
-            _location(Verdict.FAIL, _culprit()),
-            "Rank 2 on n1 is slow in forward: fixing it would save 0.10 s of each step, 41 % of the step time.",
-        ),
-        (
-            _location(Verdict.FAIL, _culprit(phase=None), window=Window()),
-            "Rank 2 on n1 is slow: fixing it would save 41 % of the step time.",
-        ),
-        (_location(Verdict.OK), "No rank is slow: 4 ranks, 57 steps looked at."),
-        (_location(Verdict.UNKNOWN), "Cannot tell: nothing is known about any rank."),
-        (
-            _location(Verdict.UNKNOWN, notes=(Note("partial", "4 of 8"), Note("too_few_steps", "3 steps seen."))),
-            "Cannot tell: 3 steps seen.",
-        ),
-        (
-            _location(Verdict.FAIL, _culprit("hung", (3,), recoverable_ratio=None), notes=()),
-            "Rank 3 on n1 is hung in forward: the others wait for it.",
-        ),
-        (
-            _location(Verdict.FAIL, _culprit("hung", (3,), recoverable_ratio=None, stopped=True)),
-            "Rank 3 on n1 is hung, stopped by a signal or a debugger: the others wait for it.",
-        ),
-        (
-            _location(Verdict.FAIL, _culprit("dead", (3,), end=RankEnd(1.0, signal="SIGKILL", cause="out_of_memory"))),
-            "Rank 3 on n1 died first: killed by SIGKILL, its host or cgroup was out of memory (OOM kill).",
-        ),
-        (
-            _location(Verdict.FAIL, _culprit("dead", (3,), end=RankEnd(1.0, exit_code=1, exception="ValueError"))),
-            "Rank 3 on n1 died first: exit status 1 after ValueError.",
-        ),
-        (
-            _location(Verdict.FAIL, _culprit("dead", (3,))),
-            "Rank 3 on n1 died first: its process is gone: killed, or left by os._exit.",
-        ),
-        (
-            _location(Verdict.FAIL, _culprit("slow_host", (2, 3), recoverable_ratio=None)),
-            "Host n1 (ranks 2-3) is slow in forward: 1.70 times the time of the others.",
-        ),
-        (
-            _location(Verdict.FAIL, _culprit("slow_host", (2,), recoverable_ratio=None)),
-            "Rank 2 on n1 is slow in forward: 1.70 times the time of the others.",
-        ),
-        (
-            _location(Verdict.FAIL, _culprit("slow_input", (1,), recoverable_ratio=None, slowdown_ratio=None)),
-            "Rank 1 on n1 is slow to get its input.",
-        ),
-        (
-            _location(Verdict.FAIL, _culprit("slow_link", (), link=LINK, recoverable_ratio=0.1)),
-            "The link n1 mlx5_0 to n2 mlx5_1 is slow: fixing it would save 25 ms of each step, 10 % of the step time.",
-        ),
-        (
-            _location(Verdict.FAIL, _culprit(), _culprit(ranks=(0,), node="n0")),
-            "Rank 2 on n1 is slow in forward: fixing it would save 0.10 s of each step, "
-            "41 % of the step time. One more culprit: rank 0 on n0.",
-        ),
-    ],
-)
-def test_sentence(location: Location, text: str) -> None:
-    assert sentence(location) == text
+@rows("locate/sentences")
+def test_sentence(location: dict[str, Any], culprits: tuple[dict[str, Any], ...], text: str) -> None:
+    """`location` and `culprits`: what differs from the usual ones."""
+    made = to_builtins(_location(Verdict.OK)) | location
+    usual = to_builtins(_culprit())
+    assert sentence(convert({**made, "culprits": [usual | each for each in culprits]}, Location)) == text
 
 
 def test_details_name_the_culprit_only_where_there_are_several() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from support.rows import rows
 from support.timings import job
 
 from laggard.locate.explanation import explained, ring_request
@@ -13,16 +14,7 @@ from laggard.model import CpuNeighbour, Culprit
 CODES = ("CLOCK_SKEW", "GPU_THROTTLED", "DISK_FULL", "RDMA_RATE_LOW", "CPU_GOVERNOR")
 
 
-@pytest.mark.parametrize(
-    ("kind", "phase", "causes"),
-    [
-        ("slow_compute", "forward", ("GPU_THROTTLED", "CPU_GOVERNOR")),
-        ("slow_input", "input", ("DISK_FULL", "CPU_GOVERNOR")),
-        ("slow_host", "backward", ("GPU_THROTTLED", "CPU_GOVERNOR")),
-        ("slow_link", "collective", ("RDMA_RATE_LOW",)),
-        ("hung", None, ("GPU_THROTTLED", "DISK_FULL", "RDMA_RATE_LOW")),
-    ],
-)
+@rows("locate/causes")
 def test_only_what_can_cause_this_kind_of_slowness_is_joined(kind: str, phase: str, causes: tuple[str, ...]) -> None:
     culprit = explained(Culprit(kind, (2,), "n0", phase=phase), job(16, findings_by_node={"n0": NodeFindings(CODES)}))
     assert culprit.findings == causes
@@ -136,17 +128,7 @@ def rank(kind: str = "slow_compute", gpu: str | None = MINE, phase: str | None =
     return Culprit(kind, (5,), "n0", gpu=gpu, phase=phase)
 
 
-@pytest.mark.parametrize(
-    ("kind", "phase", "code"),
-    [
-        ("slow_compute", "forward", "GPU_THROTTLED"),
-        ("slow_compute", "optimizer", "GPU_TOO_HOT"),
-        ("slow_input", "input", "PCIE_LINK_DEGRADED"),
-        ("slow_host", "between_steps", "CPU_AFFINITY"),
-        ("hung", None, "GPU_XID"),
-        ("dead", None, "GPU_LOST"),
-    ],
-)
+@rows("locate/other_gpus")
 def test_what_another_gpu_has_stands_beside_no_rank(kind: str, phase: str | None, code: str) -> None:
     """GPU 3's throttling slows no rank on GPU 5, and its own comes before what the whole machine has."""
     culprit = rank(kind, phase=phase)

@@ -116,17 +116,7 @@ def test_a_job_that_does_not_wait_for_communication_is_not_told_to_change_it() -
     }
 
 
-@pytest.mark.parametrize(
-    ("stage", "switches", "named"),
-    [
-        (1, {}, True),
-        (2, {}, True),
-        (3, {}, False),
-        (1, {"reduce_scatter": False}, False),
-        (2, {"contiguous_gradients": False}, False),
-        (2, {"use_multi_rank_bucket_allreduce": False}, False),
-    ],
-)
+@rows("recommend/reduce_scatter")
 def test_the_hooks_reduce_scatter_is_an_option_where_it_works(
     stage: int, switches: dict[str, Any], named: bool
 ) -> None:
@@ -337,19 +327,7 @@ def test_diagnose_reads_a_deepspeed_configuration(tmp_path: Path, capsys: pytest
 ROCE = Situation(environment_known=True, lossless_priorities=frozenset({3}))
 
 
-@pytest.mark.parametrize(
-    ("given", "recommended"),
-    [
-        (None, "106"),
-        ("0", "106"),
-        ("-1", "106"),
-        ("41", "106"),
-        ("106", None),
-        ("96", None),
-        ("x", None),
-        ("900", None),
-    ],
-)
+@rows("recommend/traffic_classes")
 def test_rdma_belongs_in_a_priority_with_flow_control(given: str | None, recommended: str | None) -> None:
     environment = {} if given is None else {"NCCL_IB_TC": given}
     items = recommend(ROCE._replace(environment=environment)).items
@@ -417,15 +395,7 @@ def size(parameters: float, **more: float) -> ModelSize:
 HALF = {**CONFIG, "bf16": {"enabled": True}}
 
 
-@pytest.mark.parametrize(
-    ("parameters", "changes"),
-    [
-        (4e9, {}),  # 8 GB of weights, 1 of gradients, 6 of states
-        (24e9, {"zero_optimization.stage": 3}),  # 48 + 6 + 36 do not fit beside 4 GB of buffers; 6 + 6 + 36 do
-        (60e9, {"zero_optimization.stage": 3, "zero_optimization.offload_optimizer.device": "cpu"}),
-        (600e9, {}),  # nothing helps: no wrong advice
-    ],
-)
+@rows("recommend/stages")
 def test_a_model_that_does_not_fit_gets_the_stage_that_does(parameters: float, changes: dict[str, Any]) -> None:
     found = recommend(situation(0.3, HALF, model_size=size(parameters)))
     repairs = {item.key: item.recommended for item in found.items if item.repairs}

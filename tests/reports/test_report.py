@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from support.paths import DATA
+from support.rows import rows
 
 from laggard.cli import main
 
@@ -159,14 +160,7 @@ def test_a_job_that_does_not_scale_is_an_alarm(tmp_path: Path, capsys: pytest.Ca
     assert capsys.readouterr().out.startswith("At 4 nodes a GPU does 0.75 of what it does on the fewest")
 
 
-@pytest.mark.parametrize(
-    ("name", "column", "wrong"),
-    [
-        ("pmbs25_micro_steps_stage2.csv", "total", 484.4),
-        ("pmbs25_averages.csv", "gradient_all_reduce", 16.78),
-        ("pmbs25_speedups.csv", "ratio", 1.85),
-    ],
-)
+@rows("reports/table_errors")
 def test_errors_of_the_published_tables(
     name: str, column: str, wrong: float, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -117,16 +117,7 @@ def test_whatever_else_an_agent_says_laggard_decides(text: bytes, node: Node) ->
     assert node.runs[0].startswith(f"{node.run_folder}/gate-ticket healthcheck --profile prolog --gate report-only ")
 
 
-@pytest.mark.parametrize(
-    "conf",
-    [
-        "FLAGS=(--skip disks)\n",
-        "FLAGS=(--expect /a)\n",
-        "FLAGS=(--verbose --active)\n",
-        "QUICK=off\n",
-        "MODE=enforce\n",
-    ],
-)
+@rows("slurm/asking_more")
 def test_a_gate_that_asks_for_more_than_the_agent_knows_does_not_ask_it(conf: str, node: Node, agent: StandIn) -> None:
     node.configure(conf)
     (node.run_folder / "gate-checked").write_text("checked\n")
@@ -214,19 +205,7 @@ def test_after_a_change_the_next_prolog_runs_as_a_whole(said: str, node: Node, a
     assert node.call()[0] == 0 and not agent.asked
 
 
-@pytest.mark.parametrize(
-    ("case", "told"),
-    [
-        ("well", "gate: prologs ask the agent"),
-        ("python", "gate: prologs ask the agent"),
-        ("QUICK=off", "gate: each prolog starts laggard: QUICK of gate.conf is off"),
-        ("FLAGS=(--skip disks)", "gate: each prolog starts laggard: FLAGS of gate.conf ask for more than"),
-        ("no_agent", "gate: each prolog starts laggard: no agent listens at "),
-        ("gone", "gate: each prolog starts laggard: {run}/agent/gate.sock gives no answer"),
-        ("open", "gate: each prolog starts laggard: {run}/agent/gate.sock: others can write into its folder"),
-        ("nothing", "gate: each prolog starts laggard: there is neither "),
-    ],
-)
+@rows("slurm/asking_prologs")
 def test_check_sh_says_whether_prologs_ask(case: str, told: str, node: Node) -> None:
     missing = {"python": "CURL=/nowhere\n", "nothing": "CURL=/nowhere\nPYTHON=/nowhere\n"}
     node.configure(f"{case}\n" if "=" in case else missing.get(case, ""))

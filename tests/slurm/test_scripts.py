@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from support.paths import REPOSITORY
+from support.rows import rows
 
 SCRIPTS = REPOSITORY / "deploy" / "slurm"
 ENTRIES = ("prolog.sh", "prolog-gang.sh", "epilog.sh", "healthcheck.sh")
@@ -126,15 +127,7 @@ def test_a_wrong_setup_is_told_until_it_is_right_and_a_change_is_checked_again(t
     assert ["--check-gate" in words for words in words_of(tmp_path)] == [True, True, True, False, True]
 
 
-@pytest.mark.parametrize(
-    ("conf", "complaint"),
-    [
-        ("MODE=enforce\r\n", "has Windows line ends: sed -i"),
-        ("FLAGS=(--skip disks\n", "gate.conf is no bash ("),
-        ("LAGGARD=/nowhere/laggard\n", "there is no program LAGGARD=/nowhere/laggard"),
-    ],
-    ids=["windows", "no_bash", "no_laggard"],
-)
+@rows("slurm/wrong_files")
 def test_check_sh_names_what_is_wrong_in_the_file(conf: str, complaint: str, tmp_path: Path) -> None:
     gate(tmp_path, "echo set up", conf)
     done = called(tmp_path, "check.sh")

@@ -4,12 +4,15 @@ A recorded machine always answers, so that deadlines have nothing to do. tests/p
 judgement with the gate's, and the runner's tests own its processes.
 """
 
-from collections.abc import Iterable
+import json
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from laggard import wire
+from laggard.cli import main
 from laggard.model import Report
 from laggard.probes.choose import choose_probes
 from laggard.probes.host.host import Host
@@ -20,6 +23,8 @@ from laggard.probes.runner.runner import collect_facts
 from laggard.probes.runner.state_file import HistoryStore
 from laggard.probes.runner.worker import Observation, encode, observe
 from support.materialise import expectation
+
+Check = Callable[..., dict[str, Any]]
 
 
 def probes_of(name: str) -> tuple[Probe, ...]:
@@ -54,3 +59,24 @@ def without_processes(monkeypatch: pytest.MonkeyPatch) -> None:
         return judge_host(host, probes, warnings_fail)
 
     monkeypatch.setattr("laggard.gate.measure.run", run)
+
+
+@pytest.fixture
+def check(capsys: pytest.CaptureFixture[str]) -> Check:
+    """Runs `laggard healthcheck` on the machine recorded in a folder: its report, with the exit status as `status`.
+    `only`: the names of the probes that run, if not all do."""
+
+    def run(root: Path, only: str = "", *words: str) -> dict[str, Any]:
+        chosen = [word for name in only.split() for word in ("--only", name)]
+        capsys.readouterr()
+        status = main(["healthcheck", "--host-root", str(root), "--format", "json", *chosen, *words])
+        return {**json.loads(capsys.readouterr().out), "status": status}
+
+    return run
+
+
+def result_of(report: dict[str, Any]) -> dict[str, Any]:
+    """That of the only probe which ran; the exit status is that of its verdict."""
+    (result,) = report["probes"]
+    assert report["status"] == {"ok": 0, "fail": 1, "unknown": 2, "skipped": 2}[result["verdict"]]
+    return dict(result)

@@ -25,43 +25,7 @@ FIRST_TAGS = TESTS / "data" / "nccl_first_tags.txt"
 FORMS = TESTS / "data" / "nccl_forms.txt"
 VARIABLES = Path(laggard.nccl.__file__).with_name("variables.txt")
 
-STATEMENTS = {
-    "a channel to a network": r"\[(?:send|receive)\] via NET/",
-    "a channel to a switch": r"via COLLNET/",
-    "a channel between GPUs": r"^Channel .* via P2P/",
-    "a channel over shared memory": r"via (?:SHM/|direct shared memory)",
-    "the network": r"^Using network %s",
-    "the devices": r"^NET/IB[^:]{0,8}: Using",
-    "no device": r"^NET/\S+ ?: No device found",
-    "a plugin by name": r"^(?:NET/Plugin ?: )?Plugin name set by env to %s",
-    "no plugin": r"^(?:NET|%s)/Plugin ?: (?:Could not find:|Plugin load \()",
-    "a plugin that failed": r"^Failed to initialize (?:NET|any NET) plugin",
-    "a communicator": r"\bcomm %p rank %d n[rR]anks %d .*Init (?:START|COMPLETE)",
-    "a variable": r"^%s set by environment to %",
-    "GPUDirect of a device": r"^NET/(?:IB|%s) : GPU Direct RDMA (?:Disabled|%s) for HCA",
-    "GPUDirect too far": r"^GPU Direct RDMA Disabled for GPU",
-    "peer-to-peer refused": r"^P2P is disabled between",
-    "peer-to-peer failed": r"^(?:Could not enable P2P|peer query failed)",
-    "no IPC": r"^Legacy IPC not supported",
-    "a queue pair": r"^Call to ibv_modify_qp failed with",
-    "no library": r"^(?:Failed to|Could not|Count not) open libibverbs|^dlvsym failed on",
-    "a refused device": r"^NET/IB ?: (?:Unable to (?:open|query)|No IP interface found)",
-    "a failed transfer": r"^NET/IB ?: Got completion",
-    "versions": r"^Mismatched NCCL version",
-    "rings": r"^Connected all rings, use ring",
-    "a value": r"^Invalid value %s for %s, using default %l?l?d",
-    "a degraded fabric": r"^MNNVL busId .* DEGRADED",
-    "a slow transfer": r"^NET/IB[^:]{0,8}: WQE s",
-    "a changed speed": r"^NET/IB[^:]{0,8}: .* speed change detected",
-    "diagnostics: ECC": r"^ECC: u?n?corrected volatile errors (?:on|at)",
-    "diagnostics: NVLink": r"^NVLink: (?:inactive|inconsistent|link-count mismatch)",
-    "diagnostics: alike": r"^(?:GPU inventory: \w+|CUDA driver version:|%s:) mismatch across",
-    "diagnostics: environment": r"^NCCL environment: (?:mismatch|%d NCCL_\* env var)",
-    "diagnostics: Xid": r"^S?Xid %u detected",
-    "diagnostics: bandwidth": r"net bw: (?:\w+|%s) rank .*off median",
-    "diagnostics: topology": r"^rdma_topo check: failed on",
-    "diagnostics: peer-to-peer": r"p2p: .*(?:edges verif|mismatch)",
-}
+STATEMENTS = dict(line.split("\t") for line in (TESTS / "data" / "nccl_statements.txt").read_text().splitlines()[1:])
 """What laggard reads, and the words by which a release's form of it is known: those that stay."""
 
 _OLDEST = {"NCCL": (2, 18), "RCCL": (6, 0)}

@@ -1,6 +1,5 @@
 """The culprit's line in W&B, TensorBoard and MLflow: asked of a collector by a thread beside the training."""
 
-import http.server
 import json
 import os
 import threading
@@ -10,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.fronts import served_by
 from support.waiting import wait_for
 
 from laggard.collector.web.documents import SummaryDocument
@@ -37,39 +37,26 @@ class Collector:
     """A stand-in for a collector, which answers `body` about the job `j` of this user, and keeps what it was asked."""
 
     def __init__(self) -> None:
-        self.body, self.status, self.asked = SLOW, 200, [""]
-        answer = self
+        self.body, self.asked = SLOW, [""]
 
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                answer.asked.append(self.path)
-                is_key = f"job={os.geteuid()}%3Aj" in self.path
-                self.send_response(answer.status if is_key else 404)
-                self.send_header("Content-Length", str(len(answer.body)))
-                self.end_headers()
-                self.wfile.write(answer.body)
-
-            def log_message(self, *_: Any) -> None:
-                """Says nothing on the terminal."""
-
-        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+    def reply(self, path: str, *_: Any) -> tuple[int, bytes]:
+        self.asked.append(path)
+        return 200 if f"job={os.geteuid()}%3Aj" in path else 404, self.body
 
 
 @pytest.fixture
 def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
     started = Collector()
-    monkeypatch.setenv(ENV_COLLECTOR, f"127.0.0.1:{started.server.server_address[1]}")
     monkeypatch.setenv(ENV_JOB_ID, "j")
     monkeypatch.setattr(culprit, "ASK_SECONDS", 0.05)
     watches: list[culprit.CulpritWatch] = []
     start = culprit.CulpritWatch.start
     monkeypatch.setattr(culprit.CulpritWatch, "start", lambda it: (watches.append(it), start(it))[1])
-    yield started
-    for watch in watches:
-        watch.stop()
-    started.server.shutdown()
-    started.server.server_close()
+    with served_by(started.reply) as url:
+        monkeypatch.setenv(ENV_COLLECTOR, url.removeprefix("http://"))
+        yield started
+        for watch in watches:
+            watch.stop()
 
 
 class Writer:

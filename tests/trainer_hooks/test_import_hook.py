@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.rows import rows
 
 from laggard.trainer_hooks.wrapping import call_after
 
@@ -107,80 +108,9 @@ loader = vars(spec.loader) if spec and hasattr(spec.loader, "__dict__") else {{}
 print(json.dumps([seen, about + [str(type(getattr(spec, "loader", None))), sorted(loader)]]))
 """
 
-WAYS = {
-    "plainly": ("import subject", 1),
-    "after it was looked for": ("spec_of(); spec_of(); importlib.util.find_spec('subject.part'); import subject", 1),
-    "from a spec that was kept": ("execute(spec_of())", 1),
-    "from a spec, not as a module of the program": ("kept = spec_of(); execute(kept, False); import subject", 2),
-    "from a copy of a spec": ("import copy; execute(copy.copy(spec_of()))", 1),
-    "from a path": (
-        "execute(importlib.util.spec_from_file_location('subject', os.path.abspath('subject/__init__.py'),"
-        " submodule_search_locations=[os.path.abspath('subject')]))",
-        1,
-    ),
-    "lazily": (
-        "spec = spec_of(); spec.loader = importlib.util.LazyLoader(spec.loader); execute(spec); import uuid\n"
-        "if seen: raise SystemExit('hooked before it was used')\n"
-        "import subject; subject.initialize()",
-        1,
-    ),
-    "lazily, by its import": (
-        "sys.meta_path.insert(0, InFront('subject', Lazy)); import subject, uuid\n"
-        "if seen: raise SystemExit('hooked before it was used')\n"
-        "subject.initialize()",
-        1,
-    ),
-    "from a ZIP file": ("sys.path.insert(0, 'zipped.zip'); import subject", 1),
-    "from bytecode": ("sys.path.insert(0, 'compiled'); import subject", 1),
-    "found by another finder": (
-        "sys.meta_path.insert(0, InFront('subject', importlib.machinery.SourceFileLoader)); import subject",
-        1,
-    ),
-    "with a derived loader": ("sys.meta_path.insert(0, InFront('subject', Derived)); import subject", 1),
-    "with a chained loader": ("sys.meta_path.insert(0, InFront('subject', Chained)); import subject", 1),
-    "with a loader of its own": ("sys.meta_path.insert(0, InFront('subject', Own)); import subject", 1),
-    "with a loader of its own, by hand": (
-        "sys.meta_path.insert(0, InFront('subject', Own)); execute(spec_of()); import uuid",
-        1,
-    ),
-    "with a loader of old": ("sys.meta_path.insert(0, InFront('subject', Legacy)); import subject", 1),
-    "again and again": ("import subject; importlib.reload(subject); importlib.reload(subject)", 3),
-    "anew": (
-        "import subject; [sys.modules.pop(name) for name in ('subject', 'subject.part')]\nimport subject",
-        2,
-    ),
-    "once it no longer fails": (
-        "sys.modules['subject.part'] = None\n"
-        "for _ in range(2):\n"
-        "    try: import subject\n"
-        "    except ImportError: sys.modules.pop('subject', None)\n"
-        "del sys.modules['subject.part']; import subject",
-        1,
-    ),
-    "in threads": (
-        "import threading\n"
-        "threads = [threading.Thread(target=importlib.import_module, args=['subject']) for _ in range(8)]\n"
-        "[each.start() for each in threads]; [each.join() for each in threads]",
-        1,
-    ),
-    "as the package of a module that is run": ("import runpy; runpy.run_module('subject.other'); import subject", 1),
-    "with finders that others reset": ("sys.meta_path[:] = sys.meta_path[-3:]; import subject", 1),
-    "before": (
-        "import subject\n"
-        "if hooked: after_import('subject', lambda module: seen.append([module.__name__, module.initialize()]))",
-        2,
-    ),
-    "with pytest's rewriting": (
-        "import _pytest.config, pytest, _pytest.assertion as rewriting\n"
-        "hook = rewriting.install_importhook(_pytest.config.get_config())\n"
-        "hook.mark_rewrite('subject'); import subject",
-        1,
-    ),
-}
 
-
-@pytest.mark.parametrize("way", WAYS)
-def test_a_module_is_hooked_however_it_is_executed(tmp_path: Path, way: str) -> None:
+@rows("hooks/imports")
+def test_a_module_is_hooked_however_it_is_executed(tmp_path: Path, way: str, code: str, times: int) -> None:
     """And it looks as it does without the hooks."""
     for folder in ("subject", "compiled/subject"):
         (tmp_path / folder).mkdir(parents=True)
@@ -195,7 +125,6 @@ def test_a_module_is_hooked_however_it_is_executed(tmp_path: Path, way: str) -> 
         source.unlink()
     if way in ("from a ZIP file", "from bytecode"):
         (tmp_path / "subject").rename(tmp_path / "hidden")
-    code, times = WAYS[way]
     (tmp_path / "program.py").write_text(PROGRAM.format(way=code))
     (seen, about), (_, bare) = (_run(tmp_path, "program.py", hooked) for hooked in ("hooked", "bare"))
     assert seen == [["subject", "whole"]] * times

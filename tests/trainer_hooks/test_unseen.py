@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.rows import rows
 from support.warm import Warm
 
 from laggard.rankfile.unseen import read_mark
@@ -61,26 +62,6 @@ if __name__ == "__main__":
     eval(sys.argv[1])
 """
 
-UNSEEN = {
-    "initialize()": "initialized torch.distributed without being seen: it made no collective",
-    "initialize(), dist.destroy_process_group()": "initialized torch.distributed without being seen: it made no",
-    "on_another_thread()": "trained without being seen: its optimizers step on other threads",
-    "starts(train, 'fork')": "trained without being seen: another process started it",
-    "starts(train, 'spawn')": "trained without being seen: another process started it",
-    "remote()": "trained without being seen: its tensors travel by torch RPC",
-    "starts(remote, 'fork')": "trained without being seen: its tensors travel by torch RPC",
-}
-
-SILENT = {
-    "torch.nn.Linear(3, 3)(torch.ones(3))": 0,
-    "loads()": 0,
-    "train()": 0,
-    "train(), starts(train, 'fork')": 0,
-    "initialize(), dist.all_reduce(torch.ones(1))": 0,
-    "fails()": 3,
-}
-
-
 FRESH = ("initialize()", "train()")
 """Run in Python processes that import torch themselves: the others have it from the start."""
 
@@ -106,12 +87,12 @@ def marks(tmp_path: Path) -> list[Path]:
     return sorted(tmp_path.rglob("*.unseen"))
 
 
-@pytest.mark.parametrize("what", UNSEEN)
-def test_a_training_that_is_not_seen_says_so(tmp_path: Path, what: str, warm_torch: Warm) -> None:
+@rows("hooks/unseen")
+def test_a_training_that_is_not_seen_says_so(tmp_path: Path, what: str, said: str, warm_torch: Warm) -> None:
     done = run(tmp_path, what, warm_torch)
     assert done.returncode == 0, done.stderr
     (line,) = (line for line in done.stderr.splitlines() if line.startswith("laggard: "))
-    assert line.startswith(f"laggard: this process (rank 0) {UNSEEN[what]}")
+    assert line.startswith(f"laggard: this process (rank 0) {said}")
     assert re.search("; (call laggard|laggard compares)", line), "what to do"
     seen, recorded = marks(tmp_path)  # in the rank directory, in the recording's folder
     assert recorded.parent == tmp_path / "recording" and seen.parent == tmp_path / "ranks" / str(os.geteuid())
@@ -129,10 +110,10 @@ def test_a_training_that_is_not_seen_says_so(tmp_path: Path, what: str, warm_tor
     assert (note["kind"], note["text"]) == ("unseen", f"1 process trained without being seen: {mark.why}")
 
 
-@pytest.mark.parametrize("what", SILENT)
-def test_what_is_no_training_or_is_seen_says_nothing(tmp_path: Path, what: str, warm_torch: Warm) -> None:
+@rows("hooks/silent")
+def test_what_is_no_training_or_is_seen_says_nothing(tmp_path: Path, what: str, status: int, warm_torch: Warm) -> None:
     done = run(tmp_path, what, warm_torch)
-    assert (done.returncode, done.stderr) == (SILENT[what], "")
+    assert (done.returncode, done.stderr) == (status, "")
     assert marks(tmp_path) == []
 
 

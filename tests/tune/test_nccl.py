@@ -10,6 +10,7 @@ import pytest
 from support import nccl_tests
 from support.nccl_logs import log_text, logs_firing
 from support.paths import TESTS
+from support.rows import rows
 
 from laggard.cli import main
 from laggard.kit.errors import UsageError
@@ -72,17 +73,7 @@ def test_values_follow_the_version() -> None:
         assert max(int(str(each)) for each in blocks.choices if each) == most, f"NCCL {version}"
 
 
-@pytest.mark.parametrize(
-    ("name", "word"),
-    [
-        ("NCCL_CHUNK_SIZE", "results are right"),
-        ("NCCL_PROTO", "results are right"),
-        ("NCCL_IB_DISABLE", "switches"),
-        ("NCCL_IB_GID_INDEX", "site"),
-        ("NCCL_DEBUG", "speed"),
-        ("NCCL_CHECK_DISABLE", "no variable"),
-    ],
-)
+@rows("tune/never_searched")
 def test_what_is_never_searched_is_refused(name: str, word: str) -> None:
     with pytest.raises(UsageError, match=word):
         nccl_space(H100_ROCE, {}, {name: ["1"]})

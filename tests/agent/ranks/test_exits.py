@@ -50,16 +50,7 @@ def ended(watch: ExitWatch, name: str) -> WatchedExit:
     return found
 
 
-@pytest.mark.parametrize(
-    ("last_act", "code", "name"),
-    [
-        ("raise SystemExit(0)", 0, ""),
-        ("raise SystemExit(3)", 3, ""),
-        ("import os; os._exit(7)", 7, ""),
-        ("import os; os.kill(os.getpid(), 9)", None, "SIGKILL"),
-        ("import os; os.kill(os.getpid(), 15)", None, "SIGTERM"),
-    ],
-)
+@rows("agent/ends")
 def test_the_end_of_anothers_child_is_known(watch: ExitWatch, last_act: str, code: int | None, name: str) -> None:
     """Its parent has waited for it at once, as launchers do."""
     launcher = subprocess.Popen([sys.executable, "-c", LAUNCHER, last_act], stdin=-1, stdout=-1, text=True)

@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 from support.agents import RankProcess
 from support.readers import NOBODY, OTHER, as_nobody, as_root
+from support.rows import rows
 from support.stack_documents import sampled
 from support.waiting import wait_for
 
 from laggard.agent.ranks import stack_files
 from laggard.agent.ranks.reader import RankFiles
-from laggard.agent.ranks.stack_files import NO_FOLDER, StackFile, read_stack_file
+from laggard.agent.ranks.stack_files import StackFile, read_stack_file
 from laggard.agent.ranks.stacks import MAX_ANSWER_BYTES
 from laggard.stacks.fault_text import header
 from laggard.stacks.sampled import ASKED, HELD, STALLED, Counted, Frame, Sampled, Thread, encode
@@ -204,21 +205,9 @@ def test_an_answer_has_a_bound(rank_dir: Path, start_rank: Start, monkeypatch: p
     assert set(reasons(found)) <= {"the answer would be too long: ask for fewer ranks"}
 
 
-@pytest.mark.parametrize(
-    "file",
-    [
-        StackFile("..", "1-a.stacks"),
-        StackFile("0", "../1-a.stacks"),
-        StackFile("0", "1-a.rank"),
-        StackFile("0", "1-a.stacks/"),
-        StackFile("0", "1-a.stacks\n"),
-        StackFile("", "1-a.stacks"),
-        StackFile("0/0", "1-a.stacks"),
-        StackFile(NO_FOLDER, "0-a.stacks"),
-        StackFile("99999999999", "1-a.stacks"),
-    ],
-)
-def test_no_other_file_can_be_named(tmp_path: Path, file: StackFile) -> None:
+@rows("agent/no_stack_files")
+def test_no_other_file_can_be_named(tmp_path: Path, folder: str, name: str) -> None:
+    file = StackFile(folder, name)
     assert not stack_files.is_stack_file(file)
     with pytest.raises(OSError, match="that names no file of stacks"):
         read_stack_file(str(tmp_path), file, 0)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.rows import rows
 from support.stack_documents import sampled
 from support.steps import numbers
 
@@ -183,22 +184,10 @@ def finding(severity: Severity, code: str = "DISK_FULL") -> Finding:
     return Finding(code, severity, "/", "is full", {}, Fix("Empty it."), "docs/findings/DISK_FULL.md")
 
 
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [
-        (report(Verdict.OK), "n0: 2 probes found nothing wrong."),
-        (report(Verdict.OK, finding(Severity.WARNING)), "n0 can train, with 1 warning from 2 probes."),
-        (report(Verdict.UNKNOWN), "n0: could not tell; no clock."),
-        (report(Verdict.SKIPPED), "n0: could not tell; no probe applies."),
-        (report(Verdict.FAIL), "n0 is not fit for training."),
-        (
-            report(Verdict.FAIL, finding(Severity.WARNING, "CLOCK_SKEW"), finding(Severity.CRITICAL)),
-            "n0 is not fit for training: DISK_FULL (/), and 1 more.",
-        ),
-    ],
-)
-def test_the_headline(given: Report, expected: str) -> None:
-    assert headline("n0", given) == expected
+@rows("agent/headlines")
+def test_the_headline(verdict: str, found: tuple[tuple[str, ...], ...], expected: str) -> None:
+    findings = [finding(Severity(severity), *code) for severity, *code in found]
+    assert headline("n0", report(Verdict(verdict), *findings)) == expected
 
 
 def test_the_summary_of_the_ranks() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from http import HTTPStatus
 
 import pytest
+from support.rows import rows
 
 from laggard.kit import http_server as server_module
 from laggard.kit.http_message import BACKLOG, Request, Response, bind
@@ -136,15 +137,6 @@ def test_of_many_addresses_those_that_took_the_most_are_remembered(monkeypatch: 
     assert sum(shares.of(f"10.0.1.{number}", 0.0) > 0 for number in range(100)) < 8
 
 
-@pytest.mark.parametrize(
-    ("address", "client"),
-    [
-        ("10.1.2.3", "10.1.2.3"),
-        ("::ffff:10.1.2.3", "10.1.2.3"),
-        ("2001:db8:1:2:3::4", "2001:db8:1:2::"),
-        ("fe80::1%eth0", "fe80::"),
-        ("", ""),
-    ],
-)
+@rows("agent/clients")
 def test_all_addresses_of_one_machine_are_one_client(address: str, client: str) -> None:
     assert client_of(address) == client

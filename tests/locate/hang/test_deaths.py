@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.collective_rows import Row, collectives
+from support.rows import rows
 from support.steps import StepRow, step_table
 
 from laggard.kit.constants import PHASES
@@ -46,32 +47,26 @@ PEER_GONE = died(-0.02, 0.0, exit_code=1, exception="RuntimeError", others_faile
 ENDED_BY_LAUNCHER = died(0.3, signal="SIGTERM")
 INTERRUPTED = died(exit_code=1, exception="KeyboardInterrupt")
 FAILED = died(exit_code=1, exception="ValueError")
+GONE = RankState("died", 7, None, None)
+NAMED = {
+    "running": RUNNING, "killed": KILLED, "peer_gone": PEER_GONE, "ended_by_launcher": ENDED_BY_LAUNCHER,
+    "interrupted": INTERRUPTED, "failed": FAILED, "gone": GONE, "gone_later": GONE._replace(alive_at=NOW + 30.0),
+}  # fmt: skip
+Told = str | dict[str, Any]
 
 
-@pytest.mark.parametrize(
-    ("states", "expected"),
-    [
-        ((RUNNING, KILLED, RUNNING), [1]),
-        ((PEER_GONE, KILLED, ENDED_BY_LAUNCHER), [1]),
-        ((ENDED_BY_LAUNCHER, ENDED_BY_LAUNCHER, died(exit_code=3)), [2]),
-        ((ENDED_BY_LAUNCHER, died(exit_code=1, exception="ValueError"), PEER_GONE), [1]),
-        ((died(31.0, signal="SIGKILL"), died(31.0, signal="SIGKILL"), KILLED), [2]),  # slurmd's SIGKILL, long after
-        ((PEER_GONE, died(0.4, uncertain=1.0), ENDED_BY_LAUNCHER), [1]),  # gone, and nothing else is known
-        ((died(uncertain=1.0, inside=True), died(uncertain=1.0), died(uncertain=1.0, inside=True)), [1]),
-        ((died(0.0), died(0.2), died(0.2)), [0]),  # no status, as on older kernels: the watch's times alone
-        ((KILLED, died(0.03, signal="SIGKILL"), RUNNING), [0, 1]),  # too close together for one clock
-        ((ENDED_BY_LAUNCHER, RUNNING, RUNNING), [0]),  # somebody ended one rank alone
-        ((FAILED, ENDED_BY_LAUNCHER, ENDED_BY_LAUNCHER), [0]),
-        ((FAILED, FAILED, PEER_GONE, PEER_GONE), [0, 1]),  # two replicas' one error, which their peers did not meet
-        ((INTERRUPTED, died(-0.5, exit_code=1, exception="ValueError"), INTERRUPTED), [1]),
-        ((died(signal="SIGSEGV"), died(0.01, signal="SIGSEGV"), ENDED_BY_LAUNCHER), [0, 1]),
-    ],
-)
-def test_who_died_first(states: tuple[RankState, ...], expected: list[int]) -> None:
-    found = judge(*states)
-    assert first(found) == expected
+def state_of(told: Told) -> RankState:
+    """By its name, or a rank that died so."""
+    return NAMED[told] if isinstance(told, str) else died(**told)
+
+
+@rows("locate/who_died_first")
+def test_who_died_first(states: tuple[Told, ...], expected: tuple[int, ...]) -> None:
+    made = [state_of(each) for each in states]
+    found = judge(*made)
+    assert first(found) == list(expected)
     told = [rank for note in found.notes for rank in note.ranks]
-    assert sorted(told) == [rank for rank, state in enumerate(states) if state.state == "died"]
+    assert sorted(told) == [rank for rank, state in enumerate(made) if state.state == "died"]
 
 
 def test_clocks_of_two_nodes_are_not_trusted_to_the_millisecond() -> None:
@@ -107,24 +102,9 @@ def test_ranks_of_a_machine_that_die_one_by_one_or_in_their_own_ways_are_no_mach
     assert [each.ranks for each in several.culprits] == [(1,), (2, 3)], "one of all still runs"
 
 
-@pytest.mark.parametrize(
-    "states",
-    [
-        (died(signal="SIGTERM"), died(0.9, signal="SIGTERM")),
-        (died(signal="SIGKILL"), died(0.01, signal="SIGKILL")),
-        (died(uncertain=1.0), died(0.5, uncertain=1.0)),
-        (RankState("died", 7, None, None), RankState("died", 7, None, None)),
-        (INTERRUPTED, died(6.5, exit_code=1, exception="KeyboardInterrupt"), PEER_GONE),  # blocked in a collective
-        (INTERRUPTED, ENDED_BY_LAUNCHER, died(30.0, signal="SIGKILL")),
-        (died(signal="SIGINT"), died(3.0, signal="SIGINT"), PEER_GONE),  # Python ends by the signal itself
-        (FAILED, died(0.9, exit_code=1, exception="ValueError"), died(0.02, exit_code=1, exception="ValueError")),
-        (FAILED, FAILED, ENDED_BY_LAUNCHER, died(30.0, signal="SIGKILL")),
-        (died(exit_code=3), died(0.5, exit_code=3)),
-        (ENDED_BY_LAUNCHER, RankState("died", 7, None, None, alive_at=NOW + 30.0)),  # its handler of SIGTERM took long
-    ],
-)
-def test_a_job_that_was_ended_as_a_whole_has_no_culprit(states: tuple[RankState, ...]) -> None:
-    found = judge(*states)
+@rows("locate/jobs_that_were_ended")
+def test_a_job_that_was_ended_as_a_whole_has_no_culprit(states: tuple[Told, ...]) -> None:
+    found = judge(*map(state_of, states))
     assert not found.culprits and found.notes[-1].kind == "ended"
 
 

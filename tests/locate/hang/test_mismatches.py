@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 from support.collective_rows import Row, collectives
+from support.rows import rows
 from support.timings import job
 
 from laggard.locate.collectives import ProcessGroup
@@ -135,17 +136,9 @@ def recorded(last: Sequence[Sequence[tuple[str, int]]], dead: Sequence[int] = ()
 GRADIENTS = ("all_reduce", 4096)
 
 
-@pytest.mark.parametrize(
-    ("odd", "dead", "text"),
-    [
-        ([("all_reduce", 4)], [1], "rank 1 called all_reduce number 21 of world:0-2 of 4 bytes"),
-        ([("all_reduce", 8192)], [0, 2], "rank 1 called all_reduce number 21 of world:0-2 of 8,192 bytes"),
-        ([("broadcast", 4096)], [0], "rank 1 called broadcast number 1 of world:0-2 of 4,096 bytes"),
-        ([("barrier", 0)], [1], "rank 1 called barrier number 1 of world:0-2,"),
-    ],
-)
+@rows("locate/mismatches")
 def test_recordings_tell_who_called_something_else_and_that_one_is_named(
-    odd: list[tuple[str, int]], dead: list[int], text: str
+    odd: Sequence[tuple[str, int]], dead: Sequence[int], text: str
 ) -> None:
     """Whom gloo aborts is whose buffer is too small, and not who took another way."""
     location = locate(recorded([[GRADIENTS], odd, [GRADIENTS]], dead))

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.rows import rows
 from support.timings import job, with_phases
 
 from laggard.kit.constants import PHASES
@@ -164,21 +165,12 @@ def test_work_between_the_steps_of_another_rank_than_0_is_its_hosts() -> None:
 
 
 @pytest.mark.parametrize("rank", [0, RANKS - 1])
-@pytest.mark.parametrize(
-    ("seconds", "every", "verdict", "kind"),
-    [
-        (0.012, 1, Verdict.OK, "uneven_work"),  # it costs little
-        (0.3, 10, Verdict.OK, "uneven_work"),  # faults keep no such time
-        (0.3, 3, Verdict.UNKNOWN, "place_or_machine"),  # but what comes in every third step is no log or checkpoint
-        (0.02, 1, Verdict.UNKNOWN, "place_or_machine"),  # two of four ranks have such a place: it tells nothing
-        (0.2, 1, Verdict.FAIL, None),  # and half of the time is worth a look, whosever it is
-    ],
-)
+@rows("locate/places_of_scripts")
 def test_a_scripts_place_excuses_what_the_chance_of_the_place_and_the_cost_allow(
-    rank: int, seconds: float, every: int, verdict: Verdict, kind: str | None
+    rank: int, seconds: float, every: int, verdict: str, kind: str | None
 ) -> None:
     location = locate(doing_more(rank, BETWEEN, seconds, every))
-    assert location.verdict is verdict and [note.kind for note in location.notes] == [kind] * (kind is not None)
+    assert location.verdict == verdict and [note.kind for note in location.notes] == [kind] * (kind is not None)
     assert [(each.kind, each.ranks, each.node) for each in location.culprits] == [("uneven_work", (rank,), None)] * (
         kind is None
     )

@@ -2,34 +2,25 @@
 
 from __future__ import annotations
 
-import json
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
+from support.judge import Check
 from support.users_text import kernel_records, mount_with_option, now
 
 from laggard.cli import main
 from laggard.probes.gpu.model.driver_log import find_xids
 from laggard.probes.host.host import Host
-from laggard.probes.host.kernel_log import MAX_RECORDS, LogMemory, remember, with_memory
+from laggard.probes.host.kernel_log import MAX_RECORDS, LogMemory, parse_messages, read_kmsg, remember, with_memory
 
 Machine = Callable[[str], Path]
-Check = Callable[..., dict[str, Any]]
 
 XID = "NVRM: Xid (PCI:0000:9b:00): 95, pid=7, Uncontained: LTC TAG"
-
-
-@pytest.fixture
-def check(capsys: pytest.CaptureFixture[str]) -> Check:
-    def run_gate(root: Path, *words: str) -> dict[str, Any]:
-        status = main(["healthcheck", "--host-root", str(root), "--format", "json", *words])
-        report = json.loads(capsys.readouterr().out)
-        return {"status": status, **report}
-
-    return run_gate
 
 
 def record(number: int, seconds: float, text: str = "tmpfs: Unknown parameter 'x'") -> str:
@@ -97,16 +88,16 @@ def test_a_log_that_was_washed_away_is_unknown_and_rejects_no_job(
     shutil.copytree(machine(name), root, symlinks=True)
     (root / "laggard/kmsg").unlink()
     (root / "laggard/kmsg").write_text(flood(99_999, 863_999.0))
-    report = check(root, "--only", probe)
+    report = check(root, probe)
     (result,) = report["probes"]
     assert result["verdict"] == "unknown" and "reaches back 0.0 h of 24.0 h" in result["reason"], result
     gate = ["--profile", "prolog", "--gate", "enforce", "--collector", "none"]
     assert main(["healthcheck", "--host-root", str(root), "--only", probe, *gate]) == 0
     assert "gate: pass, what is unknown rejects" in capsys.readouterr().out
     (root / "laggard/kmsg").write_text(record(0, 0.0) + flood(1, 863_999.0))
-    assert check(root, "--only", probe)["probes"][0]["verdict"] == "ok"
+    assert check(root, probe)["probes"][0]["verdict"] == "ok"
     (root / "laggard/kmsg").write_text(flood(99_999, 700_000.0))
-    assert check(root, "--only", probe)["probes"][0]["verdict"] == "ok", "it reaches back further than is asked"
+    assert check(root, probe)["probes"][0]["verdict"] == "ok", "it reaches back further than is asked"
 
 
 def test_a_young_machines_log_is_whole(machine: Machine, tmp_path: Path, check: Check) -> None:
@@ -115,7 +106,7 @@ def test_a_young_machines_log_is_whole(machine: Machine, tmp_path: Path, check: 
     for path, text in {"laggard/kmsg": record(912, 30.0), "proc/uptime": "600.00 600.00\n"}.items():
         (root / path).unlink()
         (root / path).write_text(text)
-    assert check(root, "--only", "gpu_xid")["probes"][0]["verdict"] == "ok"
+    assert check(root, "gpu_xid")["probes"][0]["verdict"] == "ok"
 
 
 def test_what_was_seen_before_a_flood_still_counts_with_one(machine: Machine, tmp_path: Path, check: Check) -> None:
@@ -125,7 +116,7 @@ def test_what_was_seen_before_a_flood_still_counts_with_one(machine: Machine, tm
     xid = next(line for line in (root / "laggard/kmsg").read_text().split("\n") if "): 119," in line)
     (root / "laggard/kmsg").unlink()
     (root / "laggard/kmsg").write_text(xid + "\n" + flood(99_999, 863_999.0))
-    report = check(root, "--only", "gpu_xid")
+    report = check(root, "gpu_xid")
     assert [found["severity"] for found in report["findings"]] == ["critical"] and report["status"] == 1
 
 
@@ -135,3 +126,31 @@ def test_crashes_of_a_process_with_a_drivers_name_push_nothing_out() -> None:
     crash = "NVRM: x[31]: segfault at 0 ip 00007f sp 00007f error 4 in x[400000+1000]"
     memory = remember(memory, "\n".join(f"6,{number},{number}000000,-;{crash}" for number in range(1, 5000)))
     assert [line for _, line in memory.records] == [xid]
+
+
+# The kernel's log of this machine: by its device, and in a container that has none.
+
+READ = "from laggard.probes.host.kernel_log import read_kmsg; print(read_kmsg(), end='')"
+
+
+def _lines(text: str) -> set[str]:
+    """Of all messages with a time. Records of one level and time are one message where the device is hidden."""
+    messages = (message.text for message in parse_messages(text) if message.seconds is not None)
+    return {line.replace(r"\x09", "\t") for message in messages for line in message.split(r"\x0a")}
+
+
+@pytest.mark.parametrize("hide", ["mount -t tmpfs none /dev", "mount --bind /dev/null /dev/kmsg"])
+def test_a_container_without_the_device_gets_the_same_messages(hide: str) -> None:
+    if os.geteuid() != 0 or not shutil.which("unshare"):
+        pytest.skip("needs root, to hide /dev/kmsg from a process")
+    try:
+        with_device = _lines(read_kmsg())
+    except OSError as error:
+        pytest.skip(f"this machine shows its kernel's log to nobody: {error}")
+    words = ["unshare", "--mount", "sh", "-c", f'{hide} && exec "$0" -c "$1"', sys.executable, READ]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300)
+    if "unshare" in done.stderr:
+        pytest.skip(f"no mount namespace here: {done.stderr}")
+    assert done.returncode == 0, done.stderr
+    without = _lines(done.stdout)
+    assert len(without & with_device) > 0.9 * len(without) > 0, "the rest came meanwhile"

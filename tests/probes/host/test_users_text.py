@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 
 import pytest
+from support.rows import rows
 from support.users_text import crash_in_file, crash_with_name, kernel_records, mount_with_option, now
 
 from laggard.agent.ranks.kernel_word import kernel_word, names_another
@@ -51,26 +52,6 @@ SEPARATORS = (
 )
 """What stands before the text, as /dev/kmsg escapes it: newlines of all kinds, U+2028, a bidi mark, a long line."""
 
-QUOTED = (
-    "tmpfs: Unknown parameter 'x{}'",
-    "tmpfs: Bad value for 'x{}'",
-    'overlayfs: unrecognized mount option "x{}" or missing value',
-    'ptrace attach of "x{}"[31] was attempted by "gdb"[32]',
-    "process 'x{}' launched '/bin/true' with NULL argv: empty string added",
-    'audit: type=1326 audit(1700000000.1:3): auid=1001 uid=1001 comm="x{}" exe="/bin/x" sig=31 syscall=101',
-    "evil[31]: segfault at 0 ip 00007f sp 00007f error 4 in x{}[7f00+1000]",
-    "traps: evil[31] trap invalid opcode ip:401000 sp:7ffd error:0 in x{}[7f00+1000]",
-    "simple: x{}_1",
-    "Memory cgroup stats for /user.slice/x{}:",
-    "{}IN=eth0 OUT= MAC=00:00 SRC=10.0.0.1 DST=10.0.0.2 LEN=60 TOS=0x00 PREC=0x00 TTL=64 ID=1 PROTO=TCP SPT=1",
-    "{}IN=veth0 OUT= ARP HTYPE=1 PTYPE=0x0800 OPCODE=1",
-    "{}IN=v1 OUT= MAC=ff:ff:ff:ff:ff:ff:02:00:00:00:00:01:88:cc ",
-    "{}IN=v1 OUT= MACSRC=02:00:00:00:00:01 MACDST=ff:ff:ff:ff:ff:ff MACPROTO=88cc ",
-    "{}IN=v1 OUT= MAC= TRUNCATED",
-    "{} IN=v1 OUT= MAC source = 02:00:00:00:00:01 MAC dest = ff:ff:ff:ff:ff:ff proto = 0x88cc",
-)
-"""What the kernel writes with a user's text."""
-
 
 def find_device_errors(log: str) -> list[object]:
     """What the rules for NICs, PCIe devices and the host find in the log, and nothing closed."""
@@ -90,7 +71,7 @@ def believed(log: str) -> list[object]:
 
 
 @pytest.mark.parametrize("text", TEXTS)
-@pytest.mark.parametrize("quoted", QUOTED)
+@rows("probes/quoted")
 def test_a_message_that_quotes_a_user_says_nothing(quoted: str, text: str) -> None:
     for separator in SEPARATORS if not quoted.startswith("{}") else ("", "\\x0a"):
         forged = quoted.replace("{}", separator + text)

@@ -5,26 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
+from support.rows import rows
 
 from laggard.probes.host.host import Host
 from laggard.probes.host.virtualization import is_virtual_machine
 
 
-@pytest.mark.parametrize(
-    ("vendor", "product", "expected"),
-    [
-        ("Amazon EC2", "p6e-gb200.36xlarge", True),
-        ("Amazon EC2", "g5g.metal", False),
-        ("Amazon EC2", "i8g.metal-24xl", False),
-        ("Alibaba Cloud", "Alibaba Cloud ECS", True),
-        ("QEMU", "KVM Virtual Machine", True),  # Oracle's and others' on Arm
-        ("Google", "Google Compute Engine", True),
-        ("Microsoft Corporation", "Virtual Machine", True),
-        ("NVIDIA", "GB200 NVL", False),
-        ("", "", None),
-    ],
-)
+@rows("probes/arm_firmware")
 def test_arm_is_told_by_its_firmware(vendor: str, product: str, expected: bool | None, tmp_path: Path) -> None:
     names = tmp_path / "sys/class/dmi/id"
     names.mkdir(parents=True)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import pytest
 from support.nccl_logs import LOG_CODES, NCCL_LOGS, log_expectations, log_text, logs_firing, logs_near
 from support.paths import SHARED
+from support.rows import rows
 
 from laggard.nccl.log.reader import parse_nccl_log
 from laggard.probes.nccl.model.job import HardwareFacts
@@ -20,7 +21,7 @@ def judged(name: str, facts: HardwareFacts | None = None) -> LogJudgement:
     return judge_nccl_log(parse_nccl_log(log_text(name)), facts or HardwareFacts())
 
 
-def rows(judgement: LogJudgement) -> list[list[str]]:
+def told(judgement: LogJudgement) -> list[list[str]]:
     return sorted([found.code, found.severity.value, found.device] for found in judgement.findings)
 
 
@@ -38,7 +39,7 @@ def test_every_log_has_its_expectation() -> None:
 def test_a_log_is_judged_as_expected(name: str) -> None:
     expected = log_expectations()[name]
     judgement = judged(name)
-    assert rows(judgement) == sorted(expected["findings"])
+    assert told(judgement) == sorted(expected["findings"])
     assert not {row[0] for row in expected["findings"]} & set(expected.get("near", ()))
     if "unknown" in expected:
         assert expected["unknown"] in judgement.gaps
@@ -46,30 +47,11 @@ def test_a_log_is_judged_as_expected(name: str) -> None:
         assert judgement.gaps == ""
 
 
-@pytest.mark.parametrize(
-    ("name", "code", "cause", "ranks"),
-    [
-        ("tcp_no_device", "TCP_FALLBACK", "no active RDMA device is visible", [0, 1, 2, 3]),
-        ("tcp_switched_off", "TCP_FALLBACK", "NCCL_IB_DISABLE=1", [0, 1, 2, 3]),
-        ("tcp_wrong_hca", "TCP_FALLBACK", "NCCL_IB_HCA=eth0", [0, 1, 2, 3]),
-        ("tcp_no_libibverbs", "TCP_FALLBACK", "libibverbs", [0, 1, 2, 3]),
-        ("tcp_beside_rdma", "TCP_FALLBACK", "passed it over", [0, 1, 2, 3]),
-        ("tcp_asked_for", "TCP_FALLBACK", "did not look for RDMA", [0, 1, 2, 3]),
-        ("vendor_network_tcp", "TCP_FALLBACK", "provider tcp", [0, 1, 2, 3]),
-        ("gdr_no_module", "GPUDIRECT_OFF", "nvidia_peermem", [0, 1, 2, 3]),
-        ("gdr_too_far", "GPUDIRECT_OFF", "too far apart", [0, 1, 2, 3]),
-        ("gdr_level_loc", "GPUDIRECT_OFF", "NCCL_NET_GDR_LEVEL=LOC", [0, 1, 2, 3]),
-        ("gdr_one_rank", "GPUDIRECT_OFF", "does not say why", [2]),
-        ("shm_p2p_disabled", "SHM_INSTEAD_OF_P2P", "NCCL_P2P_DISABLE=1", [0, 2]),
-        ("shm_p2p_refused", "SHM_INSTEAD_OF_P2P", "driver refuses", [0, 2]),
-        ("shm_nvlink", "SHM_INSTEAD_OF_P2P", "NVL", [0, 2]),
-        ("version_mixed", "NCCL_VERSION_MIXED", "2.26.2 on ranks 2-3", [0, 1, 2, 3]),
-    ],
-)
-def test_the_cause_and_the_ranks_are_named(name: str, code: str, cause: str, ranks: list[int]) -> None:
+@rows("probes/transport_causes")
+def test_the_cause_and_the_ranks_are_named(name: str, code: str, cause: str, ranks: tuple[int, ...]) -> None:
     (found,) = [found for found in judged(name).findings if found.code == code]
     assert cause in found.summary
-    assert found.evidence["ranks"] == ranks
+    assert found.evidence["ranks"] == list(ranks)
     assert found.fix.text and found.evidence["hosts"]
 
 
@@ -90,7 +72,7 @@ def test_sockets_are_a_fault_where_the_machines_have_rdma(name: str) -> None:
 
 def test_host_memory_is_right_for_gpus_that_cannot_do_better() -> None:
     for name in ("gdr_no_module", "gdr_one_rank", "gdr_too_far"):
-        assert rows(judged(name, HardwareFacts(gpudirect=False))) == []
+        assert told(judged(name, HardwareFacts(gpudirect=False))) == []
 
 
 @pytest.mark.parametrize(
@@ -128,14 +110,14 @@ def test_a_process_that_drives_several_gpus_is_named_by_all_its_ranks() -> None:
 
 def test_a_torn_version_line_is_no_second_version() -> None:
     text = log_text("roce_gpudirect").replace("NCCL version 2.27.5+cuda12.8", "NCCL version 2.27+cuda12.8", 1)
-    assert rows(judge_nccl_log(parse_nccl_log(text), HardwareFacts())) == []
+    assert told(judge_nccl_log(parse_nccl_log(text), HardwareFacts())) == []
 
 
 def test_half_a_job_on_tcp_is_a_fallback_without_hardware_facts() -> None:
     """Other ranks of the same job found RDMA devices."""
     text = log_text("roce_gpudirect").replace("gpu0", "rdma0") + log_text("tcp_switched_off")
     judgement = judge_nccl_log(parse_nccl_log(text), HardwareFacts())
-    assert ["TCP_FALLBACK", "critical", "gpu00 and 1 other"] in rows(judgement)
+    assert ["TCP_FALLBACK", "critical", "gpu00 and 1 other"] in told(judgement)
 
 
 def test_a_rank_of_a_newer_nccl_that_receives_without_gpudirect_is_still_named() -> None:
@@ -148,7 +130,7 @@ def test_a_rank_of_a_newer_nccl_that_receives_without_gpudirect_is_still_named()
 @pytest.mark.parametrize("name", HEALTHY)
 def test_a_healthy_log_is_quiet_with_and_without_hardware_facts(name: str) -> None:
     for rdma in (True, None):
-        assert rows(judged(name, HardwareFacts(rdma=rdma))) == []
+        assert told(judged(name, HardwareFacts(rdma=rdma))) == []
 
 
 RECORDINGS: Mapping[str, tuple[set[str], str, str]] = {

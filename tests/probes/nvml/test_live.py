@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.nvml_gate import NVML_PROBES, SKIPPED_WHEN_HEALTHY, Gate
+from support.rows import rows
 
 from laggard.kit.processes import read_stat
 from laggard.probes.gpu.model.pci_devices import container_of
@@ -18,7 +19,6 @@ UNDIVIDED = "warning" if container_of(Host("/")) else "critical"
 
 pytestmark = pytest.mark.slow  # processes with a library that is built for them
 
-ALL_GPUS = "GPU " + ", ".join(f"0000:{number}:00.0" for number in range(10, 18))
 GENEROUS_SECONDS = 50.0  # beyond the deadline, on a busy machine
 
 
@@ -63,42 +63,11 @@ def test_an_old_driver(gate: Gate, old_library: Path) -> None:
     assert "FUNCTION_NOT_FOUND: the library is too old for it" in outcome.reasons["gpu_rows"]
 
 
-@pytest.mark.parametrize(
-    ("scenario", "found"),
-    [
-        ("5.ecc_volatile 2\n", ["GPU_ECC_UNCORRECTED", "warning", "GPU 5 (0000:15:00.0)"]),
-        ("1.rows_pending 1\n", ["GPU_ROW_REMAP_PENDING", "warning", "GPU 1 (0000:11:00.0)"]),
-        ("1.rows_failed 1\n", ["GPU_ROW_REMAP_FAILED", "critical", "GPU 1 (0000:11:00.0)"]),
-        ("2.reasons 72\n", ["GPU_THROTTLED", "warning", "GPU 2 (0000:12:00.0)"]),
-        ("0.temperature 90\n", ["GPU_TOO_HOT", "critical", "GPU 0 (0000:10:00.0)"]),
-        ("0.margin -3\n0.temperature 84\n", ["GPU_TOO_HOT", "critical", "GPU 0 (0000:10:00.0)"]),
-        ("3.handle error 999\n", ["GPU_LOST", "critical", "GPU 3 (0000:13:00.0)"]),
-        ("3.handle error 11\n", ["GPU_LOST", "critical", "GPU 3 (0000:13:00.0)"]),
-        ("4.fabric_mask 169\n", ["FABRIC_NOT_READY", "critical", "GPU 4 (0000:14:00.0)"]),
-        ("4.fabric_mask 169\nfabric_versions 2\n", ["FABRIC_NOT_READY", "critical", "GPU 4 (0000:14:00.0)"]),
-        ("4.fabric_summary 2\n", ["FABRIC_NOT_READY", "critical", "GPU 4 (0000:14:00.0)"]),
-        ("6.application_sm 1200\n", ["GPU_CLOCKS_LOW", "warning", "GPU 6 (0000:16:00.0)"]),
-        ("6.power_limit 400000\n", ["GPU_CLOCKS_LOW", "warning", "GPU 6 (0000:16:00.0)"]),
-        ("6.enforced_power_limit 400000\n", ["GPU_CLOCKS_LOW", "warning", "GPU 6 (0000:16:00.0)"]),
-        ("6.max_sm 1200\n", ["GPU_CLOCKS_LOW", "critical", "GPU 6 (0000:16:00.0)"]),
-        ("6.max_sm 1200\nvbios error 3\n", ["GPU_CLOCKS_LOW", "warning", "GPU 6 (0000:16:00.0)"]),
-        ("5.sram_threshold 1\n", ["GPU_ECC_UNCORRECTED", "critical", "GPU 5 (0000:15:00.0)"]),
-        ("1.unrepairable_memory 1\n", ["GPU_ROW_REMAP_FAILED", "critical", "GPU 1 (0000:11:00.0)"]),
-        ("1.repair_channel 1\n", ["GPU_ROW_REMAP_PENDING", "warning", "GPU 1 (0000:11:00.0)"]),
-        ("1.repair_tpc 1\n", ["GPU_ROW_REMAP_PENDING", "warning", "GPU 1 (0000:11:00.0)"]),
-        ("persistence 0\n", ["GPU_PERSISTENCE_OFF", "warning", ALL_GPUS]),
-        ("4.link7 0\n", ["NVLINK_DOWN", "critical", "GPU 4 (0000:14:00.0)"]),
-        ("4.fabric_state 2\n", ["FABRIC_NOT_READY", "critical", "GPU 4 (0000:14:00.0)"]),
-        ("4.fabric_status 999\n", ["FABRIC_NOT_READY", "critical", "GPU 4 (0000:14:00.0)"]),
-        ("4.p2p5 5\n", ["P2P_DISABLED", "critical", "GPU 4 (0000:14:00.0)"]),
-        ("4.mig 1\n", ["GPU_MISSING", UNDIVIDED, "GPU 4 (0000:14:00.0)"]),
-        ("2.field230 2\n", ["GPU_LOST", "critical", "GPU 2 (0000:12:00.0)"]),
-    ],
-)
-def test_each_fault_through_the_real_pynvml(scenario: str, found: list[str], gate: Gate) -> None:
-    outcome = gate(scenario)
-    assert outcome.found == [found], outcome.reasons
-    assert outcome.status == (1 if found[1] == "critical" else 0)
+@rows("probes/nvml_faults")
+def test_each_fault_through_the_real_pynvml(scenario: str, found: tuple[str, ...], gate: Gate) -> None:
+    outcome, due = gate(scenario), [each.format(undivided=UNDIVIDED) for each in found]
+    assert outcome.found == [due], outcome.reasons
+    assert outcome.status == (1 if due[1] == "critical" else 0)
 
 
 def test_blackwells_counter_of_recoveries_is_read(gate: Gate) -> None:
@@ -115,31 +84,7 @@ def test_blackwells_counter_of_recoveries_is_read(gate: Gate) -> None:
     assert outcome.report["findings"][0]["evidence"]["since_driver_load_by_link"] == {"7": 9}
 
 
-@pytest.mark.parametrize(
-    ("scenario", "probes", "reason"),
-    [
-        (
-            "temperature_v error 13\n5.temperature 4294967295\n",
-            "gpu_temperature",
-            "GPU 5: IMPLAUSIBLE_VALUE 4294967295",
-        ),
-        ("5.ecc_volatile -1\n", "gpu_ecc", "GPU 5: IMPLAUSIBLE_VALUE 18446744073709551615"),
-        ("5.max_sm 4294967295\n", "gpu_clocks", "GPU 5: IMPLAUSIBLE_VALUE 4294967295"),
-        ("5.reasons -1\n", "gpu_throttle", "GPU 5: IMPLAUSIBLE_VALUE"),
-        ("5.fabric_state 200\n", "fabric", "GPU 5: IMPLAUSIBLE_VALUE"),
-        ("5.ecc_volatile error 999\n", "gpu_ecc", "GPU 5: UNKNOWN"),
-        ("5.persistence error 4\n", "gpu_persistence", "GPU 5: NO_PERMISSION"),
-        ("5.rows_pending error 77\n", "gpu_rows", "GPU 5: ERROR_77"),
-        ("5.links error 999\n", "nvlink nvlink_errors", "GPU 5: UNKNOWN"),
-        ("5.process error 999\n", "", ""),
-        ("5.field230 255\n", "", ""),
-        ("type194 1\n", "", ""),
-        ("type194 40\n", "", ""),
-        ("type82 0\n", "", ""),
-        ("5.power_limit 4294967295\n", "", ""),
-        ("5.fields error 999\n", "nvlink_errors", "GPU 5: UNKNOWN"),
-    ],
-)
+@rows("probes/unreadable_nvml")
 def test_what_cannot_be_read_is_unknown_and_all_else_stands(
     scenario: str, probes: str, reason: str, gate: Gate
 ) -> None:
@@ -150,17 +95,7 @@ def test_what_cannot_be_read_is_unknown_and_all_else_stands(
     assert all(reason in outcome.reasons[name] for name in unknown)
 
 
-@pytest.mark.parametrize(
-    ("scenario", "environ", "reason"),
-    [
-        ("3.handle error 4\n", {}, "GPU 3: NO_PERMISSION"),
-        ("3.handle error 17\n", {}, "GPU 3: OPERATING_SYSTEM"),
-        ("handle error 999\n", {}, "no GPU can be reached from here"),
-        ("3.handle error 999\n", {"NVIDIA_VISIBLE_DEVICES": "0,1,2,4,5,6,7"}, "was given only some"),
-        ("3.handle error 999\n", {"NVIDIA_VISIBLE_DEVICES": "void"}, "a container, which may be given only some"),
-        ("3.handle error 999\n", {"SLURM_JOB_ID": "7"}, "runs in a SLURM job"),
-    ],
-)
+@rows("probes/no_handle")
 def test_a_handle_that_may_not_be_had_accuses_no_gpu(
     scenario: str, environ: dict[str, str], reason: str, gate: Gate
 ) -> None:

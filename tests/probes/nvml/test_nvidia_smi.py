@@ -10,27 +10,15 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.paths import SHARED
+from support.paths import DATA, SHARED
+from support.rows import rows
 
 from laggard.cli import main
 from laggard.probes.nvml.nvidia_smi import NotNvidiaSmi, parse_nvidia_smi
 
 H100 = SHARED / "data" / "nvidia-smi-q-8xh100.xml.gz"
 
-SMALL = """<?xml version="1.0" ?>
-<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v12.dtd">
-<nvidia_smi_log><driver_version>535.183.01</driver_version><gpu id="00000000:9B:00.0">
-<product_name>NVIDIA A100-SXM4-80GB</product_name><uuid>GPU-1</uuid><minor_number>3</minor_number>
-<persistence_mode>Enabled</persistence_mode><mig_mode><current_mig>Enabled</current_mig></mig_mode>
-<clocks_throttle_reasons><clocks_throttle_reason_hw_slowdown>Active</clocks_throttle_reason_hw_slowdown>
-<clocks_throttle_reason_hw_thermal_slowdown>Active</clocks_throttle_reason_hw_thermal_slowdown></clocks_throttle_reasons>
-<ecc_errors><volatile><sram_uncorrectable>1</sram_uncorrectable><dram_uncorrectable>2</dram_uncorrectable></volatile>
-<aggregate><sram_uncorrectable>N/A</sram_uncorrectable></aggregate></ecc_errors>
-<remapped_rows><remapped_row_corr>0</remapped_row_corr><remapped_row_unc>1</remapped_row_unc>
-<remapped_row_pending>Yes</remapped_row_pending><remapped_row_failure>No</remapped_row_failure></remapped_rows>
-<temperature><gpu_temp>GPU is lost</gpu_temp><gpu_temp_slow_threshold>N/A</gpu_temp_slow_threshold></temperature>
-<power_readings><power_limit>400.00 W</power_limit></power_readings>
-<processes><process_info><pid>77</pid></process_info></processes></gpu></nvidia_smi_log>"""
+SMALL = (DATA / "nvidia_smi" / "a100_with_faults.xml").read_text()
 
 
 @pytest.mark.skipif(not H100.exists(), reason="the recorded hardware is not here")
@@ -58,17 +46,7 @@ def test_an_older_form_with_faults() -> None:
     assert gpu.power_limit_watts == 400.0 and [process.pid for process in gpu.processes or ()] == [77]
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("", "not XML"),
-        ("<nvidia_smi_log>", "not XML"),
-        ("<lshw/>", "not <nvidia_smi_log>"),
-        ('<!DOCTYPE x [<!ENTITY a "aaaa">]><nvidia_smi_log>&a;</nvidia_smi_log>', "entities"),
-        ('<!DOCTYPE nvidia_smi_log SYSTEM "x" [ ]><nvidia_smi_log/>', "entities"),
-        ("<nvidia_smi_log>&undeclared;</nvidia_smi_log>", "not XML"),
-    ],
-)
+@rows("probes/no_nvidia_smi")
 def test_anything_else_is_refused(text: str, reason: str) -> None:
     with pytest.raises(NotNvidiaSmi, match=reason):
         parse_nvidia_smi(text)
@@ -82,29 +60,7 @@ def test_damage_never_ends_in_a_traceback(noise: str, at: int, cut: int) -> None
             assert len(parsed.gpus) <= text.count("<gpu"), "a GPU that is not in the text"
 
 
-GB200 = """<nvidia_smi_log><driver_version>595.45</driver_version><gpu id="00000000:29:00.0">
-<product_name>NVIDIA GB200</product_name><board_part_number>900-2G548-A801-000</board_part_number>
-<vbios_version>97.00.B9.00.69</vbios_version><persistence_mode>Enabled</persistence_mode>
-<gpu_recovery_action>None</gpu_recovery_action>
-<gpu_virtualization_mode><virtualization_mode>Pass-Through</virtualization_mode></gpu_virtualization_mode>
-<pci><pci_gpu_link_info><link_widths><max_link_width>16x</max_link_width><current_link_width>8x</current_link_width>
-</link_widths></pci_gpu_link_info></pci>
-<clocks_event_reasons><clocks_event_reason_gpu_idle>Active</clocks_event_reason_gpu_idle></clocks_event_reasons>
-<ecc_errors><volatile><sram_uncorrectable_parity>0</sram_uncorrectable_parity></volatile>
-<aggregate><dram_uncorrectable>0</dram_uncorrectable><sram_threshold_exceeded>No</sram_threshold_exceeded></aggregate>
-<channel_repair_pending>No</channel_repair_pending><tpc_repair_pending>No</tpc_repair_pending>
-<unrepairable_memory>No</unrepairable_memory></ecc_errors>
-<remapped_rows><remapped_row_corr>0</remapped_row_corr><remapped_row_unc>0</remapped_row_unc>
-<remapped_row_pending>No</remapped_row_pending><remapped_row_failure>No</remapped_row_failure></remapped_rows>
-<temperature><gpu_temp>27 C</gpu_temp></temperature>
-<gpu_power_readings><current_power_limit>1000.00 W</current_power_limit>
-<requested_power_limit>1200.00 W</requested_power_limit><default_power_limit>1200.00 W</default_power_limit>
-</gpu_power_readings><max_clocks><sm_clock>2062 MHz</sm_clock><mem_clock>3996 MHz</mem_clock></max_clocks>
-<applications_clocks><graphics_clock>Requested functionality has been deprecated</graphics_clock></applications_clocks>
-<fabric><state>Completed</state><status>Success</status><health><summary>Healthy</summary><bandwidth>Full</bandwidth>
-<route_recovery_in_progress>False</route_recovery_in_progress><route_unhealthy>False</route_unhealthy>
-<access_timeout_recovery>False</access_timeout_recovery><incorrect_configuration>N/A</incorrect_configuration>
-<partition_assigned>N/A</partition_assigned></health></fabric><processes></processes></gpu></nvidia_smi_log>"""
+GB200 = (DATA / "nvidia_smi" / "gb200.xml").read_text()
 """What driver 595 prints of a GPU in a guest, shortened. Its power is limited by something beside the driver."""
 
 
@@ -123,25 +79,7 @@ def test_diagnose_is_quiet_about_healthy_boards_of_today(tmp_path: Path, capsys:
     assert diagnosed(GB200.replace("1000.00", "1200.00"), tmp_path, capsys) == []
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "code", "severity"),
-    [
-        ("threshold_exceeded>No", "threshold_exceeded>Yes", "GPU_ECC_UNCORRECTED", "critical"),
-        ("unrepairable_memory>No", "unrepairable_memory>Yes", "GPU_ROW_REMAP_FAILED", "critical"),
-        ("channel_repair_pending>No", "channel_repair_pending>Yes", "GPU_ROW_REMAP_PENDING", "warning"),
-        ("tpc_repair_pending>No", "tpc_repair_pending>Yes", "GPU_ROW_REMAP_PENDING", "warning"),
-        ("summary>Healthy", "summary>Unhealthy", "FABRIC_NOT_READY", "critical"),
-        ("summary>Healthy", "summary>Limited Capacity", "FABRIC_NOT_READY", "warning"),
-        ("bandwidth>Full", "bandwidth>Degraded", "FABRIC_NOT_READY", "critical"),
-        ("route_unhealthy>False", "route_unhealthy>True", "FABRIC_NOT_READY", "critical"),
-        ("partition_assigned>N/A", "partition_assigned>False", "FABRIC_NOT_READY", "warning"),
-        ("incorrect_configuration>N/A", "incorrect_configuration>Insufficient NVLinks", "FABRIC_NOT_READY", "critical"),
-        ("action>None", "action>Recover IMEX Domain", "GPU_LOST", "warning"),
-        ("action>None", "action>GPU Bus Reset", "GPU_LOST", "critical"),
-        ("action>None", "action>Something New", "GPU_LOST", "warning"),
-        ("current_power_limit>1200", "current_power_limit>900", "GPU_CLOCKS_LOW", "warning"),
-    ],
-)
+@rows("probes/newer_drivers")
 def test_diagnose_finds_what_newer_drivers_tell(
     old: str, new: str, code: str, severity: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

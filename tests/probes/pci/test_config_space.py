@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import example, given
 from hypothesis import strategies as st
 from support.config_space import ROOT_PORT, Device, Link, config_space
+from support.paths import DATA
 
 from laggard.diagnose.lspci import judge_pci_tree, unjudged_parts
 from laggard.probes.pci.model.config_space import parse_config, read_needed_bytes
@@ -82,31 +83,8 @@ def test_a_device_that_fell_off_the_bus_does_not_respond() -> None:
     assert not parse_config(b"\xff" * 4096).responds
 
 
-LINES = st.sampled_from(
-    [
-        "19:00.0 3D controller: NVIDIA Corporation Device 2330 (rev a1)",
-        "0000:1a:00.0 Ethernet controller [0200]: Mellanox Technologies MT2910 [15b3:1021]",
-        "17:01.0 0604: 1000:c030 (rev b0)",
-        "17:02.0 PCI bridge: Broadcom / LSI (rev ff) (prog-if ff)",
-        "\tBus: primary=16, secondary=19, subordinate=19, sec-latency=0",
-        "\tBus: primary=16, secondary=1a, subordinate=1a, sec-latency=0",
-        "\tBus: primary=19, secondary=17, subordinate=19, sec-latency=0",
-        "\tCapabilities: <access denied>",
-        "\tCapabilities: [60] Express (v2) Endpoint, MSI 00",
-        "\tCapabilities: [68] Express (v2) Downstream Port (Slot+), MSI 00",
-        "\t\t\tMaxPayload 256 bytes, MaxReadReq 4096 bytes",
-        "\t\tLnkCap:\tPort #0, Speed 32GT/s, Width x16, ASPM L1, Exit Latency L1 <4us",
-        "\t\tLnkSta:\tSpeed 2.5GT/s (downgraded), Width x16 (ok)",
-        "\t\tLnkSta:\tSpeed 1.2.3GT/s, Width x99, TrErr- Train- SlotClk+",
-        "\t\tLnkCtl2: Target Link Speed: 32GT/s, EnterCompliance- SpeedDis-",
-        "\tCapabilities: [170 v1] Access Control Services",
-        "\t\tACSCap:\tSrcValid+ TransBlk+ ReqRedir+ CmpltRedir+ UpstreamFwd+ EgressCtrl- DirectTrans+",
-        "\t\tACSCtl:\tSrcValid+ TransBlk- ReqRedir+ CmpltRedir+ UpstreamFwd+ EgressCtrl- DirectTrans-",
-        "\t\tATSCtl:\tEnable+, Smallest Translation Unit: 00",
-        "\tNUMA node: 1",
-        "",
-    ]
-)
+LSPCI = DATA / "lspci"
+LINES = st.sampled_from((LSPCI / "lines.txt").read_text().splitlines())
 
 
 @given(st.text() | st.lists(LINES | st.text(max_size=30), max_size=60).map("\n".join))
@@ -118,46 +96,9 @@ def test_any_text_can_be_parsed_as_lspci(text: str) -> None:
 
 
 def test_lspci_of_one_switch_with_redirection() -> None:
-    text = "\n".join(
-        [
-            "15:01.0 PCI bridge: Intel Corporation Device 352a",
-            "\tBus: primary=15, secondary=16, subordinate=1a, sec-latency=0",
-            "\tCapabilities: [100 v2] Advanced Error Reporting",
-            "16:00.0 PCI bridge: Broadcom / LSI PEX890xx",
-            "\tBus: primary=16, secondary=17, subordinate=1a, sec-latency=0",
-            "\tCapabilities: [100 v2] Advanced Error Reporting",
-            *_port("17:01.0", "19", "ReqRedir+ CmpltRedir- UpstreamFwd-"),
-            *_port("17:02.0", "1a", "ReqRedir- CmpltRedir- UpstreamFwd-"),
-            *_end("19:00.0 3D controller: NVIDIA Corporation Device 2330 (rev a1)"),
-            *_end("1a:00.0 Ethernet controller: Mellanox Technologies MT2910 Family [ConnectX-7]"),
-        ]
-    )
+    text = (LSPCI / "switch_with_redirection.txt").read_text()
     found = [(finding.code, finding.device, finding.severity.value) for finding in judge_pci_tree(parse_lspci(text))]
     assert found == [("ACS_ENABLED", "0000:17:01.0", "critical")]
     assert list(judge_pci_tree(parse_lspci(text.replace("ReqRedir+ CmpltRedir- U", "ReqRedir- CmpltRedir- U")))) == []
     refused = text.replace("\t\tACSC", "\tCapabilities: <access denied>\t\tACSC")
     assert [reason for reason in unjudged_parts(parse_lspci(refused)) if reason.startswith("ACS of 2 bridges")]
-
-
-def _port(address: str, behind: str, bits: str) -> list[str]:
-    return [
-        f"{address} PCI bridge: Broadcom / LSI PEX890xx",
-        f"\tBus: primary=17, secondary={behind}, subordinate={behind}, sec-latency=0",
-        *_link("68", "Downstream Port (Slot+)"),
-        "\tCapabilities: [170 v1] Access Control Services",
-        "\t\tACSCap:\tSrcValid+ TransBlk+ ReqRedir+ CmpltRedir+ UpstreamFwd+ EgressCtrl- DirectTrans+",
-        f"\t\tACSCtl:\tSrcValid- TransBlk- {bits} EgressCtrl- DirectTrans-",
-    ]
-
-
-def _end(head: str) -> list[str]:
-    return [head, *_link("60", "Endpoint"), "\tCapabilities: [100 v1] Advanced Error Reporting"]
-
-
-def _link(offset: str, kind: str) -> list[str]:
-    return [
-        f"\tCapabilities: [{offset}] Express (v2) {kind}, MSI 00",
-        "\t\t\tMaxPayload 256 bytes, MaxReadReq 4096 bytes",
-        "\t\tLnkCap:\tPort #0, Speed 32GT/s, Width x16, ASPM not supported",
-        "\t\tLnkSta:\tSpeed 32GT/s (ok), Width x16 (ok)",
-    ]

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.judge import Check
 from support.paths import SHARED
+from support.rows import rows
 
-from laggard.cli import main
 from laggard.diagnose.lspci import judge_pci_tree, unjudged_parts
 from laggard.model import Severity
 from laggard.probes.errors import Unknown
@@ -24,17 +25,7 @@ from laggard.probes.pci.model.tree import LinkState, PciDevice, PciTree
 pytestmark = pytest.mark.usefixtures("without_processes")
 
 Copy = Callable[[str], Path]
-PROBES = ("pcie_links", "pcie_requests", "pcie_errors", "acs", "iommu", "numa")
-
-
-def run_gate(
-    root: Path, capsys: pytest.CaptureFixture[str], *probes: str, profile: Path | None = None
-) -> dict[str, Any]:
-    words = [word for probe in probes for word in ("--only", probe)]
-    words += ["--profile", str(profile)] if profile else []
-    status = main(["healthcheck", "--host-root", str(root), "--format", "json", *words])
-    report: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return {**report, "status": status}
+PROBES = "pcie_links pcie_requests pcie_errors acs iommu numa"
 
 
 def findings_of(report: dict[str, Any]) -> list[tuple[str, str, str]]:
@@ -53,93 +44,77 @@ def device(root: Path, address: str) -> Path:
     return (root / "sys/bus/pci/devices" / address).resolve()
 
 
-def test_without_root_registers_are_unknown_and_links_are_judged(
-    copy_of: Copy, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_root_registers_are_unknown_and_links_are_judged(copy_of: Copy, check: Check) -> None:
     root = copy_of("acs_on")
     for path in configs(root):
         path.write_bytes(path.read_bytes()[:64])
-    report = run_gate(root, capsys, "acs", "pcie_requests", "pcie_links")
+    report = check(root, "acs pcie_requests pcie_links")
     assert (findings_of(report), report["status"]) == ([], 2)
     assert verdicts(report) == {"acs": "unknown", "pcie_requests": "unknown", "pcie_links": "ok"}
     assert all("root" in probe["reason"] for probe in report["probes"] if probe["verdict"] == "unknown")
 
 
-def test_a_finding_stays_where_another_bridge_cannot_be_read(copy_of: Copy, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_finding_stays_where_another_bridge_cannot_be_read(copy_of: Copy, check: Check) -> None:
     root = copy_of("acs_on")
     (device(root, "0000:39:01.0") / "config").unlink()
-    report = run_gate(root, capsys, "acs")
+    report = check(root, "acs")
     assert ("ACS_ENABLED", "critical", "0000:17:01.0") in findings_of(report)
     assert "ACS of 1 bridges is unknown: cannot read" in report["probes"][0]["reason"]
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff" * 4096, b"\xff" * 64])
-def test_a_bridge_that_does_not_answer_is_unknown(
-    content: bytes, copy_of: Copy, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_bridge_that_does_not_answer_is_unknown(content: bytes, copy_of: Copy, check: Check) -> None:
     root = copy_of("hgx_h100")
     (device(root, "0000:17:01.0") / "config").write_bytes(content)
-    assert verdicts(run_gate(root, capsys, "acs")) == {"acs": "unknown"}
+    assert verdicts(check(root, "acs")) == {"acs": "unknown"}
 
 
 @pytest.mark.parametrize(
     "content", ["", "Unknown\n", "Unknown speed\n", "\0\1\2", "99999999999999999999\n", "16.0.0 GT/s"]
 )
-def test_a_link_without_a_speed_is_unknown(content: str, copy_of: Copy, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_link_without_a_speed_is_unknown(content: str, copy_of: Copy, check: Check) -> None:
     root = copy_of("hgx_h100")
     for address in ("0000:1a:00.0", "0000:17:02.0"):  # both of its ends
         (device(root, address) / "current_link_speed").write_text(content)
-    report = run_gate(root, capsys, "pcie_links")
+    report = check(root, "pcie_links")
     assert (findings_of(report), verdicts(report)) == ([], {"pcie_links": "unknown"})
     assert "0000:1a:00.0" in report["probes"][0]["reason"]
 
 
-def test_a_machine_without_a_list_of_devices_is_unknown(copy_of: Copy, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_machine_without_a_list_of_devices_is_unknown(copy_of: Copy, check: Check) -> None:
     root = copy_of("plain")
     (root / "sys/bus/pci").rename(root / "sys/bus/not_pci")
-    assert set(verdicts(run_gate(root, capsys, *PROBES)).values()) == {"unknown"}
+    assert set(verdicts(check(root, PROBES)).values()) == {"unknown"}
 
 
-def test_a_device_that_vanishes_while_it_is_read_is_no_traceback(
-    copy_of: Copy, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_device_that_vanishes_while_it_is_read_is_no_traceback(copy_of: Copy, check: Check) -> None:
     root = copy_of("hgx_h100")
     device(root, "0000:19:00.0").rename(root / "gone")
-    for probe in run_gate(root, capsys, *PROBES)["probes"]:
+    for probe in check(root, PROBES)["probes"]:
         assert "failed:" not in probe["reason"], probe
 
 
-@pytest.mark.parametrize(
-    ("probe", "path"),
-    [
-        ("iommu", "sys/class/iommu"),
-        ("numa", "sys/devices/system/node/online"),
-        ("numa", "sys/bus/pci/devices/0000:1a:00.0/numa_node"),
-        ("pcie_errors", "sys/bus/pci/devices/0000:1a:00.0/aer_dev_fatal"),
-    ],
-)
-def test_a_damaged_file_is_unknown(probe: str, path: str, copy_of: Copy, capsys: pytest.CaptureFixture[str]) -> None:
+@rows("probes/damaged_pci")
+def test_a_damaged_file_is_unknown(probe: str, path: str, copy_of: Copy, check: Check) -> None:
     root = copy_of("hgx_h100")
     if (root / path).is_dir():
         (root / path).rmdir()
     (root / path).write_bytes(b"\x7fELF\0")
-    assert verdicts(run_gate(root, capsys, probe)) == {probe: "unknown"}
+    assert verdicts(check(root, probe)) == {probe: "unknown"}
 
 
-def test_a_group_without_a_type_is_unknown(copy_of: Copy, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_group_without_a_type_is_unknown(copy_of: Copy, check: Check) -> None:
     root = copy_of("iommu_passthrough")
     (root / "sys/kernel/iommu_groups/3/type").unlink()
-    assert verdicts(run_gate(root, capsys, "iommu")) == {"iommu": "unknown"}
+    assert verdicts(check(root, "iommu")) == {"iommu": "unknown"}
 
 
-def test_the_profile_sets_endpoints_and_virtual(
-    copy_of: Copy, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_profile_sets_endpoints_and_virtual(copy_of: Copy, tmp_path: Path, check: Check) -> None:
     root, profile = copy_of("acs_harmless"), tmp_path / "profile.yaml"
 
     def acs(**keys: object) -> list[tuple[str, str, str]]:
         profile.write_text(json.dumps({"thresholds": {"acs": keys}}))
-        return findings_of(run_gate(root, capsys, "acs", profile=profile))
+        return findings_of(check(root, "acs", "--profile", str(profile)))
 
     nvme_and_nic = ["0000:18:00.0", "0000:1a:00.0"]  # such as storage that GPUs read directly
     assert acs(endpoints=nvme_and_nic) == [("ACS_ENABLED", "critical", "0000:17:00.0")]
@@ -148,18 +123,16 @@ def test_the_profile_sets_endpoints_and_virtual(
     assert acs() == []
 
 
-def test_an_endpoint_that_is_not_there_is_unknown(
-    copy_of: Copy, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_endpoint_that_is_not_there_is_unknown(copy_of: Copy, tmp_path: Path, check: Check) -> None:
     profile = tmp_path / "profile.yaml"
     profile.write_text('thresholds: {acs: {endpoints: ["0000:de:ad.0"]}}')
-    assert verdicts(run_gate(copy_of("hgx_h100"), capsys, "acs", profile=profile)) == {"acs": "unknown"}
+    assert verdicts(check(copy_of("hgx_h100"), "acs", "--profile", str(profile))) == {"acs": "unknown"}
 
 
-def test_the_profile_sets_the_expected_link(copy_of: Copy, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_profile_sets_the_expected_link(copy_of: Copy, tmp_path: Path, check: Check) -> None:
     profile = tmp_path / "profile.yaml"
     profile.write_text('thresholds: {pcie_links: {expected: {"0000:18:00.0": [16.0, 4], "0000:1b:00.0": [32.0, 16]}}}')
-    report = run_gate(copy_of("hgx_h100"), capsys, "pcie_links", profile=profile)
+    report = check(copy_of("hgx_h100"), "pcie_links", "--profile", str(profile))
     assert findings_of(report) == [("PCIE_LINK_DEGRADED", "critical", "0000:1b:00.0")]
 
 
@@ -293,54 +266,30 @@ def test_a_processor_without_a_nic_matters_where_another_has_two(nics: int, far:
     ] == far
 
 
-def slots(*links: LinkState) -> PciTree:
+Link = tuple[float, ...]
+
+
+def slots(*links: Link) -> PciTree:
     """NICs of one model, each behind a root port that can do 32 GT/s x16."""
     ports = [bridge(f"0000:00:0{number}.0", None, 0) for number in range(len(links))]
     able = [port._replace(link=LinkState(max_speed=32.0, max_width=16)) for port in ports]
     ends = [
-        nic(f"0000:1{number}:00.0", f"0000:00:0{number}.0")._replace(link=link) for number, link in enumerate(links)
+        nic(f"0000:1{number}:00.0", f"0000:00:0{number}.0")._replace(link=LinkState(*link))
+        for number, link in enumerate(links)
     ]
     return tree(*able, *ends)
 
 
-FULL, HALF = LinkState(32.0, 16, 32.0, 16), LinkState(32.0, 8, 32.0, 16)
+@rows("probes/peer_links")
+def test_links_of_peers(links: tuple[Link, ...], severities: tuple[str, ...]) -> None:
+    """`links`: of each device how fast and wide it is, and could be."""
+    found = [it for it in judge_pci_tree(slots(*links), virtual=False) if it.code == "PCIE_LINK_DEGRADED"]
+    assert tuple(it.severity for it in found) == severities
 
 
-@pytest.mark.parametrize(
-    ("links", "severities"),
-    [
-        ((FULL, FULL, FULL), []),
-        ((FULL, FULL, HALF), [Severity.CRITICAL]),
-        ((HALF,), [Severity.CRITICAL]),
-        ((HALF, HALF, HALF), [Severity.WARNING] * 3),  # like all of its peers: perhaps intended
-        ((LinkState(16.0, 16, 16.0, 16), FULL, FULL), []),  # a device that can do no more
-        (
-            (LinkState(32.0, 16), LinkState(32.0, 16), LinkState(16.0, 16)),
-            [Severity.WARNING],
-        ),  # the device does not say what it can do: its peers alone are no proof
-    ],
-)
-def test_links_of_peers(links: tuple[LinkState, ...], severities: list[Severity]) -> None:
-    found = [
-        finding for finding in judge_pci_tree(slots(*links), virtual=False) if finding.code == "PCIE_LINK_DEGRADED"
-    ]
-    assert [finding.severity for finding in found] == severities
-
-
-@pytest.mark.parametrize(
-    ("links", "severities"),
-    [
-        ((HALF,), []),  # a T4 of AWS has 16 lanes, and its slot 8
-        ((HALF, HALF), []),
-        ((HALF, HALF, HALF), []),
-        ((FULL, FULL, HALF), [Severity.WARNING]),
-        ((LinkState(32.0, 16), LinkState(32.0, 16), LinkState(16.0, 16)), [Severity.WARNING]),
-    ],
-)
-def test_ports_that_a_hypervisor_makes_up_do_not_count(
-    links: tuple[LinkState, ...], severities: list[Severity]
-) -> None:
-    assert [finding.severity for finding in judge_pci_tree(slots(*links), virtual=True)] == severities
+@rows("probes/made_up_ports")
+def test_ports_that_a_hypervisor_makes_up_do_not_count(links: tuple[Link, ...], severities: tuple[str, ...]) -> None:
+    assert tuple(it.severity for it in judge_pci_tree(slots(*links), virtual=True)) == severities
 
 
 def test_a_lone_gpu_below_a_port_that_is_set_too_slow() -> None:
@@ -366,9 +315,7 @@ def test_a_read_request_size_without_peers(size: int, codes: list[str]) -> None:
 
 
 @pytest.mark.parametrize(("ats", "verdict"), [("", "skipped"), ("0080", "ok")])
-def test_in_a_guest_only_ats_is_judged(
-    ats: str, verdict: str, copy_of: Copy, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_in_a_guest_only_ats_is_judged(ats: str, verdict: str, copy_of: Copy, check: Check) -> None:
     """A virtual machine in which no bridge has ACS on: its hypervisor has it. Visible is only whether NICs have ATS."""
     root = copy_of("hgx_h100")
     (root / "proc/cpuinfo").write_text("flags\t\t: fpu hypervisor\n")
@@ -381,7 +328,7 @@ def test_in_a_guest_only_ats_is_judged(
         data = bytearray(config.read_bytes())
         data[0x206 : 0x206 + len(ats) // 2] = bytes.fromhex(ats)
         config.write_bytes(data)
-    report = run_gate(root, capsys, "acs")
+    report = check(root, "acs")
     assert (findings_of(report), verdicts(report)) == ([], {"acs": verdict})
 
 
@@ -414,7 +361,7 @@ def test_a_real_hgx_h100_has_no_pci_problem() -> None:
 
 
 @pytest.mark.parametrize("lowered", [False, True])
-def test_a_real_dgx_a100(lowered: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_real_dgx_a100(lowered: bool, tmp_path: Path, check: Check) -> None:
     """It was recorded without classes and maximum speeds: a NIC is known by its RDMA device, and judged by peers."""
     for name, content in json.loads(shared("dgx-a100-learn_good.json").read_text()).items():
         path = tmp_path / name.lstrip("/")
@@ -422,7 +369,7 @@ def test_a_real_dgx_a100(lowered: bool, tmp_path: Path, capsys: pytest.CaptureFi
         path.write_text(content)
     if lowered:
         (tmp_path / "sys/class/pci_bus/0000:ba/device/0000:ba:00.0/current_link_speed").write_text("8 GT/s\n")
-    report = run_gate(tmp_path, capsys, "pcie_links")
+    report = check(tmp_path, "pcie_links")
     assert findings_of(report) == ([("PCIE_LINK_DEGRADED", "warning", "0000:ba:00.0")] if lowered else [])
     if not lowered:
         assert verdicts(report) == {"pcie_links": "unknown"}  # the classes of the other devices were not recorded

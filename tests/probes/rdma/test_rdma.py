@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import struct
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.judge import Check
+from support.rows import rows
 
-from laggard.cli import main
 from laggard.model import Severity
 from laggard.probes.host.kernel import Pfc
 from laggard.probes.host.live import parse_answer, read_pfc, request
@@ -87,18 +86,7 @@ def test_rdma_mtu_of_an_ethernet_mtu(mtu: int, size: int) -> None:
     assert roce_path_mtu(mtu) == size
 
 
-@pytest.mark.parametrize(
-    ("text", "absent"),
-    [
-        ("mlx5_0,mlx5_1:1", ()),
-        ("mlx5", ()),
-        ("=mlx5", ("mlx5",)),
-        ("=mlx5_0,mlx5_9", ("mlx5_9",)),
-        ("^mlx5_9", ()),
-        ("^=mlx5_9", ()),
-        ("ibp1", ("ibp1",)),
-    ],
-)
+@rows("probes/ib_hca")
 def test_nccl_ib_hca(text: str, absent: tuple[str, ...]) -> None:
     selection = parse_hca_selection(text, "test")
     assert selection is not None and selection.absent(("mlx5_0", "mlx5_1")) == absent
@@ -247,12 +235,6 @@ def test_any_ports_can_be_judged(states: list[tuple[int, int, bool]], gpus: int)
 Machine = Callable[[str], Path]
 
 
-def report(root: Path, probe: str, capsys: pytest.CaptureFixture[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    main(["healthcheck", "--host-root", str(root), "--only", probe, "--format", "json"])
-    document = json.loads(capsys.readouterr().out)
-    return document["probes"][0], document
-
-
 PORT = "sys/class/infiniband/mlx5_3/ports/1"
 ROCE = ", ".join(f"mlx5_{number}" for number in (0, 2, 3, 4, 5, 7, 8, 9))
 DAMAGE = {"empty": b"", "binary": b"\x7fELF\0\xff", "words": b"no such thing\n", "huge": b"9" * 5_000_000}
@@ -271,78 +253,78 @@ DAMAGE = {"empty": b"", "binary": b"\x7fELF\0\xff", "words": b"no such thing\n",
     ],
 )
 def test_a_damaged_file_is_unknown_and_named(
-    probe: str, path: str, damage: str, copy_of: Machine, capsys: pytest.CaptureFixture[str]
+    probe: str, path: str, damage: str, copy_of: Machine, check: Check
 ) -> None:
     root = copy_of("hgx_h100_nics")
     (root / path).write_bytes(DAMAGE[damage])
-    result, document = report(root, probe, capsys)
+    document = check(root, probe)
+    (result,) = document["probes"]
     assert result["verdict"] == "unknown" and document["findings"] == []
     assert path.rpartition("/")[2].removesuffix(".json") in result["reason"] or "mlx5_3" in result["reason"]
 
 
-def test_other_ports_are_judged_beside_one_that_cannot_be_read(
-    copy_of: Machine, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_other_ports_are_judged_beside_one_that_cannot_be_read(copy_of: Machine, check: Check) -> None:
     root = copy_of("rdma_port_down")
     (root / "sys/class/infiniband/mlx5_0/ports/1/state").unlink()
-    result, document = report(root, "rdma_ports", capsys)
+    document = check(root, "rdma_ports")
+    (result,) = document["probes"]
     assert result["verdict"] == "fail" and "mlx5_0/ports/1/state" in result["reason"]
     assert [finding["device"] for finding in document["findings"]] == ["mlx5_3"]
 
 
-def test_counters_that_cannot_be_read_are_facts(copy_of: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+def test_counters_that_cannot_be_read_are_facts(copy_of: Machine, check: Check) -> None:
     root = copy_of("hgx_h100_nics")
     path = root / PORT / "hw_counters/out_of_sequence"
     path.unlink()
     path.mkdir()  # reading it fails, as EINVAL does
-    result, document = report(root, "rdma_errors", capsys)
+    document = check(root, "rdma_errors")
+    (result,) = document["probes"]
     assert result["verdict"] == "ok"
     assert document["facts"]["rdma_errors"]["not_readable"] == {"mlx5_3": ["hw_counters/out_of_sequence"]}
 
 
-def test_saturated_counters_are_facts(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
-    _, document = report(machine("rdma_link_counts_of_old"), "rdma_errors", capsys)
+def test_saturated_counters_are_facts(machine: Machine, check: Check) -> None:
+    document = check(machine("rdma_link_counts_of_old"), "rdma_errors")
     full = document["facts"]["rdma_errors"]["at_their_limit"]
     assert full["mlx5_0"] == ["counters/link_downed"]
 
 
-def test_a_port_without_any_counter_is_unknown(copy_of: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_port_without_any_counter_is_unknown(copy_of: Machine, check: Check) -> None:
     root = copy_of("hgx_h100_nics")
     for folder in ("counters", "hw_counters"):
         shutil.rmtree(root / PORT / folder)
     (root / "sys/class/net/enp77s0np0/carrier_down_count").unlink()
-    result, _ = report(root, "rdma_errors", capsys)
+    (result,) = check(root, "rdma_errors")["probes"]
     assert result["verdict"] == "unknown" and "mlx5_3" in result["reason"]
 
 
-def test_the_first_run_reports_that_there_is_no_snapshot(copy_of: Machine, capsys: pytest.CaptureFixture[str]) -> None:
-    _, document = report(copy_of("hgx_h100_nics"), "rdma_errors", capsys)
+def test_the_first_run_reports_that_there_is_no_snapshot(copy_of: Machine, check: Check) -> None:
+    document = check(copy_of("hgx_h100_nics"), "rdma_errors")
     assert document["facts"]["rdma_errors"]["last_look"].startswith("no earlier snapshot")
 
 
 @pytest.mark.parametrize("probe", PROBES)
-def test_without_a_readable_sys_it_is_unknown(probe: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    result, _ = report(tmp_path, probe, capsys)
+def test_without_a_readable_sys_it_is_unknown(probe: str, tmp_path: Path, check: Check) -> None:
+    (result,) = check(tmp_path, probe)["probes"]
     assert result["verdict"] == "unknown"
 
 
 @pytest.mark.parametrize("probe", PROBES)
-def test_a_machine_without_nics_is_skipped_with_the_reason(
-    probe: str, copy_of: Machine, capsys: pytest.CaptureFixture[str]
-) -> None:
-    result, _ = report(copy_of("plain"), probe, capsys)
+def test_a_machine_without_nics_is_skipped_with_the_reason(probe: str, copy_of: Machine, check: Check) -> None:
+    (result,) = check(copy_of("plain"), probe)["probes"]
     assert result["verdict"] == "skipped" and "PCI bus" in result["reason"]
 
 
 @pytest.mark.parametrize("probe", PROBES)
-def test_software_devices_are_no_hardware(probe: str, copy_of: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+def test_software_devices_are_no_hardware(probe: str, copy_of: Machine, check: Check) -> None:
     root = copy_of("plain")
     device = root / "sys/devices/virtual/infiniband/rxe0"
     (device / "ports/1").mkdir(parents=True)
     (device / "ports/1/state").write_text("1: DOWN\n")
     (root / "sys/class/infiniband").mkdir(parents=True)
     (root / "sys/class/infiniband/rxe0").symlink_to("../../devices/virtual/infiniband/rxe0")
-    result, document = report(root, probe, capsys)
+    document = check(root, probe)
+    (result,) = document["probes"]
     assert result["verdict"] == "skipped" and document["findings"] == []
 
 
@@ -362,27 +344,24 @@ def profile(root: Path, text: str) -> list[str]:
     ],
 )
 def test_an_expectation_of_the_profile_that_fails_is_a_finding(
-    text: str, code: str, device: str, copy_of: Machine, capsys: pytest.CaptureFixture[str]
+    text: str, code: str, device: str, copy_of: Machine, check: Check
 ) -> None:
     root = copy_of("hgx_h100_nics")
     words = profile(root, f"thresholds:\n  {text}\n")
-    main(["healthcheck", "--host-root", str(root), "--only", text.partition(":")[0], "--format", "json", *words])
-    found = json.loads(capsys.readouterr().out)["findings"]
-    assert (found[0]["code"], found[0]["device"]) == (code, device)
+    found = check(root, text.partition(":")[0], *words)["findings"][0]
+    assert (found["code"], found["device"]) == (code, device)
 
 
 @pytest.mark.parametrize("text", ["rdma_ports: {expected: ['mlx5_[01]']}", "rdma_ports: {ignore: [mlx5_3]}"])
-def test_devices_left_out_by_the_profile_are_not_judged(
-    text: str, copy_of: Machine, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_devices_left_out_by_the_profile_are_not_judged(text: str, copy_of: Machine, check: Check) -> None:
     root = copy_of("rdma_port_down")
     words = profile(root, f"thresholds:\n  {text}\n")
-    assert main(["healthcheck", "--host-root", str(root), "--only", "rdma_ports", "--format", "json", *words]) == 0
-    assert json.loads(capsys.readouterr().out)["findings"] == []
+    document = check(root, "rdma_ports", *words)
+    assert (document["status"], document["findings"]) == (0, [])
 
 
-def test_a_port_that_the_profile_names_must_be_active(copy_of: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_port_that_the_profile_names_must_be_active(copy_of: Machine, check: Check) -> None:
     root = copy_of("rdma_port_spare")
     words = profile(root, "thresholds:\n  rdma_ports: {expected: ['mlx5_*']}\n")
-    assert main(["healthcheck", "--host-root", str(root), "--only", "rdma_ports", "--format", "json", *words]) == 1
-    assert json.loads(capsys.readouterr().out)["findings"][0]["device"] == "mlx5_1"
+    document = check(root, "rdma_ports", *words)
+    assert (document["status"], document["findings"][0]["device"]) == (1, "mlx5_1")

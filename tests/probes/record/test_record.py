@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from support.coverage import firing, raised_by_probes
 from support.judge import judge, judge_host
 from support.materialise import expectation, names
+from support.rows import rows
 
 from laggard.cli import main
 from laggard.probes.errors import Unknown
@@ -210,19 +211,7 @@ def test_the_mask_hides_names_and_keeps_related_values_related() -> None:
     assert "0000:0000:0000:0000:0000:ffff:0a" in masked and len(masked.splitlines()) == len(IDENTIFYING.splitlines())
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "0000:0000:0000:0000\n",
-        "00:00:00:00:00:00\n",
-        "ff:ff:ff:ff:ff:ff\n",
-        "0000:0000:0000:0000:0000:0000:0000:0000\n",
-        "127.0.0.1 0.0.0.0 255.255.255.0\n",
-        "0000:9b:00.0 ../../../devices/pci0000:9a/0000:9a:01.0/0000:9b:00.0\n",
-        "535.129.03 6.1.0-18-amd64 20.39.1002\n",
-        "MemTotal:       65842180 kB\n",
-    ],
-)
+@rows("probes/unmasked")
 def test_the_mask_leaves_what_identifies_nobody(text: str) -> None:
     assert Mask({"gpu-a-07"}, KEY).text(text) == text
 

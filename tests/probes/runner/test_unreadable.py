@@ -9,13 +9,11 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support.damage import garble, remove
-from support.judge import judge
+from support.judge import Check, judge, result_of
 
-from laggard.cli import main
 from laggard.probes.system import limits
 
 pytestmark = pytest.mark.usefixtures("without_processes")
@@ -27,15 +25,6 @@ NEEDED = {
     "clock": ["laggard/facts.json"],
     "disks": ["proc/self/mounts", "laggard/facts.json"],
 }
-
-
-def check(root: Path, probe: str, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    """The result of `probe`, run alone. Its verdict must be that of the exit status."""
-    status = main(["healthcheck", "--host-root", str(root), "--only", probe, "--format", "json"])
-    report = json.loads(capsys.readouterr().out)
-    (result,) = report["probes"]
-    assert status == {"ok": 0, "fail": 1, "unknown": 2, "skipped": 2}[result["verdict"]]
-    return dict(result)
 
 
 def directory(path: Path) -> None:
@@ -69,12 +58,12 @@ def test_damage_is_unknown(
     path: str,
     damage: Callable[[Path], None],
     copy_of: Copy,
-    capsys: pytest.CaptureFixture[str],
+    check: Check,
 ) -> None:
     machine = copy_of("healthy")
     (machine / "sys/module/nvidia_peermem").mkdir(parents=True, exist_ok=True)  # jobs use RDMA here
     damage(machine / path)
-    result = check(machine, probe, capsys)
+    result = result_of(check(machine, probe))
     assert result["verdict"] == "unknown"
     assert result["reason"] and "\n" not in result["reason"]
 
@@ -92,59 +81,49 @@ def test_a_process_that_has_ended_is_not_slurmd(copy_of: Copy) -> None:
     [case for case in CASES if case[1] != "sys/class"],
     ids=lambda value: str(value).replace("/", "-"),
 )
-def test_a_directory_in_a_files_place_is_unknown(
-    probe: str, path: str, copy_of: Copy, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_directory_in_a_files_place_is_unknown(probe: str, path: str, copy_of: Copy, check: Check) -> None:
     machine = copy_of("healthy")
     directory(machine / path)
-    assert check(machine, probe, capsys)["verdict"] == "unknown"
+    assert result_of(check(machine, probe))["verdict"] == "unknown"
 
 
-def test_on_an_empty_tree_all_is_unknown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_on_an_empty_tree_all_is_unknown(tmp_path: Path, check: Check) -> None:
     for probe in NEEDED:
-        assert check(tmp_path, probe, capsys)["verdict"] == "unknown"
+        assert result_of(check(tmp_path, probe))["verdict"] == "unknown"
 
 
-def test_a_mount_without_an_answer_is_unknown_and_the_others_count(
-    copy_of: Copy, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_mount_without_an_answer_is_unknown_and_the_others_count(copy_of: Copy, check: Check) -> None:
     machine = copy_of("disk_full")
     facts = json.loads((machine / "laggard/facts.json").read_text())
     del facts["file_systems"]["/scratch"]
     facts["errors"] = {"statvfs /scratch": "Input/output error"}
     (machine / "laggard/facts.json").write_text(json.dumps(facts))
-    result = check(machine, "disks", capsys)
+    result = result_of(check(machine, "disks"))
     assert result["verdict"] == "fail"
     assert "DISK_FULL /" in result["reason"] and "cannot statvfs /scratch: Input/output error" in result["reason"]
 
 
-def test_only_remote_and_read_only_mounts_are_skipped_with_the_reason(
-    copy_of: Copy, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_only_remote_and_read_only_mounts_are_skipped_with_the_reason(copy_of: Copy, check: Check) -> None:
     machine = copy_of("healthy")
     (machine / "proc/self/mounts").write_text("nfs:/root / nfs4 ro 0 0\nnfs:/home /home nfs4 rw 0 0\n")
-    result = check(machine, "disks", capsys)
+    result = result_of(check(machine, "disks"))
     assert result["verdict"] == "skipped" and "2 mounts" in result["reason"]
 
 
-def test_symlinks_are_followed_inside_the_recording(copy_of: Copy, capsys: pytest.CaptureFixture[str]) -> None:
+def test_symlinks_are_followed_inside_the_recording(copy_of: Copy, check: Check) -> None:
     machine = copy_of("open_files_low")
     (machine / "proc/2212").rename(machine / "proc/999")
     (machine / "proc/2212").symlink_to("/proc/999")  # of the recording, not of the machine that reads it
-    status = main(["healthcheck", "--host-root", str(machine), "--only", "limits", "--format", "json"])
-    (finding,) = json.loads(capsys.readouterr().out)["findings"]
-    assert (status, finding["code"]) == (0, "OPEN_FILES_LIMIT")
+    report = check(machine, "limits")
+    assert (report["status"], [it["code"] for it in report["findings"]]) == (0, ["OPEN_FILES_LIMIT"])
 
 
 @pytest.mark.parametrize("target", ["/etc/hostname", "../../../../../../../../../../../etc/hostname"])
-def test_symlinks_do_not_lead_out(
-    target: str, copy_of: Copy, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_symlinks_do_not_lead_out(target: str, copy_of: Copy, tmp_path: Path, check: Check) -> None:
     machine = copy_of("healthy")
     remove(machine / "proc/sys/kernel/hostname")
     (machine / "proc/sys/kernel/hostname").symlink_to(target)
-    main(["healthcheck", "--host-root", str(machine), "--format", "json"])
-    assert json.loads(capsys.readouterr().out)["node"] == "healthy"  # the folder's name: the link leads nowhere
+    assert check(machine)["node"] == "healthy"  # the folder's name: the link leads nowhere
 
 
 AUDIT = """

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.judge import Check
 from support.materialise import materialise
+from support.rows import rows
 
-from laggard.cli import main
 from laggard.probes.host.host import Host
 
 USER = "12345"
@@ -32,52 +33,39 @@ def fill(machine: Path, for_all: bool = True, **gibibytes: int) -> None:
     (machine / "laggard/facts.json").write_text(json.dumps(facts))
 
 
-def finding(machine: Path, capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
-    main(["healthcheck", "--host-root", str(machine), "--only", "disks", "--format", "json", *words])
-    (found,) = json.loads(capsys.readouterr().out)["findings"]
+def finding(report: dict[str, Any]) -> dict[str, Any]:
+    (found,) = report["findings"]
     assert found["code"] == "DISK_FULL"
     return dict(found)
 
 
-def test_the_user_whose_files_fill_it_is_named(machine: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_user_whose_files_fill_it_is_named(machine: Path, check: Check) -> None:
     fill(machine, root=12, user=420)
-    found = finding(machine, capsys)
+    found = finding(check(machine, "disks"))
     assert f"99 % used (most by user {USER}), 2" in found["summary"] and found["severity"] == "critical"
     assert found["evidence"]["bytes_by_user"] == {USER: 420 * GIB, "0": 12 * GIB}
     fill(machine, root=300, user=130)
-    assert USER not in finding(machine, capsys)["summary"]
+    assert USER not in finding(check(machine, "disks"))["summary"]
 
 
-@pytest.mark.parametrize(
-    ("filled", "severity"),
-    [
-        ({"root": 12, "user": 420}, "warning"),
-        ({"root": 12, "user": 1}, "warning"),  # the rest is deleted and still open
-        ({"root": 300, "user": 130}, "critical"),
-        ({"root": 12, "user": 420, "for_all": False}, "critical"),  # not every user may write there
-    ],
-)
+@rows("probes/filled_disks")
 def test_a_site_may_have_no_node_drained_for_what_users_fill(
-    machine: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path, filled: dict[str, Any], severity: str
+    machine: Path, check: Check, tmp_path: Path, filled: dict[str, Any], severity: str
 ) -> None:
     profile = tmp_path / "profile.yaml"
     profile.write_text("thresholds: {disks: {filled_by_users: warning}}\n")
     fill(machine, **filled)
-    assert finding(machine, capsys, "--profile", str(profile))["severity"] == severity
-    assert finding(machine, capsys)["severity"] == "critical"
+    assert finding(check(machine, "disks", "--profile", str(profile)))["severity"] == severity
+    assert finding(check(machine, "disks"))["severity"] == "critical"
 
 
-def test_a_recording_of_an_older_version_says_nothing_of_users(
-    machine: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    found = finding(machine, capsys)
+def test_a_recording_of_an_older_version_says_nothing_of_users(machine: Path, check: Check) -> None:
+    found = finding(check(machine, "disks"))
     assert found["severity"] == "critical" and "bytes_by_user" not in found["evidence"]
 
 
-def test_a_disk_without_a_name_in_the_pod_is_told_by_its_device(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    found = finding(materialise("pod_kubelet_disk_full", tmp_path / "pod"), capsys)
+def test_a_disk_without_a_name_in_the_pod_is_told_by_its_device(tmp_path: Path, check: Check) -> None:
+    found = finding(check(materialise("pod_kubelet_disk_full", tmp_path / "pod"), "disks"))
     assert (found["device"], found["fix"]["commands"]) == ("/dev/nvme1n1p1", ["df -h", "df -i"])
     assert found["summary"].endswith("the kubelet's disk, where /tmp of this pod lies")
 

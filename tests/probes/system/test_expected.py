@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.host_files import FSTAB, MOUNTS
 from support.judge import judge
+from support.rows import rows
 
 from laggard.cli import main
 from laggard.model import Report, Verdict
@@ -274,18 +275,7 @@ def test_a_recording_keeps_kinds_and_modes_of_places(tmp_path: Path) -> None:
     assert Host(str(recording)).places(paths) == told
 
 
-@pytest.mark.parametrize(
-    ("path", "about", "severity"),
-    [
-        ("/dev/shm", "drwxrwxrwT", "critical"),
-        ("/var/tmp", "No such file or directory", "critical"),
-        ("/tmp", "lrwxrwxrwt", "critical"),
-        ("/dev/zero", "crw-rw-rw- 1:3", "critical"),
-        ("/dev/urandom", "brw-rw-rw- 1:9", "critical"),
-        ("/dev/shm", "drwxrwxrwx", "warning"),
-        ("/dev/urandom", "crw-r--r-- 1:9", None),
-    ],
-)
+@rows("probes/expected_places")
 def test_a_place_has_the_kind_the_numbers_and_what_all_need(
     path: str, about: str, severity: str | None, copy_of: Copy
 ) -> None:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.judge import Check
+from support.rows import rows
 
-from laggard.cli import main
 from laggard.collector.outliers import COMPARED_FACTS, compared_node, consensus, hardware_of, value_of
 from laggard.probes.system.identity import colon_lines, cpu, distribution, driver
 
@@ -38,12 +37,6 @@ microcode\t: 0x2b000571
 
 processor\t: 1
 """
-
-
-def run_probes(root: Path, capsys: pytest.CaptureFixture[str], *probes: str) -> dict[str, Any]:
-    flags = [word for probe in probes or ("identity",) for word in ("--only", probe)]
-    main(["healthcheck", "--host-root", str(root), "--format", "json", *flags])
-    return dict(json.loads(capsys.readouterr().out))
 
 
 def write_file(root: Path, path: str, text: str | bytes) -> None:
@@ -73,8 +66,8 @@ def with_software(root: Path, vbios: str = "96.00.99.00.01") -> Path:
     return root
 
 
-def test_identity_reports_hardware_and_software(copy_of: Machine, capsys: pytest.CaptureFixture[str]) -> None:
-    report = run_probes(with_software(copy_of("one_nic")), capsys)
+def test_identity_reports_hardware_and_software(copy_of: Machine, check: Check) -> None:
+    report = check(with_software(copy_of("one_nic")), "identity")
     assert report["verdict"] == "ok"
     assert report["facts"]["identity"] == {
         "kernel_release": "5.15.0-113-generic",
@@ -94,83 +87,65 @@ def test_identity_reports_hardware_and_software(copy_of: Machine, capsys: pytest
     }
 
 
-def test_in_a_container_installed_software_is_the_images_and_not_the_nodes(
-    copy_of: Machine, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_in_a_container_installed_software_is_the_images_and_not_the_nodes(copy_of: Machine, check: Check) -> None:
     root = with_software(copy_of("one_nic"))
     own = ("/etc/hosts", "/etc/resolv.conf")
     lines = ["overlay / overlay ro 0 0", *(f"/dev/vda {path} ext4 rw 0 0" for path in own)]
     (root / "proc/self/mounts").write_text("\n".join(lines) + "\n")
-    told = run_probes(root, capsys)["facts"]["identity"]
+    told = check(root, "identity")["facts"]["identity"]
     assert not {"distribution", "cuda_version", "nccl_versions"} & set(told)
     assert told["kernel_release"] == "5.15.0-113-generic" and told["nvidia_driver_version"] == "550.54.15"
 
 
-def test_a_machine_without_gpus_differs_from_one_without_a_driver(
-    machine: Machine, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run_probes(machine("plain"), capsys)["facts"]["identity"]["gpu_models"] == ["no GPU"]
-    assert run_probes(machine("hgx_h100"), capsys)["facts"]["identity"].get("gpu_models") != ["no GPU"]
+def test_a_machine_without_gpus_differs_from_one_without_a_driver(machine: Machine, check: Check) -> None:
+    assert check(machine("plain"), "identity")["facts"]["identity"]["gpu_models"] == ["no GPU"]
+    assert check(machine("hgx_h100"), "identity")["facts"]["identity"].get("gpu_models") != ["no GPU"]
 
 
-def test_inventory_reports_devices(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
-    report = run_probes(machine("hgx_h100"), capsys, "inventory")
+def test_inventory_reports_devices(machine: Machine, check: Check) -> None:
+    report = check(machine("hgx_h100"), "inventory")
     facts = report["facts"]["inventory"]
     assert report["verdict"] == "ok"
     assert len(facts["gpu_links"]) == 8 and {link["width"] for link in facts["gpu_links"].values()} == {"16"}
     assert len(facts["rdma"]) == 10 and all(nic["firmware"] and nic["board"] for nic in facts["rdma"].values())
-    assert "inventory" not in run_probes(machine("plain"), capsys, "inventory")["facts"]
+    assert "inventory" not in check(machine("plain"), "inventory")["facts"]
 
 
 @pytest.mark.parametrize("damage", ["", b"\x7fELF\0\xff"])
-def test_a_machine_without_a_kernel_is_unknown(
-    damage: str | bytes, copy_of: Machine, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_machine_without_a_kernel_is_unknown(damage: str | bytes, copy_of: Machine, check: Check) -> None:
     root = copy_of("plain")
     write_file(root, "/proc/sys/kernel/osrelease", damage)
-    report = run_probes(root, capsys)
+    report = check(root, "identity")
     assert report["verdict"] == "unknown" and "/proc/sys/kernel/osrelease" in report["probes"][0]["reason"]
 
 
-@pytest.mark.parametrize(
-    ("path", "fact"),
-    [
-        ("/sys/class/dmi/id/bios_version", "bios_version"),
-        ("/proc/driver/nvidia/version", "nvidia_driver_version"),
-        ("/proc/driver/nvidia/gpus/0000:62:00.0/information", "gpu_models"),
-        ("/proc/cpuinfo", "cpu_model"),
-    ],
-)
+@rows("probes/unreadable_identity")
 def test_an_unreadable_file_makes_it_unknown_and_the_rest_is_reported(
-    path: str, fact: str, copy_of: Machine, capsys: pytest.CaptureFixture[str]
+    path: str, fact: str, copy_of: Machine, check: Check
 ) -> None:
     root = with_software(copy_of("one_nic"))
     write_file(root, path, b"\0\xff")
-    report = run_probes(root, capsys)
+    report = check(root, "identity")
     assert report["verdict"] == "unknown" and path in report["probes"][0]["reason"]
     assert fact not in report["facts"]["identity"] and report["facts"]["identity"]["distribution"] == "ubuntu 22.04"
 
 
-def test_the_collector_compares_the_facts_of_the_probes(
-    machine: Machine, copy_of: Machine, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_collector_compares_the_facts_of_the_probes(machine: Machine, copy_of: Machine, check: Check) -> None:
     """From files to a finding: four nodes of one kind, one of them with another BIOS."""
     root = with_software(copy_of("hgx_h100"))
-    report = run_probes(root, capsys, "identity", "inventory", "limits", "clock")
+    report = check(root, "identity inventory limits clock")
     alike = {f"n{number}": compared_node(report["facts"]) for number in range(3)}
     assert consensus(alike) == ({}, ())
     write_file(root, "/sys/class/dmi/id/bios_version", "1.01.07\n")
-    odd = run_probes(root, capsys, "identity", "inventory", "limits", "clock")["facts"]
+    odd = check(root, "identity inventory limits clock")["facts"]
     ((node, (finding,)),) = consensus({**alike, "n3": compared_node(odd)}).findings.items()
     assert (node, finding.device, finding.evidence["value"]) == ("n3", "BIOS version", "1.01.07")
     assert hardware_of(odd) == "NVIDIA DGXH100 with NVIDIA H100 80GB HBM3"
 
 
-def test_a_gpu_node_reports_nearly_all_comparable_facts(copy_of: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_gpu_node_reports_nearly_all_comparable_facts(copy_of: Machine, check: Check) -> None:
     """A wrong path in COMPARED_FACTS would compare nothing, and go unnoticed."""
-    root = with_software(copy_of("hgx_h100"))
-    main(["healthcheck", "--host-root", str(root), "--format", "json"])
-    facts = json.loads(capsys.readouterr().out)["facts"]
+    facts = check(with_software(copy_of("hgx_h100")))["facts"]
     missing = {comparable.name for comparable in COMPARED_FACTS if value_of(facts, comparable) is None}
     assert missing <= MAY_BE_MISSING, missing - MAY_BE_MISSING
 

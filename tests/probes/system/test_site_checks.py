@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from support.judge import judge_host
+from support.rows import rows
 from support.waiting import wait_for
 
 from laggard.agent.prober.known import variant_names
@@ -91,34 +92,17 @@ def unknown(report: Mapping[str, Any]) -> str:
     return str(report["probes"][0]["unknown"])
 
 
-@pytest.mark.parametrize(
-    ("body", "status", "said", "why"),
-    [
-        ("echo fine", "", [], ""),
-        ("echo no disk; echo more; exit 1", "", [("critical", "it", "no disk")], ""),
-        ("exit 1", "", [("critical", "it", "exit status 1, and it printed nothing")], ""),
-        ("echo who knows; exit 2", "", [], "it: who knows (exit status 2)"),
-        ("echo nearly; exit 1", "{1: warning, 2: critical}", [("warning", "it", "nearly")], ""),
-        ("echo gone; exit 2", "{1: warning, 2: critical}", [("critical", "it", "gone")], ""),
-        ("echo shrug; exit 3", "{1: warning, 2: critical}", [], "it: shrug (exit status 3)"),
-        (r"printf 'a\x1b[31mb\tc\n'; exit 1", "", [("critical", "it", "a [31mb c")], ""),
-        ("printf 'x%.0s' {1..999}; exit 1", "", [("critical", "it", "x" * 253 + "...")], ""),
-        ("kill -SEGV $$", "", [], "it: it printed nothing (killed by SIGSEGV)"),
-        ("yes", "", [], "prints 64 KiB and more: one line is wanted"),
-        ("sleep 60", "", [], " s and was killed"),
-        ("sleep 60 & echo fine", "", [], "leaves a process behind that holds its output"),
-        ("sleep 60 & echo bad; exit 1", "", [("critical", "it", "bad")], "leaves a process behind"),
-    ],
-    ids=lambda value: str(value)[:20],
-)
+@rows("probes/programs")
 def test_what_a_program_does_and_what_it_means(
-    body: str, status: str, said: list[tuple[str, str, str]], why: str, check: Check, folder: Path
+    body: str, status: str, said: tuple[tuple[str, str, str], ...], why: str, check: Check, folder: Path
 ) -> None:
     run = program(folder / "it", body)
     seconds = {"sleep 60": 0.5, "yes": 5}.get(body, 50)
     line = f"{{run: {run}, seconds: {seconds}{f', status: {status}' if status else ''}}}"
     report = check(f"checks: {{it: {line}}}\n")
-    assert (found(report), why in unknown(report), bool(why)) == (said, True, bool(unknown(report))), unknown(report)
+    assert (found(report), why in unknown(report), bool(why)) == (list(said), True, bool(unknown(report))), unknown(
+        report
+    )
     assert report["verdict"] == ("fail" if any(it[0] == "critical" for it in said) else "unknown" if why else "ok")
 
 
@@ -169,20 +153,7 @@ def test_a_program_that_root_must_not_or_cannot_run_is_unknown(
     assert why.format(path=path) in unknown(report) and not report["findings"]
 
 
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        ("checks: {it: {}}\n", "missing required field `run`"),
-        ("checks: {a b: {run: /bin/true}}\n", "expected a name of 64 letters, digits and `_./-` at most"),
-        ("checks: {it: {run: true}}\n", "expected text, got true or false - at `checks[...].run`"),
-        ("checks: {it: {run: bin/it}}\n", "expected an absolute path - at `checks[...].run`"),
-        ("checks: {it: {run: /bin/true, status: {1: fatal}}}\n", "Invalid enum value 'fatal'"),
-        ("checks: {it: {run: /bin/true, second: 5}}\n", "unknown key `second` - at `checks[...]`"),
-        ('checks: {it: {run: "/bin/true \'a"}}\n', "No closing quotation"),
-        ("checks: {it: {run: /bin/true, nodes: /(/}}\n", "missing ), unterminated subpattern"),
-        ("checks:\n  it: {run: /bin/true}\n  it: {run: /bin/false}\n", "has the key `it` twice, in lines 2 and 3"),
-    ],
-)
+@rows("probes/site_check_mistakes")
 def test_a_file_with_a_mistake_is_one_line_and_runs_nothing(text: str, why: str, check: Check, folder: Path) -> None:
     report = check(text, status=2)
     assert why in unknown(report) and str(folder / "checks.yaml") in unknown(report) and not report["findings"]
@@ -200,28 +171,7 @@ def test_no_check_for_this_node_is_nothing(check: Check) -> None:
     assert report["verdict"] == "skipped" and "has no check for this node" in report["probes"][0]["reason"]
 
 
-@pytest.mark.parametrize(
-    ("nodes", "node", "is_meant"),
-    [
-        ("*", "n1", True),
-        ("gpu*", "gpu7.example.org", True),
-        ("gpu?", "gpu7.example.org", True),
-        ("gpu7", "gpu70", False),
-        ("gpu[0-9]*", "gpu12", True),
-        ("gpu[001-064]", "gpu007", True),
-        ("gpu[001-064]", "gpu7", False),
-        ("gpu[001-064]", "gpu065", False),
-        ("gpu[1-64]", "gpu07", False),
-        ("r[1-2]n[01-10,15]", "r2n15", True),
-        ("r[1-2]n[01-10,15]", "r2n11", False),
-        ("login, gpu[1,3-4],cpu*", "gpu4", True),
-        ("login,gpu[1,3-4]", "gpu2", False),
-        ("/^(gpu|cpu)[0-9]+$/", "cpu12", True),
-        ("!gpu[1-4]", "gpu5", True),
-        ("!gpu[1-4]", "gpu4", False),
-        ("a.c", "abc", False),
-    ],
-)
+@rows("probes/node_names")
 def test_nodes_are_named_as_slurm_and_nhc_do(nodes: str, node: str, is_meant: bool) -> None:
     assert covers(nodes, node) is is_meant
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.flight_recorder import DATA, TENSOR, WORLD, Group, dump, entry, groups_of, write_dumps
+from support.rows import rows
 
 from laggard.kit.errors import UsageError
 from laggard.locate.verdict import locate
@@ -131,19 +132,7 @@ def test_a_receive_whose_sender_never_came_is_followed(tmp_path: Path) -> None:
     assert culprit.ranks == (0,) and "from rank 0 to rank 2" in culprit.evidence[0]
 
 
-@pytest.mark.parametrize(
-    ("call", "told"),
-    [
-        (
-            {"op": "_all_gather_base"},
-            "rank 2 called all_gather number 2 of world:0-3 of 4,096 bytes, where ranks",
-        ),
-        (
-            {"op": "all_reduce", "numel": 2048},
-            "rank 2 called all_reduce number 2 of world:0-3 of 8,192 bytes, where",
-        ),
-    ],
-)
+@rows("recording/mismatches")
 def test_a_mismatch_is_named_as_one(tmp_path: Path, call: dict[str, Any], told: str) -> None:
     dumps = {}
     for rank in range(4):

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.paths import TRAINING
+from support.rows import rows
 from support.torch_version import GLOO_CAN_BE_RECORDED, LAUNCHES_ARE_HOOKED
 from support.warm import Warm
 
@@ -277,18 +278,7 @@ def test_a_batch_of_messages_is_no_collective(nccl: Any) -> None:
     assert recorded(recorder) == {"all_reduce": 1}
 
 
-@pytest.mark.parametrize(
-    ("version", "cache", "safe"),
-    [
-        ("2.5.1+cu124", None, False),
-        ("2.5.1+cu124", "0", False),
-        ("2.5.1+cu124", "1", True),
-        ("2.6.0+cu124", None, True),
-        ("2.13.0a0+git0b10feb", None, True),
-        ("2.14.1", "0", False),
-        ("2.15.0+cu132", "0", True),
-    ],
-)
+@rows("hooks/unsafe_recorders")
 def test_the_flight_recorder_is_not_asked_where_it_reads_events_that_may_be_freed(
     version: str, cache: str | None, safe: bool, nccl: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

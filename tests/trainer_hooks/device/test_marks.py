@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.lazy_device import LAUNCH_NS
-from support.lazy_training import KeepingSink, StubGroups
+from support.lazy_device import LAUNCH_NS, Options
+from support.lazy_training import KeepingSink, StubGroups, Tensor
 
 from laggard.rankfile.fact_names import TIMED_EVERY
 from laggard.trainer_hooks.collectives import process_group
@@ -126,15 +126,6 @@ def test_a_phase_on_another_stream_has_a_mark_of_its_own() -> None:
     assert fewest_marks(Events(9000), pause=0, streams=2) == 8
 
 
-class Tensor:
-    nbytes = 8
-
-
-class Options:
-    def __init__(self, async_op: bool = False) -> None:
-        self.asyncOp = async_op
-
-
 class Training:
     """Steps of a forward pass, a backward pass with collectives, and an update, each with launches of its own."""
 
@@ -153,7 +144,7 @@ class Training:
             self.recorder.enter(phase)
             spin(LAUNCH_NS)
             for _ in range(collectives if phase == BACKWARD else 0):
-                self.reduce("a", [Tensor()], Options())
+                self.reduce("a", [Tensor()], Options(False))
                 between()
             self.recorder.leave()
             spin(LAUNCH_NS)
@@ -225,7 +216,7 @@ def test_a_wait_in_a_small_collective_is_seen_like_any_other() -> None:
     training = Training()
     training.step(1)
     training.recorder.enter(FORWARD)
-    training.reduce("a", [Tensor()], Options())
+    training.reduce("a", [Tensor()], Options(False))
     training.recorder.leave()
     training.recorder.end_step(2)
     training.recorder.drain()

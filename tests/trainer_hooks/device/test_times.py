@@ -8,15 +8,15 @@ from unittest import mock
 
 from hypothesis import given
 from hypothesis import strategies as st
-from support.lazy_device import launch
-from support.lazy_training import StubGroups
+from support.lazy_device import Options, launch
+from support.lazy_training import KeepingSink, StubGroups, Tensor
 
 from laggard.rankfile import Lane
 from laggard.trainer_hooks.collectives.process_group import hook_calls, hook_waits
 from laggard.trainer_hooks.device import phases
 from laggard.trainer_hooks.device.clock import DRIFT_PER_MILLION, OffsetBounds
 from laggard.trainer_hooks.device.collectives import DeviceCollectives
-from laggard.trainer_hooks.record.events import BACKWARD, Sink, StepRecord, Totals
+from laggard.trainer_hooks.record.events import BACKWARD
 from laggard.trainer_hooks.record.recorder import Recorder
 
 MAIN, SIDES = 0, (1, 2)
@@ -93,35 +93,16 @@ class TickDevice:
         return True
 
 
-class KeepingSink(Sink):
-    """Keeps what a recorder hands on."""
-
-    def __init__(self) -> None:
-        self.steps: list[StepRecord] = []
-        self.waited: list[int] = []
-
+class CheckingSink(KeepingSink):
     def collectives(self, step: int, numbers: Sequence[int], launched: Mapping[int, int]) -> None:
         assert all(word in launched for word in numbers[::5])
-        self.waited += numbers[3::5]
-
-    def step(self, record: StepRecord, totals: Totals) -> None:
-        self.steps.append(record)
-
-
-class Tensor:
-    nbytes = 8
-
-
-class Options:
-    def __init__(self, async_op: bool) -> None:
-        self.asyncOp = async_op
 
 
 class Program:
     """Runs drawn actions on a device, hooked as a training process is."""
 
     def __init__(self, lags: Sequence[int]) -> None:
-        self.device, self.kept = TickDevice(lags), KeepingSink()
+        self.device, self.kept = TickDevice(lags), CheckingSink()
         self.calls: DeviceCollectives | None = None
         self.recorder = Recorder([self.kept], find_device=self._find)
         self.handles: list[Any] = []

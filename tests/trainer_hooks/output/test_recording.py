@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from support import sessions
+from support.rows import rows
 from support.sessions import SESSION
 from support.waiting import wait_for
 
@@ -146,15 +147,7 @@ def test_it_is_complete_where_python_ends_the_process(tmp_path: Path, body: str,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("end", "status"),
-    [
-        ("os._exit(5)", 5),
-        ("os.kill(os.getpid(), signal.SIGTERM)", -15),
-        ("os.kill(os.getpid(), signal.SIGKILL)", -9),
-        ("os.execv('/bin/true', ['true'])", 0),
-    ],
-)
+@rows("hooks/kernel_ends")
 def test_it_has_whole_steps_and_a_reported_loss_where_the_kernel_ends_the_process(
     tmp_path: Path, end: str, status: int
 ) -> None:

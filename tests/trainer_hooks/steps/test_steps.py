@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.launch import Ranks
+from support.rows import rows
 
 from laggard.rankfile.layout import LANE_SHIFT, Lane
 from laggard.trainer_hooks.record.events import StepRecord, Totals
@@ -54,20 +55,7 @@ def updates(*rounds: str) -> list[str]:
     return ended
 
 
-@pytest.mark.parametrize(
-    ("rounds", "ended"),
-    [
-        pytest.param(".a .a ..a", "a a a", id="one optimizer ends every step"),
-        pytest.param("a a a", "a a a", id="where nobody sees the passes"),
-        pytest.param(".d.g .d.g .d.g", "d d d", id="a GAN's two are one step a round"),
-        pytest.param("+a.a .a +b.b .b", "a a b b", id="one made after the leader's last update leads at once"),
-        pytest.param("+d+g.d.g .d.g +e+h.e.h .e.h", "d d e e", id="two made after it"),
-        pytest.param(".mab .mab .mab", "m b b", id="the last of those that update in a row ends it"),
-        pytest.param(".i .i .i .io .i .i .io .i .io", "i i i i i i i i i", id="the outer one of local SGD never leads"),
-        pytest.param(".a .a .a .ab .ab .ab", "a a a a * b", id="one that joins later, in each step, leads"),
-        pytest.param(".g.d.d .d.d.g .d.d.g .d.d.g", "* * dd dd", id="the one that updates more often leads"),
-    ],
-)
+@rows("hooks/step_ends")
 def test_an_update_of_the_optimizer_that_leads_ends_the_step(rounds: str, ended: str) -> None:
     found = updates(*rounds.split())
     assert all(right in ("*", seen) for seen, right in zip(found, ended.split(), strict=True)), found
