@@ -35,7 +35,7 @@ PAYLOAD = {"job": 1.5, "fleet": 0.5, "node": 0.5}
 VIEWS = {
     "fleet": (
         "#view=fleet",
-        "document.querySelectorAll('#tiles a').length && document.querySelector('#jobs tbody tr')",
+        "document.querySelector('#tiles-named a') && document.querySelector('#jobs tbody tr')",
     ),
     "node": ("#node=gpu-0000", "document.querySelector('#node-facts div')"),
 }

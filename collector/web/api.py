@@ -143,7 +143,7 @@ class Api:
 
     def tiles(self, request: Request) -> Response:
         snapshot = self.source.snapshot
-        return _sent(self.answers.get(snapshot, "tiles", lambda: encode(tiles_document(snapshot.nodes))))
+        return _sent(self.answers.get(snapshot, "tiles", lambda: encode(tiles_document(snapshot))))
 
     def newest_ring(self, request: Request) -> Response:
         return _json(newest_ring(self.source.snapshot.nodes))

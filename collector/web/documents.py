@@ -11,7 +11,8 @@ from laggard.wire.ranks import InFlight
 
 class JobLine(Struct, frozen=True):
     """A job that can be shown: pass `key` as `?job=`. `user`: the owner's name on the collector's machine, else the uid
-    as text. `script` is empty and `started_at` null where the hooks do not say them. `sentence`: the answer."""
+    as text. `script` is empty and `started_at` null where the hooks do not say them. `sentence`: the answer.
+    `lost_ranks`: its culprits cost as much as if so many of its `ranks` did nothing."""
 
     key: str
     job_id: str
@@ -23,6 +24,7 @@ class JobLine(Struct, frozen=True):
     script: str = ""
     started_at: float | None = None
     sentence: str = ""
+    lost_ranks: float = 0.0
 
 
 class JobCounts(Struct, frozen=True):
@@ -179,8 +181,8 @@ class NodeFindingsDocument(Struct, frozen=True):
 
 class TileSpan(Struct, frozen=True, array_like=True):
     """The nodes whose names are `prefix`, a number from `first` to `last`, and `suffix`; the number has `width` digits
-    at least. A node without a number in its name has first -1. `tone`: fail, silent, unknown, wait or ok. `codes`: of
-    the findings that each of them has."""
+    at least. A node without a number in its name has first -1. `tone`: culprit (a job that runs has its culprit there),
+    fail, silent, unknown, wait or ok. `codes`: of the findings that each of them has."""
 
     prefix: str
     first: int

@@ -14,6 +14,8 @@ from laggard.collector.jobs.snapshot import ClusterSnapshot, JobSnapshot
 from laggard.collector.outliers import fleet_lines
 from laggard.collector.web.documents import ScrapeTargets, TilesDocument, TileSpan
 from laggard.kit.words import natural
+from laggard.locate.describe import culprit_text
+from laggard.wire.job_words import recorded_text
 from laggard.wire.nodes import NodeFinding, NodeRow, NodesDocument
 
 MAX_SKIPPED_LINES: Final = 256
@@ -45,9 +47,11 @@ def nodes_document(snapshot: ClusterSnapshot, asked: NodesAsked) -> NodesDocumen
     """The rows without a limit are as they were held, with the places of their lines; with one they come without
     `ring_pairs`, which newest_ring() has."""
     rows = [row for row in snapshot.nodes if _is_asked(row, asked)]
+    culprits = culprit_nodes(snapshot.jobs)
     shown = tuple(rows)
     if asked.limit is not None:
-        shown = tuple(_brief(row) for row in worst_first(rows)[: asked.limit])
+        first = _worst_first(rows, culprits)[: asked.limit]
+        shown = tuple(structs.replace(row, ring_pairs=None) for row in first)
     lines = skipped_lines(shown, snapshot.skipped)
     places = {line: place for place, line in enumerate(lines)}
     return NodesDocument(
@@ -59,7 +63,19 @@ def nodes_document(snapshot: ClusterSnapshot, asked: NodesAsked) -> NodesDocumen
         compared=_compared(snapshot, asked),
         job=asked.job,
         skipped=lines,
+        culprits={name: culprits[name] for name in map(name_of, shown) if name in culprits},
     )
+
+
+def culprit_nodes(jobs: Iterable[JobSnapshot]) -> dict[str, str]:
+    """The culprits of jobs that run, by node: `rank 2 on n1 is slow in forward (job pretrain)`."""
+    return {
+        machine: f"{culprit_text(culprit)} (job {recorded_text(job.key.job_id, None, job.script, None)})"
+        for job in jobs
+        if job.running
+        for culprit in reversed(job.location.culprits)
+        for machine in culprit.machines
+    }
 
 
 def skipped_lines(rows: Iterable[NodeRow], skipped: Mapping[str, str]) -> tuple[str, ...]:
@@ -89,28 +105,24 @@ def _attention(row: NodeRow) -> tuple[int, bool, str]:
     return place, row.verdict == "ok", natural(name_of(row))
 
 
-def _brief(row: NodeRow) -> NodeRow:
-    return row if row.ring_pairs is None else structs.replace(row, ring_pairs=None)
-
-
 def _compared(snapshot: ClusterSnapshot, asked: NodesAsked) -> tuple[str, ...]:
     """The differences of the nodes from others of the same hardware: of those asked for by name, else of all."""
-    if asked.names is None:
-        return fleet_lines(snapshot.fleet_findings, snapshot.fleet_notes)
-    return fleet_lines(findings_on(snapshot.fleet_findings, asked.names), ())
+    notes = snapshot.fleet_notes if asked.names is None else ()
+    return fleet_lines(findings_on(snapshot.fleet_findings, asked.names), notes)
 
 
-def tone_of(row: NodeRow) -> str:
-    """The tone of a node in the fleet: fail, silent, unknown, wait or ok."""
-    if row.state == "waiting":
-        return "wait"
+def _tone(row: NodeRow, culprits: Collection[str]) -> str:
+    """The tone of a node in the fleet, as TileSpan has it."""
+    if name_of(row) in culprits:
+        return "culprit"
     if row.state != "up":
-        return "silent"
+        return "wait" if row.state == "waiting" else "silent"
     return {"ok": "ok", "skipped": "ok", "fail": "fail"}.get(row.verdict or "", "unknown")
 
 
-def worst_first(rows: Iterable[NodeRow]) -> Sequence[NodeRow]:
-    return sorted(rows, key=_attention)
+def _worst_first(rows: Iterable[NodeRow], culprits: Collection[str]) -> Sequence[NodeRow]:
+    """The nodes of `culprits`, then those that need attention for their own sake."""
+    return sorted(rows, key=lambda row: (name_of(row) not in culprits, *_attention(row)))
 
 
 MAX_TILES: Final = 8192
@@ -120,22 +132,24 @@ MAX_CODES: Final = 4
 _NUMBERED: Final = re.compile(r"([^.]*?)(\d{1,9})([^.\d]*(?:\..*)?)")
 
 
-def tiles_document(rows: Iterable[NodeRow]) -> TilesDocument:
+def tiles_document(snapshot: ClusterSnapshot) -> TilesDocument:
     """The tiles in the order of names. Of more than MAX_TILES nodes those that need attention are among those shown."""
-    ordered = worst_first(rows)
+    culprits = culprit_nodes(snapshot.jobs)
+    ordered = _worst_first(snapshot.nodes, culprits)
     shown = sorted(ordered[:MAX_TILES], key=lambda row: natural(name_of(row)))
     spans: list[TileSpan] = []
     for row in shown:
-        tile = _tile(row)
+        tile = _tile(row, _tone(row, culprits))
         if spans and _follows(spans[-1], tile):
             spans[-1] = structs.replace(spans[-1], last=tile.last)
         else:
             spans.append(tile)
-    return TilesDocument(len(ordered), len(shown), dict(Counter(map(tone_of, ordered))), tuple(spans))
+    counts = Counter(_tone(row, culprits) for row in ordered)
+    return TilesDocument(len(ordered), len(shown), dict(counts), tuple(spans))
 
 
-def _tile(row: NodeRow) -> TileSpan:
-    name, tone = name_of(row), tone_of(row)
+def _tile(row: NodeRow, tone: str) -> TileSpan:
+    name = name_of(row)
     codes = row.findings[:MAX_CODES]
     numbered = _NUMBERED.fullmatch(name)
     if numbered is None:

@@ -1,12 +1,13 @@
 // The answer at the top of the page: the sentence, the figures behind it and the evidence.
 
 import { byId, element, setLines, setText } from "./dom.js";
-import { percent, times } from "./format.js";
+import { age, clock, number, percent, times } from "./format.js";
 
 const BADGES = { ok: "All well", unknown: "Cannot tell", skipped: "Cannot tell" };
 const KINDS = { slow_compute: "Slow rank", slow_host: "Slow host", slow_input: "Slow input", slow_link: "Slow link", uneven_work: "Uneven work", busy_threads: "Busy threads", hung: "Hung", dead: "Died first", corrupt: "Wrong parameters" };
 
-export function showAnswer(summary) {
+// `incidents`: the job's laggard.incidents/1; null where nobody keeps any.
+export function showAnswer(summary, incidents = null) {
   const { location } = summary;
   byId("answer").dataset.verdict = location.verdict;
   setText(byId("badge"), badgeOf(location));
@@ -16,12 +17,23 @@ export function showAnswer(summary) {
   byId("todo-box").hidden = !summary.todo.length;
   setLines(byId("evidence"), summary.evidence);
   setLines(byId("notes"), summary.notes);
-  showFigures(figuresOf(location));
+  showFigures([...sinceWhen(location, incidents), ...figuresOf(location)]);
 }
 
 function badgeOf({ verdict, culprits }) {
   if (verdict !== "fail") return BADGES[verdict] ?? verdict;
   return culprits.length ? (KINDS[culprits[0].kind] ?? "Culprit") : "Something is wrong";
+}
+
+// When the culprits that are named now were first named, and what they have taken since.
+function sinceWhen({ culprits: [first] }, incidents) {
+  const open = incidents?.incidents.filter((incident) => incident.closed_at === null) ?? [];
+  if (!first || !open.length) return [];
+  const since = Math.min(...open.map((incident) => incident.opened_at));
+  const lost = open.reduce((sum, incident) => sum + incident.lost_gpu_hours, 0);
+  const step = first.since_step === null ? "" : `, since step ${number(first.since_step)}`;
+  const cost = lost ? [["GPU-hours lost so far", lost < 0.1 ? "under 0.1" : number(lost)]] : [];
+  return [[`named first, ${age(Math.max(0, incidents.now - since))} ago${step}`, clock(since, incidents.now)], ...cost];
 }
 
 function figuresOf({ culprits, slowdown_ratio: slowdown, window: steps, ranks_seen: ranks, world_size: world }) {
@@ -32,7 +44,7 @@ function figuresOf({ culprits, slowdown_ratio: slowdown, window: steps, ranks_se
   if (slowdown && first?.recoverable_ratio && !stands) figures.push(["the step time without it", times(slowdown)]);
   if (first?.recoverable_ratio && !stands) figures.push(["of the step time can be saved", percent(first.recoverable_ratio)]);
   if (first) figures.push(["confidence", percent(first.confidence)]);
-  if (ranks) figures.push(["ranks seen", world ? `${ranks} of ${world}` : `${ranks}`]);
+  if (ranks) figures.push(["ranks seen", world ? `${number(ranks)} of ${number(world)}` : number(ranks)]);
   if (steps.last_step !== null) figures.push(["steps looked at", `${steps.first_step}–${steps.last_step}`]);
   return figures;
 }

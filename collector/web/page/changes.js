@@ -12,7 +12,7 @@ const NOTHING = { items: [], blocked_by: [], notes: [], files: {} };
 export const showChanges = onChange(({ recommendation, advised }) => {
   const { items: all, blocked_by: blocked, notes, files } = recommendation ?? NOTHING;
   const items = all.filter(({ apply }) => !advised.includes(apply));
-  byId("changes-card").hidden = !items.length && !blocked.length && !notes.length;
+  byId("changes-card").hidden = !items.length && !blocked.length;
   const more = items.length > MOST ? `The first ${MOST} of ${items.length}; all at /api/v1/recommendation. ` : "";
   setText(byId("changes-explain"), more + notes.join(" "));
   byId("changes").replaceChildren(...items.slice(0, MOST).map(articleOf), ...Object.entries(files).map(fileOf));

@@ -23,6 +23,14 @@ export function setLines(list, lines) {
   list.replaceChildren(...lines.map((line) => element("li", { text: line })));
 }
 
+// Puts new children in place of the old ones. A link that has the focus keeps it: a page that is drawn anew every few
+// seconds takes nobody's place away.
+export function redraw(target, children) {
+  const focused = target.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
+  target.replaceChildren(...children);
+  if (focused) [...target.querySelectorAll("a")].find((link) => link.getAttribute("href") === focused)?.focus();
+}
+
 // A function that draws only when what it is given differs from the last time, so that what is focused or selected stays.
 export function onChange(draw) {
   let last;

@@ -1,12 +1,13 @@
 // Formats numbers and names for people.
 
-export function seconds(value) {
+// In the unit of the larger of the two, so that a value compares with the one `beside` it at sight.
+export function seconds(value, beside = value) {
   if (value === null || value === undefined) return "–";
-  const size = Math.abs(value);
-  if (size >= 10) return `${value.toFixed(1)} s`;
-  if (size >= 0.1) return `${value.toFixed(3)} s`;
-  if (size >= 0.001) return `${(value * 1e3).toFixed(size >= 0.01 ? 1 : 2)} ms`;
-  return size === 0 ? "0" : `${(value * 1e6).toFixed(0)} µs`;
+  if (value === 0) return "0";
+  const larger = Math.max(Math.abs(value), Math.abs(beside ?? 0));
+  const [scale, unit] = larger >= 1 ? [1, "s"] : larger >= 1e-3 ? [1e3, "ms"] : [1e6, "µs"];
+  const size = Math.abs(value * scale);
+  return `${(value * scale).toFixed(size >= 99.95 ? 0 : size >= 9.995 ? 1 : 2)} ${unit}`;
 }
 
 // For axes and legends: as few digits as show the value.
@@ -30,9 +31,14 @@ export function age(value) {
 // A moment in Unix seconds, in words that a narrow column breaks between, not in numbers.
 export const moment = (seconds) => new Date(1000 * seconds).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "medium" });
 
+// The same, without its date where that is less than half a day before `now`.
+export const clock = (seconds, now) => (now - seconds < 43200 ? new Date(1000 * seconds).toLocaleTimeString(undefined, { timeStyle: "short" }) : moment(seconds));
+
 export const capital = (text) => text.slice(0, 1).toUpperCase() + text.slice(1);
 
-export const count = (number, noun) => `${number} ${noun}${number === 1 ? "" : "s"}`;
+export const number = (value) => value.toLocaleString("en", { maximumFractionDigits: Math.abs(value) < 10 ? 1 : 0 });
+
+export const count = (many, noun) => `${number(many)} ${noun}${many === 1 ? "" : "s"}`;
 
 // Consecutive numbers as ranges: 0–3, 7, 9–11.
 export function ranges(numbers) {

@@ -27,6 +27,7 @@ export function showIncidents({ incidents, next, now, history, jobs }, ofAll, as
   const known = incidents.length ? `${open} open, ${incidents.length - open}${next ? " and more" : ""} closed.` : "None is known.";
   const kept = history.state === "on" ? "" : ` No history is kept: ${history.reason}.`;
   const gone = asked !== null && !found ? ` Incident ${asked} is not known here, or no longer.` : "";
+  byId("incidents-card").hidden = !listed.length && !gone && history.state !== "failed";
   setText(byId("incidents-explain"), known + kept + gone);
 }
 

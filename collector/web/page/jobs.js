@@ -1,7 +1,7 @@
 // Jobs by what people know them by: the user, the script and when it started; a launcher's own number comes last.
 
 import { element } from "./dom.js";
-import { moment } from "./format.js";
+import { moment, number } from "./format.js";
 
 const TONES = { ok: "ok", fail: "fail", unknown: "unknown" };
 const WORDS = { ok: "no culprit", fail: "has a culprit", unknown: "cannot tell" };
@@ -18,7 +18,7 @@ export function jobLabel(line, jobs) {
 }
 
 // A name that somebody gave stands; of a number nobody reads, the script stands in its place.
-const titleOf = ({ job_id: id, script }) => (script && NUMBER.test(id) ? script : id);
+export const titleOf = ({ job_id: id, script }) => (script && NUMBER.test(id) ? script : id);
 
 const since = ({ started_at: started }) => (started ? `since ${moment(started)}` : "");
 
@@ -39,6 +39,6 @@ export function jobRow(line, address) {
   verdict.append(element("div", {}, word, element("span", { className: "sub", text: line.sentence })));
   const user = element("td", { "data-label": "User", className: "short", text: line.user || `${line.owner}` });
   const started = element("td", { "data-label": "Started", className: "short", text: line.started_at ? moment(line.started_at) : "–" });
-  const ranks = element("td", { "data-label": "Ranks", className: "short", text: `${line.ranks}${line.running ? "" : ", ended"}` });
+  const ranks = element("td", { "data-label": "Ranks", className: "short", text: `${number(line.ranks)}${line.running ? "" : ", ended"}` });
   return element("tr", {}, name, user, started, ranks, verdict);
 }

@@ -73,7 +73,7 @@ function phaseScale(phase, values, heat) {
     labels: [`≤ −${shortSeconds(top)}`, "0", `≥ +${shortSeconds(top)}`],
     words: "against the median rank in the same step",
     explain: `Own time in ${phase === "other" ? "what no phase claims" : phaseText(phase)}, collectives taken out.`,
-    describe: (cell, median) => `${seconds(cell[phase])} in ${phaseText(phase)}, the median is ${seconds(median[phase])}`,
+    describe: (cell, median) => `${seconds(cell[phase], median[phase])} in ${phaseText(phase)}, the median is ${seconds(median[phase], cell[phase])}`,
   };
 }
 

@@ -183,7 +183,7 @@ async function refresh() {
   const others = [ask("/api/v1/summary"), nodesFor({}, job), incidentsAsked({ limit: INCIDENTS }, job), ask("/api/v1/findings", { limit: FINDINGS }), linksFor(), incidentAsked()];
   await attempt([...asksMap(), ...others], (heat, timeline, rankLinks, summary, nodes, incidents, findings, links, one) => {
     answered(summary);
-    showAnswer(summary);
+    showAnswer(summary, incidents);
     showStacks(summary.location.culprits);
     showLinks("job-links", links);
     showMap(heat, timeline, rankLinks);

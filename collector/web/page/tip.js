@@ -79,7 +79,7 @@ function barOf(name, value, median, longest) {
   const mark = element("div", { className: "tip-median" });
   mark.style.left = `calc(${(100 * (median ?? 0)) / longest}% - 1px)`;
   const track = element("div", { className: "tip-track" }, fill, mark);
-  return element("div", { className: "tip-row" }, element("span", { text: NAMES[name] ?? phaseText(name) }), track, element("b", { text: seconds(value) }));
+  return element("div", { className: "tip-row" }, element("span", { text: NAMES[name] ?? phaseText(name) }), track, element("b", { text: seconds(value, longest) }));
 }
 
 function place(cursor, tip, shape, { row, column }) {

@@ -19,11 +19,11 @@ export const showWaits = onChange((timeline) => {
 function othersOf({ least_rank: rank, least, longest }) {
   if (rank === null) return "";
   if (least > 0.8 * longest) return `; rank ${rank} waits as long: both wait for another rank, or for the network`;
-  return `; rank ${rank} waits ${seconds(least)}, so it comes last`;
+  return `; rank ${rank} waits ${seconds(least, longest)}, so it comes last`;
 }
 
 function rowOf(wait) {
   const cell = (label, text) => element("td", { "data-label": label, className: "short", text });
-  const least = wait.least_rank === null ? "–" : `rank ${wait.least_rank}, ${seconds(wait.least)}`;
+  const least = wait.least_rank === null ? "–" : `rank ${wait.least_rank}, ${seconds(wait.least, wait.longest)}`;
   return element("tr", {}, element("td", { className: "name", text: collectiveName(wait) }), cell("Times", `${wait.count}`), cell("Longest", `rank ${wait.longest_rank}, ${seconds(wait.longest)}`), cell("Least", least));
 }

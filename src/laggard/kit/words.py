@@ -60,16 +60,14 @@ def phase_text(name: str) -> str:
 
 
 def step_times_text(own: float, peers: float, where: str, whom: str = "its peers") -> str:
-    """`0.102 s a step in forward, its peers 261 us`: each in the unit that the page shows it in."""
-    return f"{_digits_text(own)} a step in {where}, {whom} {_digits_text(peers)}"
+    """`101 ms a step in forward, its peers 0.26 ms`: both in the unit of the larger, so that they compare at sight."""
+    larger = max(own, peers)
+    scale, unit = (1.0, "s") if larger >= 1 else (1e3, "ms") if larger >= 1e-3 else (1e6, "us")
+    return f"{_digits_text(own * scale)} {unit} a step in {where}, {whom} {_digits_text(peers * scale)} {unit}"
 
 
 def _digits_text(value: float) -> str:
-    if value >= 0.1:
-        return f"{value:.3f} s" if value < 10 else f"{value:.1f} s"
-    if value >= 0.001:
-        return f"{value * 1e3:.{1 if value >= 0.01 else 2}f} ms"
-    return f"{value * 1e6:.0f} us" if value >= 0.5e-6 else "0 s"
+    return f"{value:.{0 if value >= 99.95 or not value else 1 if value >= 9.995 else 2}f}"
 
 
 def times_text(ratio: float) -> str:

@@ -3,6 +3,9 @@
 Each rank's times are on its own clock. They are moved so that its steps end, by the median, when those of the rank with
 the most steps do: steps end together where ranks wait for each other. So a difference within a step is measured, and
 one of microseconds between ranks is not.
+
+As Perfetto reads it (importers/json/ and importers/common/slice_tracker.cc in src/trace_processor of google/perfetto):
+slices of one thread that overlap are moved elsewhere with an error, and what begins before zero is rejected.
 """
 
 from __future__ import annotations
@@ -85,10 +88,16 @@ def _fitting(timings: JobTimings, most: int) -> int:
 def _process(timings: JobTimings, place: int, sort: int, culprits: list[int]) -> Iterator[Event]:
     rank, node = int(timings.ranks[place]), timings.nodes[place]
     name = f"rank {rank}{f' on {node}' if node else ''}{', the culprit' if rank in culprits else ''}"
-    yield _named("process_name", rank, 0, name=printable_line(name, _MAX_NAME))
-    yield _named("process_sort_index", rank, 0, sort_index=sort)
-    yield _named("thread_name", rank, STEPS, name="steps")
-    yield _named("thread_name", rank, PARTS, name="phases: how long in each step, not when")
+    yield _named("process_name", rank, STEPS, name=printable_line(name, _MAX_NAME))
+    yield _named("process_sort_index", rank, STEPS, sort_index=sort)
+    yield from _thread(rank, STEPS, "steps")
+    yield from _thread(rank, PARTS, "phases: how long in each step, not when")
+
+
+def _thread(pid: int, tid: int, name: str) -> Iterator[Event]:
+    """With its place: Perfetto puts a thread that has its process's number before the others."""
+    yield _named("thread_name", pid, tid, name=printable_line(name, _MAX_NAME))
+    yield _named("thread_sort_index", pid, tid, sort_index=tid)
 
 
 def _named(what: str, pid: int, tid: int, **arguments: Any) -> Event:
@@ -108,24 +117,27 @@ class _Rank(NamedTuple):
         seconds = self.timings.step_seconds[:, self.place]
         known = np.flatnonzero(np.isfinite(self.begun) & np.isfinite(seconds))
         known = known[known >= self.first]
+        over = np.fmin(self.begun + seconds, np.append(self.begun[1:], np.inf))  # clocks have steps overlap by some ns
         for row in known.tolist():
             step = int(self.timings.steps[row])
-            yield self._slice(STEPS, f"step {step}", self.begun[row], self.begun[row] + seconds[row], step)
-            yield from self._parts(row, step)
+            yield self._slice(STEPS, f"step {step}", self.begun[row], over[row], step)
+            yield from self._parts(row, step, over[row])
         if len(known) and self.timings.collectives is not None:
             yield from self._collectives(known, float(self.begun[known[-1]] + seconds[known[-1]]))
 
-    def _parts(self, row: int, step: int) -> Iterator[Event]:
+    def _parts(self, row: int, step: int, over: float) -> Iterator[Event]:
         at = float(self.begun[row])
         lengths = [*self.timings.phase_seconds[row, self.place], self.timings.waited_seconds[row, self.place]]
         for name, length in zip((*PHASES, "waits in collectives"), lengths, strict=True):
-            if length > 0:
-                yield self._slice(PARTS, name, at, at + length, step)
-                at += length
+            if length > 0 and at < over:
+                until = min(at + length, over)
+                yield self._slice(PARTS, name, at, until, step)
+                at = until
 
     def _collectives(self, known: NDArray[np.intp], over: float) -> Iterator[Event]:
         """Those that overlap are on threads of their own; one that never finished lasts until the rank's last step."""
         found, shift = self.timings.collectives, float(self.own[known[0]] - self.begun[known[0]])
+        rank = int(self.timings.ranks[self.place])
         assert found is not None
         mine = np.flatnonzero((found.column == self.place) & (found.step >= self.timings.steps[known[0]]))
         free: dict[int, list[tuple[float, int]]] = {}
@@ -134,6 +146,7 @@ class _Rank(NamedTuple):
             start, end = float(found.start[at]) - shift, float(found.end[at]) - shift
             if not np.isfinite(start):
                 continue
+            start = max(start, 0.0)  # Perfetto takes nothing from before zero
             end, finished = (end, True) if np.isfinite(end) else (max(over, start), False)
             group = int(found.group[at])
             lanes = free.setdefault(group, [])
@@ -141,8 +154,7 @@ class _Rank(NamedTuple):
                 tid = heapq.heappop(lanes)[1]
             else:
                 tid, tids = tids, tids + 1
-                name = printable_line(f"collectives of {found.groups[group].name}", _MAX_NAME)
-                yield _named("thread_name", int(self.timings.ranks[self.place]), tid, name=name)
+                yield from _thread(rank, tid, f"collectives of {found.groups[group].name}")
             heapq.heappush(lanes, (end, tid))
             op = OPS[found.op[at]] if found.op[at] >= 0 else "collective"
             text = op if finished else f"{op}, never finished"

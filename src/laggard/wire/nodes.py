@@ -50,7 +50,8 @@ class NodesDocument(msgspec.Struct, frozen=True):
     node they are on. `compared`: how the nodes differ from others of the same hardware, a line each.
     `job`: the one on whose nodes this is; null where it is on all, also because nothing says where a job runs.
     `skipped`: how many of an agent's checks judged nothing, since they do not apply there, and the most frequent
-    reasons, a line for all nodes alike (`skipped_as`), 256 lines at most."""
+    reasons, a line for all nodes alike (`skipped_as`), 256 lines at most. `culprits`: by name, the nodes with a culprit
+    of a job that runs, and what it is."""
 
     nodes: tuple[NodeRow, ...]
     total: int = 0
@@ -60,6 +61,7 @@ class NodesDocument(msgspec.Struct, frozen=True):
     compared: tuple[str, ...] = ()
     job: str | None = None
     skipped: tuple[str, ...] = ()
+    culprits: dict[str, str] = {}
     schema: str = "laggard.nodes/1"
 
 

@@ -17,7 +17,7 @@ SLOW = 421 % 64
 PHASES = ("input", "forward", "backward", "optimizer")
 VIEWS = {
     "job": ("/", "#rank-card:not([hidden])", f"Rank {SLOW} on gpu-0004 is slow in forward"),
-    "fleet": ("/#view=fleet", "#jobs tbody tr", "2 of 9 nodes fail the checks"),
+    "fleet": ("/#view=fleet", "#jobs tbody tr", "1 of 9 nodes holds up a job"),
     "node": ("/#node=gpu-0000", "#node-facts div", "gpu-0000 fails its checks"),
 }
 
@@ -78,7 +78,7 @@ def test_the_culprit_and_the_phases_are_told_apart(browser: Any, url: str, schem
     ("view", "reached"),
     [
         ("job", ("to-fleet", "heat-canvas", "order", "rank", "button copy")),
-        ("fleet", ("to-job", "find", "tile", "button copy")),
+        ("fleet", ("to-job", "find", "named", "button copy")),
     ],
 )
 def test_the_tab_key_reaches_what_can_be_used_and_shows_where_it_is(

@@ -13,6 +13,7 @@ from msgspec import structs
 from support.collectors import ingest
 from support.large_cluster import OUTSIDE, made_snapshot, served, with_findings, with_jobs
 
+from laggard.collector.jobs.snapshot import ClusterSnapshot
 from laggard.collector.jobs.window import JobWindows
 from laggard.collector.web.documents import HeatDocument
 from laggard.collector.web.heatmap import MEASURES, ORDERS, MapView, heatmap_document, map_medians
@@ -77,7 +78,9 @@ def test_why_checks_were_skipped_stands_once_for_all_nodes() -> None:
 def test_what_is_left_out_is_counted_and_found(collector: httpx.Client) -> None:
     nodes = collector.get("nodes?limit=100").json()
     assert (len(nodes["nodes"]), nodes["total"], nodes["failing"], nodes["answering"]) == (100, 4097, 83, 4097)
-    assert [row["verdict"] for row in nodes["nodes"]] == ["fail"] * 83 + ["ok"] * 17
+    culprit = "gpu-0421"
+    assert nodes["nodes"][0]["node"] == culprit and culprit in nodes["culprits"], "who holds up a job comes first"
+    assert [row["verdict"] for row in nodes["nodes"][1:]] == ["fail"] * 83 + ["ok"] * 16
     assert [row["node"] for row in collector.get("nodes?limit=9&find=GPU-4095").json()["nodes"]] == ["gpu-4095"]
     summary = collector.get("summary").json()
     assert summary["counts"] == {"total": 4096, "running": 4096, "failing": 2, "found": 4096}
@@ -116,7 +119,7 @@ def test_tiles_are_spans_of_names() -> None:
         return NodeRow(f"http://{name}:19400", name, state, "", 1.0, verdict, codes, ())
 
     def spans(*rows: NodeRow) -> list[tuple[Any, ...]]:
-        return [structs.astuple(span) for span in tiles_document(rows).spans]
+        return [structs.astuple(span) for span in tiles_document(ClusterSnapshot(rows)).spans]
 
     dotted = [row(f"gpu-{number}.dc2.example.com") for number in (11, 9, 10)]
     assert spans(*dotted) == [("gpu-", 9, 11, 0, ".dc2.example.com", "ok", ())]
@@ -135,10 +138,24 @@ def test_tiles_are_spans_of_names() -> None:
     assert len(twins) == 2, "two agents of one name are two tiles"
 
 
+def test_the_node_of_a_culprit_is_a_tile_of_its_own_with_what_it_fails() -> None:
+    snapshot = made_snapshot(24, steps=40)
+    nodes = [structs.replace(row, verdict="fail", findings=("GPU_XID",)) for row in snapshot.nodes[1:]]
+    tiles = tiles_document(dataclasses.replace(snapshot, nodes=(snapshot.nodes[0], *nodes)))
+    assert tiles.counts == {"ok": 1, "culprit": 1, "fail": 1}
+    assert [(span.first, span.tone, span.codes) for span in tiles.spans] == [
+        (0, "ok", ()),
+        (1, "culprit", ("GPU_XID",)),
+        (2, "fail", ("GPU_XID",)),
+    ]
+    ended = dataclasses.replace(snapshot, jobs=tuple(dataclasses.replace(job, running=False) for job in snapshot.jobs))
+    assert tiles_document(ended).counts == {"ok": 3}, "a job that has ended is held up by nobody"
+
+
 def test_more_tiles_than_a_screen_holds_keep_those_that_need_attention() -> None:
     rows = [NodeRow(f"http://n{it}:1", f"n{it}", "up", "", 1.0, "ok", (), ()) for it in range(9000)]
     rows[8999] = structs.replace(rows[8999], verdict="fail")
-    tiles = tiles_document(rows)
+    tiles = tiles_document(ClusterSnapshot(tuple(rows)))
     assert (tiles.total, tiles.shown, tiles.counts) == (9000, 8192, {"fail": 1, "ok": 8999})
     assert tiles.spans[-1].first == 8999 and tiles.spans[-1].tone == "fail"
 

@@ -111,6 +111,7 @@ def test_no_agent_no_rank_and_a_collector_that_dies(browser: Any, watching: Star
     page = browsed.page
     assert page.text_content("h1") == "Cannot tell: no agent answers (2 of 2 down)."
     assert page.is_hidden("#heat") and page.is_visible("#heat-empty")
+    assert page.is_hidden("#incidents-card") and page.is_hidden("#changes-card"), "an empty card is not drawn"
     browsed.screenshot("page-no-agent")
     assert browsed.errors == []
     collector.stop()

@@ -209,21 +209,57 @@ def test_a_link_opens_an_incident_with_its_job_by_name(browser: Any, cluster: An
     assert browsed.errors == []
 
 
+@pytest.mark.parametrize("width, height", [(1280, 720), (390, 844)])
+def test_the_first_screen_of_the_fleet_names_the_culprits(browser: Any, cluster: Any, width: int, height: int) -> None:
+    browsed = Browsed(browser, f"{cluster.url}/#view=fleet", "#answers li", viewport={"width": width, "height": height})
+    page = browsed.page
+    lines = page.locator("#answers li")
+    assert lines.locator("a").all_inner_texts() == ["pretrain-70b", "finetune.py"], "what loses most is first"
+    assert f"Rank {SLOW} on gpu-03 is slow in forward" in lines.first.inner_text()
+    bottoms = [lines.nth(place).bounding_box() for place in range(2)]
+    assert all(box and box["y"] + box["height"] < height / 2 for box in bottoms)
+    heading = page.locator("#fleet-sentence").bounding_box()
+    assert heading and bottoms[1] and heading["y"] > bottoms[1]["y"], "they stand above everything else"
+    tones = {tone: page.locator(f"#tiles-named [data-tone={tone}] i").first for tone in ("culprit", "fail")}
+    colours = [mark.evaluate("it => getComputedStyle(it).backgroundColor") for mark in tones.values()]
+    fit = page.locator("#tiles-legend [data-tone=ok]").evaluate("it => getComputedStyle(it).backgroundColor")
+    assert len({*colours, fit}) == 3, "a third tone"
+    assert "2 holding up a job" in page.inner_text("#tiles-legend")
+    assert browsed.errors == []
+
+
+def test_a_job_says_since_when_and_what_it_cost(browser: Any, cluster: Any) -> None:
+    browsed = Browsed(browser, f"{cluster.url}/?job=2001%3Apretrain-70b", "#figures dt:text('named first')")
+    figures = browsed.page.inner_text("#figures")
+    opened = next(it for it in cluster.get("/api/v1/incidents").json()["incidents"] if it["job_id"] == "pretrain-70b")
+    shown = "(at) => new Date(1000 * at).toLocaleTimeString(undefined, { timeStyle: 'short' })"
+    assert browsed.page.evaluate(shown, opened["opened_at"]) in figures
+    assert "ago, since step " in figures and "GPU-hours lost so far" in figures
+
+
 def test_from_the_fleet_to_a_node_and_to_a_job(browser: Any, cluster: Any) -> None:
     browsed = Browsed(browser, cluster.url, "#nodes tbody tr")
     page = browsed.page
     page.get_by_role("link", name="Fleet", exact=True).click()
     page.locator("#jobs tbody tr").first.wait_for()
     sentence = page.inner_text("#fleet-sentence")
-    assert sentence == "2 of 12 nodes fail the checks, 1 does not answer; 2 of 2 running jobs have a culprit."
+    nodes = "2 of 12 nodes hold up a job, 1 more fails the checks, 1 does not answer"
+    assert sentence == f"{nodes}; 2 of 2 running jobs have a culprit."
     assert "Slow between gpu-02 and gpu-05." in page.inner_text("#rings-explain")
     assert page.locator("#matrix td[data-rate=slow]").all_inner_texts() == ["9.50", "9.50"], "a link has two cells"
-    assert page.locator("#tiles a").count() == 12 and page.locator("#tiles a[data-tone=fail]").count() == 2
+    named = page.locator("#tiles-named a").all_inner_texts()
+    assert [text.split()[0] for text in named[:3]] == ["gpu-03", "gpu-08", "gpu-09"], "culprits, then what fails"
+    assert len(named) == 4 and "ACS_ENABLED" in named[2], "a failing node stands with its finding"
+    assert page.inner_text("#tiles-fit") == "8 nodes fit" and page.locator("#tiles-ok a:visible").count() == 0
+    page.click("#tiles-fit")
+    assert page.locator("#tiles-ok a:visible").count() == 8
+    assert page.locator("#nodes tbody tr").count() == 4
+    assert f"rank {SLOW} on gpu-03 is slow in forward (job pretrain-70b)" in page.inner_text("#nodes")
     pretrain = page.locator("#jobs tbody tr", has_text="pretrain-70b").inner_text()
     assert f"Rank {SLOW} on gpu-03 is slow in forward" in pretrain and "pretrain.py" in pretrain
     died = page.locator("#jobs tbody tr", has_text=UUID)
     assert died.locator("a").inner_text() == "finetune.py", "a job without a name of its own goes by its script"
-    page.locator("#tiles a[data-tone=fail]").first.click()
+    page.locator("#tiles-named a", has_text="gpu-03").click()
     page.locator("#node-sentence", has_text="gpu-03 fails its checks.").wait_for()
     assert "24–31" in page.inner_text("#node-facts").replace("\u2060", "")
     assert page.locator("#findings article").count() == 3, "its own findings alone"
