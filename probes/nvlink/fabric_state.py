@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Final
 
 from laggard.kit.majority import grouped
@@ -69,7 +70,7 @@ def check(host: Host, thresholds: FabricThresholds) -> Iterator[Finding | Fact]:
     if domains:
         yield Fact("nvlink_domains_across_nodes", domains)
         yield Fact("imex", "recognised, not judged")
-    yield from _outside(host, listed)
+    yield from outside(listed, is_virtual_machine(host))
     yield from _apart([(gpu, fabric) for gpu, fabric in registered if fabric.state == _COMPLETED])
     why_waiting = _why_waiting(host, thresholds) if any(fabric.state in _STATES for _, fabric in registered) else ""
     for gpu, fabric in registered:
@@ -81,35 +82,30 @@ def check(host: Host, thresholds: FabricThresholds) -> Iterator[Finding | Fact]:
         raise NotApplicable("the GPUs know no NVLink fabric")
 
 
-def _outside(host: Host, gpus: Sequence[Gpu]) -> Iterator[Finding]:
+def outside(gpus: Sequence[Gpu], guest: bool | None) -> Iterator[Finding]:
     """A whole node out of its fabric: its GPUs always have one, and none of them has it or an NVLink. A guest may have
-    a part of a board, whose host keeps the rest; where the links are not told, that is a warning."""
+    a part of a board, whose host keeps the rest, and of GB200 the whole tray. Where the links are not told, as those of
+    a virtual GPU, that is a warning."""
     without = [gpu for gpu in gpus if not (gpu.fabric.state if gpu.fabric else gpu.errors.get("fabric") != UNSUPPORTED)]
-    named = all(_ALWAYS_IN_ONE.search(gpu.name or "") for gpu in gpus)
-    if len(without) < len(gpus) or len(gpus) < _BOARD_GPUS or not named or any(any(gpu.links or ()) for gpu in gpus):
+    boards = [found[0] for gpu in without if (found := _ALWAYS_IN_ONE.search(gpu.name or ""))]
+    if len(boards) < len(gpus) or len(gpus) < _BOARD_GPUS or any(any(gpu.links or ()) for gpu in gpus):
         return
     down, untold = all(gpu.links for gpu in gpus), not any("links" in gpu.errors for gpu in gpus)
-    in_guest = is_virtual_machine(host) and not all("GB" in (gpu.name or "") for gpu in gpus)
-    if in_guest or not (
-        down or untold
-    ):  # a guest with four GB200 has the whole tray; a virtual GPU has no links to tell of
-        return
-    severity = Severity.WARNING if untold and not down else Severity.CRITICAL
-    for gpu in gpus:
-        yield _finding(gpu, GpuFabricInfo(state=0), "is in no fabric, which its board always has", severity)
+    if (down or untold) and (not guest or all(board.startswith("GB") for board in boards)):
+        severity = Severity.CRITICAL if down else Severity.WARNING
+        for gpu in gpus:
+            yield _finding(gpu, GpuFabricInfo(state=0), "is in no fabric, which its board always has", severity)
 
 
 def _apart(registered: Sequence[tuple[Gpu, GpuFabricInfo]]) -> Iterator[Finding]:
     """GPUs of one node in several cliques or clusters: NCCL takes no NVLink between them, and Kubernetes' driver for
     compute domains refuses such a node (k8s-dra-driver-gpu, nvlib.go). Of two groups of one size neither is odd."""
     groups = grouped(registered, lambda each: (each[1].cluster_uuid, each[1].clique))
-    sizes = sorted(map(len, groups.values()), reverse=True)
-    clear = len(sizes) > 1 and sizes[0] > sizes[1]
-    usual = max(groups.values(), key=len, default=[]) if clear else []
-    for gpu, fabric in registered if len(sizes) > 1 else ():
-        if (gpu, fabric) not in usual:
-            summary = f"is in another clique or cluster than its peers: {fabric.cluster_uuid or 'none'} {fabric.clique}"
-            yield _finding(gpu, fabric, summary, Severity.CRITICAL if clear else Severity.WARNING)
+    largest, *odd = sorted(groups.values(), key=len, reverse=True) or [[]]
+    clear = not odd or len(largest) > len(odd[0])
+    for gpu, fabric in chain(*odd if clear else (largest, *odd)):
+        summary = f"is in another clique or cluster than its peers: {fabric.cluster_uuid or 'none'} {fabric.clique}"
+        yield _finding(gpu, fabric, summary, Severity.CRITICAL if clear else Severity.WARNING)
 
 
 def _why_waiting(host: Host, thresholds: FabricThresholds) -> str:

@@ -1,4 +1,5 @@
-"""Each kind of GPU board has a healthy recorded machine that is quiet, and broken twins that are not."""
+"""Each kind of GPU board has a healthy recorded machine that is quiet, and broken twins that are not: neither to the
+gate nor in what their tools print."""
 
 from __future__ import annotations
 
@@ -7,7 +8,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from support.diagnosed import answer
 from support.materialise import expectation
+from support.printed import printed
 from support.twins import TWINS, Twin, addresses
 
 from laggard.cli import main
@@ -25,6 +28,17 @@ def gate(root: Path, base: str, capsys: pytest.CaptureFixture[str]) -> tuple[int
     return status, [[each["code"], each["severity"], each["device"]] for each in findings]
 
 
+def told(root: Path, addresses: list[str], folder: Path, capsys: pytest.CaptureFixture[str]) -> list[list[str]]:
+    """The findings of `laggard diagnose` on what the machine's tools print, written to the folder."""
+    texts = {folder / name: text for name, text in printed(root, addresses).items() if text}
+    for path, text in texts.items():
+        path.write_text(text)
+    status, document = answer(capsys, *texts)
+    findings = [[each["code"], each["severity"], each["device"]] for each in document["findings"]]
+    assert (status == 1) == any(severity == "critical" for _, severity, _ in findings)
+    return findings
+
+
 def in_short(findings: Sequence[Sequence[str]], gpus: Sequence[str]) -> list[str]:
     """Findings as the table has them, `severity GPU: CODE`, sorted. `gpus`: the addresses of GPU 0, 1 and so on."""
 
@@ -35,27 +49,30 @@ def in_short(findings: Sequence[Sequence[str]], gpus: Sequence[str]) -> list[str
     return sorted(f"{severity} {name(device)}: {code}" for code, severity, device in findings)
 
 
-def due(twin: Twin) -> list[str]:
+def each_of(due: Sequence[str]) -> list[str]:
     """The findings that are due, one each."""
-    lines = (line.partition(": ") for line in twin.due)
+    lines = (line.partition(": ") for line in due)
     return [f"{where}: {code}" for where, _, codes in lines for code in codes.split()]
 
 
 @pytest.mark.parametrize(("base", "twin"), FAULTS, ids=[f"{base}: {twin.says}" for base, twin in FAULTS])
-def test_a_broken_twin_is_not_quiet(
+def test_a_broken_twin_is_not_quiet_nor_what_its_tools_print(
     base: str,
     twin: Twin,
     copy_of: Callable[[str], Path],
     capsys: pytest.CaptureFixture[str],
     without_processes: None,
+    tmp_path: Path,
 ) -> None:
     root = copy_of(base)
     gpus = addresses(root)
     for change in twin.changes:
         change(root)
     status, found = gate(root, base, capsys)
-    assert in_short(found, gpus) == sorted([*in_short(expectation(base)["findings"], gpus), *due(twin)])
+    healthy = in_short(expectation(base)["findings"], gpus)
+    assert in_short(found, gpus) == sorted([*healthy, *each_of(twin.due)])
     assert status == any(line.startswith("critical") for line in twin.due)
+    assert in_short(told(root, gpus, tmp_path, capsys), gpus) == sorted([*healthy, *each_of(twin.printed)])
 
 
 @pytest.mark.slow
@@ -71,7 +88,7 @@ def test_the_healthy_machine_passes_the_gate(
 
 @pytest.mark.parametrize("base", TWINS)
 def test_a_board_has_twins_of_several_kinds(base: str) -> None:
-    found = [line.split() for twin in TWINS[base] for line in due(twin)]
+    found = [line.split() for twin in TWINS[base] for line in each_of(twin.due)]
     assert len(TWINS[base]) >= 3
     assert len({code for *_, code in found}) >= 3
     assert {severity for severity, *_ in found} == {"critical", "warning"}

@@ -2,7 +2,7 @@
 
 A line of tests/data/twins.jsonl is the machine that it is a twin `of`, the fault in words, its changes to the recorded
 machine, and the findings that are due beside those of the healthy one, as `severity GPU: CODE CODE`. GPUs go by their
-index in the machine's nvml.json.
+index in the machine's nvml.json. `printed`: what is due of the text that tools print of it, where that is not the same.
 """
 
 import json
@@ -22,10 +22,14 @@ _UPTIME: Final = 864000.0
 """Boot and uptime, in seconds, of all machines here."""
 
 
+_OUTSIDE: Final = {"fabric": {"state": 0}, "links": [False] * 18}
+
+
 class Twin(NamedTuple):
     says: str
     changes: tuple[Change, ...]
     due: tuple[str, ...]
+    printed: tuple[str, ...]
 
 
 def gpu(index: int, **readings: Any) -> Change:
@@ -33,9 +37,9 @@ def gpu(index: int, **readings: Any) -> Change:
     return nvml({f"gpus/{index}/{name.replace('__', '/')}": value for name, value in readings.items()})
 
 
-def nvml(places: Mapping[str, Any]) -> Change:
+def nvml(places: Mapping[str, Any] | None = None, **named: Any) -> Change:
     """Values of NVML's answers, by their place."""
-    return lambda root: change_json(root / NVML_PATH.lstrip("/"), places)
+    return lambda root: change_json(root / NVML_PATH.lstrip("/"), {**(places or {}), **named})
 
 
 def memory_error(index: int) -> Change:
@@ -51,6 +55,25 @@ def link_down(index: int) -> Change:
 def hot(index: int) -> Change:
     """The GPU is beyond the margin at which the hardware slows it down, which it does."""
     return gpu(index, temperature_celsius=90, margin_celsius=-3, clocks_event_reasons=0x48)
+
+
+def unread(index: int) -> Change:
+    """The GPU has a handle and its names, and fails for every other reading."""
+
+    def fail(root: Path) -> None:
+        path = root / NVML_PATH.lstrip("/")
+        answers = json.loads(path.read_text())
+        read = answers["gpus"][index]
+        known = {name: read.pop(name) for name in ("index", "errors", "bus_id", "uuid", "name", "minor")}
+        answers["gpus"][index] = {**known, "errors": {**known["errors"], **dict.fromkeys(read, "UNKNOWN")}}
+        path.write_text(json.dumps(answers))
+
+    return fail
+
+
+def outside(*indices: int) -> Change:
+    """GPUs know of no fabric, and none of their NVLinks is up."""
+    return nvml({f"gpus/{index}/{name}": value for index in indices for name, value in _OUTSIDE.items()})
 
 
 def lost(index: int) -> Change:
@@ -141,6 +164,9 @@ CHANGES: Final = {
     each.__name__: each
     for each in (
         gpu,
+        nvml,
+        unread,
+        outside,
         memory_error,
         link_down,
         hot,
@@ -163,7 +189,7 @@ def _twin(row: Mapping[str, Any]) -> Twin:
     for name, *values in row["changes"]:
         named = values.pop() if isinstance(values[-1], dict) else {}
         made.append(CHANGES[name](*values, **named))
-    return Twin(row["says"], tuple(made), tuple(row["due"]))
+    return Twin(row["says"], tuple(made), tuple(row["due"]), tuple(row.get("printed", row["due"])))
 
 
 _ROWS: Final = [json.loads(line) for line in (DATA / "twins.jsonl").read_text().splitlines()]

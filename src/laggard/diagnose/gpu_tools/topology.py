@@ -29,6 +29,8 @@ from laggard.diagnose.pastes.section import Lack, Section, one_of_many, paste_fo
 from laggard.diagnose.rules import table
 from laggard.kit.majority import majority
 from laggard.model import Finding, Severity
+from laggard.probes.nvlink.fabric_state import outside
+from laggard.probes.nvml.model import Gpu, GpuFabricInfo
 from laggard.probes.probe import Fact
 
 _MAX_CHARACTERS: Final = 1 << 18
@@ -36,6 +38,7 @@ _MAX_LINES_BEFORE: Final = 10
 _HEAD = re.compile(r"^[^\S\n]*GPU0\s+(?:GPU\d+|NIC\d+|mlx\w+|CPU|\S+)", re.MULTILINE)
 _ROW = re.compile(r"^GPU(\d{1,3})[ \t]+(.*)$", re.MULTILINE)
 _CELL: Final = re.compile(r"X|NV\d+|SYS|NODE|PHB|PXB|PIX|SOC|NS|OK")
+_CELL_LINKS: Final = re.compile(r"NV(\d{1,3})")
 
 Matrix = Mapping[int, tuple[int, ...]]
 """By GPU: the number of NVLinks to each GPU, 0 for its own place."""
@@ -63,7 +66,8 @@ def read_matrix(text: str) -> Matrix:
     count = len(rows)
     if sorted(rows) != list(range(count)) or any(len(cells) < count for cells in rows.values()):
         return {}
-    return {gpu: tuple(_links(cell) for cell in cells[:count]) for gpu, cells in rows.items()}
+    links = {gpu: (_CELL_LINKS.fullmatch(cell) for cell in cells[:count]) for gpu, cells in rows.items()}
+    return {gpu: tuple(int(link[1]) if link else 0 for link in found) for gpu, found in links.items()}
 
 
 def judge_matrix(matrix: Matrix) -> Iterator[Finding]:
@@ -78,7 +82,9 @@ def judge_matrix(matrix: Matrix) -> Iterator[Finding]:
         fewer = full is not None and gpu not in full and 0 < total < usual
         if alone or fewer:
             severity = Severity.WARNING if full is None else Severity.CRITICAL  # bridges may join some pairs alone
-            yield _finding(gpu, total, usual, severity)
+            told = f"{total} NVLinks" if total else "no NVLink"
+            evidence = {"nvlinks": total, "of_most": usual}
+            yield SAYS["fewer_links"].found(evidence, severity, gpu=gpu, total=told, usual=usual)
 
 
 def _joined_alike(matrix: Matrix) -> frozenset[int] | None:
@@ -90,15 +96,6 @@ def _joined_alike(matrix: Matrix) -> frozenset[int] | None:
     group = frozenset(gpu for gpu, count in alike.items() if count == most)
     whole = most + 1 >= len(group) and 2 * len(group) > len(matrix)
     return group if whole else None
-
-
-def _finding(gpu: int, total: int, usual: int, severity: Severity) -> Finding:
-    told = f"{total} NVLinks" if total else "no NVLink"
-    return SAYS["fewer_links"].found({"nvlinks": total, "of_most": usual}, severity, gpu=gpu, total=told, usual=usual)
-
-
-def _links(cell: str) -> int:
-    return int(cell[2:]) if re.fullmatch(r"NV\d{1,3}", cell) else 0
 
 
 TOPOLOGY = FileFormat("nvidia-smi topo -m", recognise_topology, judge_topology, read_hardware_of_topology)
@@ -142,7 +139,7 @@ def judge_nvlink(content: FileContent, hardware: KnownHardware) -> FileJudgement
         "active_links": {f"GPU {gpu.number}": sum(1 for speed in gpu.speeds.values() if speed) for gpu in gpus},
         "links_with_counters": sum(len(gpu.errors) for gpu in gpus),
     }
-    found = one_of_many((*_down(gpus), *(found for gpu in gpus for found in _errors(gpu))))
+    found = one_of_many((*_down(gpus), *_outside(gpus), *(found for gpu in gpus for found in _errors(gpu))))
     alone = [f"GPU {gpu.number}" for gpu in gpus if gpu.silent] if not found else []
     why = f"all links of {', '.join(alone[:8])} are inactive, and no peer shows whether it has any" if alone else ""
     return FileJudgement(found, facts, why)
@@ -163,6 +160,13 @@ def read_links(text: str) -> tuple[GpuLinks, ...]:
         elif gpu and (counter := _COUNTER.match(line)) and int(counter[1]) < _MAX_LINKS:
             gpu.errors.setdefault(int(counter[1]), {})[counter[2]] = int(counter[3])
     return tuple(gpus.values())
+
+
+def _outside(gpus: tuple[GpuLinks, ...]) -> Iterator[Finding]:
+    """As the probe of the fabric judges a machine whose links are all down. It may be a guest: nothing here tells."""
+    dark = all(gpu.silent or (gpu.speeds and not any(gpu.speeds.values())) for gpu in gpus)
+    machine = [Gpu(index=it.number, name=it.name, links=(False,), fabric=GpuFabricInfo(state=0)) for it in gpus if dark]
+    return outside(machine, guest=True)
 
 
 def _down(gpus: tuple[GpuLinks, ...]) -> Iterator[Finding]:
