@@ -19,10 +19,12 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from laggard.diagnose.job.lines import JobLine, LineParser, sparse
-from laggard.diagnose.job.progress import PROGRESS_WORDS, LastProgress, last_progress
+from laggard.diagnose.job.lines import PROGRESS_WORDS, JobLine, LastProgress, LineParser, last_progress, sparse
+from laggard.diagnose.rules import patterns, words
 from laggard.kit.words import counted, printable_line
 from laggard.wire.diagnosis import LeftLine
+
+_P: Final = patterns("failing")
 
 MAX_LEFT: Final = 8
 """The most lines that are kept of a text; the others are counted."""
@@ -94,36 +96,12 @@ class Left(NamedTuple):
         return self._replace(lines=tuple(lines), is_cut=True)
 
 
-_WORDS: Final = (
-    "rror", "ERR", "atal", "FATAL", "ail", "FAIL", "annot", "an't", "ould not", "ouldn't", "nable", "efused",
-    "enied", "imed out", "imes out", "imeout", "ime-out", "illed", "KILLED", "OOM", "bort", "ABORT", "anic", "PANIC",
-    "xception", "nterrupt", "nexpected", "ncorrect", "UNCORRECT", "nrecoverable", "xit", "ignal", "SIG", "died",
-    "dead", "rash", "lost ", "egfault", "egmentation", "nreachable", "espond", "o such", "o space", "ore dumped",
-    "CRIT", "ritical", "nvalid", "ismatch", "eadlock", "hung", "ut of memory", "llegal", "ermitted", "oo many",
-    "tale", "reset", "RESET", "Bus", "BackOff", "Evicted", "NotReady", "roken pipe", "ot connected", "ot known",
-    "llocate", "equires", "allen off", "nsupported", "ot supported", "navailable", "EMERG", "ALERT", "SEVERE", "[E ",
-    "[F ", "E0", "E1", "F0", "F1",
-)  # fmt: skip
+"""The patterns of rules/failing.ini, by name."""
+ENDED_WELL: Final = _P["ended_well"]
+_WORDS: Final = words("failing")
 """Each line that says that something failed has one of these."""
-_LEVEL = re.compile(
-    r"(?:^|[\s\[(<|:\"'])(?:(?P<quiet>TRACE|DEBUG|INFO|NOTICE|SUCCESS|trace|debug|info|notice)"
-    r"|(?P<warned>WARN(?:ING)?|[Ww]arn(?:ing)?)|(?P<failed>ERROR|SEVERE|[Ee]rror)"
-    r"|(?P<fatal>FATAL|CRITICAL|EMERG(?:ENCY)?|ALERT|PANIC|[Ff]atal(?: [Ee]rror)?|critical|panic))"
-    r"(?=[\s\]):|>,\"'-])"
-)
 _LEVEL_CHARACTERS: Final = 160
-_LETTER = re.compile(r"\W{0,2}(?P<glog>[IWEF])\d{3,4} \d\d:\d\d:\d\d|\[(?P<c10d>[IWEF]) ")
-_EXCEPTION = re.compile(r"(?:\w+\.)*[A-Z]\w*(?:Error|Exception|Failure|Fault|Interrupt|Timeout|Expired)(?:: \S|:?$)")
-_NAME = re.compile(
-    r"\b(?:[A-Z][A-Z0-9]*_ERR(?:OR)?_[A-Z0-9_]{2,60}\b(?! ?=)"
-    r"|[A-Z]\w+BackOff|OOMKilled|Evicted|NotReady\b)"
-)
-"""Of a constant, as libraries print it, and of a reason of Kubernetes."""
-_EVENT = re.compile(r"\bWarning\s{2,}[A-Z]\w+")
-"""Of Kubernetes, which knows no graver level: words decide."""
-_HARMLESS_ERRNO: Final = (
-    "EEXIST", "EISDIR", "ENOTDIR", "EINTR", "EAGAIN", "EINPROGRESS", "EALREADY", "ENOENT", "ECHILD",
-)  # fmt: skip
+_HARMLESS_ERRNO: Final = _P["harmless_errno"].pattern.split()
 _ERRNO: Final = "|".join(
     re.escape(os.strerror(number)) for number, name in sorted(errno.errorcode.items()) if name not in _HARMLESS_ERRNO
 )
@@ -132,79 +110,6 @@ _SIGNALS: Final = "|".join(
     for number in (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE, signal.SIGKILL)
 )
 _BY_LIBC = re.compile(rf"(?:[:(\['\"] ?|^)(?:{_ERRNO})(?![\w-])|(?:^|: ?)(?:{_SIGNALS})(?=$| \()")
-_BEGIN: Final = r"(?i)(?<![\w./=\"',-])(?:"
-_END: Final = r")(?![\w/=-]|\.\w|\"? ?[:=] ?\"?(?:\d|true|false|none|null|off|on|no|yes)\b)"
-"""A word counts neither within a name, a path or an option, nor as the name of a number or a setting."""
-_STATUS: Final = r"(?:(?:exit|return|error|status|non-zero)[ -]?)*(?:code|status|signal)?[ :=(]*"
-_FATAL = re.compile(
-    _BEGIN
-    + r"core dumped|segfault|kernel panic|unrecoverable|uncorrectable [a-z]+ error|fallen off|aborting|out of memory"
-    r"|unexpectedly (?:\w+ ){0,2}(?:disconnect|exit|terminat|clos|end|di)\w*|OOM[ -]?killed|killed (?:by|with|due)"
-    r"|(?:has|have|was|were|been|got|is) (?:\w+ )?(?:died|crashed|killed|aborted|lost)|lost (?:communication|contact)"
-    r"|reset required|requires? (?:a )?reset|code=\w+, status=[1-9]\d*(?:/\S+)?"
-    r"|(?:terminated|exited|exits|ended|died|finished|failed) (?:with|by|on|due to) (?:an? )?"
-    + _STATUS
-    + r"(?:-?[1-9]\d{0,2}\b|SIG[A-Z]+|non-?zero)"
-    r"|(?:exit|return)(?:ed)?[ -]?(?:code|status)s? *(?:[:=]|is|was)? *-?[1-9]\d{0,2}\b"
-    r"|(?:got|caught|received|by|on) (?:\w+ )?signal:? ?(?:[1-9]\d?|SIG[A-Z]+)\b|signal: (?:[1-9]|\w+ \([1-9])" + _END
-)
-_FAILED = re.compile(
-    _BEGIN
-    + r"failed|failure|fails|error(?! (?:rate|handl|log|report|code:? 0))|cannot|can't|can not|could not|couldn't"
-    r"|unable to|refused|denied|timed out|times out|not responding|(?:did|does|do) not respond|unreachable"
-    r"|no such (?:file|device|process)|is dead|deadlock(?:ed)?|is hung|mismatch(?:ed)?|illegal memory access"
-    r"|(?:operation|connection|request|socket|heartbeat|barrier|collective) timeout"
-    r"|time-?out (?:waiting|while|after|reached|exceeded|expired|occurred)" + _END
-)
-_OF_NOTHING: Final = r"\b(?:no|0|zero|without|not an?|never|any|free of) (?:\w+ ){0,2}(?:errors?|fail\w*)\b"
-_OF_A_CONDITION: Final = (
-    r"\b(?:if|when|whether|unless|in case|on|upon|after|until|or) (?:\w+ ){0,5}"
-    r"(?:fail|error|times? ?out|crash|exit)"
-    r"|\b(?:may|might|could|can|would|should|will|to) (?:\w+ )?"
-    r"(?:fail|crash|cause|result|time out|exit|abort|be (?:killed|lost))"
-)
-_OF_WHAT_GOES_ON: Final = (
-    r"\b(?:ignor|skipp?|fall(?:ing)? back|fallback|recover|resum|reconnect|succe|harmless|benign|expected|deprecat"
-    r"|restored|continu|non-?fatal|corrected|passed)\w*|\bPASS\b|readiness probe|(?:decreas|reduc)ing"
-)
-_OF_A_PROGRAM: Final = (
-    r"^\s*(?:#|//|\*|>|--?\w|usage:|@|(?:def|class|raise|except|assert|return|import|from|if|else|while) )"
-    r"|^\s*(?:export |\+ )?\w+="
-)
-_OF_A_FIELD: Final = (
-    r"^[\s|]*\"?[\w. ()/-]{1,60}\"?\s*[:=.]+\s*(?:\"?-?[\d.,]+(?: ?[\w%]{1,4})?\"?|true|false|null|none|no|yes|N/A|OK"
-    r"|error|warn(?:ing)?|info|debug|critical|fatal"
-    r"|disabled|enabled|\[\]|\{\})[\s,|]*$"
-    r"|(?:errors?|failed|failures?)\w*\s*[:=]\s*(?:0\b|none|no\b|-|N/A)"
-)
-_SAYS_NOTHING = re.compile(
-    "(?i)" + "|".join((_OF_NOTHING, _OF_A_CONDITION, _OF_WHAT_GOES_ON, _OF_A_PROGRAM, _OF_A_FIELD))
-)
-_RETRIED = re.compile(
-    r"(?i)\b(?:retr(?:y|ies|ying|ied)|try(?:ing)? again|(?:re-?)?attempt(?:s|ing)?|back(?:ing)? off|waiting)\b"
-)
-_EXHAUSTED = re.compile(
-    r"(?i)\b(?:giv(?:e|es|ing|en) up|gave up|exceeded|exhausted|after \d+ (?:retries|tries|attempts)|max)"
-)
-ENDED_WELL = re.compile(
-    r"(?i)^# out of bounds values : 0 ok"
-    r"|\b(?:(?:completed|finished|ended|exited|succeeded|terminated)(?: \w+)? (?:successfully|normally|cleanly)"
-    r"|(?:training|run|job|test|all)\b.{0,40} (?:complete|completed|done|finished|succeeded|passed)\b"
-    r"|(?:group|workers?) (?:successfully )?finished\b"
-    r"|exit(?:ed)?(?: with)?(?: code| status)?:? 0\b|status=0/SUCCESS)|^done[.!]?$"
-)
-_REASON = re.compile(r"\b(Reason|Last error|Solution|Cause|Caused by|Hint|Message|because of): ?(?=\S)(.{1,300})")
-_NAMED = re.compile(
-    r"(?i)\b(?P<what>peer(?: host)?|(?:local|remote) host|host(?:name)?|on node|node(?: name)?|pod(?: name)?"
-    r"|rank(?: ?ID)?"
-    r"|dst_rank|device|GPUs?|NIC|port|job(?: ?ID)?|exec|ssh)"
-    r"(?: ?[:=#] {0,3}| ?\[| |(?<=GPU))(?P<name>(?=[\w/.:-]*\d)[\w/.:-]{1,80})"
-)
-_DEVICE = re.compile(
-    r"(?<![\w/])(?:/dev/[\w/-]{1,60}|mlx5_\d+|[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]"
-    r"|\d{1,3}(?:\.\d{1,3}){3}(?::\d{1,5})?|(?:nvidia|ib|bond|eth|en[ops])\d\w{0,12})(?!\w)"
-)
-_GAP = re.compile(r"[\s=*_+-]*$")
 
 
 class _Seen(NamedTuple):
@@ -222,7 +127,7 @@ def grade_of(line: JobLine, raw: str) -> Grade | None:
     """Returns how grave a line is by its own words; None: it says of no failure. `raw`: the line with its head."""
     text = line.text
     level = _level_of(raw[:_LEVEL_CHARACTERS])
-    if level == "quiet" or _SAYS_NOTHING.search(text):
+    if level == "quiet" or _P["nothing"].search(text):
         return None
     says = _said(text)
     if level == "warned":
@@ -234,19 +139,19 @@ def grade_of(line: JobLine, raw: str) -> Grade | None:
 
 def _level_of(head: str) -> str:
     """The name of the level's group in _LEVEL; empty: the line has none."""
-    if letter := _LETTER.match(head):
+    if letter := _P["letter"].match(head):
         return {"I": "quiet", "W": "warned", "E": "failed", "F": "fatal"}[letter["glog"] or letter["c10d"]]
-    found = None if _EVENT.search(head) else _LEVEL.search(head)
+    found = None if _P["event"].search(head) else _P["level"].search(head)
     name = found.lastgroup if found else None
     return "" if name is None or (name == "failed" and not _said(head)) else name
 
 
 def _said(text: str) -> Grade | None:
-    if _FATAL.search(text):
+    if _P["fatal"].search(text):
         return Grade.FATAL
     return (
         Grade.FAILED
-        if _FAILED.search(text) or _NAME.search(text) or _BY_LIBC.search(text) or _EXCEPTION.match(text)
+        if _P["failed"].search(text) or _P["name"].search(text) or _BY_LIBC.search(text) or _P["exception"].match(text)
         else None
     )
 
@@ -293,7 +198,7 @@ def _training(piece: str, start: int, end: int) -> int:
 def _seen(grade: Grade, number: int, line: JobLine, piece: str, start: int, stop: int, training: int) -> _Seen:
     reach = _AROUND * _SHOWN_CHARACTERS
     around = piece[max(0, start - reach) : start], piece[stop : stop + reach]
-    retried = bool(_RETRIED.search(line.text)) and not _EXHAUSTED.search(line.text)
+    retried = bool(_P["retried"].search(line.text)) and not _P["exhausted"].search(line.text)
     return _Seen(grade, number, line, around, retried, training)
 
 
@@ -326,7 +231,7 @@ def ends_well(end: str) -> bool:
 def _shown(seen: _Seen) -> LeftLine:
     before, after = seen.around[0].split("\n")[:-1][::-1][:_AROUND], seen.around[1].split("\n")[1:][:_AROUND]
     own = seen.line.logged or seen.line.text
-    reason = next((f"{it[1]}: {it[2]}" for line in (own, *after) if (it := _REASON.search(line))), "")
+    reason = next((f"{it[1]}: {it[2]}" for line in (own, *after) if (it := _P["reason"].search(line))), "")
     return LeftLine(
         seen.number,
         printable_line(own, _SHOWN_CHARACTERS),
@@ -346,14 +251,14 @@ def _who(line: JobLine, own: str, before: Sequence[str], after: Sequence[str]) -
     if not found and first is not None:
         listed = after[first // 2 :] if first % 2 else near[first : first + 1]
         for text in listed:
-            if _GAP.match(text) and found:
+            if _P["gap"].match(text) and found:
                 break
             found |= dict.fromkeys(_names(text))
     return sorted(found, key=lambda name: name.casefold().startswith("local"))[:_MAX_NAMED]
 
 
 def _names(text: str) -> Iterator[str]:
-    for match in _NAMED.finditer(text[:_LINE_CHARACTERS]):
+    for match in _P["named"].finditer(text[:_LINE_CHARACTERS]):
         yield f"{match['what']} {match['name'].rstrip('.:,')}"
-    for match in _DEVICE.finditer(text[:_LINE_CHARACTERS]):
+    for match in _P["device"].finditer(text[:_LINE_CHARACTERS]):
         yield match[0]

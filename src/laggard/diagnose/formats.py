@@ -106,49 +106,44 @@ class RecognisedFile(NamedTuple):
 
 
 class Siblings:
-    """Remembers files whose paths differ in numbers alone, as the logs of a job's ranks do: after some of one kind the
-    next is of it too, and is not searched for any other."""
+    """Remembers files whose paths differ in numbers alone, as the logs of a job's ranks do, given as files or in an
+    archive: after some text of one kind the next file is of it too, and is not searched for any other."""
 
-    _ALIKE: Final = 4
-    _MIN_BYTES: Final = 32 << 10
-    """The size below which a file is recognised by itself: people paste less by hand."""
+    _ALIKE_BYTES: Final = 128 << 10
+    """The text of one kind after which the next is: people paste less by hand."""
 
     def __init__(self) -> None:
         self._seen: dict[str, int] = {}
 
     def recognise(self, file: InputFile) -> tuple[RecognisedFile, ...]:
-        """As recognise() does, for what is given beside others."""
+        """Returns the file; or its parts, where it is an archive or one of them is the output of a tool. What a job
+        prints may hold prompts and heads too, and is one whole."""
+        content = file.read()
+        unpacked = unpack(file, content)
+        if unpacked is None:
+            return self._of_file(file, content)
+        found = tuple(each for it in unpacked.files if not file.deadline.is_over() for each in self._of_member(it))
+        is_known = any(each.readers or each.recording for each in found)
+        late = "its files were not all looked at: it takes too long" if file.deadline.is_over() else ""
+        strange = "" if is_known else f"none of its {len(unpacked.files)} files is of a known format"
+        told = unpacked.problem or late or strange
+        rest = RecognisedFile(file, (), KnownHardware(), f"is a {unpacked.packing} archive: {told}", is_cut=True)
+        return (*found, *((rest,) if told else ()))
+
+    def _of_member(self, file: InputFile) -> tuple[RecognisedFile, ...]:
+        """A member that no reader takes is told as such, and makes nothing unknown."""
+        content = file.read()
+        found = self._of_file(file, content)
+        return found if len(found) > 1 or found[0].readers else (found[0]._replace(problem=content.problem),)
+
+    def _of_file(self, file: InputFile, content: FileContent) -> tuple[RecognisedFile, ...]:
         shape = _NUMBER.sub("0", file.path)
-        if self._seen.get(shape, 0) >= self._ALIKE:
-            content = file.read()
-            if content.held_bytes >= self._MIN_BYTES and is_text(content):
-                return (RecognisedFile(file, (JOB_LOG,), KnownHardware(), content.problem, readers=JOB_LOG.name),)
-        found = recognise(file)
+        if self._seen.get(shape, 0) >= self._ALIKE_BYTES and is_text(content):
+            return (RecognisedFile(file, (JOB_LOG,), KnownHardware(), content.problem, readers=JOB_LOG.name),)
+        found = _of_text(file, content)
         alike = len(found) == 1 and found[0].formats and all(each.whole == JOB_LOG.whole for each in found[0].formats)
-        self._seen[shape] = self._seen.get(shape, 0) + 1 if alike else 0
+        self._seen[shape] = self._seen.get(shape, 0) + content.held_bytes if alike else 0
         return found
-
-
-def recognise(file: InputFile) -> tuple[RecognisedFile, ...]:
-    """Returns the file; or its parts, where it is an archive or one of them is the output of a tool. What a job prints
-    may hold prompts and heads too, and is one whole."""
-    content = file.read()
-    unpacked = unpack(file, content)
-    if unpacked is None:
-        return _of_text(file, content)
-    found = tuple(each for member in unpacked.files if not file.deadline.is_over() for each in _of_member(member))
-    is_known = any(each.readers or each.recording for each in found)
-    late = "its files were not all looked at: it takes too long" if file.deadline.is_over() else ""
-    strange = "" if is_known else f"none of its {len(unpacked.files)} files is of a known format"
-    told = unpacked.problem or late or strange
-    rest = RecognisedFile(file, (), KnownHardware(), f"is a {unpacked.packing} archive: {told}", is_cut=True)
-    return (*found, *((rest,) if told else ()))
-
-
-def _of_member(file: InputFile) -> tuple[RecognisedFile, ...]:
-    """A member that no reader takes is told as such, and makes nothing unknown."""
-    found = _of_text(file, file.read())
-    return found if len(found) > 1 or found[0].readers else (found[0]._replace(problem=file.read().problem),)
 
 
 def _of_text(file: InputFile, content: FileContent) -> tuple[RecognisedFile, ...]:

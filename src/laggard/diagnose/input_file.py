@@ -338,56 +338,56 @@ class LineFinder:
     def find(self, path: str, quote: str, offset: int = 0) -> FoundLine | None:
         """Returns the first line from the character `offset` on that holds the quote; where none does, the line at the
         offset. None: there is no such file, or no such line."""
-        if path not in self._files or not quote:
-            return None
-        content = self._files[path].read()
-        wanted, before = quote[:_QUOTE_CHARACTERS], 0
-        number = 1
-        at_offset: FoundLine | None = None
-        for piece in content.pieces():
-            if before + len(piece) > offset:
-                start = max(0, offset - before)
+        wanted, at_offset = quote[:_QUOTE_CHARACTERS], None
+        for piece in self._pieces(path) if quote else ():
+            if piece.before + len(piece.text) > offset:
+                start = max(0, offset - piece.before)
                 if at_offset is None and offset:
-                    at_offset = _line(content, piece, start, number, before)
-                if (at := piece.find(wanted, start)) >= 0:
-                    return _line(content, piece, at, number, before)
-            before += len(piece)
-            number += piece.count("\n")
+                    at_offset = piece.line(start)
+                if (at := piece.text.find(wanted, start)) >= 0:
+                    return piece.line(at)
         return at_offset
 
     def find_last(self, path: str, quote: str) -> FoundLine | None:
         """Returns the last line that holds the quote."""
-        if path not in self._files or not quote:
-            return None
-        content = self._files[path].read()
-        wanted, before, number = quote[:_QUOTE_CHARACTERS], 0, 1
-        found: FoundLine | None = None
-        for piece in content.pieces():
-            if (at := piece.rfind(wanted)) >= 0:
-                found = _line(content, piece, at, number, before)
-            before += len(piece)
-            number += piece.count("\n")
+        wanted, found = quote[:_QUOTE_CHARACTERS], None
+        for piece in self._pieces(path) if quote else ():
+            if (at := piece.text.rfind(wanted)) >= 0:
+                found = piece.line(at)
         return found
 
     def last(self, path: str) -> FoundLine | None:
         """Returns the last line that is not empty."""
-        if path not in self._files:
-            return None
-        content = self._files[path].read()
-        number, found = 1, None
-        for piece in content.pieces():
-            if text := piece.rstrip():
-                start = max(text.rfind("\n"), text.rfind("\r")) + 1
-                found = FoundLine(number + text.count("\n"), text[start:][:_MAX_LINE_CHARACTERS])
-            number += piece.count("\n")
-        return found if found is None or not content.skipped_bytes else found._replace(number=None)
+        found = None
+        for piece in self._pieces(path):
+            if text := piece.text.rstrip():
+                found = piece.line(len(text) - 1)
+        return found
+
+    def _pieces(self, path: str) -> Iterator[_Piece]:
+        content = self._files[path].read() if path in self._files else FileContent()
+        before, number, counted = 0, 1, len(content.raw_beginning) if content.skipped_bytes else None
+        for text in content.pieces():
+            yield _Piece(text, before, number, counted)
+            before, number = before + len(text), number + text.count("\n")
 
 
-def _line(content: FileContent, piece: str, at: int, number: int, before: int) -> FoundLine:
-    start = max(piece.rfind("\n", 0, at), piece.rfind("\r", 0, at)) + 1
-    end = min(_ends(piece, at))
-    is_counted = not content.skipped_bytes or before + at < len(content.raw_beginning)
-    return FoundLine(number + piece.count("\n", 0, at) if is_counted else None, piece[start : min(end, start + 4000)])
+class _Piece(NamedTuple):
+    """A piece of a file, with the characters before it and the number of its first line."""
+
+    text: str
+    before: int
+    number: int
+    counted: int | None
+    """The characters of the file up to which lines have numbers; None: all."""
+
+    def line(self, at: int) -> FoundLine:
+        """The line at a place of the piece."""
+        start = max(self.text.rfind("\n", 0, at), self.text.rfind("\r", 0, at)) + 1
+        end = min(_ends(self.text, at))
+        is_counted = self.counted is None or self.before + at < self.counted
+        number = self.number + self.text.count("\n", 0, at) if is_counted else None
+        return FoundLine(number, self.text[start : min(end, start + _MAX_LINE_CHARACTERS)])
 
 
 def _ends(piece: str, at: int) -> Iterator[int]:

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from laggard.diagnose.file_format import ACCUSED, FileContent
 from laggard.diagnose.input_file import FoundLine, InputFile, LineFinder
 from laggard.diagnose.job.events import Event
-from laggard.diagnose.job.reader import JobEvidence, JobLogReader, no_evidence
+from laggard.diagnose.job.reader import JobEvidence, JobLogReader
 from laggard.diagnose.joined.clock import time_text, wall_time, year_of
 from laggard.diagnose.joined.exhibit import Exhibit, Origin, other_jobs, read_exhibit
 from laggard.diagnose.joined.explains import MEMORY
@@ -63,7 +63,7 @@ class Joined(NamedTuple):
 
 def join(files: Sequence[JudgedFile], job: JobRead | None) -> Joined | None:
     """Returns the answer; None where no job failed in these files."""
-    read = job or JobRead(no_evidence(), (), ())
+    read = job or JobRead(JobEvidence(), (), ())
     exhibits = list(_exhibits(files, read))
     others = other_jobs(exhibits)
     if others:

@@ -12,15 +12,12 @@ from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple, TypeVar
 
 from laggard.diagnose.job.rules import ADVICE
-from laggard.diagnose.rules import table
+from laggard.diagnose.rules import table, words
 from laggard.kernel_rules.devices import LINK, link_changes
 from laggard.kernel_rules.host import UNCORRECTED
 from laggard.model import Finding, Fix, Severity
 
-RELEVANT: Final = (
-    "Killed process", "segfault at", "Hardware Error", "Machine Check", "machine check", "Memory failure", "EDAC ",
-    "Link ", "oom-kill:",
-)  # fmt: skip
+RELEVANT: Final = words("kernel")
 """Words of the lines that are judged here."""
 
 _SAYS: Final = table("kernel").sections

@@ -30,16 +30,14 @@ from laggard.diagnose.kernel.lines import (
     read_records,
 )
 from laggard.diagnose.kernel.rules import BENIGN, FAILING, STORM, SUSPICIOUS
+from laggard.diagnose.rules import patterns
 from laggard.model import Finding, Severity
 from laggard.probes.gpu.model.driver_log import xids_of
 from laggard.probes.gpu.xid import judge_xids
 from laggard.probes.host.kernel_log import KernelMessage
 
-_CORRECTED = re.compile(
-    r"AER: (?:Multiple )?Correct(?:ed|able) error (?:message )?received(?: from|:) ([0-9a-f:.]{12})"
-    r"|([0-9a-f:.]{12}): (?:AER: )?PCIe Bus Error: severity=Correct"
-)
-_LEFT_OUT = re.compile(r"\b(?:\w*aer\w*|pci_\w+|pcie_\w+): (\d{1,9}) callbacks suppressed")
+_P: Final = patterns("kernel_forms")
+
 _STORM_RECORDS: Final = 10
 _STORM_SECONDS: Final = 10.0
 """Ten in ten seconds are a storm: a sound link has one in days."""
@@ -58,12 +56,12 @@ class CorrectedStorms:
 
     def feed(self, record: LogLine) -> bool:
         """Counts one record; returns whether it was of this kind."""
-        if "suppressed" in record.text and (found := _LEFT_OUT.search(record.text)) and self._device:
+        if "suppressed" in record.text and (found := _P["left_out"].search(record.text)) and self._device:
             self._count[self._device] += int(found[1])
             if int(found[1]) >= _STORM_LEFT_OUT:
                 self._storms.add(self._device)
             return True
-        found = _CORRECTED.search(record.text) if "Correct" in record.text else None
+        found = _P["corrected"].search(record.text) if "Correct" in record.text else None
         if found is None or (len(self._count) >= _MAX_DEVICES and (found[1] or found[2]) not in self._count):
             return found is not None
         self._device = device = found[1] or found[2]
@@ -119,8 +117,6 @@ class NotUnderstood:
         return f"{self._count} {lines} of errors that laggard does not know: {' | '.join(self._shown.values())}"
 
 
-_UNNAMED: Final = re.compile(r"an? (?:\w+ )?GPU\b")
-_OF_A_GPU: Final = re.compile(r"GPU_(?:XID|LOST)")
 _RELEVANT = ("NVRM: ", "SXid", "mlx5_core", *kernel_findings.RELEVANT)
 """Words of the records that the rules of probes and of kernel_findings.py look at: a few in thousands."""
 _MIN_SHARE = 0.5
@@ -210,12 +206,9 @@ def _judge_host(host: _Host) -> tuple[list[Finding], dict[str, object], int]:
     return found, dict(counted), len(lines)
 
 
-_NUMBERED = re.compile(r"PCI:([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2})\b.{0,200}?\bGPU(\d{1,3})\b")
-
-
 def _addresses(messages: Iterable[KernelMessage]) -> dict[str, str]:
     """The GPUs that some record names both by their number and by their address."""
-    found = filter(None, (_NUMBERED.search(message.text) for message in messages))
+    found = filter(None, (_P["kernel_log_numbered"].search(message.text) for message in messages))
     return {f"GPU {each[2]}": f"GPU {each[1]}.0" for each in found}
 
 
@@ -224,9 +217,9 @@ def _without_repeats(findings: Iterable[Finding], addresses: Mapping[str, str]) 
     one by its number."""
     kept: dict[tuple[object, ...], Finding] = {}
     listed = [msgspec.structs.replace(each, device=addresses.get(each.device, each.device)) for each in findings]
-    named = {each.code for each in listed if _OF_A_GPU.match(each.code) and not _UNNAMED.match(each.device)}
+    named = {each.code for each in listed if _P["of_a_gpu"].match(each.code) and not _P["unnamed"].match(each.device)}
     for each in listed:
-        if named and each.code == "GPU_LOST" and _UNNAMED.match(each.device):  # a record beside it names the GPU
+        if named and each.code == "GPU_LOST" and _P["unnamed"].match(each.device):  # a record beside it names the GPU
             continue
         key = (each.code, each.device, each.evidence.get("xid"), each.evidence.get("sxid"))
         if key not in kept or (kept[key].severity is not Severity.CRITICAL and each.severity is Severity.CRITICAL):

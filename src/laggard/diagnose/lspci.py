@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator
 from typing import Final
@@ -10,6 +9,7 @@ from typing import Final
 from laggard.diagnose.file_format import FileContent, FileFormat, FileJudgement, KnownHardware
 from laggard.diagnose.gpu_tools.smi_table import SAYS
 from laggard.diagnose.pastes.section import on_host, only_host
+from laggard.diagnose.rules import patterns
 from laggard.model import Finding
 from laggard.probes.pci import acs, link, platform
 from laggard.probes.pci.acs import peer_paths, ports_without_acs_reading
@@ -18,7 +18,8 @@ from laggard.probes.pci.model.config_space import REQUEST_REDIRECT
 from laggard.probes.pci.model.lspci import parse_lspci
 from laggard.probes.pci.model.tree import PciTree
 
-_DEAD: Final = re.compile(r"^((?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]) .{1,300}\(rev ff\)", re.MULTILINE)
+_P: Final = patterns("kernel_forms")
+
 _FULL_BOARDS: Final = (4, 8)
 
 
@@ -35,7 +36,7 @@ def judge_pci_tree(tree: PciTree, virtual: bool | None = None) -> Iterator[Findi
 
 def judge_dead_devices(tree: PciTree, text: str) -> Iterator[Finding]:
     """Yields a finding for each GPU and NIC whose registers read as ones: `rev ff`. It is off the bus."""
-    dead = {_full(match[1]) for match in _DEAD.finditer(text)}
+    dead = {_full(match[1]) for match in _P["dead"].finditer(text)}
     for device in tree:
         silent = device.address in dead or not device.config.responds
         if silent and (device.is_gpu or device.is_rdma_nic):
@@ -82,16 +83,11 @@ def unjudged_parts(tree: PciTree) -> Iterator[str]:
         yield f"{len(links)} links, that of {links[0]} for one, show no speed and width: run lspci -vvv as root"
 
 
-_DEVICE = re.compile(r"^(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7] \S[^\n]+", re.MULTILINE)
-_VIRTUAL = re.compile(
-    r"systemd-detect-virt: (?!none)\w|\bQEMU\b|\bVirtio\b|Red Hat, Inc\.|\bVMware\b|Amazon\.com|Google, Inc"
-    r"|Hyper-V|Xen\b"
-)
 _MIN_DEVICES = 2  # one line that begins like a PCI address may be in any file
 
 
 def recognise(content: FileContent) -> bool:
-    return len(_DEVICE.findall(content.text[: 1 << 18])) >= _MIN_DEVICES
+    return len(_P["device"].findall(content.text[: 1 << 18])) >= _MIN_DEVICES
 
 
 def read_hardware(content: FileContent) -> KnownHardware:
@@ -103,7 +99,7 @@ def judge(content: FileContent, hardware: KnownHardware) -> FileJudgement:
     """Judges the tree as that of a physical machine, where nothing in the text shows a virtual one."""
     tree = parse_lspci(content.text)
     ends = tree.endpoints()
-    virtual = bool(_VIRTUAL.search(content.text))
+    virtual = bool(_P["virtual"].search(content.text))
     facts = {
         "devices": len(tree.devices),
         "gpus": [device.address for device in ends if device.is_gpu],

@@ -16,7 +16,7 @@ import msgspec
 
 from laggard.diagnose.failing_lines import ends_well
 from laggard.diagnose.file_format import FileContent, FileFormat, FileJudgement, KnownHardware
-from laggard.diagnose.rules import table
+from laggard.diagnose.rules import patterns, table
 from laggard.diagnose.settings_compared import SettingsReader
 from laggard.kit.words import counted
 from laggard.locate.shares import HALF
@@ -27,17 +27,13 @@ from laggard.nccl.tests_output import TestsOutput, is_tests_output, parse_tests_
 from laggard.probes.nccl.model.job import HardwareFacts
 from laggard.probes.nccl.rules.log_findings import judge_nccl_log
 
+_P: Final = patterns("paste_forms", "nccl_")
+
 MIN_RANKS: Final = 2
 _REACHED: Final = "best_busbw_bytes_per_second"
 _MIN_OF_LINK: Final = 0.75
 """The share of what one link carried that nccl-tests reaches: halfway between one port of a pair and both."""
 _SAYS: Final = table("nccl_tests").sections
-_SOCKETS: Final = re.compile(
-    r"(?:\b([\w.-]{1,64}):\d+:\d+ )?(?:\[\d+\] )?NCCL INFO (?:Using network Socket|.*NET plugin Socket to comm)"
-)
-_NO_DEVICE: Final = re.compile(r"NET/IB ?: No device found")
-_FAILED: Final = re.compile(r"Test (?:NCCL|CUDA) failure|NCCL WARN|Segmentation fault|out of memory", re.IGNORECASE)
-_STOPPED: Final = re.compile(r"TIME LIMIT|CANCELLED|[Tt]imed? ?out|Killed|Terminated|\^C|SIGINT|SIGTERM")
 
 
 def recognise_tests(content: FileContent) -> bool:
@@ -57,7 +53,7 @@ def judge_tests(content: FileContent, hardware: KnownHardware) -> FileJudgement:
 
 def _without_rows(output: TestsOutput, text: str) -> FileJudgement:
     unknown = "has no row with a time: the test ended before it measured anything"
-    if output.ranks < MIN_RANKS or _FAILED.search(text) or not _STOPPED.search(text):
+    if output.ranks < MIN_RANKS or _P["failed"].search(text) or not _P["stopped"].search(text):
         return FileJudgement(unknown=unknown)
     found = _SAYS["hung"].found({"ranks": output.ranks, "hosts": list(output.hosts[:16])})
     return FileJudgement((found,), {"ranks": output.ranks, "nodes": output.nodes})
@@ -83,11 +79,11 @@ def _alone(output: TestsOutput) -> Iterator[Finding]:
 
 def _by_sockets(output: TestsOutput, text: str) -> Iterator[Finding]:
     """Tells of TCP where NCCL's own lines stand beside the table, and the test is not known to be of one node."""
-    found = _SOCKETS.search(text)
+    found = _P["sockets"].search(text)
     if not found or output.nodes == 1 or not output.rows:
         return
     best = max(row.busbw for row in output.rows)
-    because = ": NET/IB : No device found" if _NO_DEVICE.search(text) else ""
+    because = ": NET/IB : No device found" if _P["no_device"].search(text) else ""
     yield _SAYS["sockets"].found(
         {"best_busbw_bytes_per_second": best},
         on=f" on {found[1]}" if found[1] else "",
@@ -150,8 +146,6 @@ def _slower_runs(facts: Mapping[str, Mapping[str, object]]) -> list[Finding]:
 NCCL_TESTS = FileFormat("nccl-tests", recognise_tests, judge_tests, holds_others=True, shares=True)
 
 
-_WORD: Final = re.compile(r"(?:NCCL (?:INFO|WARN|ATTN|DIAG|TRACE|CALL)|[NR]CCL version(?! \S+ compiled with)) ")
-_DEVICES: Final = re.compile(r"NET/IB : Using \[0\]")
 _SEARCHED_MATCHES: Final = 256
 _LINE_CHARACTERS: Final = 2048
 
@@ -159,7 +153,7 @@ _LINE_CHARACTERS: Final = 2048
 def recognise_log(content: FileContent) -> bool:
     """Looks for a line that names its host and process, or begins with NCCL's own words. Prose does neither."""
     heads = PrefixCache()
-    found = ((piece, match) for piece in content.pieces() for match in _WORD.finditer(piece))
+    found = ((piece, match) for piece in content.pieces() for match in _P["word"].finditer(piece))
     return any(_is_nccl(piece, match, heads) for piece, match in itertools.islice(found, _SEARCHED_MATCHES))
 
 
@@ -173,7 +167,7 @@ def _is_nccl(text: str, match: re.Match[str], heads: PrefixCache) -> bool:
 
 def read_hardware_of_log(content: FileContent) -> KnownHardware:
     """Finds RDMA where NCCL lists RDMA devices. That it lists none does not prove that the machine has none."""
-    return KnownHardware(rdma=True if any(map(_DEVICES.search, content.pieces())) else None)
+    return KnownHardware(rdma=True if any(map(_P["devices"].search, content.pieces())) else None)
 
 
 def judge_logs_together(contents: Iterable[FileContent], hardware: KnownHardware) -> FileJudgement:

@@ -16,9 +16,11 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Iterator
+from itertools import islice, starmap
 from typing import Final, NamedTuple
 
 from laggard.diagnose.file_format import FileContent, without_colours
+from laggard.diagnose.rules import table
 from laggard.stacks.fault_text import faults_of
 from laggard.stacks.kernel_side import KEY as UNANSWERED_KEY
 from laggard.stacks.kernel_side import Unanswered, text_of_side
@@ -55,13 +57,18 @@ def split_bug_report(text: str) -> tuple[Part, ...]:
         return ()
     named = _HOST.search(text[: 4 * _MARK_CHARACTERS])
     host = named[1] if named else ""
-    heads = list(_SECTION.finditer(text))[:MAX_PARTS]
-    ends = [*(head.start() for head in heads), len(text)][1:]
     return tuple(
-        Part((head[1] or head[2]).strip(), host, text[head.end() : end].rstrip("\n") + "\n", _line_at(text, head.end()))
-        for head, end in zip(heads, ends, strict=True)
-        if text[head.end() : end].strip()
+        Part((head[1] or head[2]).strip(), host, body.rstrip("\n") + "\n", _line_at(text, head.end()))
+        for head, body in bodies_of(_SECTION, text)
+        if body.strip()
     )
+
+
+def bodies_of(head: re.Pattern[str], text: str, most: int = MAX_PARTS) -> list[tuple[re.Match[str], str]]:
+    """Returns each match of `head` with the text behind it, up to the next one."""
+    heads = list(islice(head.finditer(text), most))
+    ends = [*(match.start() for match in heads), len(text)][1:]
+    return [(match, text[match.end() : end]) for match, end in zip(heads, ends, strict=True)]
 
 
 def _line_at(text: str, place: int) -> int:
@@ -102,12 +109,8 @@ def split_lines(text: str) -> tuple[Part, ...]:
 
 
 def _by_banners(text: str, pattern: re.Pattern[str]) -> tuple[Part, ...]:
-    heads = list(pattern.finditer(text))[:MAX_PARTS]
-    ends = [*(head.start() for head in heads), len(text)][1:]
-    return tuple(
-        Part(head[1], head[1], text[head.end() : end], _line_at(text, head.end()))
-        for head, end in zip(heads, ends, strict=True)
-    )
+    found = bodies_of(pattern, text)
+    return tuple(Part(head[1], head[1], body, _line_at(text, head.end())) for head, body in found)
 
 
 _HEADS: Final = tuple(b'{"%b"' % key.encode() for key in (KEY, FAULTS_KEY))
@@ -160,11 +163,7 @@ def _of_thread(thread: Thread) -> Iterator[str]:
 
 
 HANDLER: Final = "/handler/"
-_ANSWER_HEAD = re.compile(
-    r"^[ \t]{0,40}(?:<h[23]>|=== |--- )Rank (?P<rank>\d{1,7}): https?://(?P<host>[\w.-]{1,253}|\[[\da-f:]{1,45}\])"
-    r"(?::\d{1,5})?/handler/(?P<asked>\w{1,64})[^\s<]{0,200}(?P<end></h[23]>| ===| ---)[ \t]*$",
-    re.MULTILINE,
-)
+_ANSWER_HEAD = table("sessions").of("answer")[0].regex
 _PRE = re.compile(r"<pre>(.*?)(?:</pre>|\Z)", re.DOTALL)
 _FAILED = re.compile(r"^[ \t]{0,40}(?:<p>Failed to fetch: status=|Error: )(\d{3})\b", re.MULTILINE)
 _DUMPS: Final = ("fr_trace_json", "dump_nccl_trace_json", "torchcomms_fr_trace_json")
@@ -183,13 +182,7 @@ class Answer(NamedTuple):
 
 def answers(text: str) -> tuple[Answer, ...]:
     """Returns the answers; none where the text is nothing of the debug server."""
-    heads = (
-        [head for head, _ in zip(_ANSWER_HEAD.finditer(text), range(MAX_PARTS), strict=False)]
-        if HANDLER in text
-        else []
-    )
-    ends = [*(head.start() for head in heads), len(text)][1:]
-    return tuple(_answer(head, text[head.end() : end]) for head, end in zip(heads, ends, strict=True))
+    return tuple(starmap(_answer, bodies_of(_ANSWER_HEAD, text))) if HANDLER in text else ()
 
 
 def _answer(head: re.Match[str], body: str) -> Answer:
@@ -214,25 +207,7 @@ _MAX_COMMANDS: Final = 256
 """The most outputs of one session that are told apart: people paste a few, and each is offered to every reader."""
 _FENCE: Final = "```"
 
-_TOOLS: Final = (
-    r"(?:sudo +(?:-\w+ +)*)?(?:/\S{1,80}/)?"
-    r"(?:nvidia-\w+|dcgmi|rocm-smi|amd-smi|hl-smi|lspci|lsmod|dmesg|journalctl|systemctl|service|modprobe|dkms|modinfo"
-    r"|ib\w+|rdma|mlx\w+|ethtool|ip|df|free|cat|grep|uname|numactl|ulimit|scontrol|sinfo|squeue|kubectl|docker|env"
-    r"|mst|perfquery|mount|lsblk|lscpu|sensors|ipmitool|nvbandwidth)\b"
-)
-_ENVIRONMENT: Final = r"(?:\([\w. /-]{1,40}\) ?){0,2}"
-"""What stands before a prompt: Python's environment, or the place that its writer names."""
-_PROMPTS: Final = (
-    re.compile(
-        _ENVIRONMENT + r"\[?(?P<user>[\w.-]{1,40})@(?P<host>[\w.-]{1,64})"
-        r"(?::[^\s$#%>]{0,120}|[ ][^\s$#%>\]]{1,120})?\]? ?[$#%>] ?(?P<command>\S.{0,400})?$"
-    ),
-    re.compile(rf"(?P<host>[a-zA-Z][\w.-]{{0,64}})(?::\S{{1,80}})? ?[#$>] ?(?P<command>{_TOOLS}.{{0,400}})$"),
-    re.compile(rf"{_ENVIRONMENT}[$%] (?P<command>[a-z./]\S{{0,80}}(?: .{{0,400}})?)$"),
-    re.compile(rf"{_ENVIRONMENT}(?:[#>]|\++) (?P<command>{_TOOLS}.{{0,400}})$"),
-)
-
-
+_PROMPTS: Final = tuple(row.regex for row in table("sessions").of("prompt"))
 _SIGNS: Final = ("$", "#", "%", ">", "+")
 _MAX_PROMPT_CHARACTERS: Final = 600
 

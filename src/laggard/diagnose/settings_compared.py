@@ -13,10 +13,13 @@ from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
 from laggard.diagnose.job.lines import LineParser
+from laggard.diagnose.rules import patterns
 from laggard.kit.words import listed
 from laggard.locate.shares import HALF
 from laggard.model import Finding, Severity
 from laggard.probes.probe import finding
+
+_P: Final = patterns("compared")
 
 _MAX_LINES: Final = 10_000
 _MAX_CHARACTERS: Final = 8 << 20
@@ -27,31 +30,6 @@ _MAX_KEYS: Final = 256
 _MAX_SPEAKERS: Final = 512
 _MAX_SHOWN: Final = 6
 _MAX_VALUE: Final = 120
-_NCCL = re.compile(
-    r"(?P<host>[\w.-]{1,64}):(?P<pid>\d{1,10}):\d{1,10} \[-?\d{1,4}\] (?:\S{1,120}:\d+ )?(?:NCCL )?(?:INFO|WARN) "
-    r"(?P<text>.*)"
-)
-_SAYS = re.compile(
-    r"\b(?:[Uu]sing|[Vv]ersion|set (?:by environment )?to|MTU|mtu)\b|\b[A-Z][A-Z0-9]{2,20}_[A-Z0-9_]{2,40}\s?[=:]"
-    r"|\b(?:nranks|nNodes|world[_ ]size|[Dd]river|[Ff]irmware|[Ii]nterface|[Dd]evices?|GPUs|NICs|HCAs?)\b"
-)
-_KEY = re.compile(
-    r"(?P<key>(?:(?!\d)[\w/.-]{1,60}[ ,]{1,3}){0,6}?(?:[A-Z][A-Z0-9]{2,20}_[A-Z0-9_]{2,40} set by environment to"
-    r"|[A-Z][A-Z0-9]{2,20}_[A-Z0-9_]{2,40}\s?[=:]|(?:[\w/.-]{1,40} ?: ?)?[Uu]sing"
-    r"|(?!\d)[\w/-]{1,40}(?: ?[:=]| (?=\d))))\s*(?P<value>\S.*)"
-)
-_ADDRESS = re.compile(
-    r"(?:\d{1,3}\.){3}\d{1,3}|(?:[0-9a-f]{0,4}:){2,8}[0-9a-f]{0,4}|\b0x[0-9a-f]+|\b(?=[0-9a-f]*\d)[0-9a-f]{6,}\b",
-    re.IGNORECASE,
-)
-_VERSION = re.compile(r"\b[vV]?\d{1,4}(?:\.\d{1,6}){1,3}[\w.+-]*")
-_INTERFACE = re.compile(r"\b(?:ib|eth|en[ospx]|bond|team|br|wl|rdma|hsn|roce)\w{0,12}\d\w{0,12}\b|\blo\b|\bdocker\d")
-_NUMBER = re.compile(r"\d+(?:\.\d+)?")
-_COUNTS = re.compile(
-    r"nranks|nNodes|world[_ ]size|MTU|mtu|GPUs|NICs|HCAs?|[Dd]evices|[Cc]hannels|[Vv]ersion|[Dd]river|[Ff]irmware"
-)
-_OF_MEETING = re.compile(r"[Bb]ootstrap|OOB|IFNAME|nranks|nNodes|world[_ ]size|MASTER_|WORLD_SIZE|[Ii]nterface")
-_ADAPTER = re.compile(r"\b(?:mlx\d|bnxt|efa|irdma|hfi|rocep|ibp)\w*")
 _LINK_LOCAL: Final = ("fe80:", "169.254.")
 
 
@@ -82,7 +60,7 @@ class SettingsReader:
         """`host`: the machine that the file is of, where it is known."""
         piece = piece[: _MAX_CHARACTERS - self._searched]
         self._searched += len(piece)
-        for found in _SAYS.finditer(piece):
+        for found in _P["says"].finditer(piece):
             if self._lines >= _MAX_LINES:
                 return
             start = piece.rfind("\n", max(0, found.start() - _MAX_LINE), found.start()) + 1
@@ -91,13 +69,13 @@ class SettingsReader:
             self._take(line, host)
 
     def _take(self, line: str, host: str) -> None:
-        if nccl := _NCCL.search(line):
+        if nccl := _P["nccl"].search(line):
             speaker, text = Speaker(nccl["host"], nccl["pid"]), nccl["text"]
         else:
             head = self._parser.parse(line)
             rank = head.rank if head.rank is not None else head.task
             speaker, text = Speaker(head.host or host, "" if rank is None else str(rank)), head.text
-        said = _KEY.match(text.strip())
+        said = _P["key"].match(text.strip())
         if (
             said is None
             or speaker == Speaker("", "")
@@ -167,19 +145,23 @@ def _usual(values: Mapping[Speaker, _Said], odd: tuple[Speaker, ...]) -> str:
 def _plain(value: str, host: str, key: str) -> str:
     """The value without what differs by design: the speaker's own name, addresses, and numbers that count nothing."""
     text = value.replace(host, "@") if host else value
-    kept = _INTERFACE.findall(text) + _ADAPTER.findall(text) + _VERSION.findall(_ADDRESS.sub("#", text))
-    if _COUNTS.search(key):
-        kept += _NUMBER.findall(_ADDRESS.sub("#", text))
-    bare = _NUMBER.sub("#", _ADDRESS.sub("#", _INTERFACE.sub("#", text)))
+    kept = (
+        _P["interface"].findall(text)
+        + _P["adapter"].findall(text)
+        + _P["version"].findall(_P["address"].sub("#", text))
+    )
+    if _P["counts"].search(key):
+        kept += _P["number"].findall(_P["address"].sub("#", text))
+    bare = _P["number"].sub("#", _P["address"].sub("#", _P["interface"].sub("#", text)))
     return " ".join([re.sub(r"[#:%<>.,\s]+", "#", bare), *kept])
 
 
 def _code(key: str, values: list[str]) -> str:
-    if _OF_MEETING.search(key) or (any(map(_INTERFACE.search, values)) and "sing" in key):
+    if _P["of_meeting"].search(key) or (any(map(_P["interface"].search, values)) and "sing" in key):
         return "JOB_RENDEZVOUS_FAILED"
     if re.search(r"[NR]CCL.*[Vv]ersion", key):
         return "NCCL_VERSION_MIXED"
-    adapters = {len(_ADAPTER.findall(value)) for value in values}
+    adapters = {len(_P["adapter"].findall(value)) for value in values}
     return "RDMA_DEVICE_MISSING" if len(adapters) > 1 else "FLEET_OUTLIER"
 
 
@@ -221,7 +203,7 @@ def _fix(code: str, first: _Differs) -> str:
     if code != "JOB_RENDEZVOUS_FAILED":
         return "Make them alike: the same image, modules and variables on each host; then compare once more."
     good = [it.value for it in first.values.values() if not any(bad in it.value for bad in _LINK_LOCAL)]
-    named = _INTERFACE.search(first.usual or next(iter(good), ""))
+    named = _P["interface"].search(first.usual or next(iter(good), ""))
     local = " (an fe80:: or 169.254. address is of one link alone)" if len(good) < len(first.values) else ""
     name = f"NCCL_SOCKET_IFNAME={named[0]}" if named else "NCCL_SOCKET_IFNAME, or the launcher's setting,"
     return f"Ranks meet over one network: set {name} on all hosts, if each has that interface{local}."

@@ -22,7 +22,7 @@ from laggard.diagnose.file_format import (
     FileJudgement,
     KnownHardware,
 )
-from laggard.diagnose.job.reader import no_evidence
+from laggard.diagnose.job.reader import JobEvidence
 from laggard.diagnose.joined.dump_lines import is_helper, own_frame, wait_of
 from laggard.diagnose.joined.exhibit import Origin, read_exhibit
 from laggard.diagnose.joined.processes import UNANSWERED_HEAD
@@ -31,11 +31,13 @@ from laggard.diagnose.joined.stacks import KIND, frame_text, share_of_stacks, st
 from laggard.diagnose.joined.standing import Seen, Stands, blocked, class_of, names_of, standings
 from laggard.diagnose.joined.witnesses import witness_faults
 from laggard.diagnose.parts import Answer, answers
-from laggard.diagnose.rules import table
+from laggard.diagnose.rules import patterns, table
 from laggard.kit.words import counted, ranks_text
 from laggard.model import Finding, Severity
 from laggard.probes.probe import finding
 from laggard.stacks.sampled import KEY
+
+_P: Final = patterns("stacks")
 
 _MIN_SHARE: Final = 0.3
 """The least share of the lines that are frames or heads: people write words around a dump, and a log is mostly none."""
@@ -100,24 +102,10 @@ _UNREACHABLE: Final = {408: "its worker does not answer in time", 502: "its work
                        503: "its worker's port refuses connections"}  # fmt: skip
 _MAX_ROWS: Final = 20_000
 _MAX_FINDINGS: Final = 16
-_TABLE = re.compile(
-    r"^[ \t]{0,40}(?:<h2>Collectives</h2>|--- Collectives ---)[ \t]*$(.*?)(?:^[ \t]{0,40}(?:<h2>|--- )|\Z)",
-    re.MULTILINE | re.DOTALL,
-)
 _ROW_END: Final = "</tr>"
 _MAX_ROW_CHARACTERS: Final = 20_000
-_CELL = re.compile(r"</?t[dr](?: style=\"[^\"]{0,60}\")?>")
-_ROW = re.compile(
-    r"^\s{0,40}\d+\s+\S{1,80}\s+(?:True|False)\s+(?P<seq>\d+)\s+\d+\s+\d+\s+(?P<group>\S{1,200})\s+(?P<op>\w{1,40}:\S{1,80})"
-    r"\s+(?P<rest>.*)$"
-)
-_COLUMNS = re.compile(r"\s{2,}")
 _BEFORE_ERRORS: Final = 5
 """The columns from the sizes to the frames."""
-_MISSING = re.compile(r"\{(\d{1,7}(?:, \d{1,7})*)\}")
-_OTHER = re.compile(
-    r"(\d{1,7}): Collective\(.{0,300}?collective_name='([^']{1,80})', input_sizes=(\[.{0,400}?\]), output_sizes"
-)
 
 
 def recognise_debug_stacks(content: FileContent) -> bool:
@@ -128,7 +116,7 @@ def judge_debug_stacks(content: FileContent, hardware: KnownHardware) -> FileJud
     shown = [each for each in answers(content.document) if each.asked in _STACKS]
     told = [each for each in shown if each.status == 200]
     exhibit = read_exhibit("", Origin(), content.document, "stacks", False, None)
-    faults = witness_faults([exhibit], roster_of(no_evidence(), (), exhibit.identities))
+    faults = witness_faults([exhibit], roster_of(JobEvidence(), (), exhibit.identities))
     found = [*_unreachable(shown, told), *map(_of_fault, faults)]
     unknown = "" if told else "no rank's stack is in it"
     return FileJudgement(tuple(found[:_MAX_FINDINGS]), {"ranks": len(shown), "answered": len(told)}, unknown)
@@ -147,27 +135,24 @@ def _unreachable(shown: Sequence[Answer], told: Sequence[Answer]) -> Iterator[Fi
     gone = [each for each in shown if each.status in _UNREACHABLE]
     waiting = [it.rank for it in told if any(wait_of(stack.frames) for stack in stacks(it.text))]
     for each in gone if len(gone) <= len(shown) // 2 else ():
+        evidence = {"line": f"Rank {each.rank}: http", "host": each.host, ACCUSED: [each.rank]}
+        severity, why = Severity.CRITICAL if waiting else Severity.WARNING, _UNREACHABLE[each.status]
+        also = f"; {ranks_text(waiting)} wait in a collective" if waiting else ""
         yield (
             table("hangs")
             .sections["unreachable"]
-            .found(
-                {"line": f"Rank {each.rank}: http", "host": each.host, ACCUSED: [each.rank]},
-                Severity.CRITICAL if waiting else Severity.WARNING,
-                rank=each.rank,
-                host=each.host,
-                why=_UNREACHABLE[each.status],
-                status=each.status,
-                waiting=f"; {ranks_text(waiting)} wait in a collective" if waiting else "",
-            )
+            .found(evidence, severity, rank=each.rank, host=each.host, why=why, status=each.status, waiting=also)
         )
 
 
 def recognise_debug_tables(content: FileContent) -> bool:
-    return "ollectives" in content.text and "NCCL Calls" in content.text and _TABLE.search(content.text) is not None
+    return (
+        "ollectives" in content.text and "NCCL Calls" in content.text and _P["table"].search(content.text) is not None
+    )
 
 
 def judge_debug_tables(content: FileContent, hardware: KnownHardware) -> FileJudgement:
-    rows = [row for table in _TABLE.finditer(content.document) for row in _rows(table[1])]
+    rows = [row for table in _P["table"].finditer(content.document) for row in _rows(table[1])]
     found = {it.device + it.summary: it for row in rows for it in _of_row(row)}
     return FileJudgement(tuple(found.values())[:_MAX_FINDINGS], {"looked_for": "looked for ranks that are missing"})
 
@@ -178,8 +163,8 @@ def _rows(table: str) -> Iterator[re.Match[str]]:
     lines = table.split(_ROW_END if is_html else "\n")[:_MAX_ROWS]
     for line in lines:
         row = line[-_MAX_ROW_CHARACTERS:] if is_html else line[:_MAX_ROW_CHARACTERS]
-        text = html.unescape(_CELL.sub("  ", row.rpartition("<tr>")[2])) if is_html else row
-        if found := _ROW.match(text.strip("\n")):
+        text = html.unescape(_P["cell"].sub("  ", row.rpartition("<tr>")[2])) if is_html else row
+        if found := _P["row"].match(text.strip("\n")):
             yield found
 
 
@@ -188,13 +173,13 @@ def _of_row(row: re.Match[str]) -> Iterator[Finding]:
     of the same collective is slower, and no fault."""
     op = row["op"].partition(":")[2]
     place = f"{op}, number {row['seq']}, of group {row['group'].partition(':')[2]}"
-    cells = _COLUMNS.split(row["rest"].strip())
+    cells = _P["columns"].split(row["rest"].strip())
     wrong = next((cell for cell in cells[_BEFORE_ERRORS:] if cell.startswith("{")), "")
-    if missing := _MISSING.fullmatch(wrong):
+    if missing := _P["missing"].fullmatch(wrong):
         ranks = [int(rank) for rank in missing[1].split(", ")]
         yield _of_ranks(ranks, f"did not come to {place}, in which the others are", row, "not_come")
         return
-    for rank, name, sizes in _OTHER.findall(wrong):
+    for rank, name, sizes in _P["other"].findall(wrong):
         other = name.partition(":")[2]
         if other != op:
             yield _of_ranks([int(rank)], f"called {other} where the others called {place} (a mismatch)", row, "odd")

@@ -27,13 +27,13 @@ from laggard.diagnose.file_format import (
     without_colours,
 )
 from laggard.diagnose.pastes.section import one_of_many
-from laggard.diagnose.rules import table
+from laggard.diagnose.rules import patterns, table
 from laggard.model import Finding, Fix, Severity
 
+_P: Final = patterns("paste_forms", "dcgm_")
+
 DCGM_RULES: Final = table("dcgm")
-_NOT_THE_GPU = re.compile(
-    r"graphics process|running process|permission|environment variable|internal error|child pro", re.I
-)
+_NOT_THE_GPU = _P["not_the_gpu"]
 """What a diagnostic meets that is no fault of a GPU."""
 
 
@@ -72,25 +72,17 @@ def failure_finding(failure: Failure, commands: tuple[str, ...]) -> Finding:
 
 _MAX_CHARACTERS: Final = 4 << 20
 _MAX_FAILURES: Final = 256
-_HEAD: Final = re.compile(r"^\| Diagnostic +\| Result +\|", re.MULTILINE)
-_ROW = re.compile(r"\| ?(.*?) *\| ?(.*?)\|\s*$")
-_FAILED = re.compile(r"Fail(?:ed)?(?: - (?:All|GPUs?: ?(?P<gpus>[\d, ]+)))?\s*$", re.IGNORECASE)
-_OF_A_GPU = re.compile(r"GPU ?(\d{1,3}): (Pass|Fail|Skip|Warn)\w*\s*$")
-_NOTE = re.compile(r"(?:Warning|Error)(?:: ?GPU ?(?P<gpu>\d{1,3}))?$")
-_NAMED = re.compile(r"\bGPU (\d{1,3})\b")
-_PASSED: Final = re.compile(r"\|[^|\n]*: ?(?:Pass|Skip)\w*|\| (?:Pass|Skip)\w*\b")
 _COMMANDS: Final = ("dcgmi diag -r 3 -v", "dcgmi health -c")
-_JSON_HEAD: Final = re.compile(r'"DCGM (?:GPU )?Diagnostic"')
 
 
 def recognise_diag(content: FileContent) -> bool:
-    return is_table(content, _HEAD)
+    return is_table(content, _P["head"])
 
 
 def judge_diag(content: FileContent, hardware: KnownHardware) -> FileJudgement:
     text = without_colours(content.text[:_MAX_CHARACTERS])
     failures = tuple(read_table(text))[:_MAX_FAILURES]
-    unknown = "" if failures or _PASSED.search(text) else "it has no result of a test: paste all of it"
+    unknown = "" if failures or _P["passed"].search(text) else "it has no result of a test: paste all of it"
     findings = one_of_many(failure_finding(each, _COMMANDS) for each in failures)
     return FileJudgement(findings, {"failures": len(failures)}, unknown)
 
@@ -101,41 +93,41 @@ def read_table(text: str) -> Iterator[Failure]:
     failed: dict[str, str] = {}
     notes: dict[str, str] = {}
     for line in (*text[_start(text) :].splitlines(), "| end | end |"):
-        row = _ROW.match(line) if len(line) < 1000 else None
+        row = _P["row"].match(line) if len(line) < 1000 else None
         if row is None or line.startswith("|-----"):
             note = ""
             continue
         name, result = row[1].strip(), row[2]
-        if name and (found := _NOTE.match(name)):
+        if name and (found := _P["note"].match(name)):
             note = found["gpu"] or _gpu_named(result)
             notes[note] = joined(notes.get(note, ""), result)
         elif name:
             yield from _failures(test, failed, notes)
             test, note, failed, notes = name, "", {}, {}
             failed.update(_failed(result))
-        elif of_gpu := _OF_A_GPU.match(result.strip()):
+        elif of_gpu := _P["of_a_gpu"].match(result.strip()):
             note = ""
             failed.update({of_gpu[1]: ""} if of_gpu[2] == "Fail" else {})
-        elif _FAILED.match(result):
+        elif _P["failed"].match(result):
             failed.update(_failed(result))
         elif note or "" in notes:
             notes[note] = joined(notes.get(note, ""), result)
 
 
 def _start(text: str) -> int:
-    head = _HEAD.search(text)
+    head = _P["head"].search(text)
     return head.end() if head else 0
 
 
 def _failed(result: str) -> dict[str, str]:
-    found = _FAILED.match(result.strip())
+    found = _P["failed"].match(result.strip())
     if found is None:
         return {}
     return dict.fromkeys(re.findall(r"\d+", found["gpus"] or "") or [""], "")
 
 
 def _gpu_named(text: str) -> str:
-    found = _NAMED.search(text)
+    found = _P["named"].search(text)
     return found[1] if found else ""
 
 
@@ -147,7 +139,7 @@ def _failures(test: str, failed: dict[str, str], notes: dict[str, str]) -> Itera
 
 
 def recognise_diag_json(content: FileContent) -> bool:
-    return bool(_JSON_HEAD.search(content.text[: 1 << 16]))
+    return bool(_P["json_head"].search(content.text[: 1 << 16]))
 
 
 def judge_diag_json(content: FileContent, hardware: KnownHardware) -> FileJudgement:
@@ -178,7 +170,7 @@ def _of_result(test: str, result: dict[str, Any]) -> Iterator[Failure]:
     text = re.sub(r"\s+", " ", "; ".join(warnings)).strip()
     whose = result.get("entity_id", result.get("gpu_id", result.get("gpu_ids", "")))
     gpus = re.findall(r"\d{1,4}", str(whose)) if result.get("entity_group", "GPU") == "GPU" else []
-    named = [gpu for gpu in gpus if gpu in _NAMED.findall(text)]
+    named = [gpu for gpu in gpus if gpu in _P["named"].findall(text)]
     for gpu in named or gpus or [""]:
         yield Failure(gpu, test, text, failed)
 
@@ -196,23 +188,16 @@ DCGM_DIAG = FileFormat("dcgmi diag", recognise_diag, judge_diag)
 DCGM_DIAG_JSON = FileFormat("dcgmi diag -j", recognise_diag_json, judge_diag_json)
 
 
-_HEALTH_HEAD: Final = re.compile(r"^\| Health Monitor Report", re.MULTILINE)
-_HEALTH_ROW = re.compile(r"\|(.*?)\| ?(.*?)\|\s*$")
-_OVERALL = re.compile(r"\| Overall Health:? *(?:\||:)? *(\w+)")
-_ENTITY = re.compile(r"(?:-> *|(GPU)(?: ID)?:? *)(\d{1,3})$")
-_GROUP = re.compile(r"(GPU|vGPU|Switch|NvSwitch|CPU|CPU_CORE|ConnectX|GPU_I|GPU_CI|LINK)s?$", re.IGNORECASE)
-_SYSTEM = re.compile(r"(?:-> *)?([A-Z][\w /-]*?(?: system)?)$")
-_STATE = re.compile(r"(Healthy|Warning|Failure|Error)\w*\s*$")
 _HEALTH_COMMANDS: Final = ("dcgmi health -c -j", "dcgmi diag -r 2")
 
 
 def recognise_health(content: FileContent) -> bool:
-    return is_table(content, _HEALTH_HEAD)
+    return is_table(content, _P["health_head"])
 
 
 def judge_health(content: FileContent, hardware: KnownHardware) -> FileJudgement:
     text = without_colours(content.text[:_MAX_CHARACTERS])
-    overall = _OVERALL.search(text)
+    overall = _P["overall"].search(text)
     state = overall[1] if overall else ""
     failures = tuple(read_report(text))[:_MAX_FAILURES]
     if not failures and state and not state.lower().startswith("health"):
@@ -226,7 +211,7 @@ def read_report(text: str) -> Iterator[Failure]:
     group, entity = "GPU", ""
     system = state = words = ""
     for line in (*text.splitlines(), "| -> 0 | Healthy |"):
-        row = _HEALTH_ROW.match(line) if len(line) < 1000 else None
+        row = _P["health_row"].match(line) if len(line) < 1000 else None
         if row is None:
             continue
         name, value = row[1].strip(), row[2]
@@ -236,12 +221,12 @@ def read_report(text: str) -> Iterator[Failure]:
         if system and state != "Healthy":
             yield _failure(entity, system, state, words)
         system = words = ""
-        found, numbered = _STATE.match(value.strip()), _ENTITY.match(name)
+        found, numbered = _P["state"].match(value.strip()), _P["entity"].match(name)
         if numbered:
             entity = numbered[2] if (numbered[1] or group) == "GPU" else f"{group} {numbered[2]}"
-        elif (grouped := _GROUP.match(name)) and not value.strip():
+        elif (grouped := _P["group"].match(name)) and not value.strip():
             group, entity = grouped[1], ""
-        elif found and (named := _SYSTEM.match(name)) and named[1] not in ("Overall Health", "GPU", "Errors"):
+        elif found and (named := _P["system"].match(name)) and named[1] not in ("Overall Health", "GPU", "Errors"):
             system, state = named[1], found[1]
 
 

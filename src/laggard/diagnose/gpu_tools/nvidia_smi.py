@@ -22,6 +22,7 @@ from laggard.diagnose.file_format import FileContent, FileFormat, FileJudgement,
 from laggard.diagnose.gpu_tools.smi_messages import LINE, context, judge_messages
 from laggard.diagnose.gpu_tools.smi_table import HEAD, SAYS, Table, judge_table, missing, read_table
 from laggard.diagnose.pastes.section import one_of_many
+from laggard.diagnose.rules import words
 from laggard.model import Finding, Verdict
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import NVML_PATH, Nvml, encode_nvml
@@ -48,11 +49,7 @@ def judge_log(root: ElementTree.Element, nvml: Nvml) -> Iterator[Finding]:
             yield SAYS["narrow"].found(evidence, device=gpu.device, told=summary, index=gpu.index)
 
 
-_GENERATIONS: Final = (
-    *("current_link_gen", "max_link_gen"),
-    *("device_max", "max_device_link_gen"),
-    *("host_max", "max_host_link_gen"),
-)
+_GENERATIONS: Final = words("pcie_generations")
 
 
 def _is_guest(element: ElementTree.Element) -> bool:
@@ -72,17 +69,7 @@ def _number(element: ElementTree.Element, path: str) -> int | None:
 _ADDRESS: Final = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _MAX_CHARACTERS: Final = 8 << 20
 _SAMPLE_CHARACTERS: Final = 1 << 18
-_PROBES: Final = (
-    "gpu_lost",
-    "gpu_ecc",
-    "gpu_rows",
-    "gpu_throttle",
-    "gpu_temperature",
-    "gpu_clocks",
-    "gpu_persistence",
-    "fabric",
-    "pcie_links",
-)
+_PROBES: Final = words("gpu_probes")
 """Probes that need only NVML and links. What others need (NVLinks, the fabric manager's process) is in no such
 file."""
 

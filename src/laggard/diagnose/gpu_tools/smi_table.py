@@ -19,20 +19,16 @@ from laggard.diagnose.file_format import (
     is_table,
     without_colours,
 )
-from laggard.diagnose.rules import table
+from laggard.diagnose.rules import patterns, table
 from laggard.model import Finding, Severity
 from laggard.probes.nvml.model import sysfs_bus_id
+
+_P: Final = patterns("paste_forms", "smi_table_")
 
 SAYS: Final = table("gpus").sections
 HEAD: Final = re.compile(r"^\| NVIDIA-SMI \S+ .*Driver Version: *([\w.]+)", re.MULTILINE)
 _MAX_GPUS: Final = 1024
-_FIRST = re.compile(
-    r"\|\s*(?P<index>\d{1,4})\s+(?P<name>\S.*?)\s+(?P<persistence>On|Off|N/A|ERR!|Unk\w*)\s*"
-    r"\|\s*(?P<bus>[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d)\s+(?P<display>\S+)\s*\|\s*(?P<ecc>.*?)\s*\|\s*$"
-)
-_CELSIUS = re.compile(r"\b(\d{1,3})C\b")
 _PARTS_HEAD: Final = "| MIG devices:"
-_PART = re.compile(r"\|\s*(\d{1,4})\s+\d+\s+\d+\s+\d+\s*\|[^|]*\|\s*\S+\s+(\d{1,9})\s*\|")
 _PROCESSES_HEAD: Final = "| Processes:"
 
 
@@ -71,7 +67,7 @@ def read_table(text: str) -> Table:
     for line in rest.splitlines() if rest else ():
         if line.startswith(_PROCESSES_HEAD):
             break
-        if found := _PART.match(line):
+        if found := _P["part"].match(line):
             parts[int(found[1])] = parts.get(int(found[1]), 0) + int(found[2])
     return Table(head[1] if head else "", gpus, parts)
 
@@ -81,7 +77,7 @@ def _gpus(text: str) -> Iterator[TableGpu]:
     lines: list[str] = []
     count = 0
     for line in (*text.splitlines(), "+"):
-        found = _FIRST.match(line) if len(line) < 400 else None
+        found = _P["first"].match(line) if len(line) < 400 else None
         if first and (found or not line.startswith("|")):
             yield _gpu(first, lines)
             first, count = None, count + 1
@@ -92,7 +88,7 @@ def _gpus(text: str) -> Iterator[TableGpu]:
 
 
 def _gpu(first: re.Match[str], lines: list[str]) -> TableGpu:
-    celsius = _CELSIUS.search(lines[1]) if len(lines) > 1 else None
+    celsius = _P["celsius"].search(lines[1]) if len(lines) > 1 else None
     return TableGpu(
         int(first["index"]),
         first["name"],
@@ -108,8 +104,6 @@ _MIN_FAILED_READINGS: Final = 2
 """The number of ERR! from which on the GPU does not answer; a single one may be a fan's."""
 _HOT_CELSIUS: Final = 95
 """A temperature at which each data centre GPU lowers its clocks."""
-_WITHOUT_CONTAINMENT = re.compile(r"\b(?:K80|M\d0|P\d{1,3}|V100\w*|T4|RTX \d000)\b|TITAN")
-_ON_A_BASEBOARD = re.compile(r"SXM|HBM3|HGX|\bB[23]00\b|H200(?! NVL)")
 _BASEBOARD_GPUS: Final = 8
 
 
@@ -142,7 +136,7 @@ def _memory(gpu: TableGpu, errors: int) -> Iterator[Finding]:
     """Ampere and newer contain such errors, so that they are critical only on GPUs which do not."""
     if not errors:
         return
-    contained = not _WITHOUT_CONTAINMENT.search(gpu.name)
+    contained = not _P["without_containment"].search(gpu.name)
     yield SAYS["uncorrected"].found(
         {"uncorrected_since_driver_load": errors, "model": gpu.name},
         Severity.WARNING if contained else Severity.CRITICAL,
@@ -164,7 +158,7 @@ def _gaps(indices: Sequence[int]) -> Iterator[Finding]:
 def _incomplete_board(gpus: Sequence[TableGpu]) -> Iterator[Finding]:
     if len(gpus) != _BASEBOARD_GPUS - 1 or len({gpu.name for gpu in gpus}) > 1 or gpus[-1].number != len(gpus) - 1:
         return
-    if _ON_A_BASEBOARD.search(gpus[0].name):
+    if _P["on_a_baseboard"].search(gpus[0].name):
         reason = f"boards with {gpus[0].name} have {_BASEBOARD_GPUS}, unless this is a container or a job with 7"
         yield missing("GPUs", len(gpus), _BASEBOARD_GPUS, reason, Severity.WARNING)
 
@@ -178,18 +172,16 @@ def missing(
 
 
 _MAX_CHARACTERS: Final = 1 << 20
-_HEAD = re.compile(r"^\| HL-SMI Version: +(\S+)", re.MULTILINE)
 _BOARD_DEVICES: Final = 8
-_FAILED = re.compile(r"\bERR!|\bERROR\b|Unknown Error|\bLost\b", re.IGNORECASE)
 
 
 def recognise_hl_smi(content: FileContent) -> bool:
-    return is_table(content, _HEAD)
+    return is_table(content, _P["head"])
 
 
 def judge_hl_smi(content: FileContent, hardware: KnownHardware) -> FileJudgement:
     text = without_colours(content.text[:_MAX_CHARACTERS])
-    version, devices = _HEAD.search(text), read_table(text).gpus
+    version, devices = _P["head"].search(text), read_table(text).gpus
     facts = {"devices": len(devices), "version": version[1] if version else ""}
     return FileJudgement(tuple(_judge(devices)), facts, "" if devices else "it lists no device: it is cut")
 
@@ -201,7 +193,7 @@ def _judge(devices: tuple[TableGpu, ...]) -> Iterator[Finding]:
         evidence = {"rows": [line.strip() for line in device.lines], "model": device.name}
         if device.uncorrected:
             yield SAYS["gaudi_uncorrected"].found(evidence, device=name, errors=device.uncorrected)
-        if _FAILED.search(text):
+        if _P["failed"].search(text):
             yield SAYS["gaudi_lost"].found(evidence, device=name)
     numbers = {device.number for device in devices}
     absent = sorted(set(range(max(numbers, default=-1) + 1)) - numbers)

@@ -12,14 +12,9 @@ from typing import Final
 from laggard.diagnose.job.events import Event, Place, Weight, Writer
 from laggard.diagnose.job.lines import JobLine
 from laggard.diagnose.job.rules import EXIT_LINES
+from laggard.diagnose.rules import table
 
-_WORDS: Final = {
-    "Killed": signal.SIGKILL,
-    "Terminated": signal.SIGTERM,
-    "Aborted": signal.SIGABRT,
-    "Segmentation fault": signal.SIGSEGV,
-    "Bus error": signal.SIGBUS,
-}
+_WORDS: Final = {row.pattern: signal.Signals[row.says] for row in table("job").of("signal")}
 _STARVED: Final = "Out Of Memory"
 _MARKS: Final = ("xit", "ignal", "srun: error", "return code", "with code ", "EXIT CODE", "SIGNAL: ")
 """The words of which each of the forms has one."""
@@ -30,10 +25,7 @@ _BOX_RANK = re.compile(r"\s*rank\s*: (\d+) \(local_rank: (\d+)\)")
 _BOX_HOST = re.compile(r"\s*host\s*: (\S+)")
 _BOX_ROW = re.compile(r"\s*\[\d+\]:\s*$")
 _BOX_TIME = re.compile(r"\s*time\s*: (\d{4}-\d\d-\d\d_\d\d:\d\d:\d\d)")
-_NAMED_ABOVE: Final = (
-    re.compile(r".*Process name: \[(?:\[\d+,\d+\]|[\w.@-]+),(?P<rank>\d+)\]"),
-    re.compile(r".*RANK (?P<rank>\d+) PID \d+ RUNNING AT (?P<host>\S+)"),
-)
+_NAMED_ABOVE: Final = tuple(row.regex for row in table("job").of("named_above"))
 """Lines of mpirun that name the process whose exit code the next lines tell."""
 _EXITED = re.compile(r"Exited with exit code (\d+)")
 

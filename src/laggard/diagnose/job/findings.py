@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
@@ -15,6 +14,7 @@ from laggard.diagnose.job.cause import Cause, Waiting, consequences, find_cause,
 from laggard.diagnose.job.events import Event, Weight, Writer
 from laggard.diagnose.job.reader import JobEvidence
 from laggard.diagnose.job.rules import ADVICE
+from laggard.diagnose.rules import table
 from laggard.kit.words import printable_line, ranks_text
 from laggard.model import Finding, Severity
 from laggard.probes.probe import finding
@@ -133,10 +133,7 @@ def _whose(first: Event) -> str:
     return (first.writer.host or "") if of_host else who(first.writer)
 
 
-_FINGERPRINT = re.compile(
-    r"Rank (\d{1,7}) is running (?:inconsistent )?collective: CollectiveFingerPrint"
-    r"\((?:SequenceNumber=\d+, )?(OpType=\w+(?:, TensorShape=\[[^\]]*\])?)"
-)
+_FINGERPRINT = table("job").of("fingerprint")[0].regex
 
 
 def _odd_ranks(events: Sequence[Event]) -> list[int]:

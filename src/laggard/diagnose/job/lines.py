@@ -11,9 +11,12 @@ say below that ends no job. Any other head is learned from a line that has it be
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Final, NamedTuple
+
+from laggard.diagnose.rules import table, words
+from laggard.kit.words import printable_line
 
 MAX_LINE_CHARACTERS: Final = 2000
 _MAX_HEADS: Final = 12
@@ -22,52 +25,36 @@ _MAX_LEARNED: Final = 32
 
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]{0,200}\x07|\[(?:0|[0-9;]{1,8}[0-9])m")
 """The last form is one that lost its escape character when it was copied."""
-_DATE = r"(\d{4})[-/](\d\d)[-/](\d\d)[T _](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?(?:Z| ?[+-]\d\d:?\d\d)?"
 _TRACEBACK: Final = "Traceback (most recent call last)"
-_TIME = r"\d\d:\d\d:\d\d(?:[.,]\d{1,9})?"
-_OTHER_DATES = re.compile(
-    rf"(?:\[?\d\d?/\d\d?/(?:\d\d){{1,2}}(?:,? |-){_TIME}\]?|\[{_TIME}\]|{_TIME})(?:Z|[+-]\d\d:?\d\d)?:?\s+"
-    rf"|\[\d{{4}}-\d\d-\d\d[T ]{_TIME}(?: [A-Z]{{2,3}}\d{{1,5}}){{1,4}}\] "  # SGLang's ranks are those of its groups
-    r"|\[\d{1,9}\] (?=\S)"  # the number of a line, or of a process
-    r"|[0-9a-f]{6,64} \|\|? "  # a container
-)
-_LOUD = r"(?:ERROR|CRITICAL|FATAL|SEVERE)"
 _QUIET = re.compile(r"\b(?:WARN(?:ING)?|INFO|DEBUG|NOTICE|TRACE|SUCCESS)\b", re.IGNORECASE)
-_LOGGERS = re.compile(
-    rf"(?:- )?[\w.<>/-]{{1,80}} - {_LOUD} - |(?:- )?{_LOUD} - (?:[\w.<>/-]{{1,80}} - )?"
-    rf"|\| {_LOUD} *\| [^|]{{1,100}}? - "
-    rf"|\[{_LOUD}\|[^\]]{{1,80}}\] (?:{_DATE} )?>> "
-    rf"|{_LOUD}:[\w.]{{1,80}}:(?=\S| )"
-    rf"|\[NeMo [EC] [^\]]{{1,100}}\] ?"
-    rf"|\[?{_LOUD}\]?:?\s+(?:\d\d-\d\d {_TIME} )?(?:\[?[\w./-]{{1,60}}:\d+\]:? ?)?(?:\[[^\[\]]{{1,80}}\]:? ?){{0,4}}"
-)
-_RANK_WITHIN = re.compile(r"\[Rank (\d{1,7})\]")
-_COMPOSE = re.compile(r"([A-Za-z][\w.-]{0,60}\d[\w.-]{0,20}) {1,20}\| ")
-_PLAIN_DATE = re.compile(
-    rf"\[?{_DATE}\]?:?(?! (?:[A-Z]{{2,3}}\d{{1,5}} ?){{1,4}}\])(?:\s+|$)(?:(?:stderr|stdout) [FP] )?"
-)
-_SYSLOG = re.compile(r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d ([\w.-]+) ([\w./-]+)(?:\[\d+\])?: ")
-_JOURNAL = re.compile(r"([\w.-]+) [\w./-]+\[\d+\]: ")
-_GLOG = re.compile(r"\[?[EWIFC](\d\d?)(\d\d) (\d\d):(\d\d):(\d\d)\.(\d{1,9})\s+(?:\d+ )?[\w./-]+:\d+\] ?")
-_RANK = re.compile(r"\[[Rr]ank ?(\d{1,7})\]: ?|\[rank(?:=|: ?| )(\d{1,7})\]:? ?")
-_RANK_INSIDE = re.compile(r".{1,160}?\[rank(\d{1,7})\]: ?")
-_TENSORRT = re.compile(r"\[TRT-LLM\] (?:\[RANK (\d{1,7})\] )?\[E\] ")
-_LOCAL = re.compile(r"\[(?:default|trainer|worker)_?(\d{1,5})\]: ?")
-_MPI = re.compile(
-    r"\[(?:prterun-[\w.@-]+,)?\d{1,6},(?:mpirank:)?(\d{1,7})(?:,([\w.-]+))?\]<(?:stderr|stdout|stddiag)>: ?"
-)
-_TP = re.compile(r"(?:\d{2} |Worker_)TP(\d{1,3})\b")
-_TASK = re.compile(r" {0,6}(\d{1,6}): ")
-_POD = re.compile(r"\[pod/([\w.-]+)/[\w.-]+\] ")
-_ACTOR = re.compile(
-    r"\((?=[^()]{0,200}?\b(?:pid|ip)=)[\w.:<>-]*(?:,? ?(?!ip=)[\w.]+=[\w.-]+){0,5}(?:,? ?ip=([\d.]+))?,?\) "
-)
-_HOST = re.compile(r"([A-Za-z0-9][\w-]*(?:\.[\w-]+)*): (?!\[[A-Z]+\])")  # what a level follows is a logger
-_NO_HOST = re.compile(
-    r"(?:.*(?:Error|Exception|Warning|Interrupt|Exit|Failure|Timeout|Expired|Empty|Iteration)|[\w.]*\.[A-Z]\w*[a-z]\w*|[A-Z]+|[A-Z]{1,4}\d{4,5}|[a-z]+d?|what"
-    r"|[\w.-]*\.(?:sh|bash|sbatch|slurm)|slurmstepd|srun|nvidia-container-cli|sbatch|python[\d.]*|bash|loss|step|epoch|iter|iteration|mpirun|Signal|Fatal|Tried|exitcode)"
-)
-_WORKER_NAME = re.compile(r".*(?:\d|[.-]).*")
+_TABLE: Final = table("heads")
+_HEADS: Final = {
+    first: tuple((row.regex, row.more) for row in _TABLE.rows if re.match(row.more.get("first", "."), first, re.DOTALL))
+    for first in map(chr, range(128))
+}
+"""The heads that a line may begin with, by its first character. Any that is none of ASCII's is as NUL."""
+
+
+def _strip_head(text: str, found: dict[str, object]) -> str | None:
+    """Returns the text without its first head, whose values go to `found`; None where it has none."""
+    for pattern, more in _HEADS.get(text[:1], _HEADS["\0"]):
+        match = pattern.match(text)
+        if match is None or ("unless" in more and not found.keys().isdisjoint(more["unless"].split())):
+            continue
+        told = {name: value for name, value in match.groupdict().items() if value}
+        if "day" in told:
+            _note_date(told, found)
+        heads = _writer(told) | ({"logged": found.get("logged", text)} if "logged" in more else {})
+        found |= heads | found if "weak" in more else heads
+        if "within" in more and (inner := re.search(more["within"], match[0])):
+            found |= _writer(inner.groupdict()) | found
+        return text[match.end() :]
+    return None
+
+
+def _writer(told: Mapping[str, str]) -> dict[str, object]:
+    numbers = {name: int(told[name]) for name in ("rank", "task", "local_rank") if name in told}
+    return numbers | ({"host": told["host"]} if "host" in told else {})
 
 
 class JobLine(NamedTuple):
@@ -109,18 +96,12 @@ class LineParser:
         if text[:2] in ('{"', "[{") or text.startswith("{ ") or _JSON_FIELD.match(text):
             text = _unwrap_json(text, found)
         for _ in range(_MAX_HEADS):
-            rest = self._strip_one(text, found)
+            rest = _strip_head(text, found)
+            rest = self._strip_learned(text) if rest is None else rest
             if rest is None:
                 break
             text = rest
         return JobLine(text, **found)  # type: ignore[arg-type]
-
-    def _strip_one(self, text: str, found: dict[str, object]) -> str | None:
-        rest = _strip_one(text, found)
-        if rest is None and "rank" not in found and (match := _RANK_INSIDE.match(text)):
-            found["rank"] = int(match[1])  # torchrun's own, behind a head that is not known
-            return text[match.end() :]
-        return rest if rest is not None else self._strip_learned(text)
 
     def _strip_learned(self, text: str) -> str | None:
         """The text without a head that stood before a traceback, in this line or in one before it."""
@@ -143,79 +124,18 @@ def _shape_of_head(head: str) -> re.Pattern[str]:
     return re.compile(shape + (r"\s" if head[-1:].isspace() else ""))
 
 
-def _strip_one(text: str, found: dict[str, object]) -> str | None:
-    """Returns the text without its first head, whose values go to `found`; None where it has none."""
-    first = text[:1]
-    if first == "[":
-        for pattern, name in ((_RANK, "rank"), (_LOCAL, "local_rank"), (_MPI, "task")):
-            if match := pattern.match(text):
-                value, *host = filter(None, match.groups())
-                found |= {name: int(value), **({"host": host[0]} if host else {})}
-                return text[match.end() :]
-        if match := _TENSORRT.match(text):
-            found |= {"rank": int(match[1])} if match[1] else {}
-            return text[match.end() :]
-        if match := _POD.match(text):
-            found["host"] = match[1]
-            return text[match.end() :]
-    if (first.isdigit() or first == "[") and (match := _PLAIN_DATE.match(text)):
-        _note_date(match.groups(), found)
-        return text[match.end() :]
-    if first == "(" and (match := _ACTOR.match(text)):
-        if match[1]:
-            found["host"] = match[1]
-        _note_tensor_rank(match[0], found)
-        return text[match.end() :]
-    if (first in "[0123456789abcdef") and (match := _OTHER_DATES.match(text)):
-        _note_tensor_rank(match[0], found)
-        return text[match.end() :]
-    if match := _LOGGERS.match(text):
-        found.setdefault("logged", text)
-        if (rank := _RANK_WITHIN.search(match[0])) and "rank" not in found:
-            found["rank"] = int(rank[1])
-        return text[match.end() :]
-    return _strip_word(text, found)
-
-
-def _note_tensor_rank(head: str, found: dict[str, object]) -> None:
-    """Notes the rank in the tensor group, by which servers name a worker: it is the only one on most machines."""
-    if match := _TP.search(head):
-        found.setdefault("local_rank", int(match[1]))
-
-
-def _strip_word(text: str, found: dict[str, object]) -> str | None:
-    if match := _GLOG.match(text):
-        month, day, hour, minute, second, fraction = match.groups()
-        if "seconds" not in found:
-            _note_date(("2000", month, day, hour, minute, second, fraction), found)
-            found["dated"] = False
-        return text[match.end() :]
-    if match := _COMPOSE.match(text):
-        found.setdefault("host", match[1])
-        return text[match.end() :]
-    if match := _SYSLOG.match(text) or _JOURNAL.match(text):
-        found["host"] = match[1]
-        return text[match.end() :]
-    if "task" not in found and "rank" not in found and (match := _TASK.match(text)):
-        found["task"] = int(match[1])
-        return text[match.end() :]
-    if (match := _HOST.match(text)) and _WORKER_NAME.fullmatch(match[1]) and not _NO_HOST.fullmatch(match[1]):
-        found.setdefault("host", match[1])
-        return text[match.end() :]
-    return None
-
-
-def _note_date(fields: tuple[str | None, ...], found: dict[str, object]) -> None:
-    """The first date of a line counts: shippers write it, and with a year."""
-    if "seconds" in found and found.get("dated"):
+def _note_date(told: Mapping[str, str], found: dict[str, object]) -> None:
+    """The first date with a year counts, else the first: shippers write it."""
+    dated = "year" in told
+    if "seconds" in found and (found["dated"] or not dated):
         return
-    year, month, day, hour, minute, second = (int(field or 0) for field in fields[:6])
+    month, day, hour, minute, second = (int(told[name]) for name in ("month", "day", "hour", "minute", "second"))
     try:
-        moment = datetime(year, month, day, hour, minute, second)
+        moment = datetime(int(told.get("year", 2000)), month, day, hour, minute, second)
     except ValueError:
         return
-    found["seconds"] = (moment - datetime(1970, 1, 1)).total_seconds() + float(f"0.{fields[6] or 0}")
-    found["dated"] = True
+    found["seconds"] = (moment - datetime(1970, 1, 1)).total_seconds() + float(f"0.{told.get('fraction') or 0}")
+    found["dated"] = dated
 
 
 _TEXT_KEYS: Final = (
@@ -225,7 +145,7 @@ _TEXT_KEYS: Final = (
 """The keys under which programs and log shippers put a line's text, in JSON, the likeliest first."""
 _HOST_KEYS: Final = ("pod_name", "pod", "hostname", "host", "node_name", "nodename")
 _JSON_RANK = re.compile(r'"(?:global_)?rank": ?"?(\d{1,7})\b')
-_TIME_KEYS = re.compile(rf'"(?:@?time(?:stamp|Stamp)?|ts|date|asctime)": ?"{_DATE}')
+_TIME_KEYS = re.compile(rf'"(?:@?time(?:stamp|Stamp)?|ts|date|asctime)": ?"{_TABLE.macros["DATE"]}')
 _JSON_STRINGS = re.compile(r'"([\w@.]{1,40})"\s?:\s?"((?:[^"\\]|\\.)*)(?:"|$)')
 _JSON_FIELD = re.compile(rf' +"(?:{"|".join(_TEXT_KEYS)})": "')
 """A field of an object that is printed on several lines."""
@@ -243,7 +163,7 @@ def _unwrap_json(text: str, found: dict[str, object]) -> str:
     if not values:
         return text
     if date := _TIME_KEYS.search(text):
-        _note_date(date.groups(), found)
+        _note_date(date.groupdict(), found)
     if host := next(filter(None, map(strings.get, _HOST_KEYS)), ""):
         found["host"] = host
     if rank := _JSON_RANK.search(text):
@@ -260,15 +180,7 @@ def _unescape(text: str) -> str:
     return _ESCAPE.sub(lambda match: chr(int(match[1], 16)) if match[1] else _ESCAPED.get(match[2], match[2]), text)
 
 
-WORDS: Final = (
-    "rror", "xception", "nterrupt", "imeout", "imed out", "xit", "return code", "illed", "OOM", "WARN", "atchdog",
-    "NCCL work", "ignal", "arrier", "egmentation", "egfault", "vict", "reempt", "low on resource", "what()",
-    "ailed", "terminated", "Traceback", "ut Of Memory", "ut of memory", "space left", "tale", "EXIT CODE", "SIGNAL: ",
-    "ailure", "remainder of ranks", "lost communication", "invalid usage", "NET/OFI Request", "not connected", "nan",
-    "NaN", "NAN", "Illegal", "Duplicate", "Memory access fault", "marked dead", "has died", "HSA_STATUS",
-    "): invalid", "double free", "corrupted ", "onsolidate", "atal", "ATAL", "nexpectedly", "times out", "TIMED_OUT",
-    "not equal", "xpected", "in time", "cannot be retrieved", "ERROR", "missing ranks",
-)  # fmt: skip
+WORDS: Final = words("job")
 """The words of which each line that a rule matches has one."""
 _MIN_SHAPED: Final = 1 << 14
 _MAX_UNLIKE_SHARE: Final = 0.25
@@ -335,3 +247,24 @@ def shapes_of(piece: str) -> str:
     while "00" in shapes:
         shapes = shapes.replace("00", "0")
     return shapes
+
+
+PROGRESS_WORDS: Final = ("loss", "Loss ", "Loss:", "it/s", "s/it")
+_MAX_SHOWN_CHARACTERS: Final = 100
+
+
+class LastProgress(NamedTuple):
+    """`line` counts from 1, in its file."""
+
+    line: int
+    text: str
+
+
+def last_progress(piece: str, lines_before: int) -> LastProgress | None:
+    """Returns the last line of a piece that has one of the words."""
+    at = max(piece.rfind(word) for word in PROGRESS_WORDS)
+    if at < 0:
+        return None
+    start = max(piece.rfind("\n", 0, at), piece.rfind("\r", max(0, at - 2000), at)) + 1
+    text = piece[start : start + 400].partition("\n")[0].partition("\r")[0]
+    return LastProgress(lines_before + piece.count("\n", 0, at) + 1, printable_line(text, _MAX_SHOWN_CHARACTERS))

@@ -26,8 +26,8 @@ from laggard.diagnose.job.events import (
     Writer,
 )
 from laggard.diagnose.job.exits import read_exit
-from laggard.diagnose.job.progress import PROGRESS_WORDS
 from laggard.diagnose.job.rules import NAN_LOSS, NCCL_REASON, WEAK_TEXT, reason_rule, rule_for
+from laggard.diagnose.rules import table
 
 _MAX_STREAMS: Final = 8192
 _MAX_SHAPES: Final = 8192
@@ -59,18 +59,11 @@ _EXCEPTION = re.compile(rf"({EXCEPTION_NAME})(?:: (.*))?$")
 _CLASS = re.compile(r"(?:\w+\.)*[A-Z]")  # of Python's: C++ has names that begin otherwise, and statistics count them
 _QUIET = re.compile(r"\b(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|SUCCESS)\b", re.IGNORECASE)
 _NOT_RAISED = re.compile(r"Exception ignored in|Exception in thread|Traceback of|\S+Warning: ")
-_WARNED = re.compile(
-    r"(?:^| - |\| ?|\[)(?:(?:WARN(?:ING)?|warn(?:ing)?)(?: - | *\||:|\]|\s{2})"
-    r"|(?:INFO|DEBUG|info)(?: - | *\||:|\]|\s{2}).*"
-    r"(?:xception|rror|ailed|ailure|etry|gnor|kipp|annot|ould not|nable to))"
-)
+_WARNED = table("job").of("warned")[0].regex
 """A line below an error's level that announces a traceback. What is only told at INFO before it does not."""
 _RANK_SEEN = re.compile(r"\[(?:rank ?|Rank )(\d{1,7})\](?! Watchdog caught)")
 _WORLD_SIZE = re.compile(r"(?:world_?size|WORLD_SIZE|n[rR]anks)['\"]?\s?[:= ]\s?['\"]?(\d{1,7})\b")
-_STATUS = re.compile(
-    r"\[(PG [^\]]{0,120}?) ?Rank (\d{1,7})\].{0,120}?(?:at (?:NCCL )?work(?: sequence id)?: (\d+))?.{0,20}?"
-    r"last enqueued (?:NCCL )?work: (\d+), last completed (?:NCCL )?work: (-?\d+)"
-)
+_STATUS = table("job").of("work_status")[0].regex
 _OWN_NUMBER = re.compile(r"\[(?:(PG [^\]]{0,120}?) )?Rank (\d{1,7})\]")
 _ONE_NODE = re.compile(r"\bn(?:um_)?nodes['\"]?\s?[:= ]\s?['\"]?1\b(?!:)")
 _PASSED_ON = re.compile(r".{0,200}?NCCL INFO [\w/.-]{1,60}:\d+ -> \d")
@@ -92,28 +85,23 @@ class _Process(NamedTuple):
 
 
 class JobEvidence(NamedTuple):
-    """The evidence that the files of one job hold."""
+    """The evidence that the files of one job hold; without arguments, that of files that no job wrote."""
 
-    events: tuple[Event, ...]
-    statuses: tuple[WorkStatus, ...]
-    ranks_seen: frozenset[int]
-    world_size: int | None
-    progress: tuple[int, ...]
+    events: tuple[Event, ...] = ()
+    statuses: tuple[WorkStatus, ...] = ()
+    ranks_seen: frozenset[int] = frozenset()
+    world_size: int | None = None
+    progress: tuple[int, ...] = ()
     """The number of lines with a loss or a speed, for each file."""
-    nan: Event | None
+    nan: Event | None = None
     """The first line whose loss is NaN."""
-    dropped: int
+    dropped: int = 0
     """The number of events that were left out, because a process repeated itself or there were more than are kept."""
     warned: tuple[Event, ...] = ()
     """Warnings that may be the reason of a failure: they are none by themselves."""
     said: tuple[Event, ...] = ()
     """Lines that no rule takes and that say by themselves that something failed: of an end without a reason they are
     the reason."""
-
-
-def no_evidence() -> JobEvidence:
-    """That of files that no job wrote."""
-    return JobEvidence((), (), frozenset(), None, (), None, 0)
 
 
 class JobLogReader:
@@ -463,7 +451,7 @@ class JobLogReader:
 
 
 def _count_progress(piece: str, start: int, end: int) -> int:
-    return sum(piece.count(word, start, end) for word in PROGRESS_WORDS)
+    return sum(piece.count(word, start, end) for word in lines.PROGRESS_WORDS)
 
 
 def _event_of(rule: Rule, line: lines.JobLine, place: Place) -> Event:

@@ -26,22 +26,10 @@ from laggard.diagnose.joined.processes import (
     served,
 )
 from laggard.diagnose.joined.stacks import KIND, Stack, stacks
+from laggard.diagnose.rules import patterns
 
-_RANK = re.compile(r"(?<![a-z])(?:global[-_ ]?)?(?:rank|task|proc)[-_=. ]{0,2}(\d{1,7})(?!\d)", re.IGNORECASE)
-_LOCAL = re.compile(r"(?<![a-z])local[-_ ]?rank[-_=. ]{0,2}(\d{1,5})(?!\d)", re.IGNORECASE)
-_TORCHRUN = re.compile(r"attempt_(\d{1,4})/(\d{1,5})/(?:stdout|stderr)\.log$")
-_COUNTED = re.compile(r"^(.*?)(\d{1,7})((?:\.(?:log|txt|out|err|stdout|stderr))*)$")
-_HOST = re.compile(
-    r"(?<![a-z0-9])((?:host|node|nid|worker|server|machine|dgx|hgx|cn|ip)"
-    r"(?:[-_]?\d+[a-z0-9]*(?:-\d+){0,4}|[-_]?[a-z](?![a-z0-9]))|gpu[-_]?\d{2,6}|n\d{1,6})(?![a-z0-9])",
-    re.IGNORECASE,
-)
-_GENERIC = re.compile(
-    r"(?:attempt|rank|local|run|job|step|task|slurm|try|restart|version|part|epoch|log|out|err|tmp|ckpt|checkpoint|kernel"
-    r"|dmesg|launcher|torchrun|console|tool|net|network|sys|system|syslog|recording|dump|ras|trace)[-_]?s?[-_]?\d*|\d+"
-    r"|(?:std)?(?:logs?|out|err)(?:puts?)?",
-    re.IGNORECASE,
-)
+_P: Final = patterns("exhibits")
+
 _MIN_COUNTED: Final = 2
 
 
@@ -65,13 +53,13 @@ def origins(files: Sequence[Sequence[str]]) -> list[Origin]:
 def _origin(words: Sequence[str], is_counted: bool, hosts: frozenset[str]) -> Origin:
     path = "/".join(words)
     host = _named_host(words) or next((word for word in words[:-1] if word in hosts), None)
-    if found := _TORCHRUN.search(path):
+    if found := _P["torchrun"].search(path):
         return Origin(None, int(found[2]), host, int(found[1]))
-    if found := _LOCAL.search(path):
+    if found := _P["local"].search(path):
         return Origin(None, int(found[1]), host)
-    if found := _last(_RANK, path):
+    if found := _last(_P["exhibit_rank"], path):
         return Origin(int(found[1]), None, host)
-    if is_counted and (found := _COUNTED.match(words[-1])):
+    if is_counted and (found := _P["counted"].match(words[-1])):
         return Origin(int(found[2]), None, host)
     return Origin(host=host)
 
@@ -83,7 +71,7 @@ def _last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
 def _named_host(words: Sequence[str]) -> str | None:
     """A host that a folder or the file is named after: `host-a/dmesg.txt`, `dmesg-n2.log`."""
     for word in (*words[:-1], words[-1].partition(".")[0], words[-1]):
-        if found := _HOST.search(word):
+        if found := _P["host"].search(word):
             return found[1]
     return None
 
@@ -92,7 +80,7 @@ def _counted_names(files: Iterable[Sequence[str]]) -> frozenset[tuple[str, ...]]
     """The files whose names count from 0 without a gap, beside one another: `out.0`, `out.1`, ...: a file a rank."""
     groups: dict[tuple[tuple[str, ...], str, str], dict[int, tuple[str, ...]]] = {}
     for words in files:
-        if (found := _COUNTED.match(words[-1])) and not _HOST.search(words[-1]):
+        if (found := _P["counted"].match(words[-1])) and not _P["host"].search(words[-1]):
             groups.setdefault((tuple(words[:-1]), found[1], found[3]), {})[int(found[2])] = tuple(words)
     whole = (group for group in groups.values() if len(group) >= _MIN_COUNTED and set(group) == set(range(len(group))))
     return frozenset(words for group in whole for words in group.values())
@@ -108,25 +96,12 @@ def _host_folders(files: Iterable[Sequence[str]]) -> frozenset[str]:
                 if depth + 2 == len(words):
                     inside.setdefault((tuple(words[:depth]), words[-1]), set()).add(words[depth])
     alike = (names for names in inside.values() if len(names) >= _MIN_COUNTED)
-    return frozenset(name for names in alike for name in names if not _GENERIC.fullmatch(name))
+    return frozenset(name for names in alike for name in names if not _P["generic"].fullmatch(name))
 
 
 _SAMPLED_LINES: Final = 200
 _LAST_LINES: Final = 5
 _CALL_FIRST: Final = "(most recent call first)"
-_DONE = re.compile(
-    r"\b(?:training|train|run|job|script|program|trainer|main|all (?:epochs|steps|rounds|shards|data))\b"
-    r".{0,60}\b(?:finished|done|complete[d]?|ended|over)\b"
-    r"|\b(?:finished|done|completed) (?:training|the run|all)\b|\b(?:exiting|exited|exits?)\b.{0,40}\b(?:normally"
-    r"|successfully|(?:code|status)[ =:]*0)\b|\b(?:no more|out of) (?:data|batches|shards|samples)\b"
-    r"|(?:^|[\]:|] ?)(?:all done|done|finished|bye)[.!]?$",
-    re.IGNORECASE,
-)
-_FAILED = re.compile(r"Traceback \(most|Error\b|[Kk]illed|[Tt]imed out|signal \d")
-_NOT_DONE = re.compile(
-    r"\b(?:not|never|error|fail\w*|epoch \d+|step \d+|iteration \d+|killed|waiting)\b", re.IGNORECASE
-)
-_PROMPT = re.compile(r"^\[?[\w.-]{1,40}@([\w.-]{1,64})(?::[^\n$#]{0,120}|[ ][^\n$#\]]{0,120})?\]?[$#] ", re.MULTILINE)
 
 
 class Exhibit(NamedTuple):
@@ -164,7 +139,7 @@ class Exhibit(NamedTuple):
 
 def read_exhibit(path: str, origin: Origin, text: str, kind: str, is_job: bool, year: int | None) -> Exhibit:
     """`kind`: the name of its format; empty where it is of none. `year`: of the lines that tell none."""
-    prompts = set(_PROMPT.findall(text[: 1 << 18]))
+    prompts = set(_P["prompt"].findall(text[: 1 << 18]))
     if len(prompts) == 1:
         origin = origin._replace(host=prompts.pop())
     if is_job:
@@ -216,9 +191,9 @@ def _finished(text: str) -> str:
     nothing. What libraries warn of while a process ends may follow it."""
     lines = [line.strip()[:400] for line in text.splitlines()[-_SAMPLED_LINES:] if any(map(str.isalnum, line))]
     for line in reversed(lines[-_LAST_LINES:]):
-        if _FAILED.search(line):
+        if _P["failed"].search(line):
             return ""
-        if _DONE.search(line) and not _NOT_DONE.search(line):
+        if _P["done"].search(line) and not _P["not_done"].search(line):
             return line
     return ""
 
@@ -230,14 +205,6 @@ def _last_time(text: str, year: int | None) -> float | None:
 
 MAX_ZONE_SECONDS: Final = 14.5 * 3600
 """The time that the logs of one incident lie apart at most: clocks of hosts may stand in different time zones."""
-_OTHER = re.compile(
-    r"\b(?:(?:an)?other|old(?:er)?|previous|earlier|yesterday|unrelated|different|last (?:week|month|night)"
-    r"|not this|(?:Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)day)\b",
-    re.IGNORECASE,
-)
-_OTHER_NAME = re.compile(
-    r"(?<![a-z])(?:other[-_.]?(?:job|run)|old|yesterday|last[-_.]?run|unrelated)(?![a-z])", re.IGNORECASE
-)
 
 
 def other_jobs(exhibits: Sequence[Exhibit]) -> dict[str, str]:
@@ -283,14 +250,14 @@ def _by_note(logs: Sequence[Exhibit], exhibits: Iterable[Exhibit]) -> dict[str, 
         for name, path in names.items():
             if (at := note.note.find(name)) >= 0:
                 sentence = re.split(r"\n|[.!?](?:\s|$)|;", note.note[at + len(name) : at + len(name) + 200])[0]
-                if _OTHER.search(sentence):
+                if _P["other"].search(sentence):
                     told[path] = f"{os.path.basename(note.path)} says so"
     return told
 
 
 def _by_name(logs: Sequence[Exhibit], exhibits: Sequence[Exhibit] = ()) -> dict[str, str]:
     """Those whose names say so; with `exhibits`: and that are of another host than all other files."""
-    named = [it for it in logs if _OTHER_NAME.search(os.path.basename(it.path))]
+    named = [it for it in logs if _P["other_name"].search(os.path.basename(it.path))]
     if exhibits:
         rest = {it.host for it in exhibits if it not in named and it.host}
         named = [it for it in named if it.host and rest and it.host not in rest]

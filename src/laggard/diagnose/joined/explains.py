@@ -15,39 +15,21 @@ from laggard.diagnose.rules import table
 from laggard.kit.words import ranks_text
 from laggard.model import Fix
 
-HARDWARE: Final = frozenset((
-    "GPU_LOST", "GPU_ECC_UNCORRECTED", "GPU_XID", "GPU_DRIVER_FAILED", "GPU_DRIVER_HUNG", "GPU_MISSING",
-    "GPU_ROW_REMAP_FAILED", "GPU_DIAG_FAILED", "NVLINK_DOWN", "FABRIC_NOT_READY", "FABRIC_MANAGER_DOWN",
-    "PCIE_AER_ERRORS", "MACHINE_CHECK", "KERNEL_FAULT",
-))  # fmt: skip
-PORTS: Final = frozenset((
-    "RDMA_NETDEV_DOWN", "RDMA_PORT_DOWN", "RDMA_DEVICE_MISSING", "RDMA_DRIVER_ERROR", "RDMA_LINK_FLAPPING",
-    "NETWORK_DROPS",
-))  # fmt: skip
-STORAGE: Final = frozenset(("DISK_FULL", "DISK_FAILED", "MOUNT_HUNG"))
-MEMORY: Final = frozenset(("JOB_HOST_OUT_OF_MEMORY",))
-LOST: Final = frozenset(("JOB_KILLED", "JOB_SEGFAULT", "NODE_DRAINED"))
-"""The codes by which another source than the job's output says that a rank or a node is lost."""
-
-_BEFORE: Final[dict[str, frozenset[str]]] = {
-    "JOB_CUDA_ERROR": HARDWARE,
-    "JOB_NCCL_ERROR": HARDWARE | PORTS,
-    "JOB_SEGFAULT": HARDWARE | STORAGE,
-    "JOB_KILLED": HARDWARE | MEMORY,
-    "JOB_DATALOADER_DIED": MEMORY | STORAGE,
-    "JOB_STORAGE_ERROR": STORAGE,
-    "JOB_DISK_FULL": STORAGE,
-    "JOB_HOST_OUT_OF_MEMORY": MEMORY,
+_TABLE: Final = table("explains")
+_KINDS: Final = {
+    kind: frozenset(code for row in _TABLE.of(kind) for code in row.pattern.split()) for kind in _TABLE.sections
 }
-_BEFORE_WAITING: Final = HARDWARE | PORTS | STORAGE | MEMORY | LOST
+HARDWARE, PORTS, MEMORY = (_KINDS[kind] for kind in ("hardware", "ports", "memory"))
+_BEFORE: Final = {
+    code: frozenset[str]().union(*(_KINDS[kind] for kind in kinds.split()))
+    for code, kinds in _TABLE.sections["before"].more.items()
+}
 WAITING: Final = (Weight.WAITED, Weight.SUMMARY)
 
 
 def faults_before(event: Event) -> frozenset[str]:
     """Returns the codes of the faults that can be why this event came. What a program raised itself has none."""
-    if event.weight in WAITING:
-        return _BEFORE_WAITING
-    return _BEFORE.get(event.code, frozenset())
+    return _BEFORE.get("waiting" if event.weight in WAITING else event.code, frozenset())
 
 
 MAX_SHOWN: Final = 8

@@ -21,14 +21,7 @@ _MIN_UNRANKED: Final = 3
 _MAX_NAMED: Final = 4
 _NO_CALLS: Final = ("backward", "synchronize")
 """Waits within which other threads call collectives by design, and those for the GPU."""
-_CLASSES: Final = {
-    "waits for a lock": r"_{0,3}p?y?thread_(?:mutex|rwlock)\w*|_{0,3}futex\w*|_?acquire\w*|lock\w*|flock"
-    r"|_{0,3}lll_lock\w*|__enter__",
-    "waits for a queue": r"(?:try_)?_?get(?:_data|_nowait)?|_?put|dequeue|enqueue",
-    "reads or writes": r"_{0,2}(?:p?read(?:v|into|all|line\w*)?(?:64)?|p?write(?:v|64)?|recv\w*|open(?:at)?|stat|fsync"
-    r"|load|fdatasync|getdents\w*|save|poll|select|epoll_wait)",
-    "sleeps": r"(?:clock_)?(?:nano)?sleep",
-}
+_CLASSES: Final = table("stacks").of("class")
 _NEAR: Final = 8
 """The innermost frames among which a queue stands that a thread reads by polling."""
 _AT_FORK = re.compile(r"after_fork|_bootstrap$")
@@ -71,7 +64,7 @@ def class_of(frames: Sequence[Frame]) -> str:
     """Returns what a thread does that is in no collective, by its innermost frame: `waits for a lock`, `reads or
     writes`; empty: it may compute."""
     name = frames[0].function.rpartition(".")[2].strip()
-    told = next((told for told, words in _CLASSES.items() if re.fullmatch(words, name)), "")
+    told = next((row.says for row in _CLASSES if row.regex.fullmatch(name)), "")
     is_other = told == "waits for a queue" and not _QUEUES.search(f"{frames[0].file} {frames[0].function}")
     return "" if is_other else told
 

@@ -4,29 +4,23 @@ and bounded."""
 from __future__ import annotations
 
 import math
-import re
 from collections import defaultdict
 from collections.abc import Mapping
 from typing import Final
 
 from laggard.diagnose.kernel.lines import LogLine
 from laggard.diagnose.kernel.rules import RULES
+from laggard.diagnose.rules import patterns
 from laggard.kernel_rules.rule import Hit, Key, Rule, RuleJudge
 from laggard.model import Finding, Severity
 from laggard.probes.probe import finding
+
+_P: Final = patterns("kernel_forms")
 
 _MAX_DEVICES: Final = 256
 _START_SECONDS: Final = 120.0
 """The time after a NIC's driver has started in which it reports ports without a cable: nobody lost them."""
 _NAMES: Final = {"nvidia": "GPU", "amdgpu": "GPU", "habanalabs": "Gaudi", "nvme": "NVMe"}
-_OF_DRIVER = re.compile(
-    r"^(nvidia|amdgpu|habanalabs|mlx5_core|mlx4_core|bnxt_en|ice|nvme)(?: nvme\d+: pci function)? ([0-9a-f:.]{12})\b"
-)
-_NIC_STARTED = re.compile(
-    r"^mlx5_core ([0-9a-f:.]{12}): (?:.*module \d+, Cable (plugged)|"
-    r"firmware version: |.*available PCIe bandwidth|E-Switch: Total vports|Rate limit: )"
-)
-_ADDRESS = re.compile(r"(?:[0-9a-f]{0,4}?([0-9a-f]{4}):)?([0-9a-f]{2}:[0-9a-f]{2}\.[0-7])")
 
 
 class Devices:
@@ -37,9 +31,9 @@ class Devices:
         self._started: dict[str, float | None] = {}
 
     def note(self, record: LogLine) -> None:
-        if len(self._drivers) < _MAX_DEVICES and (found := _OF_DRIVER.match(record.text)):
+        if len(self._drivers) < _MAX_DEVICES and (found := _P["of_driver"].match(record.text)):
             self._drivers[found[2]] = found[1]
-        found = _NIC_STARTED.match(record.text)
+        found = _P["nic_started"].match(record.text)
         if found and (len(self._started) < _MAX_DEVICES or found[1] in self._started):
             self._started[found[1]] = -math.inf if found[2] else record.seconds
 
@@ -58,15 +52,13 @@ class Devices:
 
 def pci_address(device: str) -> str:
     """Returns a PCI address as sysfs writes it; empty for what is none."""
-    found = _ADDRESS.fullmatch(device.lower())
+    found = _P["address"].fullmatch(device.lower())
     return f"{found[1] or '0000'}:{found[2]}" if found else ""
 
 
-_IN_MODULE = re.compile(r"\+0x[0-9a-f]+/0x[0-9a-f]+ \[(\w+)")
 _MAX_TRACE_RECORDS: Final = 80
 _MAX_MODULES: Final = 4
 _MAX_TRACE_CHARACTERS: Final = 120
-_PLACE = re.compile(r"(?:Workqueue|RIP|pc|CPU|Comm): \S")
 
 
 class LogJudge(RuleJudge):
@@ -100,9 +92,13 @@ class LogJudge(RuleJudge):
         hit = self.hits[key]
         if self.records - begun >= _MAX_TRACE_RECORDS:
             self._traced = None
-        elif (module := _IN_MODULE.search(text)) and module[1] not in hit.modules and len(hit.modules) < _MAX_MODULES:
+        elif (
+            (module := _P["in_module"].search(text))
+            and module[1] not in hit.modules
+            and len(hit.modules) < _MAX_MODULES
+        ):
             self.hits[key] = hit._replace(modules=(*hit.modules, module[1]))
-        elif _PLACE.match(text) and len(hit.trace) < _MAX_MODULES:
+        elif _P["place"].match(text) and len(hit.trace) < _MAX_MODULES:
             self.hits[key] = hit._replace(trace=(*hit.trace, text[:_MAX_TRACE_CHARACTERS]))
 
     def findings(self) -> tuple[Finding, ...]:

@@ -16,21 +16,23 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
+from laggard.diagnose.rules import patterns
+
+_P: Final = patterns("kernel_forms")
+
 _MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _DAYS_BEFORE: Final = (0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334)
 _YEAR_DAYS: Final = 366
 _DAY_SECONDS: Final = 86400.0
-_NAMED = re.compile(r"([A-Z][a-z]{2}) ?([ \d]?\d) (\d\d):(\d\d)(?::(\d\d(?:\.\d+)?))?(?: (\d{4}))?")
-_NUMBERED = re.compile(r"(\d{4})-(\d\d)-(\d\d)[T _](\d\d):(\d\d):(\d\d(?:[.,]\d+)?)")
 
 
 def wall_seconds(text: str) -> float | None:
     """Returns a date's time in seconds: `Jun 11 13:14:15`, `Wed Jun 11 13:14:15 2025`, `Apr18 20:20`,
     `2025-06-11T13:14:15,123456+00:00`. Zones are left out, a year that is not told is zero; None: it is no date."""
-    if found := _NUMBERED.search(text):
+    if found := _P["numbered"].search(text):
         year, month, day, hour, minute, second = found.groups()
         return _seconds(int(year), int(month), int(day), int(hour), int(minute), float(second.replace(",", ".")))
-    if (found := _NAMED.search(text)) and found[1] in _MONTHS:
+    if (found := _P["named"].search(text)) and found[1] in _MONTHS:
         _, day, hour, minute, second, year = found.groups()
         month = _MONTHS.index(found[1]) + 1
         return _seconds(int(year or 0), month, int(day), int(hour), int(minute), float(second or 0))
@@ -49,37 +51,11 @@ _LEVELS: Final = {
 }
 _MAX_LINE_CHARACTERS: Final = 2048
 
-_COLOUR = re.compile(r"\x1b\[[0-9;]*[mK]")
-_KMSG = re.compile(r"(\d+),\d+,(\d+),[^;]{0,80};(.*)")
-_ESCAPED = re.compile(r"\\x([0-9a-f]{2})")
 _DECODED = re.compile(r"(?:[a-z]+ *:|kern: )([a-z]+) *: ")  # dmesg -x; Talos, with a blank
-_RAW = re.compile(r"<(\d{1,3})>(?:1 )?")
 _FOUND_IN = re.compile(r"(?:/[^\s:]{1,200}|[\w.-]{1,80}\.log[\w.-]{0,20}):(?:\d{1,9}:)?(?=[A-Z\[\d<])")  # grep
 _FROM_HOST = re.compile(r"([\w.-]{1,64}): (?=kern *:|\[ *[\d+A-Z]|[A-Z][a-z]{2} [ \d]\d \d\d:|\d{4}-\d\d-\d\d)")  # pdsh
-_BRACKET = re.compile(
-    r"\[((?:[A-Z][a-z]{2} )?[A-Z][a-z]{2} ?[ \d]?\d [\d:]{5,8}(?: \d{4})?| *\+?\d{1,10}\.\d{1,9}"
-    r"|\d{4}-\d\d-\d\dT[\d:]{8}(?:\.\d{1,9})?Z?(?=\]: ))"
-    r"(?: *< *[\d.]+ *>)?\]:? ?"
-)
-_CALLER = re.compile(r"\[ *[TC]\d+ *\] ?")
-_ISO_OF_DMESG = re.compile(r"(\d{4}-\d\d-\d\dT[\d:]{8},\d{6}[+-]\d\d:\d\d) ")
-_DATE = re.compile(
-    r"((?:[A-Z][a-z]{2} )?\d{4}-\d\d-\d\d[T ][\d:]{8}(?:[.,]\d{1,9})?(?: ?[A-Z]{1,5}\b| ?[+-]\d\d:?\d\d)?"
-    r"|[A-Z][a-z]{2} [ \d]\d (?:\d{4} )?[\d:]{8}(?:\.\d{1,9})?"
-    r"|\d{9,10}\.\d{3,9}):? +"
-)
-_SENDER = re.compile(r"([\w.:-]{1,80}) (?:\S{1,10}\.\S{1,8} )?([\w./@-]{1,64})(?:\[\d+\])?(?:: | - - - )")
-_KERNEL_SENDER = re.compile(r"([\w.-]{1,80}) kernel: ")
-_SENT_BY = re.compile(r"([\w.:-]{1,80}) (?=(?:<\d+>)?\[ *\d+\.\d+\])")
-_GPFS = re.compile(r"(\d{4}-\d\d-\d\d_[\d:]{8}\.\d+[+-]\d{4}): \[([A-Z])\] ")
 _GPFS_LEVELS: Final = {"X": 2, "E": 3, "W": 4, "N": 5, "I": 6}
-_BEEGFS = re.compile(r"\((\d)\) ([A-Z][a-z]{2}\d\d [\d:]{8}) ")
 _BEEGFS_LEVELS: Final = {"0": 2, "1": 3, "2": 4, "3": 5}
-_REPEATED = re.compile(r"message repeated \d+ times: \[ ?(.*)\]$")
-_BARE = re.compile(
-    r"NVRM: |nvidia-nvswitch\d|pcieport [\da-f]{4}:|(?:mlx5_core|amdgpu|nvidia) [\da-f]{4}:|habanalabs |EDAC |mce: "
-    r"|Lustre(?:Error)?: |EXT4-fs |XFS \(|INFO: task |watchdog: BUG|Kernel panic"
-)
 
 
 class LogLine(NamedTuple):
@@ -99,22 +75,22 @@ def read_line(line: str) -> LogLine | None:
     """Reads a line of a log; None where it has no head: it goes on with the record before."""
     line = line[:_MAX_LINE_CHARACTERS]
     if "\x1b" in line:
-        line = _COLOUR.sub("", line)
+        line = _P["colour"].sub("", line)
     if line.startswith("{"):
         return _of_journal(line)
-    if found := _KMSG.match(line):
-        text = _ESCAPED.sub(lambda each: chr(int(each[1], 16)).replace("\n", " "), found[3])
+    if found := _P["kmsg"].match(line):
+        text = _P["escaped"].sub(lambda each: chr(int(each[1], 16)).replace("\n", " "), found[3])
         return LogLine(text, int(found[2]) / 1e6, "", int(found[1]) & 7, is_kmsg=True)
-    if found := _GPFS.match(line):
+    if found := _P["gpfs"].match(line):
         return LogLine(line[found.end() :], wall_seconds(found[1]), "", _GPFS_LEVELS.get(found[2]), "mmfs")
-    if found := _BEEGFS.match(line):
+    if found := _P["beegfs"].match(line):
         return LogLine(line[found.end() :], wall_seconds(found[2]), "", _BEEGFS_LEVELS.get(found[1]), "beegfs")
     return _of_text(line)
 
 
 def is_bare(line: str) -> bool:
     """Whether a line without a head begins as messages of the kernel do (`journalctl -o cat`, a few copied lines)."""
-    return bool(_BARE.match(line))
+    return bool(_P["bare"].match(line))
 
 
 def _of_text(line: str) -> LogLine | None:
@@ -124,13 +100,13 @@ def _of_text(line: str) -> LogLine | None:
         host, rest = found[1], rest[found.end() :]
     if (found := _DECODED.match(rest)) and found[1] in _LEVELS:
         level, rest = _LEVELS[found[1]], rest[found.end() :]
-    elif found := _RAW.match(rest):
+    elif found := _P["raw"].match(rest):
         level, rest = int(found[1]) & 7, rest[found.end() :]
-    if found := _BRACKET.match(rest):
+    if found := _P["bracket"].match(rest):
         return _of_bracket(found[1].strip(), rest[found.end() :], host, level)
-    if found := _ISO_OF_DMESG.match(rest):
+    if found := _P["iso_of_dmesg"].match(rest):
         return LogLine(rest[found.end() :], wall_seconds(found[1]), host, level)
-    if found := _DATE.match(rest):
+    if found := _P["date"].match(rest):
         return _of_date(found[1], rest[found.end() :], host, level)
     return LogLine(rest, None, host, level) if level is not None else None
 
@@ -138,7 +114,7 @@ def _of_text(line: str) -> LogLine | None:
 def _of_bracket(time: str, rest: str, host: str, level: int | None) -> LogLine:
     since_last = time.startswith("+")
     seconds = wall_seconds(time) if time[:1].isalpha() or "T" in time else float(time)
-    if found := _KERNEL_SENDER.match(rest):  # journalctl -o short-monotonic
+    if found := _P["kernel_sender"].match(rest):  # journalctl -o short-monotonic
         host, rest = found[1], rest[found.end() :]
     return LogLine(_without_caller(rest), seconds, host, level, since_last=since_last)
 
@@ -147,27 +123,27 @@ def _of_date(date: str, rest: str, host: str, level: int | None) -> LogLine | No
     seconds = wall_seconds(date) if not date[:9].isdigit() else float(date)
     if rest.startswith(f"{KERNEL}: "):  # journalctl --no-hostname
         program, text = KERNEL, rest[len(KERNEL) + 2 :]
-    elif found := _SENT_BY.match(rest):  # netconsole
+    elif found := _P["sent_by"].match(rest):  # netconsole
         host, program, text = found[1], KERNEL, rest[found.end() :]
-    elif found := _SENDER.match(rest):
+    elif found := _P["sender"].match(rest):
         host, program, text = found[1], found[2], rest[found.end() :]
-    elif _RAW.match(rest) or _BRACKET.match(rest):
+    elif _P["raw"].match(rest) or _P["bracket"].match(rest):
         program, text = KERNEL, rest
     else:
         return None
     if program != KERNEL:
         return LogLine(text, seconds, host, level, program)
-    if found := _RAW.match(text):
+    if found := _P["raw"].match(text):
         level, text = int(found[1]) & 7, text[found.end() :]
-    if found := _REPEATED.match(text):
+    if found := _P["repeated"].match(text):
         text = found[1]
-    if found := _BRACKET.match(text):
+    if found := _P["bracket"].match(text):
         text = text[found.end() :]
     return LogLine(_without_caller(text), seconds, host, level)
 
 
 def _without_caller(text: str) -> str:
-    return text[found.end() :] if (found := _CALLER.match(text)) else text
+    return text[found.end() :] if (found := _P["caller"].match(text)) else text
 
 
 def _of_journal(line: str) -> LogLine | None:

@@ -6,22 +6,14 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from laggard.diagnose.rules import table
+from laggard.diagnose.rules import patterns, table
 from laggard.model import Finding, Severity
+
+_P: Final = patterns("quantities")
 
 _DEVICE: Final = r"(?:gpus?|hcas?|nics?|accelerators?|npus?|rdma|mlx\w*|infiniband)"
 _MAX_LINES: Final = 20_000
-_KEY = re.compile(
-    r"^([ \t]*)(?:- )?[\"']?([\w./ -]{1,80}?)[\"']?\s{0,3}[:=]\s{0,20}[\"']?([^\"',]{0,120}?)[\"']?,?\s*[{]?$"
-)
-_HAVE = re.compile(r"\b(?:allocatable|healthy|detected|found|visible|online|recogni[sz]ed)\b", re.IGNORECASE)
-_SHOULD = re.compile(r"\b(?:capacity|expected|desired|configured|installed)\b", re.IGNORECASE)
 _OF_DEVICES = re.compile(rf"(?:^|[./_ -]){_DEVICE}(?![a-z])", re.IGNORECASE)
-_LINE = re.compile(
-    r".*?\b(?:detected|found|sees?|saw|visible|only|healthy|number of)\b.*?(?<![\w.])(?P<have>\d{1,4})(?![\w.]).{0,60}?"
-    r"\b(?:expect\w*|instead of|but|not equal|of|should|actual\w*)\b.{0,80}?(?<![\w.])(?P<all>\d{1,4})(?![\w.])",
-    re.IGNORECASE,
-)
 
 
 class _Count(NamedTuple):
@@ -47,7 +39,7 @@ def _of_sections(lines: Sequence[str], host: str) -> Iterator[_Count]:
     path: list[tuple[int, str]] = []
     name = host
     for line in (*lines, "kind: Node"):
-        found = _KEY.match(line[:400])
+        found = _P["key"].match(line[:400])
         if found is None:
             continue
         depth, key, value = len(found[1].expandtabs()), found[2].strip(), found[3].strip()
@@ -59,9 +51,9 @@ def _of_sections(lines: Sequence[str], host: str) -> Iterator[_Count]:
         if key.lower() == "name" and (not path or section == "metadata"):
             name = value
         elif _OF_DEVICES.search(key) and value.isdecimal() and len(value) < 6:
-            if _HAVE.search(section):
+            if _P["have"].search(section):
                 have[key] = int(value), line.strip()
-            elif _SHOULD.search(section):
+            elif _P["should"].search(section):
                 should[key] = int(value)
         path.append((depth, key))
     yield from _compared(have, should, name)
@@ -75,7 +67,7 @@ def _compared(have: dict[str, tuple[int, str]], should: dict[str, int], host: st
 
 def _of_lines(lines: Sequence[str], host: str) -> Iterator[_Count]:
     for line in lines:
-        if _OF_DEVICES.search(line[:400]) and (found := _LINE.match(line[:400])):
+        if _OF_DEVICES.search(line[:400]) and (found := _P["line"].match(line[:400])):
             device = re.search(rf"\b{_DEVICE}\b", line, re.IGNORECASE)
             yield _Count(int(found["have"]), int(found["all"]), device[0] if device else "", line.strip(), host)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from laggard.diagnose.job.progress import PROGRESS_WORDS
+from laggard.diagnose.job.lines import PROGRESS_WORDS
 from laggard.diagnose.numbers.parts import LONG_SECONDS, every, is_whole
 from laggard.diagnose.numbers.quantities import Kind, Quantity
 from laggard.diagnose.numbers.rows import STEP, Row, Who
@@ -20,6 +20,7 @@ _MIN_STEPS: Final = 4 * MIN_MEASURED
 _STEP_RATES: Final = ("tps", "wps", "ups", "throughput", "step", "samples per", "tokens per", "it", "steps per")
 
 
+_SAYS: Final = table("numbers").sections
 _PER_SECOND: Final = " Hz"
 
 
@@ -99,31 +100,23 @@ def _are_times(steps: Sequence[_Step]) -> bool:
 
 
 def _slower(ratio: float, early: _Step, last: _Step, since: _Step) -> Finding:
-    return (
-        table("numbers")
-        .sections["slower"]
-        .found(
-            {"line": since.row.text[:300], "last": last.row.text[:300], "ratio": round(ratio, 2)},
-            who=_subject(last.row),
-            times=times_text(ratio),
-            last=last.shown,
-            early=early.shown,
-        )
+    return _SAYS["slower"].found(
+        {"line": since.row.text[:300], "last": last.row.text[:300], "ratio": round(ratio, 2)},
+        who=_subject(last.row),
+        times=times_text(ratio),
+        last=last.shown,
+        early=early.shown,
     )
 
 
 def _stalled(lost: float, whole: float, usual: str, stalls: Sequence[_Step]) -> Finding:
-    return (
-        table("numbers")
-        .sections["stalls"]
-        .found(
-            {"line": stalls[0].row.text[:300], "lost_seconds": round(lost, 3), "share": round(lost / whole, 3)},
-            who=_subject(stalls[0].row),
-            count=len(stalls),
-            share=f"{100 * lost / whole:.0f}",
-            longest=" and ".join(step.shown for step in stalls[:2]),
-            usual=usual,
-        )
+    return _SAYS["stalls"].found(
+        {"line": stalls[0].row.text[:300], "lost_seconds": round(lost, 3), "share": round(lost / whole, 3)},
+        who=_subject(stalls[0].row),
+        count=len(stalls),
+        share=f"{100 * lost / whole:.0f}",
+        longest=" and ".join(step.shown for step in stalls[:2]),
+        usual=usual,
     )
 
 

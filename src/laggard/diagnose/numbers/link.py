@@ -10,22 +10,17 @@ from typing import Final, NamedTuple
 
 from laggard.diagnose.numbers.quantities import number_of
 from laggard.diagnose.numbers.rows import Matrix
-from laggard.diagnose.rules import table
+from laggard.diagnose.rules import patterns, table
 from laggard.locate.shares import HALF, MOST
 from laggard.model import Finding
 
-_LINK = re.compile(
-    r"^\s*Rate:\s{1,20}(?P<ib>\d{1,4})\s*$|\brate:\s{1,8}(?P<sys>\d{1,4}) Gb/sec|\bSpeed:\s(?P<mb>\d{3,7})Mb/s"
-    r"|(?<![\d.])(?P<named>\d{2,4}) Gb/sec \(\d{1,2}X [A-Z]DR\d?\)"
-)
-_HEAD = re.compile(r"^\s*#bytes\s.*BW average\[(?P<unit>[GM])(?P<bit>[Bb])(?:it)?/s")
-_ROW = re.compile(r"^\s*(?P<bytes>\d{1,12})\s+\d+\s+[\d.]+\s+(?P<average>[\d.]+)(?:\s|$)")
-_SUM = re.compile(r"^\[(?:SUM|\s*\d+)\]\s+0\.0\d*-\s*\d{1,5}\.\d+\s+sec\s.*?(?P<rate>[\d.]+) (?P<unit>[GM])bits/sec")
+_P: Final = patterns("quantities")
+
 _LARGE_BYTES: Final = 65536
 """The smallest message whose rate the link bounds, and not the time of each message."""
 _ENABLED = re.compile(r"\b(?:dis|en)abled\b", re.IGNORECASE)
-_RATE = re.compile(r"andwidth|[GM]i?B/s")
 _NOT_TITLE = re.compile(rf"{_ENABLED.pattern}|\([^()]{{0,40}}\)", re.IGNORECASE)
+_SAYS: Final = table("numbers").sections
 _GIGA: Final = {"G": 1.0, "M": 1e-3}
 
 
@@ -41,17 +36,10 @@ def slow_for_its_link(lines: Sequence[str]) -> list[Finding]:
     best = max(_reached(lines), key=lambda it: it.gigabits / it.least, default=None)
     if not rates or best is None or best.gigabits >= best.least * max(rates):
         return []
-    found = (
-        table("numbers")
-        .sections["slow_for_its_link"]
-        .found(
-            {"line": best.line, "reached_gigabits": round(best.gigabits, 3), "link_gigabits": max(rates)},
-            reached=f"{best.gigabits:.3g}",
-            share=f"{100 * best.gigabits / max(rates):.0f}",
-            rate=f"{max(rates):.0f}",
-        )
-    )
-    return [found]
+    shown = {"line": best.line, "reached_gigabits": round(best.gigabits, 3), "link_gigabits": max(rates)}
+    share = f"{100 * best.gigabits / max(rates):.0f}"
+    reached, rate = f"{best.gigabits:.3g}", f"{max(rates):.0f}"
+    return [_SAYS["slow_for_its_link"].found(shown, reached=reached, share=share, rate=rate)]
 
 
 def tested_link(lines: Sequence[str]) -> dict[str, float | str]:
@@ -64,12 +52,12 @@ def slower_when_enabled(matrices: Sequence[Matrix]) -> list[Finding]:
     """What all pairs reach with a thing enabled, where it is less than half of what they reach without it."""
     by_title: dict[str, dict[str, Matrix]] = {}
     for it in matrices:
-        if (found := _ENABLED.search(it.title)) and _RATE.search(it.title):
+        if (found := _ENABLED.search(it.title)) and _P["rate"].search(it.title):
             by_title.setdefault(" ".join(_NOT_TITLE.sub("", it.title).split()), {})[found[0].lower()] = it
     pairs = [(it["enabled"], it["disabled"]) for it in by_title.values() if len(it) == 2]
-    words = table("numbers").sections["slower_when_enabled"]
+    row = _SAYS["slower_when_enabled"]
     return [
-        words.found({"line": on.title, "without": off.title}, reached=f"{usual[0]:.3g}", without=f"{usual[1]:.3g}")
+        row.found({"line": on.title, "without": off.title}, reached=f"{usual[0]:.3g}", without=f"{usual[1]:.3g}")
         for on, off in pairs
         if (usual := (_usual(on), _usual(off)))[0] < HALF * usual[1]
     ][:1]
@@ -87,17 +75,17 @@ def _usual(matrix: Matrix) -> float:
 
 
 def _rates(line: str) -> Iterator[float]:
-    for found in _LINK.finditer(line[:400]):
+    for found in _P["link"].finditer(line[:400]):
         yield float(found["mb"]) / 1e3 if found["mb"] else float(found["ib"] or found["sys"] or found["named"])
 
 
 def _reached(lines: Sequence[str]) -> Iterator[_Reached]:
     factor = 0.0
     for line in lines:
-        if head := _HEAD.match(line[:400]):
+        if head := _P["head"].match(line[:400]):
             factor = _GIGA[head["unit"]] * (8 if head["bit"] == "B" else 1)
-        elif (row := _ROW.match(line[:400])) and factor:
+        elif (row := _P["row"].match(line[:400])) and factor:
             if int(row["bytes"]) >= _LARGE_BYTES:
                 yield _Reached(number_of(row["average"]) * factor, HALF, line.strip())
-        elif found := _SUM.match(line[:400]):
+        elif found := _P["sum"].match(line[:400]):
             yield _Reached(number_of(found["rate"]) * _GIGA[found["unit"]], 1 - MOST, line.strip())

@@ -7,35 +7,28 @@ between the lines of steps around it.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from laggard.diagnose.numbers.quantities import Kind, Quantity, part_of_step
 from laggard.diagnose.numbers.rows import STEP, Row, Who
-from laggard.diagnose.rules import table
+from laggard.diagnose.rules import patterns, table
 from laggard.kit.words import seconds_text
 from laggard.locate.shares import ALIKE, HALF, MOST
 from laggard.model import Finding
 from laggard.rings.judge import MIN_MEASURED
 
+_P: Final = patterns("quantities")
+
 _LEAST: Final = {"data": 1 - MOST, "waiting": 1 - MOST, "checkpoint": 1 - MOST, "communication": HALF}
 """The share of the whole from which on a part is a loss. Communication is a part of each step by design."""
 LONG_SECONDS: Final = 120.0
 """The shortest time of a checkpoint that is a loss: in that time a node's eight GPUs, 640 GB, are written at 5 GB/s."""
-_WHOLE = re.compile(
-    r"(?:(?:avg|mean|train(?:ing)?|elapsed|timing s|perf|one) )*(?:time|step|iter(?:ation)?|batch|it|loop|cycle|round)"
-    r"(?: (?:time|duration|latency|elapsed))*(?: (?:(?:per|a|each) )?(?:iter(?:ation)?|step|batch))?"
-)
-_COMPUTES = re.compile(r"\b(?:fwd|forward|bwd|backward|optim\w*|compute)\b")
-_SAVES = re.compile(r"check ?point|ckpt|\bsav(?:e|ed|ing)\b", re.IGNORECASE)
-_BEGINS = re.compile(r"\b(?:saving|start\w* (?:to )?sav|begin\w* (?:to )?sav|writing)\b", re.IGNORECASE)
-_ENDS = re.compile(r"\b(?:saved|finished|done|complete[d]?|successfully)\b", re.IGNORECASE)
 
 
 def is_whole(name: str) -> bool:
     """Whether a time of this name is that of a whole step."""
-    return _WHOLE.fullmatch(name) is not None
+    return _P["whole"].fullmatch(name) is not None
 
 
 def every(places: Sequence[int]) -> str:
@@ -131,7 +124,7 @@ def _whole(record: _Record) -> float:
     named = [value for name, value in times.items() if is_whole(name)]
     if named and max(named) >= longest / (1 + ALIKE):
         return max(named)
-    return sum(times.values()) if named or any(map(_COMPUTES.search, times)) else 0.0
+    return sum(times.values()) if named or any(map(_P["computes"].search, times)) else 0.0
 
 
 def _of_checkpoints(rows: Sequence[Row]) -> Iterator[Lost]:
@@ -150,16 +143,16 @@ def _saves(rows: Iterable[Row]) -> Iterator[tuple[float, Row]]:
     """The checkpoints with the seconds that each took: as its line says, or between the lines that begin and end it."""
     began: Row | None = None
     for row in rows:
-        if not _SAVES.search(row.text):
+        if not _P["saves"].search(row.text):
             continue
         bare = [it.value for it in row.quantities if it.kind is Kind.TIME and len(it.name) < 8]
         if bare:
             yield max(bare), row
             began = None
-        elif _ENDS.search(row.text) and began is not None:
+        elif _P["ends"].search(row.text) and began is not None:
             yield (row.seconds or 0.0) - (began.seconds or 0.0), row
             began = None
-        elif _BEGINS.search(row.text) and row.seconds is not None:
+        elif _P["begins"].search(row.text) and row.seconds is not None:
             began = row
 
 

@@ -10,24 +10,20 @@ from typing import Final, NamedTuple
 from laggard.diagnose.numbers.quantities import Kind, Quantity, part_of_step
 from laggard.diagnose.numbers.rows import Matrix, Row, Who
 from laggard.diagnose.rules import Row as Words
-from laggard.diagnose.rules import table
+from laggard.diagnose.rules import patterns, table
 from laggard.kit.words import listed, ranks_text, times_text
 from laggard.locate.shares import HALF
 from laggard.model import Finding
 from laggard.rings.judge import MIN_MEASURED, slow_outliers
 
+_P: Final = patterns("quantities")
+
 _MIN_RATIO_OF_ONE: Final = 1 + HALF
 """How many times as long as its peers' the only time of one has to be: several are judged by their noise."""
-_OF_A_STEP = re.compile(
-    r"\b(?:step|iter\w*|batch|time|fwd|forward|bwd|backward|optim\w*|compute|train\w*|data|load\w*|input|latency|a2a|comm\w*"
-    r"|all ?reduce|wait\w*|gemm|matmul)\b"
-)
 _MANY: Final = 100.0
 _MOST_RATIO: Final = 1e6
 _MAX_NAMED: Final = 8
 _IS_WAIT: Final = ("communication", "waiting")
-_TIMED = re.compile(r"latenc|\((?:us|ms|usec|ns)\)", re.IGNORECASE)
-_RATED = re.compile(r"[Bb]andwidth|[GMT]i?B/s|Gbit|Gb/s|Gbps|busbw", re.IGNORECASE)
 
 
 class _Odd(NamedTuple):
@@ -68,7 +64,7 @@ def _odd(name: str, kind: Kind, of_who: Mapping[Who, list[tuple[Quantity, Row]]]
     middle = {who: sorted(its, key=lambda it: it[0].value)[(len(its) - 1) // 2] for who, its in of_who.items()}
     values = {who: it.value for who, (it, _) in middle.items() if it.value > 0}
     repeated = min(map(len, of_who.values())) >= MIN_MEASURED
-    if not values or (not repeated and kind is Kind.TIME and not _OF_A_STEP.search(name)):
+    if not values or (not repeated and kind is Kind.TIME and not _P["of_a_step"].search(name)):
         return []
     early = part_of_step(name) in _IS_WAIT and kind is Kind.TIME
     slow = slow_outliers({who: 1 / it if early or kind is Kind.RATE else it for who, it in values.items()})
@@ -90,7 +86,7 @@ def _shape(text: str) -> str:
 def _finding(alike: Sequence[_Odd]) -> Finding:
     """`alike`: those of one kind by one name, the slowest first."""
     odd = alike[0]
-    is_link = odd.quantity.kind is Kind.RATE and bool(_RATED.search(f"{odd.quantity.name} {odd.quantity.shown}"))
+    is_link = odd.quantity.kind is Kind.RATE and bool(_P["rated"].search(f"{odd.quantity.name} {odd.quantity.shown}"))
     name = f" ({odd.quantity.name})" if odd.quantity.name else ""
     own, others = odd.quantity.shown, f"the median of {odd.peers} is {odd.usual.shown}{name}"
     at_most = "" if len(alike) == 1 else f"stand out: {odd.who} "
@@ -135,7 +131,7 @@ def odd_in_matrices(matrices: Iterable[Matrix]) -> list[Finding]:
 
 
 def _odd_in(matrix: Matrix) -> Iterator[tuple[Who, float, Finding]]:
-    if not (is_time := bool(_TIMED.search(matrix.title))) and not _RATED.search(matrix.title):
+    if not (is_time := bool(_P["timed"].search(matrix.title))) and not _P["rated"].search(matrix.title):
         return
     kind = "GPU" if re.search(r"GPU|P2P|D\\D|device", matrix.title) else "rank"
     for of_columns in (False, True):

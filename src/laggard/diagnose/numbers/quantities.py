@@ -13,19 +13,15 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Final, NamedTuple
 
+from laggard.diagnose.rules import patterns, table
+
 MAX_LINE_CHARACTERS: Final = 1000
 _MAX_QUANTITIES: Final = 32
 
 
-_LOST: Final = {
-    "data": r"data(?:set|loader)?|load(?:ing|er)?|input|(?:pre)?fetch(?:ing)?|batch gen\w*|read(?:er|ing)?|decode|h2d"
-    r"|io|augment\w*",
-    "checkpoint": r"check ?point(?:ing)?|ckpt|sav(?:e|ing)|snapshot",
-    "communication": r"comm\w*|all ?reduce|all ?gather|reduce ?scatter|all ?to ?all|a2a|sync\w*|barrier|nccl|exposed"
-    r"|bubble",
-    "waiting": r"wait(?:ing)?|idle|stall(?:ed|s)?|blocked|starv\w*",
-}  # fmt: skip
-_PARTS: Final = {part: re.compile(rf"\b(?:{words})\b") for part, words in _LOST.items()}
+_TABLE: Final = table("quantities")
+_P: Final = patterns("quantities")
+_PARTS: Final = {row.says: row.regex for row in _TABLE.of("part")}
 
 
 def part_of_step(name: str) -> str:
@@ -55,44 +51,10 @@ class Quantity(NamedTuple):
     """The number and its unit, as they are printed."""
 
 
-_SECONDS: Final = {
-    "ns": 1e-9, "us": 1e-6, "usec": 1e-6, "ms": 1e-3, "msec": 1e-3, "s": 1.0, "sec": 1.0, "second": 1.0, "min": 60.0,
-    "minute": 60.0, "h": 3600.0, "hour": 3600.0, "millisecond": 1e-3, "microsecond": 1e-6,
-}  # fmt: skip
+_SECONDS, _RATES = (
+    {name: float(value) for name, value in _TABLE.sections[kind].more.items()} for kind in ("seconds", "rates")
+)
 _SCALE: Final = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12, "p": 1e15}
-_TIME_UNIT: Final = (
-    r"(?:ns|[uµ]s(?:ec)?|ms(?:ec)?s?|milliseconds?|microseconds?|s(?:ec(?:ond)?s?)?|min(?:ute)?s?|hours?|h)"
-)
-_BITS: Final = r"(?P<scale>[KMGT]?)i?(?P<bit>B|bytes?|b|bits?)(?:/s(?:ec)?|ps)"
-_PER_SECOND: Final = (
-    r"(?:it(?:er(?:ation)?)?s?|steps?|tok(?:en)?s?|samples?|seqs?|sequences?|im(?:a)?ge?s?|batch(?:es)?|examples?|frames?"
-    r"|ops|sents?|docs?)(?:/|[ _]?per[ _]?)s(?:ec(?:ond)?)?(?:/(?:gpu|device))?|Hz"
-)
-_UNIT = re.compile(
-    rf"\s?(?:(?P<bits>{_BITS})(?![\w/])|(?P<each>{_TIME_UNIT})/(?:it(?:er(?:ation)?)?|step|batch|epoch|sample)\b"
-    rf"|(?P<count>{_PER_SECOND})(?![\w/])|(?P<flops>[KMGTP]?(?:FLOPS?|flop/s|FLOP/s))(?![\w/])|(?P<time>{_TIME_UNIT})(?![\w/]))"
-)
-_NUMBER: Final = r"(?:\d{1,3}(?:,\d{3})+|\d{1,15})(?:\.\d{1,15})?(?:[eE][-+]?\d{1,2})?"
-_NAME: Final = r"[A-Za-z][\w/-]{0,40}(?: (?!and |of |at |in )[a-z][\w/-]{0,24}){0,4}"
-_UNIT_OF_NAME: Final = r"(?: ?[\[(](?P<named>[\w/]{1,12})[\])])?"
-_PAIR = re.compile(
-    rf"(?<![\w.])(?P<name>{_NAME}){_UNIT_OF_NAME}['\"]?(?:[ .]{{0,60}}[:=]\s{{0,20}}|\s{{1,4}})"
-    rf"(?:\((?=[\d.,]{{1,20}}, ))?(?P<value>{_NUMBER})(?:, {{0,8}}(?P<most>{_NUMBER})\))?(?!\d|[.:/,-]\d|\s?%)"
-)
-_BARE = re.compile(rf"(?<![\w.,/:-])(?P<value>{_NUMBER})(?=\s?[A-Za-z])")
-_MEAN = re.compile(rf"\s?\(\s{{0,3}}({_NUMBER})\s?\)")
-_SPLIT = re.compile(r"(?<=[a-z])(?=[A-Z])|[_\s/-]+")
-_NAMED_TIME = re.compile(r"\b(?:time|duration|latency|elapsed)\b")
-_NO_DURATION = re.compile(r"\b(?:eta|remaining|timeout|timestamp|start|end|max|limit|left|uptime|total|real|cpu)\b")
-_RATES: Final = {
-    "tps": 1.0, "throughput": 1.0, "busbw": 8e9, "algbw": 8e9, "bandwidth": 1.0, "tflops": 1e12, "wps": 1.0, "ups": 1.0,
-    "mfu": 1.0,
-}  # fmt: skip
-_OF_NAME = re.compile(rf"(?:^|[_ ])({_TIME_UNIT})$")
-_PER_SECOND_NAME = re.compile(r"per[_ ]?s(?:ec(?:ond)?)?$|/s(?:ec)?$|PerSec$", re.IGNORECASE)
-
-
-_ANNOUNCED = re.compile(rf"\btimes?\b[^|:=\d]{{0,60}}\(({_TIME_UNIT})\)\s{{0,4}}[|:]\s{{0,4}}(?:$|(?=[A-Za-z]))")
 
 
 class Loose(NamedTuple):
@@ -111,14 +73,14 @@ class Loose(NamedTuple):
 
 def announced(line: str) -> float | None:
     """Returns the seconds of the unit in which a line says that times follow: `time across ranks (ms):`."""
-    found = _ANNOUNCED.search(line[:MAX_LINE_CHARACTERS])
+    found = _P["announced"].search(line[:MAX_LINE_CHARACTERS])
     return _seconds(found[1]) if found else None
 
 
 def quantities(line: str, unit: float | None = None) -> tuple[Quantity, ...]:
     """Returns the times and rates of a line, from left to right. `unit`: the seconds of the unit in which a line above
     announced times; None: none did. A part of a step without a unit is a time beside one without a unit."""
-    text, own = line[:MAX_LINE_CHARACTERS], _ANNOUNCED.search(line[:MAX_LINE_CHARACTERS])
+    text, own = line[:MAX_LINE_CHARACTERS], _P["announced"].search(line[:MAX_LINE_CHARACTERS])
     found = list(_numbers(text[own.end() :] if own else text))
     unit = _seconds(own[1]) if own else unit if len(found) == 1 else None
     plain = any(isinstance(it, Quantity) and it.kind is Kind.TIME and it.name for it in found)
@@ -136,16 +98,16 @@ def _place(found: re.Match[str]) -> tuple[int, int]:
 
 
 def _numbers(text: str) -> Iterator[Quantity | Loose]:
-    at, pair, bare = 0, _PAIR.search(text), _BARE.search(text)
+    at, pair, bare = 0, _P["pair"].search(text), _P["bare"].search(text)
     for _ in range(_MAX_QUANTITIES):
-        pair = pair if pair is None or pair.start() >= at else _PAIR.search(text, at)
-        bare = bare if bare is None or bare.start() >= at else _BARE.search(text, at)
+        pair = pair if pair is None or pair.start() >= at else _P["pair"].search(text, at)
+        bare = bare if bare is None or bare.start() >= at else _P["bare"].search(text, at)
         found = min(filter(None, (pair, bare)), key=_place, default=None)
         if found is None:
             return
-        unit = _UNIT.match(text, found.end())
+        unit = _P["unit"].match(text, found.end())
         at = unit.end() if unit else found.end()
-        groups, mean = found.groupdict(), _MEAN.match(text, at)
+        groups, mean = found.groupdict(), _P["mean"].match(text, at)
         raw, named, most = groups.get("name") or "", groups.get("named") or "", groups.get("most")
         known = (_of_unit(unit) if unit else None) or kind_of_name(raw, named)
         values = [number_of(it) if it else None for it in (found["value"], mean and mean[1], most)]
@@ -162,26 +124,26 @@ def number_of(text: str) -> float:
 @lru_cache(4096)
 def name_of(raw: str) -> str:
     """The name in lower case, its words apart, without its unit."""
-    return " ".join(_SPLIT.split(_OF_NAME.sub("", raw.strip()))).lower().strip()
+    return " ".join(_P["split"].split(_P["of_name"].sub("", raw.strip()))).lower().strip()
 
 
 @lru_cache(4096)
 def kind_of_name(raw: str, unit: str = "") -> tuple[Kind, float] | None:
     """The kind of a quantity and what its values are multiplied by, by its name (`data_time`, `step_ms`,
     `samples_per_second`) and the unit that stands in brackets behind that. None: a name does not tell it."""
-    if unit and (found := _UNIT.fullmatch(unit)):
+    if unit and (found := _P["unit"].fullmatch(unit)):
         return _of_unit(found)
     if unit == "t":  # a time, in seconds where nothing else is said
         return Kind.TIME, 1.0
-    name = " ".join(_SPLIT.split(raw)).lower()
+    name = " ".join(_P["split"].split(raw)).lower()
     last = name.rpartition(" ")[2]
-    if _PER_SECOND_NAME.search(raw) or last in _RATES:
+    if _P["per_second_name"].search(raw) or last in _RATES:
         return Kind.RATE, _RATES.get(last, 1.0)
-    if _NO_DURATION.search(name):
+    if _P["no_duration"].search(name):
         return None
-    if found := next(filter(None, map(_OF_NAME.search, raw.split("/"))), None):
+    if found := next(filter(None, map(_P["of_name"].search, raw.split("/"))), None):
         return Kind.TIME, _seconds(found[1])
-    return (Kind.TIME, 1.0) if _NAMED_TIME.search(name) else None
+    return (Kind.TIME, 1.0) if _P["named_time"].search(name) else None
 
 
 def _of_unit(unit: re.Match[str]) -> tuple[Kind, float] | None:

@@ -10,22 +10,16 @@ from typing import Final, NamedTuple
 from laggard.diagnose.job.lines import JobLine, LineParser
 from laggard.diagnose.joined.clock import wall_time
 from laggard.diagnose.numbers.quantities import Kind, Quantity, announced, kind_of_name, name_of, number_of, quantities
+from laggard.diagnose.rules import patterns
+
+_P: Final = patterns("quantities")
 
 MAX_ROWS: Final = 20_000
 """The most rows of a text that are compared."""
 _MAX_LINE: Final = 1000
 _MAX_SIDE: Final = 256
-_MAY_TELL = re.compile(
-    r"[Tt]ime|latenc|[Dd]urat|[Ee]lapsed|/s\b| Hz\b|\(t\)|/sec|/it\b|/step\b"
-    r"|\d ?(?:ms|s|secs?|seconds|min(?:ute)?s?)\b|_m?s\b"
-    r"|\(m?s\)|[Ss]tep|[Ii]ter|[Ee]poch|[Bb]atch|[Ss]av|heckpoint|ckpt|per_s|tps|busbw|andwidth|hroughput|PerSec|FLOPS|b(?:it)?(?:s|/s|ps)"
-)
 STEP = re.compile(r"\b(?:global[ _]?)?(?:step|iter(?:ation)?|epoch|batch)\b\W{0,4}\d", re.IGNORECASE)
 """The words of a line that tells of a step."""
-_RANK = re.compile(r"\b(?<!local )(?<!local_)(?<!of )rank[ _]?(?:id)?['\"]?\s?[:=#]?\s?(\d{1,7})\b", re.IGNORECASE)
-_GPU = re.compile(r"\b(?:GPU|cuda|device)\s?[:#=]?\s?(\d{1,3})\b(?!\.\d)")
-_HOST = re.compile(r"(?:\b(?:node|host|hostname|worker)[:= ]\s?)([A-Za-z][\w.-]{0,62}\d[\w.-]{0,20})\b")
-_FIRST_WORD = re.compile(r"\s*([A-Za-z][\w.-]{0,62}?\d[\w.-]{0,30}?)(?::|\s{1,8}(?=[\d(]))")
 
 
 class Who(NamedTuple):
@@ -85,7 +79,7 @@ def _line_rows(lines: Sequence[str], taken: set[int], host: str) -> Iterator[Row
     parser, told, unit, section = LineParser(), 0, None, ""
     for place, line in enumerate(lines):
         section = _section(line) or section
-        if place in taken or not (unit or _MAY_TELL.search(line[:_MAX_LINE])):
+        if place in taken or not (unit or _P["may_tell"].search(line[:_MAX_LINE])):
             continue
         line = line.rpartition("\r")[2]
         unit = unit if line[:1].isspace() else None
@@ -98,19 +92,16 @@ def _line_rows(lines: Sequence[str], taken: set[int], host: str) -> Iterator[Row
         if len(found) == 1 and not found[0].name and found[0].kind is Kind.TIME and STEP.search(line[:_MAX_LINE]):
             found = (found[0]._replace(name="step"),)
         elif (line[:1].isspace() or head.text[:1].isspace()) and section:
-            found = tuple(it if it.name and _RANK.sub("", it.name) else it._replace(name=section) for it in found)
+            found = tuple(it if it.name and _P["rank"].sub("", it.name) else it._replace(name=section) for it in found)
         told += 1
         yield Row(_who(head, line), found, line.strip(), place, seconds, head.host or host)
         if told >= MAX_ROWS:
             return
 
 
-_SECTION = re.compile(r"(?:\[[\w ]{1,20}\]:)?\s{0,8}([A-Za-z][\w /-]{1,40}):\s*")
-
-
 def _section(line: str) -> str:
     """The words of a line that is a head over others: `optimizer:`."""
-    found = _SECTION.fullmatch(line[:80])
+    found = _P["section"].fullmatch(line[:80])
     return name_of(found[1]) if found else ""
 
 
@@ -118,29 +109,23 @@ def _who(head: JobLine, line: str) -> Who:
     rank = head.rank if head.rank is not None else head.task
     if rank is not None:
         return Who("rank", str(rank))
-    if named := _RANK.search(line[:_MAX_LINE]):
+    if named := _P["rank"].search(line[:_MAX_LINE]):
         return Who("rank", named[1])
     if head.host:
         return Who("host", head.host)
-    if named := _HOST.search(line[:_MAX_LINE]):
+    if named := _P["host"].search(line[:_MAX_LINE]):
         return Who("host", named[1])
-    if named := _GPU.search(line[:_MAX_LINE]):
+    if named := _P["gpu"].search(line[:_MAX_LINE]):
         return Who("GPU", named[1])
-    named = _FIRST_WORD.match(line)
+    named = _P["first_word"].match(line)
     return Who("host", named[1]) if named else NOBODY
 
 
-_RULE = re.compile(r"[\s|+:=-]*$")
 _ENTITIES: Final = (
     ("rank", re.compile(r"(?:global[ _])?rank(?:[ _]?id)?s?", re.IGNORECASE)),
     ("host", re.compile(r"(?:node|host|worker|server)(?:[ _]?name)?s?", re.IGNORECASE)),
     ("GPU", re.compile(r"gpu(?:[ _]?(?:id|index|idx))?", re.IGNORECASE)),
 )
-_HEADER = re.compile(r"rank|node|host|worker|server|gpu|device|step|iter|epoch|action|phase|time", re.IGNORECASE)
-_HAS_NUMBER = re.compile(r"(?<![\w.])\d")
-_NUMBER_CELL = re.compile(r"\s*(?:\d{1,3}(?:,\d{3})+|\d{1,15})(?:\.\d{1,15})?(?:e[-+]?\d{1,2})?\s*", re.IGNORECASE)
-_CELL = re.compile(r"\s*([^\[(]{0,60}?)\s*(?:[\[(]([\w/]{1,12})[\])])?\s*")
-_NAME_WITHIN = re.compile(r"[A-Za-z]{0,12}[ _-]?(\d{1,7})")
 _MIN_TABLE_ROWS: Final = 2
 
 
@@ -148,7 +133,7 @@ def _tables(lines: Sequence[str]) -> Iterator[tuple[int, int, list[Row]]]:
     """Yields the tables with a head: where each begins and ends, and its rows."""
     end = 0
     for place, line in enumerate(lines):
-        if place < end or len(line) > _MAX_LINE or _HAS_NUMBER.search(line) or not _HEADER.search(line):
+        if place < end or len(line) > _MAX_LINE or _P["has_number"].search(line) or not _P["header"].search(line):
             continue
         for split in _splits(line):
             columns = _columns(split(line))
@@ -184,12 +169,12 @@ class _Column(NamedTuple):
 def _columns(cells: Sequence[str]) -> list[_Column] | None:
     """None: it is no head of a table of times or rates by rank, host, GPU or step."""
     columns = [_column(cell) for cell in cells]
-    numbers = sum(bool(_NUMBER_CELL.fullmatch(cell)) for cell in cells)
+    numbers = sum(bool(_P["number_cell"].fullmatch(cell)) for cell in cells)
     return columns if len(cells) > 1 and not numbers and any(it.kind for it in columns) else None
 
 
 def _column(cell: str) -> _Column:
-    found = _CELL.fullmatch(cell)
+    found = _P["cell"].fullmatch(cell)
     raw, unit = (found[1], found[2] or "") if found else (cell, "")
     entity = next((kind for kind, pattern in _ENTITIES if pattern.fullmatch(raw)), "")
     return _Column(name_of(raw), entity, None if entity else kind_of_name(raw, unit), unit)
@@ -201,7 +186,7 @@ def _table_rows(lines: Sequence[str], first: int, split: _Split, columns: Sequen
         cells = split(line) if len(line) <= _MAX_LINE else []
         if len(cells) == len(columns) and (row := _table_row(cells, columns, line, number)):
             rows.append(row)
-        elif not _RULE.match(line) or len(rows) >= MAX_ROWS or (rows and not line.strip()):
+        elif not _P["rule"].match(line) or len(rows) >= MAX_ROWS or (rows and not line.strip()):
             break
     return rows if len(rows) >= _MIN_TABLE_ROWS else []
 
@@ -210,17 +195,13 @@ def _table_row(cells: Sequence[str], columns: Sequence[_Column], line: str, numb
     who, found = NOBODY, []
     for cell, column in zip(cells, columns, strict=True):
         if column.entity:
-            named = _NAME_WITHIN.fullmatch(cell) if column.entity != "host" else None
+            named = _P["name_within"].fullmatch(cell) if column.entity != "host" else None
             who = Who(column.entity, named[1] if named else cell)
-        elif column.kind and _NUMBER_CELL.fullmatch(cell):
+        elif column.kind and _P["number_cell"].fullmatch(cell):
             kind, factor = column.kind
             shown = f"{cell} {column.unit}".strip()
             found.append(Quantity(column.name, number_of(cell) * factor, kind, shown=shown))
     return Row(who, tuple(found), line.strip(), number) if found else None
-
-
-_UNIT_WITHIN = re.compile(r"\([\w/]{1,8}\)|[KMGT]i?[Bb](?:it)?/s|Gbps|\b[um]s\b|latenc|andwidth", re.IGNORECASE)
-_LABEL = re.compile(r"(?:GPU|gpu|dev|rank|n)?_?(\d{1,3})")
 
 
 def _matrices(lines: Sequence[str]) -> Iterator[tuple[int, int, Matrix]]:
@@ -229,10 +210,10 @@ def _matrices(lines: Sequence[str]) -> Iterator[tuple[int, int, Matrix]]:
         if place < end or len(line) > 8 * _MAX_LINE:
             continue
         words = line.split(maxsplit=_MAX_SIDE + 1)
-        words = words if not words or _LABEL.fullmatch(words[0]) else words[1:]
-        labels = [found[1] for word in words if (found := _LABEL.fullmatch(word))]
+        words = words if not words or _P["label"].fullmatch(words[0]) else words[1:]
+        labels = [found[1] for word in words if (found := _P["label"].fullmatch(word))]
         if len(labels) < 3 or [int(it) for it in labels] != list(range(len(words))):
-            title = line if _UNIT_WITHIN.search(line) else title
+            title = line if _P["unit_within"].search(line) else title
             continue
         rows, cells = _matrix_rows(lines[place + 1 : place + 1 + _MAX_SIDE], len(labels))
         if rows:
@@ -245,8 +226,8 @@ def _matrix_rows(lines: Sequence[str], width: int) -> tuple[list[str], list[tupl
     cells: list[tuple[float | None, ...]] = []
     for line in lines:
         words = line.split()
-        label = _LABEL.fullmatch(words[0]) if words else None
-        values = [number_of(word) if _NUMBER_CELL.fullmatch(word) else None for word in words[1:]]
+        label = _P["label"].fullmatch(words[0]) if words else None
+        values = [number_of(word) if _P["number_cell"].fullmatch(word) else None for word in words[1:]]
         if label is None or len(values) != width or all(value is None for value in values):
             break
         rows.append(label[1])

@@ -14,16 +14,13 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from laggard.diagnose.pastes.section import Items, Lack, Section, parts_of, paste_format
-from laggard.diagnose.rules import table
+from laggard.diagnose.rules import patterns, table
 from laggard.model import Finding, Severity
 from laggard.probes.probe import Fact
 
+_P: Final = patterns("paste_forms", "interfaces_")
+
 _SAYS: Final = table("pastes").sections
-_SETTINGS: Final = re.compile(r"^Settings for ([\w.@-]+):\s*$", re.MULTILINE)
-_FEC: Final = re.compile(r"^FEC parameters for ([\w.@-]+):\s*$", re.MULTILINE)
-_SPEED: Final = re.compile(r"^[^\S\n]*Speed: (\d{1,9})Mb/s", re.MULTILINE)
-_LINK: Final = re.compile(r"^[^\S\n]*Link detected: (yes|no)(?: \(([^)\n]{1,80})\))?", re.MULTILINE)
-_MODES: Final = re.compile(r"(\d{4,7})base")
 
 
 class _Settings(NamedTuple):
@@ -37,7 +34,7 @@ class _Settings(NamedTuple):
 
 
 def read_settings(section: Section) -> Items:
-    ports = [_settings(match[1], part) for match, part in parts_of(_SETTINGS, section.text)]
+    ports = [_settings(match[1], part) for match, part in parts_of(_P["settings"], section.text)]
     yield Fact("speeds_megabits", {port.device: port.speed for port in ports})
     for port in ports:
         if port.link is False:
@@ -49,7 +46,7 @@ def read_settings(section: Section) -> Items:
 
 
 def _settings(device: str, part: str) -> _Settings:
-    speed, link = _SPEED.search(part), _LINK.search(part)
+    speed, link = _P["speed"].search(part), _P["link"].search(part)
     return _Settings(
         device,
         int(speed[1]) if speed else 0,
@@ -64,7 +61,7 @@ def _settings(device: str, part: str) -> _Settings:
 def _modes(name: str, part: str) -> frozenset[int]:
     """Returns the speeds that follow a heading, in Mb/s; they go on in lines without a colon."""
     found = re.search(rf"^[^\S\n]*{name}:((?:[^:\n]*\n)+)", part + "\n", re.MULTILINE)
-    return frozenset(int(speed) for speed in _MODES.findall(found[1])) if found else frozenset()
+    return frozenset(int(speed) for speed in _P["modes"].findall(found[1])) if found else frozenset()
 
 
 def _without_link(port: _Settings, ports: Sequence[_Settings]) -> Iterator[Finding]:
@@ -97,7 +94,7 @@ def compare_fec(sections: Sequence[Section]) -> Items:
     """Compares ports of all hosts in the text: a port without error correction among ports that have it."""
     found: list[tuple[str, str, str]] = []
     for section in sections:
-        for match, part in parts_of(_FEC, section.text):
+        for match, part in parts_of(_P["fec"], section.text):
             active = re.search(r"^Active FEC encodings?: (.{1,80})$", part, re.MULTILINE)
             found.append((section.host, match[1], active[1].strip() if active else ""))
     others = {active for _, _, active in found if active and active.lower() not in ("off", "none", "auto")}
@@ -108,34 +105,25 @@ def compare_fec(sections: Sequence[Section]) -> Items:
 
 
 def read_fec(section: Section) -> Items:
-    yield Fact("fec", [match[1] for match, _ in parts_of(_FEC, section.text)])
+    yield Fact("fec", [match[1] for match, _ in parts_of(_P["fec"], section.text)])
 
 
-ETHTOOL: Final = paste_format("ethtool", _SETTINGS, read_settings)
-ETHTOOL_FEC: Final = paste_format("ethtool --show-fec", _FEC, read_fec, compare_fec)
+ETHTOOL: Final = paste_format("ethtool", _P["settings"], read_settings)
+ETHTOOL_FEC: Final = paste_format("ethtool --show-fec", _P["fec"], read_fec, compare_fec)
 
 
-_MODULE: Final = re.compile(r"^[^\S\n]*Identifier\s+: 0x[0-9a-f]{2} \(", re.MULTILINE)
-_DEVICE: Final = re.compile(r"\bethtool (?:-\S+ )*([\w.-]+)")
-_ALARM: Final = re.compile(r"^[^\S\n]*(\S.{3,60}?(?:alarm|warning))\s*(\([Cc]hannel \d+\))?\s*: On\b", re.MULTILINE)
-_LOSS: Final = re.compile(r"^[^\S\n]*([RT]x loss of (?:signal|lock).{0,30}?)\s*: (?:Yes|True|On)\b", re.MULTILINE)
-_POWER: Final = re.compile(
-    r"^[^\S\n]*(?:Rcvr signal avg optical power|Receiver signal average optical power)\s*(\([^)\n]+\))?"
-    r"\s*: \S+ mW / (-?[\d.]{1,8}|-inf) dBm",
-    re.MULTILINE,
-)
 MIN_LIGHT_DBM: Final = -20.0
 """The least power that any transceiver of a data centre receives: below it there is no light."""
 
 
 def read_module(section: Section) -> Items:
-    named = _DEVICE.search(section.command)
+    named = _P["device"].search(section.command)
     device = f"the transceiver of {named[1]}" if named else "the transceiver"
-    light = _POWER.findall(section.text)
+    light = _P["power"].findall(section.text)
     lost = [_joined(*match) for match in light if _dbm(match[1]) < MIN_LIGHT_DBM]
     dark = bool(light) and len(lost) == len(light)  # the other end may be off, or nobody uses the port
-    flags = [" ".join(filter(None, match)) for match in _ALARM.findall(section.text)]
-    alarms = [flag for flag in flags if "alarm" in flag] + _LOSS.findall(section.text)
+    flags = [" ".join(filter(None, match)) for match in _P["alarm"].findall(section.text)]
+    alarms = [flag for flag in flags if "alarm" in flag] + _P["loss"].findall(section.text)
     yield Fact("alarms", len(alarms))
     if "optical power" not in section.text and "ermal" not in section.text and "emperature" not in section.text:
         yield Lack("no measured light is in it: a copper cable, or run ethtool -m DEV as root")
@@ -158,23 +146,13 @@ def _dbm(text: str) -> float:
         return 0.0
 
 
-ETHTOOL_MODULE: Final = paste_format("ethtool -m", _MODULE, read_module)
+ETHTOOL_MODULE: Final = paste_format("ethtool -m", _P["module"], read_module)
 
 
-_LONG: Final = re.compile(
-    r"^\d{1,6}: ([\w.-]{1,40})(?:@[\w.-]{1,40})?: <([A-Z0-9_,-]*)> mtu \d+.{0,200}? state (\w+)", re.MULTILINE
-)
-_BRIEF: Final = re.compile(
-    r"^([\w.-]{1,40})(?:@[\w.-]{1,40})? +(UP|DOWN|UNKNOWN|LOWERLAYERDOWN|DORMANT|TESTING|NOTPRESENT)"
-    r"(?: +[0-9a-f:]{17,59})?(?: +<([A-Z0-9_,-]*)>)?((?: +[0-9a-f.:]+/\d+)*)[^\n]*$",
-    re.MULTILINE,
-)
+_LONG: Final = _P["long"]
 _HEAD: Final = re.compile(rf"{_LONG.pattern}|^lo +UNKNOWN +(?:00:){{5}}00 +<LOOPBACK", re.MULTILINE)
 _MADE: Final = re.compile(r"lo|docker.*|virbr.*|br-.*|cni.*|cali.*|flannel.*|veth[0-9a-f]{6,}|dummy.*|ifb.*|tun.*|wl.*")
 """Interfaces that containers, virtual machines and laptops make."""
-_SHAPED: Final = re.compile(r"^\d{1,6}: ([\w.-]{1,40})(?:@[\w.-]{1,40})?: <[^>\n]*> mtu \d+ qdisc (tbf|netem)\b", re.M)
-_ADDRESS: Final = re.compile(r"^[^\S\n]+inet6? (?!fe80)\S", re.MULTILINE)
-_RECEIVED: Final = re.compile(r"^[^\S\n]+RX:[^\n]*bytes[^\n]*\n\s+(\d+)", re.MULTILINE)
 _DOWN: Final = ("DOWN", "LOWERLAYERDOWN", "NOTPRESENT")
 
 
@@ -194,7 +172,7 @@ def read_links(section: Section) -> Iterator[Finding | Fact]:
     interfaces = [it for it in (*_long(section.text), *_brief(section.text)) if not _MADE.fullmatch(it.name)]
     yield Fact("interfaces", {it.name: it.state for it in interfaces[:64]})
     none_up = not any(it.state == "UP" for it in interfaces)
-    for shaped in _SHAPED.finditer(section.text):
+    for shaped in _P["shaped"].finditer(section.text):
         yield _SAYS["shaped"].found({"line": shaped[0].strip()[:300]}, name=shaped[1], shaper=shaped[2])
     for it in interfaces:
         if it.state in _DOWN and (it.used or none_up):
@@ -204,13 +182,13 @@ def read_links(section: Section) -> Iterator[Finding | Fact]:
 
 def _long(text: str) -> Iterator[_Interface]:
     for head, part in parts_of(_LONG, text):
-        received = _RECEIVED.search(part)
-        used = bool(_ADDRESS.search(part)) or bool(received and int(received[1][:15]))
+        received = _P["received"].search(part)
+        used = bool(_P["address"].search(part)) or bool(received and int(received[1][:15]))
         yield _Interface(head[1], head[3], tuple(head[2].split(",")), used, head[0].strip())
 
 
 def _brief(text: str) -> Iterator[_Interface]:
-    for row in _BRIEF.finditer(text):
+    for row in _P["brief"].finditer(text):
         flags = tuple(row[3].split(",")) if row[3] else ()
         yield _Interface(row[1], row[2], flags, bool(row[4]), row[0].strip())
 

@@ -8,28 +8,20 @@ describe.go), core/v1's Event and PodStatus.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from laggard.diagnose.entities import entities, only
 from laggard.diagnose.pastes.section import Section, parts_of, paste_format
-from laggard.diagnose.rules import Row, table
+from laggard.diagnose.rules import Row, patterns, table
 from laggard.model import Finding, Fix, Severity
 from laggard.probes.probe import Fact
+
+_P: Final = patterns("paste_forms", "pods_")
 
 MAX_EVENTS: Final = 4096
 MAX_JSON_CHARACTERS: Final = 1 << 20
 MAX_MESSAGE: Final = 4000
-
-_TABLE: Final = re.compile(
-    r"^\s*(?:\S+\s+)??(?:\S+\s+)??(Normal|Warning)\s+(\w{3,60})\s+"
-    r"(?:((?:pod|node|job|replicaset|\w+)/[\w.-]+)|\S+(?: \(x\d+ over \S+\))?\s+\S+)\s+(\S.*)$"
-)
-_DESCRIBED: Final = re.compile(r"^(?:Name:\s+(\S+)|kind: (?:Pod|Node)\b.*)\s*$", re.MULTILINE)
-_FIELD: Final = re.compile(r"^(\s*)(?:- )?\"?([A-Za-z][\w .]{1,30}?)\"?:\s+(\S.{0,2000}?),?\s*$")
-_POD: Final = re.compile(r"^(?:\S+\s+)??([\w.-]{2,253})\s+\d+/\d+\s+([A-Z][\w:]{2,60})\s+\d+")
-_NODE: Final = re.compile(r"^([\w.-]{2,253})\s+(NotReady\S*)\s+\S+\s+\d+\w+\s+v\d")
 
 
 class PodEvent(NamedTuple):
@@ -89,17 +81,17 @@ def _from_tables(text: str) -> Iterator[PodEvent]:
     for line in text.split("\n")[:65536]:
         if line.startswith("Name:"):
             name = line.partition(":")[2].strip()
-        if match := _TABLE.match(line):
+        if match := _P["table"].match(line):
             kind, _, subject = (match[3] or "").partition("/")
             yield PodEvent(match[2], subject or name, subject if kind == "node" else "", match[4][:2000])
-        elif match := _POD.match(line):
+        elif match := _P["pod"].match(line):
             yield PodEvent(match[2].rpartition(":")[2], match[1])
-        elif match := _NODE.match(line):
+        elif match := _P["node"].match(line):
             yield PodEvent("NodeNotReady", match[1], match[1])
 
 
 def _from_descriptions(text: str) -> Iterator[PodEvent]:
-    for head, part in parts_of(_DESCRIBED, text):
+    for head, part in parts_of(_P["described"], text):
         yield from _from_description(head[1] or "", part.split("\n\n\n")[0].split("\n"))
 
 
@@ -124,20 +116,11 @@ def _fields(lines: list[str]) -> list[tuple[str, str]]:
     """Returns names and values; a message goes on in the lines that follow it."""
     fields: list[tuple[str, str]] = []
     for line in lines:
-        if match := _FIELD.match(line):
+        if match := _P["field"].match(line):
             fields.append((match[2].lower(), match[3].strip("'\"")))
         elif fields and fields[-1][0] == "message" and line.strip() and len(fields[-1][1]) < MAX_MESSAGE:
             fields[-1] = ("message", f"{fields[-1][1]} {line.strip()}")
     return fields
-
-
-_HEAD: Final = re.compile(
-    r"^(?:LAST SEEN\s+TYPE\s+REASON|(?:NAMESPACE\s+)?NAME\s+READY\s+STATUS|NAME\s+STATUS\s+ROLES|\s*Type\s+Reason\s+Age"
-    r"|Name:\s+\S+\s*$|kind: (?:Pod|Event|List)\s*$|\s*\"kind\": \"(?:Event|List|Pod)\")"
-    r"|XidCriticalError: Xid=\d+ on Device=",
-    re.MULTILINE,
-)
-_XID: Final = re.compile(r"XidCriticalError: Xid=(\d{1,4}) on Device=(\S{1,80}?)[;,\s]")
 
 
 _SAYS: Final = table("pods")
@@ -149,7 +132,7 @@ _WARNINGS: Final = ("JOB_EXCEPTION",)
 def read(section: Section) -> Iterator[Finding | Fact]:
     events = parse_events(section.text)
     yield Fact("events", len(events))
-    for xid, device in dict.fromkeys(_XID.findall(section.text)):
+    for xid, device in dict.fromkeys(_P["xid"].findall(section.text)):
         yield _SAYS.sections["xid"].found({"xid": int(xid)}, device=device, xid=xid)
     told: set[tuple[str, str]] = set()
     for event, row in _worst_first(events):
@@ -191,4 +174,4 @@ def _finding(event: PodEvent, row: Row) -> Finding:
     )
 
 
-PODS: Final = paste_format("kubectl describe, get events", _HEAD, read)
+PODS: Final = paste_format("kubectl describe, get events", _P["head"], read)

@@ -15,16 +15,17 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from laggard.diagnose.pastes.section import Lack, Section, parts_of, paste_format
-from laggard.diagnose.rules import Row, table
+from laggard.diagnose.rules import Row, patterns, table
 from laggard.model import Finding, Fix, Severity
 from laggard.probes.probe import Fact
+
+_P: Final = patterns("paste_forms", "port_counters_")
 
 _TABLE: Final = table("counters")
 _SAYS: Final = table("pastes").sections
 COUNTER_RULES: Final = _TABLE.of("port_counter")
 IBDIAGNET_RULES: Final = _TABLE.of("ibdiagnet")
 _MAX_TOLD: Final = 4
-_LANE: Final = re.compile(r"rx_err_lane_(\d+)_phy")
 _MIN_LANE_SHARE: Final = 0.9
 
 
@@ -46,27 +47,16 @@ def judge_counters(device: str, counters: Mapping[str, int], commands: tuple[str
 
 def _bad_lane(counters: Mapping[str, int]) -> str | None:
     """Returns the lane that has nearly all errors of the lanes; None where none stands out."""
-    lanes = {match[1]: value for name, value in counters.items() if (match := _LANE.fullmatch(name))}
+    lanes = {match[1]: value for name, value in counters.items() if (match := _P["lane"].fullmatch(name))}
     worst = max(lanes, key=lambda lane: lanes[lane], default=None)
     if worst is None or len(lanes) < 2 or lanes[worst] < _MIN_LANE_SHARE * sum(lanes.values()) or not lanes[worst]:
         return None
     return f"lane {worst}"
 
 
-_IB_HEAD: Final = re.compile(
-    r"^# Port (?:extended )?counters: (.{1,80})$|^[^\S\n]+GUID (\S+ port (?:\d+|ALL)):.*\[\w+ == \d+",
-    re.MULTILINE,
-)
-_IB_FIELD: Final = re.compile(r"^(\w{4,40}):\.{2,}(\d{1,20})\s*$", re.MULTILINE)
-_QUERIED: Final = re.compile(r"\[(\w{4,40}) == (\d{1,20})")
-_NIC_HEAD: Final = re.compile(r"^(?:NIC|Standard) (?:statistics|stats for \S+):?\s*$", re.MULTILINE)
-_NIC_FIELD: Final = re.compile(r"^[^\S\n]+([\w.]{3,60}): (\d{1,20})\s*$", re.MULTILINE)
-_DEVICE: Final = re.compile(r"\bethtool (?:-\S+ |--\S+ )*([\w.-]+)")
-
-
 def read_infiniband(section: Section) -> Iterator[Finding | Fact | Lack]:
-    for head, part in parts_of(_IB_HEAD, section.text):
-        pattern = _IB_FIELD if head[1] else _QUERIED
+    for head, part in parts_of(_P["ib_head"], section.text):
+        pattern = _P["ib_field"] if head[1] else _P["queried"]
         counters = {name: int(value) for name, value in pattern.findall(part)}
         device = _infiniband_name(head[1] or f"GUID {head[2]}")
         yield Fact("counters", len(counters))
@@ -80,35 +70,27 @@ def _infiniband_name(words: str) -> str:
 
 
 def read_nic(section: Section) -> Iterator[Finding | Fact | Lack]:
-    named = _DEVICE.search(section.command)
+    named = _P["device"].search(section.command)
     device = named[1] if named else "the NIC"
-    counters = {name: int(value) for name, value in _NIC_FIELD.findall(section.text)}
+    counters = {name: int(value) for name, value in _P["nic_field"].findall(section.text)}
     yield Fact("counters", len(counters))
     if not counters:
         yield Lack("no counter is in it: run ethtool -S DEV")
     yield from judge_counters(device, counters, ("ethtool -S DEV", "mlxlink -d DEVICE -m -c", "ethtool -m DEV"))
 
 
-PERFQUERY: Final = paste_format("perfquery", _IB_HEAD, read_infiniband)
-ETHTOOL_COUNTERS: Final = paste_format("ethtool -S", _NIC_HEAD, read_nic)
-
-
-_IBDIAGNET_HEAD: Final = re.compile(
-    r"^-I- (?:Discover\w*|Using port|Fabric Discover|Stage\s)|^Running version\s+: \"IBDIAG", re.MULTILINE
-)
-_LINE: Final = re.compile(r"^-([EW])- (.{1,400})$", re.MULTILINE)
-_PORT: Final = re.compile(r"\b[HSR]/\"?[^\"\n]{1,120}?\"?/P\d+(?:/\d+)*|\b[\w.;:-]+(?:/[\w.-]+)?/P\d+\b")
-_CLOSING: Final = re.compile(r"finished with|Check finished|see file|can find", re.IGNORECASE)
+PERFQUERY: Final = paste_format("perfquery", _P["ib_head"], read_infiniband)
+ETHTOOL_COUNTERS: Final = paste_format("ethtool -S", _P["nic_head"], read_nic)
 
 
 def read_ibdiagnet(section: Section) -> Iterator[Finding | Fact | Lack]:
     found: dict[tuple[str, str], list[str]] = {}
     others: list[str] = []
-    lines = [match for match in _LINE.finditer(section.text) if not _CLOSING.search(match[2])][:4096]
+    lines = [match for match in _P["line"].finditer(section.text) if not _P["closing"].search(match[2])][:4096]
     for match in lines:
         row = next((row for row in IBDIAGNET_RULES if row.regex.search(match[2])), None)
         if row is not None:
-            device = " and ".join(_PORT.findall(match[2])[:2]) or "the fabric"
+            device = " and ".join(_P["port"].findall(match[2])[:2]) or "the fabric"
             found.setdefault((row.code, device), []).append(match[2])
         elif match[1] == "E":
             others.append(match[2])
@@ -125,16 +107,10 @@ def _ibdiagnet_finding(rule: Row, device: str, texts: list[str]) -> Finding:
     return rule._replace(device=device, says=f"has a fault, ibdiagnet says: {said[:200]}").found(evidence)
 
 
-IBDIAGNET: Final = paste_format("ibdiagnet", _IBDIAGNET_HEAD, read_ibdiagnet)
+IBDIAGNET: Final = paste_format("ibdiagnet", _P["ibdiagnet_head"], read_ibdiagnet)
 
 
-_MLXLINK_HEAD: Final = re.compile(r"^Operational Info\s*\n-+\s*$", re.MULTILINE)
-_FIELD: Final = re.compile(r"^([A-Z][\w /\[\]().-]{2,50}?)\s*: (.*?)\s*$", re.MULTILINE)
-_MLXLINK_DEVICE: Final = re.compile(r"\bmlxlink\b.*? (?:-d|--device) ?(\S+)(?:.*? (?:-p|--port) ?(\S+))?")
 _SPEEDS: Final = ("SDR", "DDR", "QDR", "FDR10", "FDR", "EDR", "HDR", "NDR", "XDR")
-_SPEED: Final = re.compile(r"\b(?:SDR|DDR|QDR|FDR10|FDR|EDR|HDR|NDR|XDR)\b")
-_UNUSED: Final = re.compile(r"unplugged|no cable|closed? by command|disabled by command", re.IGNORECASE)
-_NOTHING: Final = re.compile(r"no issue|^N/A$|^$", re.IGNORECASE)
 MAX_ERROR_RATE: Final = 1e-12
 """The largest bit error rate that is left after correction of a good link: InfiniBand's specification."""
 MAX_LINK_DOWNS: Final = 5
@@ -142,10 +118,10 @@ _RATES: Final = ("Effective Physical BER", "Symbol BER")
 
 
 def read_mlxlink(section: Section) -> Iterator[Finding | Fact | Lack]:
-    named = _MLXLINK_DEVICE.search(section.command)
+    named = _P["mlxlink_device"].search(section.command)
     device = " port ".join(filter(None, named.groups())) if named else "the link"
-    for _, part in parts_of(_MLXLINK_HEAD, section.text):
-        fields = dict(_FIELD.findall(part))
+    for _, part in parts_of(_P["mlxlink_head"], section.text):
+        fields = dict(_P["field"].findall(part))
         shown = {name: fields.get(name) for name in ("State", "Physical state", "Speed", "Width", "Recommendation")}
         yield Fact("link", shown)
         if "Recommendation" not in fields and fields.get("State") != "Active":
@@ -164,10 +140,10 @@ def _says(fields: Mapping[str, str]) -> Iterator[tuple[str, str, Severity]]:
     """Yields what is wrong with a link: the kind, the words, and how severe it is."""
     advice = fields.get("Recommendation", "")
     if fields.get("State", "Active") != "Active":
-        told = f"is {fields['State']}" + ("" if _NOTHING.search(advice) else f": {advice}")
-        yield "down", told, Severity.WARNING if _UNUSED.search(advice) else Severity.CRITICAL
+        told = f"is {fields['State']}" + ("" if _P["nothing"].search(advice) else f": {advice}")
+        yield "down", told, Severity.WARNING if _P["unused"].search(advice) else Severity.CRITICAL
         return
-    if not _NOTHING.search(advice):
+    if not _P["nothing"].search(advice):
         yield "errors", f"is active, and its firmware says: {advice}", Severity.WARNING
     if high := [f"{name} {fields[name]}" for name in _RATES if _number(fields.get(name, "")) > MAX_ERROR_RATE]:
         yield "errors", f"has too many bit errors, after correction too: {', '.join(high)}", Severity.WARNING
@@ -179,8 +155,8 @@ def _says(fields: Mapping[str, str]) -> Iterator[tuple[str, str, Severity]]:
 
 def _slower(fields: Mapping[str, str]) -> str:
     """Returns in words that the link is slower than the port and its cable can do; empty: it is not."""
-    now = _SPEED.search(fields.get("Speed", ""))
-    can = [set(_SPEED.findall(fields.get(f"{what} Speed", ""))) for what in ("Enabled Link", "Supported Cable")]
+    now = _P["speed"].search(fields.get("Speed", ""))
+    can = [set(_P["speed"].findall(fields.get(f"{what} Speed", ""))) for what in ("Enabled Link", "Supported Cable")]
     both = can[0] & can[1]
     best = max(both, key=_SPEEDS.index, default="")
     if now and best and _SPEEDS.index(now[0]) < _SPEEDS.index(best):
@@ -195,4 +171,4 @@ def _number(text: str) -> float:
         return 0.0
 
 
-MLXLINK: Final = paste_format("mlxlink", _MLXLINK_HEAD, read_mlxlink)
+MLXLINK: Final = paste_format("mlxlink", _P["mlxlink_head"], read_mlxlink)

@@ -13,24 +13,16 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from laggard.diagnose.pastes.section import Lack, Section, paste_format
-from laggard.diagnose.rules import table
+from laggard.diagnose.rules import patterns, table
 from laggard.kit.majority import majority
 from laggard.kit.words import counted
 from laggard.model import Finding, Severity
 from laggard.probes.probe import Fact
 
+_P: Final = patterns("paste_forms", "rdma_ports_")
+
 MAX_PORTS: Final = 256
 _SAYS: Final = table("pastes").sections
-
-_DEVICE: Final = re.compile(
-    r"\s*(?:CA:? '([\w.-]+)'|hca_id:\s*([\w.-]+)|Infiniband device '([\w.-]+)' port (\d+) status:)"
-)
-_PORT: Final = re.compile(r"\s*(?:Port (\d+):|port:\s+(\d+))\s*")
-_FIELD: Final = re.compile(r"\s*([A-Za-z][\w ]{1,40}?):\s*(.*?)\s*")
-_LINK: Final = re.compile(r"\s*(?:link |\d+/\d+: )([\w.-]+)/(\d+):? (.*\bstate \w+.*)")
-_NETDEV: Final = re.compile(r"\s*([\w.-]+) port (\d+) ==> (\S+) \((\w+)\)")
-_RATE: Final = re.compile(r"(\d+(?:\.\d+)?)")
-_LANES: Final = re.compile(r"\b(\d{1,2})X\b")
 
 
 class PastedPort(NamedTuple):
@@ -74,10 +66,10 @@ def parse_ports(text: str) -> tuple[PastedPort, ...]:
 
 
 def _from_line(line: str) -> PastedPort | None:
-    if match := _NETDEV.fullmatch(line.rstrip()):
+    if match := _P["netdev"].fullmatch(line.rstrip()):
         state = "ACTIVE" if match[4] == "Up" else "DOWN"
         return PastedPort(match[1], int(match[2]), netdev=match[3], state=state)
-    if match := _LINK.match(line):
+    if match := _P["link"].match(line):
         words = match[3].split()
         values = dict(zip(words[::2], words[1::2], strict=False))
         return PastedPort(
@@ -96,25 +88,25 @@ def _blocks(lines: list[str]) -> Iterator[PastedPort]:
     device: dict[str, str] = {}
     port: dict[str, str] | None = None
     for line in lines:
-        if head := _DEVICE.match(line):
+        if head := _P["device"].match(line):
             if port is not None:
                 yield _port(device, port)
             device = {"device": head[1] or head[2] or head[3]}
             port = {"number": head[4]} if head[4] else None
-        elif number := _PORT.fullmatch(line):
+        elif number := _P["port"].fullmatch(line):
             if port is not None:
                 yield _port(device, port)
             port = {"number": number[1] or number[2]} if device else None
-        elif (field := _FIELD.fullmatch(line)) and device:
+        elif (field := _P["field"].fullmatch(line)) and device:
             (device if port is None else port).setdefault(field[1].lower().replace(" ", "_"), field[2])
     if port is not None:
         yield _port(device, port)
 
 
 def _port(device: dict[str, str], port: dict[str, str]) -> PastedPort:
-    rate = _RATE.search(port.get("rate", ""))
-    lanes = _LANES.search(port.get("rate", "") + port.get("active_width", ""))
-    mtu = _RATE.match(port.get("active_mtu", ""))
+    rate = _P["rate"].search(port.get("rate", ""))
+    lanes = _P["lanes"].search(port.get("rate", "") + port.get("active_width", ""))
+    mtu = _P["rate"].match(port.get("active_mtu", ""))
     physical = port.get("physical_state") or port.get("phys_state") or ""
     return PastedPort(
         device["device"],
@@ -140,11 +132,6 @@ def _physical(words: str) -> str:
     return plain[:40]
 
 
-_HEAD: Final = re.compile(
-    r"^[^\S\n]*(?:CA:? '[\w.-]+'\s*$|hca_id:\s*\w|Infiniband device '[\w.-]+' port \d+ status:"
-    r"|(?:link |\d+/\d+: )[\w.-]+/\d+:? .*\bstate \w+|[\w.-]+ port \d+ ==> \S+ \(\w+\))",
-    re.MULTILINE,
-)
 _MIN_PORTS_ALL_DOWN: Final = 4
 """The least ports of InfiniBand, all of them down, that are a fault: a machine has so many because jobs use them."""
 _STATES: Final = {"INIT": "INIT (initializing: no subnet manager has activated it)", "DOWN": "down"}
@@ -247,4 +234,4 @@ def _slow(port: PastedPort, told: str, peers: int, severity: Severity) -> Findin
     return _SAYS["port_slow"].found(evidence, severity, port=port.name, device=port.device, told=told)
 
 
-RDMA_PORTS: Final = paste_format("ibstat, ibv_devinfo, rdma link", _HEAD, read)
+RDMA_PORTS: Final = paste_format("ibstat, ibv_devinfo, rdma link", _P["head"], read)

@@ -12,25 +12,14 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from laggard.diagnose.pastes.section import Section, paste_format
-from laggard.diagnose.rules import table
+from laggard.diagnose.rules import patterns, table
 from laggard.kit.majority import majority
 from laggard.model import Finding, Severity
 from laggard.probes.probe import Fact
 
+_P: Final = patterns("paste_forms", "resources_")
+
 _SAYS: Final = table("pastes").sections
-_DISKS_HEAD: Final = re.compile(
-    r"^(?:Filesystem|UUID)\b.{1,80}(?:Use|Used|Capacity|IUse|%IUsed)%?.{0,40}\bMounted on\s*$", re.MULTILINE
-)
-_ROW: Final = re.compile(
-    r"^(\S.{0,300}?)??[ \t]+([\d.,]+[BKMGTPEkbi]{0,3})[ \t]+([\d.,]+[BKMGTPEkbi]{0,3})"
-    r"[ \t]+(-?[\d.,]+[BKMGTPEkbi]{0,3})[ \t]+(\d{1,3})%[ \t]+(/\S{0,300})[ \t]*$"
-)
-_IMAGE: Final = re.compile(
-    r"^(?:/dev/(?:loop|sr)\d|squashfs|fuse\.squash|\S+\.(?:sif|squashfs|iso)\b)|^(?:cvmfs2|iso9660)"
-)
-_NOT_OF_JOBS: Final = re.compile(
-    r"^(?:/snap/|/var/lib/snapd/|/sys/|/media/|/cdrom|/boot|/cvmfs|/run/(?!user)|/mnt/iso)"
-)
 MIN_WARNED_PERCENT: Final = 97
 """The share in use from which on a file system is nearly full."""
 MAX_FINDINGS: Final = 16
@@ -46,7 +35,11 @@ class _Row(NamedTuple):
 
 
 def read_disks(section: Section) -> Iterator[Finding | Fact]:
-    rows = [row for row in _rows(section.text) if not _IMAGE.match(row.device) and not _NOT_OF_JOBS.match(row.mount)]
+    rows = [
+        row
+        for row in _rows(section.text)
+        if not _P["image"].match(row.device) and not _P["not_of_jobs"].match(row.mount)
+    ]
     yield Fact("fullest", {row.mount: f"{row.percent}%" for row in sorted(rows, key=lambda row: -row.percent)[:4]})
     full = [row for row in rows if row.percent >= MIN_WARNED_PERCENT]
     for row in full[:MAX_FINDINGS]:
@@ -57,9 +50,9 @@ def _rows(text: str) -> Iterator[_Row]:
     inodes = in_table = False
     name = ""
     for line in text.split("\n")[:4096]:
-        if _DISKS_HEAD.match(line):
+        if _P["disks_head"].match(line):
             in_table, inodes = True, "nodes" in line
-        elif in_table and (match := _ROW.fullmatch(line)):
+        elif in_table and (match := _P["row"].fullmatch(line)):
             yield _Row((match[1] or name).strip(), match[2], match[4], int(match[5]), match[6], inodes)
         name = line.strip()  # df of old breaks the line after a long name
 
@@ -77,16 +70,9 @@ def _disk_finding(row: _Row) -> Finding:
     )
 
 
-DISKS: Final = paste_format("df", _DISKS_HEAD, read_disks)
+DISKS: Final = paste_format("df", _P["disks_head"], read_disks)
 
 
-_MEMORY_HEAD: Final = re.compile(
-    r"^[^\S\n]+total\s+used\s+free\b.*$|^MemTotal:\s+\d+ kB|^available: \d+ nodes? \(", re.MULTILINE
-)
-_COLUMNS: Final = re.compile(r"^[^\S\n]+total\s+used\s+free\b.*$", re.MULTILINE)
-_MEMORY: Final = re.compile(r"^Mem:\s+(.{1,300})$", re.MULTILINE)
-_FIELD: Final = re.compile(r"^(MemTotal|MemAvailable|Shmem):\s+(\d{1,18}) kB", re.MULTILINE)
-_NODE: Final = re.compile(r"^node (\d{1,4}) (cpus|size):[ \t]*(.*?)[ \t]*$", re.MULTILINE)
 MAX_SHARE_LEFT: Final = 0.02
 """The largest share of available memory that is critical: the kernel is about to kill processes."""
 MIN_SHARED: Final = 0.3
@@ -106,12 +92,12 @@ def read_memory(section: Section) -> Iterator[Finding | Fact]:
 
 def _amounts(text: str) -> dict[str, float]:
     """Returns amounts by the names of `free`'s columns, in any unit: only their shares count."""
-    fields = {name: float(value) for name, value in _FIELD.findall(text)}
+    fields = {name: float(value) for name, value in _P["field"].findall(text)}
     if "MemTotal" in fields and "MemAvailable" in fields:
         return {
             "total": fields["MemTotal"], "available": fields["MemAvailable"], "shared": fields.get("Shmem", 0.0)
         }  # fmt: skip
-    columns, values = _COLUMNS.search(text), _MEMORY.search(text)
+    columns, values = _P["columns"].search(text), _P["memory"].search(text)
     if not columns or not values:
         return {}
     amounts = dict(zip(columns[0].split(), map(_amount, values[1].split()), strict=False))
@@ -137,7 +123,7 @@ def _used_up(total: float, available: float, shared: float) -> Finding:
 def _nodes(text: str) -> Iterator[Finding | Fact]:
     """Judges NUMA nodes that have CPUs: those without are GPUs' or memory cards', and may be empty."""
     shown: dict[str, dict[str, str]] = {}
-    for node, what, value in _NODE.findall(text)[:8192]:
+    for node, what, value in _P["node"].findall(text)[:8192]:
         shown.setdefault(node, {})[what] = value
     sizes = {
         node: int(re.sub(r"\D", "", each["size"])[:15] or 0)
@@ -154,34 +140,23 @@ def _nodes(text: str) -> Iterator[Finding | Fact]:
             yield _SAYS["numa_node"].found(evidence, severity, node=node, size=size, usual=usual)
 
 
-MEMORY: Final = paste_format("free, numactl -H", _MEMORY_HEAD, read_memory)
+MEMORY: Final = paste_format("free, numactl -H", _P["memory_head"], read_memory)
 
 
-_LIMITS_HEAD: Final = re.compile(
-    r"^(?:max locked memory\s+\(kbytes, -l\)\s+\w+|Max locked memory\s+\w+\s+\w+\s+bytes)", re.MULTILINE
-)
-_LOCKED: Final = re.compile(
-    r"^(?:max locked memory\s+\(kbytes, -l\)\s+(\d{1,18}|unlimited)"
-    r"|Max locked memory\s+(\d{1,18}|unlimited)\s+\w+\s+bytes)",
-    re.MULTILINE,
-)
-_SEEN: Final = re.compile(
-    r"[Cc]ouldn't allocate MR|ibv_reg_mr|failed to create mr|failed to register memory", re.IGNORECASE
-)
 MIN_LOCKED_BYTES: Final = 1 << 30
 """The least memory that a process may lock for RDMA: NCCL registers hundreds of MB for each GPU."""
 
 
 def read_limits(section: Section) -> Iterator[Finding | Fact]:
-    for match in list(_LOCKED.finditer(section.text))[:64]:
+    for match in list(_P["locked"].finditer(section.text))[:64]:
         limit = match[1] or match[2]
         yield Fact("locked_memory", limit)
         size = None if limit == "unlimited" else int(limit) * (1024 if match[1] else 1)
         if size is not None and size < MIN_LOCKED_BYTES:
-            seen = _SEEN.search(section.text) is not None
+            seen = _P["seen"].search(section.text) is not None
             severity = Severity.CRITICAL if seen else Severity.WARNING
             told = ": RDMA could not register memory" if seen else ""
             yield _SAYS["memlock"].found({"limit_bytes": size}, severity, size=size // 1024, told=told)
 
 
-LIMITS: Final = paste_format("ulimit -a", _LIMITS_HEAD, read_limits)
+LIMITS: Final = paste_format("ulimit -a", _P["limits_head"], read_limits)

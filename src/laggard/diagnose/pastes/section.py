@@ -16,25 +16,20 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from laggard.diagnose.file_format import FileContent, FileFormat, FileJudgement, KnownHardware, without_colours
-from laggard.diagnose.parts import prompt_of, split_lines
+from laggard.diagnose.parts import bodies_of, prompt_of, split_lines
+from laggard.diagnose.rules import patterns
 from laggard.kit.words import ranks_text
 from laggard.model import Finding, Severity
 from laggard.probes.probe import Fact
 from laggard.probes.runner.report import joint, one_of_a_kind
 
+_P: Final = patterns("paste_forms", "section_")
+
 MAX_PASTE_CHARACTERS: Final = 4 << 20
 """The most characters of a paste that are read. Tools print thousands of lines, never millions."""
 _MAX_SECTIONS: Final = 4096
-_HEADING: Final = re.compile(
-    r"(?:#+|=+|-{2,}|\*+)[ >]*([A-Za-z][\w.-]{1,79})"
-    r"(?:[ :<]*(?:=+|-{2,}|\*+)?:?|:? (?:\$ )?(?:sudo )?(?:ip|ss|tc|nft|iptables|lspci|dmesg|journalctl|ethtool|rdma"
-    r"|ib[a-z]{3,20}|nvidia-smi|rocm-smi|dcgmi|ps|uptime|free|df|mount)(?: [^\n]{0,200})?)"
-)
+_HEADING: Final = _P["heading"]
 """A host alone between marks; or before the command whose output follows, as loops over hosts print it."""
-_FOLDED: Final = re.compile(r"-{8,}")
-_COMMAND_HOST: Final = re.compile(
-    r"\bssh (?:-\S+ )*(?:[\w.-]+@)?([\w.-]+) |\b(?:srun|pdsh|clush)\b.*? (?:-w|--nodelist=?) ?([\w.-]+)(?= )"
-)
 
 
 class Section(NamedTuple):
@@ -60,9 +55,7 @@ def only_host(text: str) -> str:
 
 def parts_of(head: re.Pattern[str], text: str, most: int = 256) -> list[tuple[re.Match[str], str]]:
     """Returns each match of `head` with the text from it to the next one."""
-    heads = [match for _, match in zip(range(most), head.finditer(text), strict=False)]
-    ends = [match.start() for match in heads[1:]] + [len(text)]
-    return [(match, text[match.start() : end]) for match, end in zip(heads, ends, strict=False)]
+    return [(match, match[0] + body) for match, body in bodies_of(head, text, most)]
 
 
 def _by_prompt(text: str) -> tuple[Section, ...]:
@@ -110,14 +103,14 @@ def _heading(line: _Line) -> str:
     """Returns the host that a line names as a heading; empty: it is none."""
     name = line.text.strip()
     around = (line.before.strip(), line.after.strip())
-    if all(map(_FOLDED.fullmatch, around)) and re.fullmatch(r"[A-Za-z][\w.-]{1,79}", name):
+    if all(map(_P["folded"].fullmatch, around)) and re.fullmatch(r"[A-Za-z][\w.-]{1,79}", name):
         return name
     match = _HEADING.fullmatch(name)
     return match[1] if match else ""
 
 
 def _host_of(command: str) -> str:
-    match = _COMMAND_HOST.search(command)
+    match = _P["command_host"].search(command)
     return (match[1] or match[2]) if match else ""
 
 
@@ -188,8 +181,6 @@ def on_host(found: Finding, host: str) -> Finding:
     return msgspec.structs.replace(found, evidence={"host": host, **found.evidence}) if host else found
 
 
-_FIGURE: Final = re.compile(r"[0-9a-fA-F]*\d[0-9a-fA-F:.]*")
-_NUMBERED: Final = re.compile(r"([A-Z]\w+) (\d{1,5})")
 MIN_ALIKE: Final = 3
 """The fewest that are told as one where they are critical: two are read faster as they stand."""
 
@@ -199,7 +190,12 @@ def one_of_many(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     kinds: dict[object, list[Finding]] = {}
     for place, found in enumerate(one_of_a_kind(findings)):
         is_critical = found.severity is Severity.CRITICAL
-        said = (found.code, _FIGURE.sub("#", found.device), _FIGURE.sub("#", found.summary), found.evidence.get("host"))
+        said = (
+            found.code,
+            _P["figure"].sub("#", found.device),
+            _P["figure"].sub("#", found.summary),
+            found.evidence.get("host"),
+        )
         kinds.setdefault(said if is_critical else place, []).append(found)
     return tuple(each for alike in kinds.values() for each in _joined(alike))
 
@@ -212,7 +208,7 @@ def _joined(alike: list[Finding]) -> Iterator[Finding]:
 def _said_once(found: Finding) -> Finding:
     """The joint finding with the numbers of its devices as a range; what is said alike of each stands once."""
     devices: dict[str, str] = found.evidence["devices"]
-    numbered = [match for device in devices if (match := _NUMBERED.fullmatch(device))]
+    numbered = [match for device in devices if (match := _P["numbered"].fullmatch(device))]
     told = {said.replace(f"{device} ", "") for device, said in devices.items()}
     if len(told) == 1:
         evidence = {name: value for name, value in found.evidence.items() if name not in ("devices", "entity")}

@@ -11,9 +11,11 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from laggard.diagnose.pastes.section import Section, parts_of, paste_format
-from laggard.diagnose.rules import Row, table
+from laggard.diagnose.rules import Row, patterns, table
 from laggard.model import Finding, Fix
 from laggard.probes.probe import Fact
+
+_P: Final = patterns("paste_forms", "slurm_")
 
 _TABLE: Final = table("slurm")
 DRAIN_REASONS: Final = tuple(row for row in _TABLE.rows if row.kind.startswith("drain_"))
@@ -22,51 +24,27 @@ _PLANS: Final = DRAIN_REASONS[-2]
 JOB_STATES: Final = tuple(row for row in _TABLE.rows if row.kind.startswith("state_"))
 
 
-_BROKEN: Final = re.compile(
-    r"fail|error|fault|lost|missing|\bdown\b|\bno[t ]|\blow\b|xid|uncorrect|\becc\b|\bbad\b|dead|hung|hang|unkill|stuck"
-    r"|stale|fell|fallen|throttl|mismatch|reported|time(?:d )?out|invalid|unexpected|panic|broken|\bhot\b",
-    re.IGNORECASE,
-)
-_PLANNED: Final = re.compile(
-    r"maint|upgrad|updat|firmware|reserv|planned|burn.?in|patch|install|decom|reimag|scheduled|migrat", re.IGNORECASE
-)
-
-
 def drain_reason(text: str) -> Row:
     """The row of a reason. What somebody plans for GPUs, links or mounts is no fault of theirs."""
-    if _PLANNED.search(text[:400]) and not _BROKEN.search(text[:400]):
+    if _P["planned"].search(text[:400]) and not _P["broken"].search(text[:400]):
         return _PLANS
     return next(row for row in DRAIN_REASONS if row.regex.search(text[:400]))
 
 
-_NODES_HEAD: Final = re.compile(
-    r"^(?:REASON\s+USER\s+TIMESTAMP\b.*NODELIST|PARTITION\s.*\bSTATE\b.*|NODELIST\s.*\bSTATE\b.*|NodeName=\S+ .*)\s*$",
-    re.MULTILINE,
-)
-_REASONS: Final = re.compile(r"^REASON\s+USER\s+TIMESTAMP\b.*NODELIST\s*$")
-_ROW: Final = re.compile(
-    r"^(\S.{0,400}?)\s+([\w.()-]+)\s+(\d{4}-\d\d-\d\dT\S+|Unknown|None)\s+(?:([a-z*~#!%$@^+_-]+)\s+)?(\S+)\s*$"
-)
-_NODE: Final = re.compile(r"^NodeName=(\S+)", re.MULTILINE)
-_REASON: Final = re.compile(r"^[^\S\n]*Reason=(.{1,1000}?)(?: \[([\w.-]+)@([^\]\n]+)\])?\s*$", re.MULTILINE)
-_STATE: Final = re.compile(r"\bState=(\S+)")
-_OUT: Final = re.compile(r"DOWN|DRAIN|FAIL|NOT_RESPONDING|INVALID_REG", re.IGNORECASE)
-_ON_PURPOSE: Final = re.compile(r"REBOOT|MAINT|POWER|PLANNED", re.IGNORECASE)
-_DEAD: Final = re.compile(r"(?:down|fail|unk)\w*\*?|\w+\*")
 MAX_NODES: Final = 4096
 
 
 def read_nodes(section: Section) -> Iterator[Finding | Fact]:
-    blocks = [(head[1], block) for head, block in parts_of(_NODE, section.text, MAX_NODES)]
+    blocks = [(head[1], block) for head, block in parts_of(_P["node"], section.text, MAX_NODES)]
     told: set[str] = set()
     for name, block in blocks:
         for found in _judge_node(name, block):
             told.add(name)
             yield found
     lines = section.text.split("\n")[: MAX_NODES * 4]
-    rows = [match for match in map(_ROW.match, _after_head(lines, _REASONS)) if match]
+    rows = [match for match in map(_P["row"].match, _after_head(lines, _P["reasons"])) if match]
     yield Fact("nodes", len(blocks) + len(rows))
-    if not rows and any(_REASONS.match(line.rstrip()) for line in lines):
+    if not rows and any(_P["reasons"].match(line.rstrip()) for line in lines):
         yield Fact("no_node_has_a_reason", True)  # a heading alone is all that `sinfo -R` prints then
     for match in rows[:MAX_NODES]:
         if match[5] not in told:
@@ -76,8 +54,8 @@ def read_nodes(section: Section) -> Iterator[Finding | Fact]:
 
 
 def _judge_node(name: str, block: str) -> Iterator[Finding]:
-    state, reason = _STATE.search(block), _REASON.search(block)
-    if state and _OUT.search(state[1]) and not _ON_PURPOSE.search(state[1]):
+    state, reason = _P["state"].search(block), _P["reason"].search(block)
+    if state and _P["out"].search(state[1]) and not _P["on_purpose"].search(state[1]):
         text = reason[1] if reason else "no reason is given"
         yield from _node_finding(name, state[1], text, (reason and reason[2]) or "", (reason and reason[3]) or "")
 
@@ -102,8 +80,8 @@ def _states(lines: list[str], told: bool) -> Iterator[Finding | Fact]:
     out = [line.split() for line in lines if len(line.split()) == len(head)]
     place, names = head.index("STATE"), head.index("NODELIST")
     states = {row[names]: row[place] for row in out if row != head}
-    bad = {names: state for names, state in states.items() if _DEAD.fullmatch(state)}
-    yield Fact("nodes_out", {name: state for name, state in states.items() if _OUT.search(state)})
+    bad = {names: state for names, state in states.items() if _P["dead"].fullmatch(state)}
+    yield Fact("nodes_out", {name: state for name, state in states.items() if _P["out"].search(state)})
     for name, state in bad.items() if not told else ():
         yield from _node_finding(name, state, "Not responding" if state.endswith("*") else "no reason is given", "", "")
 
@@ -118,10 +96,9 @@ def _node_finding(name: str, state: str, reason: str, user: str, when: str) -> I
     yield row._replace(device=f"node {name}", says=told, fix=fix).found(evidence)
 
 
-SLURM_NODES: Final = paste_format("sinfo, scontrol show node", _NODES_HEAD, read_nodes)
+SLURM_NODES: Final = paste_format("sinfo, scontrol show node", _P["nodes_head"], read_nodes)
 
 
-_JOBS_HEAD: Final = re.compile(r"^[^\S\n]*JobID(?:Raw)?\b[^\n]*\bState\b[^\n]*(?:\n[ -]*--[ -]*)?$", re.MULTILINE)
 MAX_JOBS: Final = 8
 """The most jobs that are told of, the last ones."""
 
@@ -140,7 +117,7 @@ def _rows(lines: list[str]) -> Iterator[dict[str, str]]:
     names: list[str] = []
     spans: list[tuple[int, int]] = []
     for number, line in enumerate(lines):
-        if _JOBS_HEAD.match(line):
+        if _P["jobs_head"].match(line):
             names = line.rstrip("|\n").split("|") if "|" in line else line.split()
             below = lines[number + 1] if number + 1 < len(lines) else ""
             spans = [match.span() for match in re.finditer(r"-+", below)] if "|" not in line else []
@@ -175,4 +152,4 @@ def _job_finding(state: Row, job: str, row: Mapping[str, str]) -> Finding:
     return state._replace(device=f"job {job}", says=f"{state.says} ({_ending(row)})", fix=fix).found(kept)
 
 
-SLURM_JOBS: Final = paste_format("sacct", _JOBS_HEAD, read_jobs)
+SLURM_JOBS: Final = paste_format("sacct", _P["jobs_head"], read_jobs)

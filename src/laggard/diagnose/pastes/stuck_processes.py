@@ -11,9 +11,11 @@ from collections.abc import Iterator
 from typing import Final
 
 from laggard.diagnose.pastes.section import Section, paste_format
-from laggard.diagnose.rules import table
+from laggard.diagnose.rules import patterns, table
 from laggard.model import Finding
 from laggard.probes.probe import Fact
+
+_P: Final = patterns("paste_forms", "stuck_processes_")
 
 WAITS: Final = table("waits").rows
 _NAMES: Final = "|".join(row.pattern for row in WAITS)
@@ -22,7 +24,6 @@ _LINE: Final = re.compile(
     rf"(?:\S+[ \t]+){{0,4}}?({_NAMES})[ \t]+(.*)$",
     re.MULTILINE,
 )
-_ELAPSED: Final = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d{2}):(\d{2})\b")
 MIN_SECONDS: Final = 120
 """The shortest time for which a process hangs: less may be a slow read."""
 
@@ -32,7 +33,7 @@ def read_processes(section: Section) -> Iterator[Finding | Fact]:
     lines = _LINE.findall(section.text)[:4096]
     yield Fact("processes_in_state_d", len(lines))
     for pid, wait, rest in lines:
-        if _seconds(rest) >= MIN_SECONDS or not _ELAPSED.search(rest):
+        if _seconds(rest) >= MIN_SECONDS or not _P["elapsed"].search(rest):
             row = next(row for row in WAITS if row.regex.fullmatch(wait))
             found.setdefault(row.says, []).append((pid, wait, rest))
     for system, rows in found.items():
@@ -44,7 +45,7 @@ def read_processes(section: Section) -> Iterator[Finding | Fact]:
 
 
 def _seconds(rest: str) -> int:
-    match = _ELAPSED.search(rest)
+    match = _P["elapsed"].search(rest)
     days, hours, minutes, seconds = (int(part or 0) for part in match.groups()) if match else (0, 0, 0, 0)
     return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
 
@@ -52,17 +53,18 @@ def _seconds(rest: str) -> int:
 STUCK_PROCESSES: Final = paste_format("ps", _LINE, read_processes)
 
 
-_LOCK: Final = re.compile(
-    r"^-r\S{8,10}\s+\d+\s+\S+\s+\S+\s+0\s+(.{5,40}?)\s+(\S*torch_extensions\S*/lock|lock)\s*$", re.MULTILINE
-)
+_LOCK: Final = _P["lock"]
 _WAIT: Final = re.compile(r"wait \(torch/utils/file_baton\.py|file_baton\.py\", line \d+, in wait")
 _HEAD: Final = re.compile(rf"{_LOCK.pattern}|{_WAIT.pattern}", re.MULTILINE)
-_FOLDER: Final = re.compile(r"\S*torch_extensions[\w./-]*")
 
 
 def read_torch_lock(section: Section) -> Iterator[Finding | Fact]:
     text = f"{section.command}\n{section.text}"
-    folder, lock, waits = _FOLDER.search(text), _LOCK.search(section.text), _WAIT.search(section.text)
+    folder, lock, waits = (
+        _P["folder"].search(text),
+        _LOCK.search(section.text),
+        _WAIT.search(section.text),
+    )
     yield Fact("waits_for_a_lock", bool(waits))
     if not waits and not (folder and lock):
         return
