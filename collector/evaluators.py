@@ -13,10 +13,12 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 from msgspec import structs
 
+from laggard.collector import shared_verdicts as shared
 from laggard.collector.incidents.incident import Incident
 from laggard.collector.incidents.reads import read_of_jobs
 from laggard.collector.incidents.schema import DatabaseError
@@ -25,19 +27,6 @@ from laggard.collector.jobs.snapshot import JobSnapshot, unknown_location
 from laggard.collector.prometheus.choice import Known, known_jobs
 from laggard.collector.prometheus.client import Prometheus
 from laggard.collector.prometheus.watch import MAX_JOBS, by_key, judged, snapshot_of
-from laggard.collector.shared_verdicts import (
-    BEAT_SECONDS,
-    LEASE_SECONDS,
-    NOT_JUDGED,
-    Beat,
-    Exchange,
-    Judged,
-    Members,
-    Place,
-    Standing,
-    bounded,
-    not_looked_at,
-)
 from laggard.kit.errors import UsageError
 from laggard.kit.words import printable_line
 from laggard.model import JobKey, Note, Verdict
@@ -81,29 +70,29 @@ class Turn(NamedTuple):
 class Evaluator:
     """A watch, as PrometheusWatch is one. `jobs`, `notes` and `turn` may be asked by any thread."""
 
-    def __init__(self, prometheus: Prometheus, place: Place, round_seconds: float, max_jobs: int) -> None:
+    def __init__(self, prometheus: Prometheus, place: shared.Place, round_seconds: float, max_jobs: int) -> None:
         """`round_seconds`: from one look to the next. `max_jobs`: the most jobs of all evaluators together. `on_news`
         is called on the event loop where a verdict has changed, whoever judged."""
         self.on_news: Callable[[], None] = lambda: None
         self._prometheus, self._round_seconds, self._max_jobs = prometheus, round_seconds, max_jobs
-        self._exchange, self._one_beat = Exchange(place, max_jobs), threading.Lock()
+        self._exchange, self._one_beat = shared.Exchange(place, max_jobs), threading.Lock()
         self._url = place.url
         self._lock = threading.Lock()
-        self._standing = Standing(Members())
+        self._standing = shared.Standing(shared.Members())
         self._unwritten: set[JobKey] = set()
         self._gone: set[JobKey] = set()
         self._followed: dict[JobKey, float] = {}  # since when, in monotonic seconds
         self._released: set[JobKey] = set()
         self._inherited: dict[int, Incident] = {}
         self._live: tuple[str, ...] = ()
-        self._read_at = time.monotonic() - LEASE_SECONDS
+        self._read_at = time.monotonic() - shared.LEASE_SECONDS
         self._away = "it has not answered yet"
         self._has_listed, self._failing_since, self._problem = False, float("inf"), ""
         self._waiting_since = float("inf")  # for an answer of Prometheus
         self._catches_up_until = float("-inf")
         self._partial = ""  # what Prometheus said that it left out
-        self._ends = False
-        self._begun = asyncio.Event()
+        self._ends, self._begun = threading.Event(), threading.Event()
+        self._wants_look, self._wants_beat = threading.Event(), threading.Event()
 
     @property
     def up(self) -> bool:
@@ -149,7 +138,7 @@ class Evaluator:
 
     def _why_away(self, now: float) -> str:
         """The reason why what was read of others is too old; empty where it is not."""
-        silent = now - self._read_at > LEASE_SECONDS
+        silent = now - self._read_at > shared.LEASE_SECONDS
         return f"the database: {self._away or f'no answer for {now - self._read_at:.0f} s'}" if silent else ""
 
     def turn(self) -> Turn:
@@ -163,29 +152,29 @@ class Evaluator:
 
     async def begun(self, seconds: float) -> None:
         """Waits until it knows what the others judged, so many seconds at most: the first answers are no `unknown`."""
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._begun.wait(), seconds)
+        await asyncio.to_thread(self._begun.wait, seconds)
 
     async def run(self) -> None:
-        """Looks and beats for ever."""
-        wanted = _Wanted(asyncio.Event(), asyncio.Event())
-        beats = asyncio.create_task(self._beat_for_ever(wanted))
+        """Looks and beats for ever, in threads for which the end of the process does not wait: a database may hang."""
+        tell = partial(asyncio.get_running_loop().call_soon_threadsafe, lambda: self.on_news())
+        threading.Thread(target=self._look_for_ever, name="evaluator", daemon=True).start()
+        threading.Thread(target=self._beat_for_ever, args=(tell,), name="evaluator", daemon=True).start()
         try:
-            await self._look_for_ever(wanted)
+            await asyncio.Event().wait()
         finally:
-            self._ends = True
-            beats.cancel()
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(_beside(self.leave), _LEAVE_SECONDS)
+            self._ends.set()
+            leaving = threading.Thread(target=self.leave, name="evaluator", daemon=True)
+            leaving.start()
+            await asyncio.to_thread(leaving.join, _LEAVE_SECONDS)
 
-    async def _look_for_ever(self, wanted: _Wanted) -> None:
-        while True:
+    def _look_for_ever(self) -> None:
+        while not self._ends.is_set():
             began = time.monotonic()
-            await _beside(self.look)
-            wanted.look.clear()
-            wanted.beat.set()
+            _safely(self.look)
+            self._wants_look.clear()
+            self._wants_beat.set()
             now = time.monotonic()
-            await _wait(wanted.look, began + self._pause_seconds(now, now - began) - now)
+            self._wants_look.wait(max(0.0, began + self._pause_seconds(now, now - began) - now))
 
     def _pause_seconds(self, now: float, lasted: float) -> float:
         """The time from the last look, which lasted so many seconds, to the next."""
@@ -200,30 +189,29 @@ class Evaluator:
         with self._lock:
             own, members = self._standing.own, self._standing.members
             mine = [it.job.location for key, it in own.items() if members.is_mine(key)]
-        return any(it.verdict is Verdict.UNKNOWN and it.notes[:1] and it.notes[0].kind != NOT_JUDGED for it in mine)
+        return any(
+            it.verdict is Verdict.UNKNOWN and it.notes[:1] and it.notes[0].kind != shared.NOT_JUDGED for it in mine
+        )
 
-    async def _beat_for_ever(self, wanted: _Wanted) -> None:
+    def _beat_for_ever(self, tell: Callable[[], object]) -> None:
         told: dict[JobKey, object] = {}
-        while True:
-            await _beside(self.beat)
+        while not self._ends.is_set():
+            _safely(self.beat)
+            self._wants_beat.clear()
             if not self._why_away(time.monotonic()):
                 self._begun.set()
             if (verdicts := self._verdicts()) != told:
                 told = verdicts
-                self.on_news()
+                with contextlib.suppress(RuntimeError):  # the event loop has ended
+                    tell()
             if self._has_news():
-                wanted.look.set()
-            await _wait(wanted.beat, BEAT_SECONDS)
+                self._wants_look.set()
+            self._wants_beat.wait(shared.BEAT_SECONDS)
 
     def _verdicts(self) -> dict[JobKey, object]:
         """What is said of each job, as far as it is no matter of age."""
-        with self._lock:
-            standing = self._standing
-        newest: dict[JobKey, Judged] = dict(standing.rows)
-        for key, it in standing.own.items():
-            if key not in newest or newest[key].at < it.at:
-                newest[key] = it
-        said = {key: it.job.location for key, it in newest.items()}
+        standing = self._standing
+        said = {key: it.job.location for key in standing.job_keys() if (it := standing.newest(key))}
         return {key: (it.verdict, [culprit.ranks for culprit in it.culprits]) for key, it in said.items()}
 
     def _has_news(self) -> bool:
@@ -257,31 +245,29 @@ class Evaluator:
         self._note_known({key: alike[0].progressed_at for key, alike in found.items()})
         mine = [key for key in found if self._standing.members.is_mine(key)]
         for key in mine[:MAX_JOBS]:
-            if self._ends:
+            if self._ends.is_set():
                 return
             self._judge(key, found[key])
         at = time.monotonic()
-        for job in not_looked_at(mine[MAX_JOBS:], self._standing.known, MAX_JOBS):
-            self._note(Judged(job, at, self._standing.members.me))
+        for job in shared.not_looked_at(mine[MAX_JOBS:], self._standing.known, MAX_JOBS):
+            self._note(shared.Judged(job, at, self._standing.members.me))
 
     def _judge(self, key: JobKey, alike: Sequence[Known]) -> None:
-        members, at = self._standing.members, time.monotonic()
-        if members.is_mine(key):  # it may have moved meanwhile
-            job = self._judged(key, alike)
-            self._waiting_since = time.monotonic()
-            self._note(Judged(dataclasses.replace(job, location=bounded(job.location)), at, members.me))
-
-    def _judged(self, key: JobKey, alike: Sequence[Known]) -> JobSnapshot:
-        """The job with its verdict; without one where the questions about it alone get no answer, as of a job that is
-        too large for Prometheus' limits: the others are to have theirs. Raises UsageError where Prometheus is away."""
+        """Judges the job; without a verdict where the questions about it alone get no answer, as of a job that is too
+        large for Prometheus' limits: the others are to have theirs. Raises UsageError where Prometheus is away."""
+        at, me = time.monotonic(), self._standing.members.me
+        if not self._standing.members.is_mine(key):  # it has moved meanwhile
+            return
         try:
-            return judged(self._prometheus, key, alike)
+            job = judged(self._prometheus, key, alike)
         except UsageError as error:
             if not self._prometheus.answers(PROBE_SECONDS):
                 raise
             log.error("job %s: %s", printable_line(key.job_id, 100), error)
             location = structs.replace(unknown_location("stale", str(error), key.job_id), owner=key.owner)
-            return snapshot_of(key, location, alike[0].progressed_at)
+            job = snapshot_of(key, location, alike[0].progressed_at)
+        self._waiting_since = time.monotonic()
+        self._note(shared.Judged(dataclasses.replace(job, location=shared.bounded(job.location)), at, me))
 
     def _note_known(self, known: dict[JobKey, float]) -> None:
         """Takes the jobs that there are, and when each got on last. Where the answer is not whole, those of before are
@@ -298,17 +284,19 @@ class Evaluator:
             self._standing = dataclasses.replace(was, known=known, own=own, rows=rows)
             self._has_listed = True
 
-    def _note(self, it: Judged) -> None:
+    def _note(self, it: shared.Judged) -> None:
         with self._lock:
-            was = self._standing
-            if _is_lost(was.own.get(it.job.key), it):
+            before = self._standing.own.get(it.job.key)
+            if before and _is_unknown(it) and not _is_unknown(before):
                 self._catches_up_until = time.monotonic() + CATCH_UP_SECONDS
-            self._standing = dataclasses.replace(was, own={**was.own, it.job.key: it})
+            self._standing = dataclasses.replace(self._standing, own={**self._standing.own, it.job.key: it})
             self._unwritten.add(it.job.key)
 
     def beat(self) -> None:
         """Exchanges verdicts with the others; may take seconds."""
         with self._one_beat:
+            if self._ends.is_set():
+                return
             with self._lock:
                 was = self._standing
                 due = [was.own[key] for key in self._unwritten if key in was.own]
@@ -323,15 +311,15 @@ class Evaluator:
         """Whether it can judge: Prometheus has answered it, has not failed it for long, and does not keep it waiting.
         May take seconds."""
         now = time.monotonic()
-        if not self._has_listed or now - self._failing_since >= LEASE_SECONDS:
+        if not self._has_listed or now - self._failing_since >= shared.LEASE_SECONDS:
             return False
         return not self._keeps_waiting(now) or self._prometheus.answers(PROBE_SECONDS)
 
     def _keeps_waiting(self, now: float) -> bool:
         """Whether a look has waited for Prometheus for longer than a lease: it is slow, or is out of reach."""
-        return now - self._waiting_since > LEASE_SECONDS
+        return now - self._waiting_since > shared.LEASE_SECONDS
 
-    def _take(self, found: Beat, due: Iterable[Judged], gone: set[JobKey]) -> None:
+    def _take(self, found: shared.Beat, due: Iterable[shared.Judged], gone: set[JobKey]) -> None:
         """Takes what a beat found. Raises DatabaseError."""
         members = self._standing.members.after(found.live, found.me, found.back_seconds)
         with self._lock:
@@ -341,7 +329,7 @@ class Evaluator:
             gained = [key for key, since in mine.items() if now - since <= SETTLE_SECONDS]
         inherited = read_of_jobs(self._url, gained, time.time() - REMEMBER_SECONDS) if gained else ()
         rows = dict(found.rows)
-        is_back = found.back_seconds < LEASE_SECONDS  # what was there may be gone: those who judged store it again
+        is_back = found.back_seconds < shared.LEASE_SECONDS  # what was there may be gone: who judged stores it
         with self._lock:
             was = self._standing
             if is_back:
@@ -380,35 +368,12 @@ class Evaluator:
                 self._one_beat.release()
 
 
-def _is_lost(before: Judged | None, now: Judged) -> bool:
-    """Whether there was a verdict before, and is none now."""
-    unknown = Verdict.UNKNOWN
-    return before is not None and before.job.location.verdict is not unknown and now.job.location.verdict is unknown
+def _is_unknown(it: shared.Judged) -> bool:
+    return it.job.location.verdict is Verdict.UNKNOWN
 
 
-class _Wanted(NamedTuple):
-    look: asyncio.Event
-    beat: asyncio.Event
-
-
-async def _wait(event: asyncio.Event, seconds: float) -> None:
-    """Waits for the event, so many seconds at most, and takes it."""
-    with contextlib.suppress(asyncio.TimeoutError):
-        await asyncio.wait_for(event.wait(), max(0.0, seconds))
-    event.clear()
-
-
-async def _beside(do: Callable[[], None]) -> None:
-    """Does it in a thread of its own, for which the end of the process does not wait: a database may hang."""
-    loop, done = asyncio.get_running_loop(), asyncio.Event()
-
-    def run() -> None:
-        try:
-            do()
-        except Exception:  # one that failed must not be the last
-            log.exception("a defect in laggard: a round of this evaluator was lost")
-        with contextlib.suppress(RuntimeError):  # the loop has ended
-            loop.call_soon_threadsafe(done.set)
-
-    threading.Thread(target=run, name="evaluator", daemon=True).start()
-    await done.wait()
+def _safely(do: Callable[[], None]) -> None:
+    try:
+        do()
+    except Exception:  # one that failed must not be the last
+        log.exception("a defect in laggard: a round of this evaluator was lost")

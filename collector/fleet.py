@@ -34,15 +34,13 @@ MIN_NODES: Final = 5
 _FIRST_ROUNDS_SECONDS: Final = 120.0
 """The time from the collector's start in which it comes to know who fails."""
 
-Failing = tuple[str, str]
-"""A node's name and the code of a critical finding there."""
-
 
 class FailingSince(NamedTuple):
-    """When each node began to fail for each code, and for any without a break (`first`), in seconds of the collector's
-    clock; None: before it knew. `ended`: the begins that are over, of nodes that failed no more, for an hour."""
+    """When each node began to fail for each code (`began`: by its name and the code of a critical finding), and for
+    any without a break (`first`), in seconds of the collector's clock; None: before it knew. `ended`: the begins that
+    are over, of nodes that failed no more, for an hour."""
 
-    began: Mapping[Failing, float | None] = {}
+    began: Mapping[tuple[str, str], float | None] = {}
     first: Mapping[str, float | None] = {}
     ended: tuple[tuple[str, float], ...] = ()
     started_at: float | None = None

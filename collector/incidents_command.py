@@ -10,6 +10,7 @@ from types import MappingProxyType
 from msgspec import Struct, structs
 
 from laggard import wire
+from laggard.collector import node_history
 from laggard.collector.incidents.incident import (
     DEFAULT_LIMIT,
     MAX_LIMIT,
@@ -22,14 +23,6 @@ from laggard.collector.incidents.incident import (
     with_confirmation,
 )
 from laggard.collector.job_words import ask_for, job_text, known_jobs, short_text
-from laggard.collector.node_history import (
-    MAX_FAULTS,
-    NodeHistoryDocument,
-    history_lines,
-    history_of_rows,
-    lasted_text,
-    returned_text,
-)
 from laggard.collector.web.documents import JobLine
 from laggard.kit.errors import UsageError
 from laggard.kit.flags import add_collector
@@ -140,11 +133,11 @@ def _show_node(arguments: argparse.Namespace) -> int:
     if arguments.database:
         found = _read_node(arguments.database, node)
     else:
-        found = ask_for(arguments.collector, "history", {"node": node}, NodeHistoryDocument)
-    return _told(arguments, found, history_lines(found), _node_verdict(found))
+        found = ask_for(arguments.collector, "history", {"node": node}, node_history.NodeHistoryDocument)
+    return _told(arguments, found, node_history.history_lines(found), _node_verdict(found))
 
 
-def _node_verdict(found: NodeHistoryDocument) -> Verdict:
+def _node_verdict(found: node_history.NodeHistoryDocument) -> Verdict:
     """`fail` where something is open on it."""
     if any(it.closed_at is None for it in found.incidents) or any(
         it.closed_at is None and it.is_failure for it in found.faults
@@ -153,7 +146,7 @@ def _node_verdict(found: NodeHistoryDocument) -> Verdict:
     return Verdict.OK if found.history.state in ("on", "file") else Verdict.UNKNOWN
 
 
-def _read_node(path: str, node: str) -> NodeHistoryDocument:
+def _read_node(path: str, node: str) -> node_history.NodeHistoryDocument:
     from laggard.collector.incidents import reads  # here: who asks a collector needs no SQLAlchemy
     from laggard.collector.incidents.schema import DatabaseError
 
@@ -161,8 +154,8 @@ def _read_node(path: str, node: str) -> NodeHistoryDocument:
         return reads.read_incidents(path, IncidentQuery(node=name, limit=MAX_LIMIT)).incidents
 
     try:
-        rows = reads.read_machine(path, node, MAX_FAULTS)
-        return history_of_rows(node, rows, of_name, time.time(), HistoryState("file"))
+        rows = reads.read_machine(path, node, node_history.MAX_FAULTS)
+        return node_history.history_of_rows(node, rows, of_name, time.time(), HistoryState("file"))
     except DatabaseError as error:
         raise UsageError(str(error)) from None
 
@@ -212,7 +205,7 @@ def _of_which(query: IncidentQuery) -> str:
 
 
 def _described(it: Incident, now: float, job: JobLine | None) -> Iterator[str]:
-    lasted = lasted_text((now if it.closed_at is None else it.closed_at) - it.opened_at)
+    lasted = node_history.lasted_text((now if it.closed_at is None else it.closed_at) - it.opened_at)
     state = "open" if it.closed_at is None else f"closed, {REASONS.get(it.closed_because or '', it.closed_because)}"
     yield f"{utc_text(it.opened_at)}, {lasted}, {state}: {it.what}; job {job_text(it.job_id, it.owner, job)}"
     if it.closed_at is None:
@@ -225,7 +218,7 @@ def _described(it: Incident, now: float, job: JobLine | None) -> Iterator[str]:
     if it.lost_gpu_hours >= 0.05:
         yield f"    took {it.lost_gpu_hours:,.1f} GPU-hours"
     if it.returned:
-        yield f"    {returned_text(it.returned, it.opened_at)}"
+        yield f"    {node_history.returned_text(it.returned, it.opened_at)}"
     if it.gaps:
         yield f"    was not named for a while {counted(it.gaps, 'time')}"
     for line in it.culprit.evidence:

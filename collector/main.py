@@ -13,7 +13,7 @@ import resource
 import signal
 import socket
 from collections.abc import Callable, Iterator
-from typing import cast
+from typing import NamedTuple, cast
 
 import uvicorn
 
@@ -32,7 +32,7 @@ from laggard.collector.web.acceptor import MAX_PENDING, Acceptor, after_handshak
 from laggard.collector.web.app import make_app
 from laggard.collector.web.connections import MAX_WAITING, bounded, kept_places
 from laggard.collector.web.metrics import CollectorMetrics
-from laggard.collector.web.stacks import stacks_tokens
+from laggard.collector.web.signed_requests import stacks_tokens
 from laggard.kit.daemon import add_config_flag, add_listen_flag, add_log_flags, asked_about_settings, log_to_stderr
 from laggard.kit.errors import UsageError
 from laggard.kit.flags import duration
@@ -62,9 +62,9 @@ def serve(
     look_rarely()
     give_back()
     log.info("listening on %s", url_of(listener, tls))
-    max_connections = _affordable(settings.max_connections, settings.concurrency)
-    scrape_loop.connections.most = _keepable(max_connections, settings.concurrency)
-    protocol = bounded(max_connections, settings.max_connections_per_address)
+    room = _room(settings.max_connections, settings.concurrency)
+    scrape_loop.connections.most = room.kept
+    protocol = bounded(room.clients, settings.max_connections_per_address)
     metrics = CollectorMetrics.made(scrape_loop, settings, protocol.table.ended)
     config = uvicorn.Config(
         make_app(scrape_loop, settings, metrics),
@@ -77,53 +77,43 @@ def serve(
         timeout_graceful_shutdown=1,
     )
     with supervised(url_of(listener, tls)):
-        asyncio.run(_serve(_Server(config, protocol.table.note_refused), listener, scrape_loop))
+        asyncio.run(_serve(_Server(config, protocol.table.note_refused, room.pending), listener, scrape_loop))
 
 
-def _affordable(max_connections: int, concurrency: int) -> int:
-    """The number of connections that there are file descriptors for, beside those to the agents. Takes as many
-    descriptors as it may."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY:
-        return max_connections
-    others = concurrency + _max_pending(soft) + MAX_WAITING + _OTHER_FILES
-    wanted = max_connections + kept_places(max_connections) + others
-    soft = _take_descriptors(wanted)
-    if soft >= wanted:
-        return max_connections
-    affordable = (soft - others) * max_connections // (wanted - others)
+class _Room(NamedTuple):
+    """How many connections there are file descriptors for: of clients, of those that wait for a place, and kept to
+    agents while nothing is asked over them."""
+
+    clients: int
+    pending: int
+    kept: int
+
+
+def _room(max_connections: int, concurrency: int) -> _Room:
+    """Takes as many descriptors as it may. What is scarce the clients have before kept connections."""
+    clients = max_connections + kept_places(max_connections)
+    others = concurrency + MAX_WAITING + _OTHER_FILES
+    found = _take_descriptors(clients + others + MAX_PENDING + MAX_SILENT + MAX_KEPT)
+    pending = max(1, min(MAX_PENDING, found // _PENDING_SHARE))
+    left = found - others - pending
+    affordable = max(1, min(max_connections, left * max_connections // clients))
     if affordable < max_connections:
-        log.warning("at most %d connections, since there are %d file descriptors (ulimit -n)", affordable, soft)
-    return max(1, min(max_connections, affordable))
-
-
-def _keepable(max_connections: int, concurrency: int) -> int:
-    """The number of connections to agents that there are descriptors for while nothing is asked over them, beside all
-    others. Takes as many descriptors as it may."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY:
-        return MAX_KEPT
-    asked = 2 * concurrency + MAX_SILENT
-    others = asked + max_connections + kept_places(max_connections) + _max_pending(soft) + MAX_WAITING + _OTHER_FILES
-    return max(0, min(MAX_KEPT, _take_descriptors(others + MAX_KEPT) - others))
+        log.warning("at most %d connections, since there are %d file descriptors (ulimit -n)", affordable, found)
+    return _Room(affordable, pending, max(0, min(MAX_KEPT, left - clients - MAX_SILENT)))
 
 
 def _take_descriptors(wanted: int) -> int:
     """Raises the number of file descriptors to so many where it is lower, as far as it may. Returns how many there
     are."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return wanted
     more = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     if soft < more:
         with contextlib.suppress(OSError, ValueError):  # as a service it may not, and has what its unit says
             resource.setrlimit(resource.RLIMIT_NOFILE, (more, hard))
             soft = more
     return soft
-
-
-def _max_pending(descriptors: int) -> int:
-    """The most connections that may wait for a place, where there are so many file descriptors."""
-    unlimited = descriptors == resource.RLIM_INFINITY
-    return MAX_PENDING if unlimited else max(1, min(MAX_PENDING, descriptors // _PENDING_SHARE))
 
 
 async def _serve(server: uvicorn.Server, listener: socket.socket, scrape_loop: ScrapeLoop) -> None:
@@ -148,15 +138,16 @@ class _Server(uvicorn.Server):
     """uvicorn ends itself by the signal that stopped it; a service that was asked to stop exits with 0. `note_refused`:
     as of an Acceptor, which accepts in the place of asyncio's server."""
 
-    def __init__(self, config: uvicorn.Config, note_refused: Callable[[int, str], None]) -> None:
+    def __init__(self, config: uvicorn.Config, note_refused: Callable[[int, str], None], max_pending: int) -> None:
         super().__init__(config)
-        self._note_refused = note_refused
+        self._note_refused, self._max_pending = note_refused, max_pending
         self._acceptors: list[Acceptor] = []
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup([])
-        most = _max_pending(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
-        self._acceptors = [Acceptor(each, self._make_protocol, self._note_refused, most) for each in sockets or ()]
+        self._acceptors = [
+            Acceptor(each, self._make_protocol, self._note_refused, self._max_pending) for each in sockets or ()
+        ]
         for acceptor in self._acceptors:
             acceptor.start()
 

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 from msgspec import structs
 
 from laggard.catalogue.findings import finding_type
-from laggard.collector.scrape.agent_state import AgentState
 from laggard.kit.majority import majority
 from laggard.kit.words import capital, counted, listed, printable_line
 from laggard.model import Finding, Fix, Note, Report, Severity
@@ -375,41 +374,11 @@ class FleetComparison(NamedTuple):
     notes: tuple[Note, ...] = ()
 
 
-class NodeComparison:
-    """Compares the nodes round by round. What is compared is read once: it stays the same for many reports. Not
-    thread-safe."""
-
-    def __init__(self) -> None:
-        self._read: dict[str, tuple[Report, ComparedNode]] = {}  # by the agent's URL
-
-    def of(self, agents: Sequence[AgentState]) -> FleetComparison:
-        """Compares the nodes whose agents answer now: the facts of a silent node are not counted."""
-        by_label: dict[str, AgentState] = {}
-        nodes: dict[str, ComparedNode] = {}
-        before, self._read = self._read, {}
-        for agent in agents:
-            if agent.report is None:
-                continue
-            known = before.get(agent.url)
-            if known is None or not _tells_the_same(known[0], agent.report):
-                known = agent.report, compared_node(agent.report.facts)
-            elif known[0] is not agent.report:
-                known = agent.report, known[1]
-            self._read[agent.url] = known
-            if agent.state == "up":
-                label = agent.name if agent.name not in by_label else f"{agent.name} ({agent.url})"
-                by_label[label], nodes[label] = agent, known[1]
-        agreed = consensus(nodes)
-        found = ((by_label[label], finding) for label, findings in agreed.findings.items() for finding in findings)
-        findings = tuple(NodeFinding(agent.url, agent.name, finding) for agent, finding in found)
-        return FleetComparison(findings, agreed.notes)
-
-
-def _tells_the_same(before: Report, now: Report) -> bool:
+def tells_the_same(before: Report, now: Report) -> bool:
     """Whether two reports have the same facts to compare, which takes a tenth of the time of reading them. To Python 1
     and true are equal, too: a node that exchanges them is compared by what it said before."""
     try:
-        return before is now or all(before.facts.get(probe) == now.facts.get(probe) for probe in COMPARED_PROBES)
+        return all(before.facts.get(probe) == now.facts.get(probe) for probe in COMPARED_PROBES)
     except RecursionError:  # facts may be nested as deeply as could just be read
         return False
 

@@ -13,50 +13,38 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+from laggard.collector.cluster import Cluster, Round
 from laggard.collector.discovery import Discovery
 from laggard.collector.evaluators import Evaluator
-from laggard.collector.fleet import (
-    FailingSince,
-    failing_since,
-    fleet_wide_codes,
-    fleet_wide_notes,
-    for_that_alone,
-    job_users,
-    waiting_seconds,
-)
-from laggard.collector.incidents.fault_tracker import ReadReport, ReadReports
 from laggard.collector.incidents.history import HistorySettings, IncidentHistory
-from laggard.collector.incidents.identity import with_returns
 from laggard.collector.incidents.incident import FIRST, LAST, AskedDigest, KeptDigest, NodeSight, of_incident
 from laggard.collector.jobs.held_verdicts import CalmJobs, HeldCulprits
 from laggard.collector.jobs.holdings import Limits
 from laggard.collector.jobs.job import JobStacks
 from laggard.collector.jobs.own_past import OwnPasts, described
 from laggard.collector.jobs.snapshot import ClusterSnapshot, JobSnapshot, Locate, build_snapshot
-from laggard.collector.jobs.unseen import RasAnswer, UnseenOn, launched_jobs
+from laggard.collector.jobs.unseen import RasAnswer, launched_jobs
 from laggard.collector.jobs.window import JobWindows
 from laggard.collector.memory import trim
-from laggard.collector.node_findings import codes_by
-from laggard.collector.outliers import FleetComparison, NodeComparison, with_codes
 from laggard.collector.prometheus.watch import PrometheusWatch
-from laggard.collector.scrape.agent_state import AgentState, SharedReports, StateChanges, last_steps_since
+from laggard.collector.scrape.agent_state import (
+    AgentState,
+    SharedReports,
+    StateChanges,
+    compare_nodes,
+    last_steps_since,
+)
 from laggard.collector.scrape.collective_rounds import CollectiveRounds, LookedRank, LookedRanks, Wanted, is_in_network
 from laggard.collector.scrape.connections import KeptConnections, Slot, Slots, in_turn
 from laggard.collector.scrape.fetch import FetchFailure, fetch
 from laggard.collector.scrape.stack_rounds import StackRounds
 from laggard.collector.scrape.validation import RanksAnswer, validate_ranks_answer, validate_report
-from laggard.collector.settings import (
-    INCIDENTS_DATABASE,
-    CollectorSettings,
-    incidents_path,
-    incidents_writer,
-)
+from laggard.collector.settings import CollectorSettings
 from laggard.locate.against.digest import digest_of
-from laggard.model import JobKey, Report, Severity
+from laggard.model import JobKey, Report
 from laggard.recording.writer import JobRecording
 from laggard.wire import WireError
 from laggard.wire.digest import Digest
-from laggard.wire.nodes import NodeFinding
 from laggard.wire.stacks import StacksAsked
 
 log = logging.getLogger("laggard.collector")
@@ -76,8 +64,6 @@ MAX_LOOKED_AT = 64
 
 _SHORT_BYTES = 64 << 10
 
-_SEVERITIES = tuple(Severity)
-
 
 class ScrapeLoop:
     """Owns the agents' states and the job windows; `snapshot` is replaced as a whole after each round."""
@@ -92,15 +78,13 @@ class ScrapeLoop:
     ) -> None:
         """`stacks_token`: tells the token to send to agents, which are asked for stacks; None: none is."""
         self.watch = watch
-        self.incidents = IncidentHistory(_history_settings(settings))
+        self.incidents = IncidentHistory(HistorySettings.of(settings, os.environ))
         self._discovery = discovery
         self._agents = [AgentState(target) for target in discovery.found.targets]
         self._settings = settings
         self._locate = locate
         self._windows = JobWindows(Limits(settings.max_jobs, settings.max_ranks), settings.forget_after_seconds)
         self.snapshot = ClusterSnapshot(nodes=tuple(agent.row(0.0) for agent in self._agents))
-        self._comparison = NodeComparison()
-        self._reports = ReadReports()
         self._shared = SharedReports()
         self._held = HeldCulprits()
         self._calm = CalmJobs()
@@ -113,7 +97,7 @@ class ScrapeLoop:
         self._looked = LookedRanks(self._windows)
         self._stacks = StackRounds(self._windows, stacks_token, settings.timeout_seconds, settings.target_server_name)
         self._changes = StateChanges()
-        self._failing = FailingSince()
+        self._cluster = Cluster(settings, discovery)
         self._look_at: set[str] = set()  # the nodes whose next reports gates wait for
         self._hurried = False  # whether the next round is early for these alone: no job's verdict is waited for
         self._refresh_wanted = asyncio.Event()
@@ -246,8 +230,9 @@ class ScrapeLoop:
         for level, line in self._changes.lines(now):
             log.log(level, line)  # as the text itself: each line counts as a kind of its own
         self._windows.expire(now)
-        comparison = await asyncio.to_thread(self._comparison.of, self._agents)
-        cluster = self._cluster(comparison, began, now)
+        comparison = await asyncio.to_thread(compare_nodes, self._agents)
+        view = Round(self.snapshot.rounds + 1, began, now, comparison)
+        cluster = self._cluster.snapshot(self._agents, view, self.incidents.faults, self.watch)
         # The analysis of many ranks may take long: it runs in a thread, so that the page goes on answering.
         launched = launched_jobs(_ras_answers(self._agents, now))
         self._calm.begin_round(judges_all=self._asked_for)
@@ -261,7 +246,7 @@ class ScrapeLoop:
         self._stacks.look({job.key: job.location for job in jobs}, set(urls), now)
         in_network = {job.key for job in jobs if is_in_network(job.location)}
         self._wanted = await asyncio.to_thread(self._collectives.wanted, urls, now, in_network)
-        sights = tuple(_node_sights(self._agents, self._reports.of(self._agents)))
+        sights = tuple(_node_sights(self._agents))
         await asyncio.to_thread(self._follow, snapshot.jobs, sights)
         await self._keep_digests(now)
 
@@ -301,51 +286,6 @@ class ScrapeLoop:
             return first
         asked = AskedDigest(run, *found.key, found.started_at or 0.0, found.script, found.timings.world_size)
         return await asyncio.to_thread(self.incidents.digest, asked)
-
-    def _cluster(self, comparison: FleetComparison, began: float, now: float) -> ClusterSnapshot:
-        """The nodes as the round that began at `began` found them, in monotonic seconds."""
-        wall = time.time()
-        findings = with_returns((*_findings(self._agents), *comparison.findings), self.incidents.faults)
-        codes = codes_by(comparison.findings, lambda it: it.url)
-        reporting = [agent.name for agent in self._agents if agent.report]
-        self._failing = failing_since(
-            self._failing, _node_findings(self._agents), now, reporting
-        )  # jobs' drain no node
-        answering = sum(agent.state == "up" for agent in self._agents)
-        settings = self._settings
-        reports = self._reports.of(self._agents)
-        together = fleet_wide_codes(self._failing, answering, settings.fleet_wide_ratio, settings.max_drain_ratio)
-        return ClusterSnapshot(
-            nodes=tuple(with_codes(agent.row(now), codes) for agent in self._agents),
-            ignored="; ".join(agent.ignored for agent in self._agents if agent.ignored),
-            findings=_worst_first(findings),
-            fleet_wide=together,
-            failing_together=for_that_alone(self._failing, together),
-            waiting_seconds=waiting_seconds(self._failing, together, settings.max_drains_per_hour, now),
-            last_failed=frozenset(node for node, _ in self._failing.began),
-            failing_since={node: wall - now + at for node, at in self._failing.first.items() if at is not None},
-            fleet_findings=comparison.findings,
-            fleet_notes=(
-                *fleet_wide_notes(together, answering),
-                *self._discovery.found.notes,
-                *comparison.notes,
-                *(self.watch.notes if self.watch else ()),
-            ),
-            skipped={url: it.skipped for url, it in reports.items()},
-            unseen=tuple(_unseen(self._agents)),
-            gpus={url: it.gpus for url, it in reports.items()},
-            out={
-                agent.name: self._discovery.found.out[agent.target]
-                for agent in self._agents
-                if agent.target in self._discovery.found.out
-            },  # fmt: skip
-            labels={target.url: labels for target, labels in self._discovery.found.labels.items()},
-            job_users={agent.name: job_users(agent.report.facts) for agent in self._agents if agent.report},
-            rounds=self.snapshot.rounds + 1,
-            scraped_at=now,
-            round_began_at=began,
-            evaluators=self.watch.live if isinstance(self.watch, Evaluator) else None,
-        )
 
     async def _ask_for_readers(self) -> None:
         """Asks for the collectives of the ranks that somebody looks at."""
@@ -419,52 +359,14 @@ def _with_others(jobs: tuple[JobSnapshot, ...], others: tuple[JobSnapshot, ...])
     return (*jobs, *(job for job in others if job.key not in held))
 
 
-def _history_settings(settings: CollectorSettings) -> HistorySettings:
-    return HistorySettings(
-        path=incidents_path(settings, os.environ),
-        max_bytes=settings.incidents_max_bytes,
-        keep_seconds=settings.incidents_keep_seconds,
-        quiet_seconds=settings.incident_quiet_seconds,
-        optional=settings.incidents_database == INCIDENTS_DATABASE,
-        takes_over=bool(settings.evaluators),
-        writer=incidents_writer(settings, os.environ),
-    )
-
-
-def _node_findings(agents: Iterable[AgentState]) -> Iterator[NodeFinding]:
-    """The findings that agents' probes made, without those on jobs."""
-    for agent in agents:
-        for finding in agent.report.findings if agent.report else ():
-            yield NodeFinding(agent.url, agent.name, finding)
-
-
-def _node_sights(agents: Iterable[AgentState], reports: Mapping[str, ReadReport]) -> Iterator[NodeSight]:
+def _node_sights(agents: Iterable[AgentState]) -> Iterator[NodeSight]:
     """The reports of the nodes whose agents answer; what a silent one said last is no news."""
     for agent in agents:
-        if agent.state == "up" and agent.report and not agent.report_failure:
-            yield reports[agent.url].sight
-
-
-def _findings(agents: Iterable[AgentState]) -> Iterator[NodeFinding]:
-    """The findings of the nodes and of the jobs on them, under the node's name that its ranks have too, so that the two
-    can be joined."""
-    for agent in agents:
-        of_node = agent.report.findings if agent.report else ()
-        for finding in (*of_node, *agent.job_findings):
-            yield NodeFinding(agent.url, agent.name, finding)
+        if agent.state == "up" and (read := agent.read) and not agent.report_failure:
+            yield read.sight
 
 
 def _ras_answers(agents: Iterable[AgentState], now: float) -> Iterator[RasAnswer]:
     for agent in agents:
         if agent.ras and agent.answered_at is not None and agent.state == "up":
             yield RasAnswer(agent.name, agent.ras, now - agent.answered_at)
-
-
-def _unseen(agents: Iterable[AgentState]) -> Iterator[UnseenOn]:
-    for agent in agents:
-        if agent.state == "up":
-            yield from (UnseenOn(process, agent.name, agent.url) for process in agent.unseen)
-
-
-def _worst_first(found: Iterable[NodeFinding]) -> tuple[NodeFinding, ...]:
-    return tuple(sorted(found, key=lambda it: (_SEVERITIES.index(it.finding.severity), it.node, it.finding.code)))

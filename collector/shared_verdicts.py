@@ -7,25 +7,11 @@ import contextlib
 import dataclasses
 import hashlib
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
+import sqlalchemy as sa
 from msgspec import Struct, structs
-from sqlalchemy import (
-    BigInteger,
-    Column,
-    Connection,
-    Double,
-    LargeBinary,
-    MetaData,
-    Table,
-    and_,
-    delete,
-    func,
-    or_,
-    select,
-    tuple_,
-)
 
 from laggard.collector.incidents.incident import bounded as bounded_culprit
 from laggard.collector.incidents.reads import decoded
@@ -55,26 +41,26 @@ FORGET_SECONDS: Final = 3600
 _CHUNK: Final = 64
 """The most documents in one answer."""
 
-_SHARED: Final = MetaData()
+_SHARED: Final = sa.MetaData()
 
-EVALUATORS: Final = Table(
+EVALUATORS: Final = sa.Table(
     "evaluators",
     _SHARED,
-    Column("fleet", Words, primary_key=True),
-    Column("name", Words, primary_key=True),
-    Column("until", Double, nullable=False),
+    sa.Column("fleet", Words, primary_key=True),
+    sa.Column("name", Words, primary_key=True),
+    sa.Column("until", sa.Double, nullable=False),
     prefixes=["UNLOGGED"],
 )
 
-VERDICTS: Final = Table(
+VERDICTS: Final = sa.Table(
     "verdicts",
     _SHARED,
-    Column("fleet", Words, primary_key=True),
-    Column("owner", BigInteger, primary_key=True, autoincrement=False),
-    Column("job_id", Words, primary_key=True),
-    Column("judged_at", Double, nullable=False),
-    Column("judged_by", Words, nullable=False),
-    Column("document", LargeBinary, nullable=False),
+    sa.Column("fleet", Words, primary_key=True),
+    sa.Column("owner", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("job_id", Words, primary_key=True),
+    sa.Column("judged_at", sa.Double, nullable=False),
+    sa.Column("judged_by", Words, nullable=False),
+    sa.Column("document", sa.LargeBinary, nullable=False),
     prefixes=["UNLOGGED"],
 )
 
@@ -86,96 +72,6 @@ class VerdictDocument(Struct, frozen=True):
     location: Location
     running: bool
     progressed_at: float
-
-
-class Mark(NamedTuple):
-    """The mark of a row's verdict: who judged, when (by the database's clock), and how many seconds ago."""
-
-    by: str
-    at: float
-    age_seconds: float
-
-
-class Rows:
-    """One group's rows, which other collectors need not wait for. Its methods raise DatabaseError."""
-
-    def __init__(self, store: Store, fleet: str) -> None:
-        self._store, self._fleet = store, fleet
-        with store.transaction() as connection:  # alone: two that make one table would get in each other's way
-            _SHARED.create_all(connection)
-
-    def tell(self, me: str, is_able: bool, judged: Iterable[Judged]) -> None:
-        """Says that an evaluator is alive for a lease, or cannot judge, and stores verdicts, but where a newer one is
-        there."""
-        now = time.monotonic()
-        with self._store.transaction(alone=False) as connection:
-            at = self._store.now()
-            if is_able:
-                put(connection, EVALUATORS, [{"fleet": self._fleet, "name": me, "until": at + LEASE_SECONDS}])
-            else:
-                self._leave(connection, me)
-            rows = [
-                {
-                    "fleet": self._fleet,
-                    "owner": it.job.key.owner,
-                    "job_id": it.job.key.job_id,
-                    "judged_at": at - max(0.0, now - it.at),
-                    "judged_by": me,
-                    "document": encode(VerdictDocument(it.job.location, it.job.running, it.job.progressed_at)),
-                }
-                for it in judged
-            ]
-            put(connection, VERDICTS, rows, later="judged_at")
-
-    def leave(self, name: str) -> None:
-        with self._store.transaction(alone=False) as connection:
-            self._leave(connection, name)
-
-    def _leave(self, connection: Connection, name: str) -> None:
-        where = EVALUATORS.c.fleet == self._fleet, EVALUATORS.c.name == name
-        connection.execute(delete(EVALUATORS).where(*where))
-
-    def forget(self, gone: Sequence[JobKey]) -> None:
-        """Drops the verdicts on jobs that are gone, and what nobody renews, in whatever group. What another evaluator
-        is about to write is left to the next beat."""
-        it = VERDICTS.c
-        with self._store.transaction(alone=False) as connection:
-            at = self._store.now()
-            connection.execute(delete(EVALUATORS).where(EVALUATORS.c.until < at - FORGET_SECONDS))
-            own = and_(it.fleet == self._fleet, tuple_(it.owner, it.job_id).in_(gone))
-            over = select(*VERDICTS.primary_key).where(or_(own, it.judged_at < at - FORGET_SECONDS))
-            keys = tuple_(*VERDICTS.primary_key)
-            connection.execute(delete(VERDICTS).where(keys.in_(over.with_for_update(skip_locked=True))))
-
-    def live(self) -> tuple[str, ...]:
-        """The evaluators that are alive, by name."""
-        it = EVALUATORS.c
-        with self._store.transaction(alone=False) as connection:
-            where = it.fleet == self._fleet, it.until > self._store.now()
-            return tuple(connection.scalars(select(it.name).where(*where).order_by(it.name).limit(MAX_EVALUATORS)))
-
-    def marks(self, limit: int) -> dict[JobKey, Mark]:
-        """The mark of each row, the newest `limit`."""
-        it = VERDICTS.c
-        chosen = select(it.owner, it.job_id, it.judged_by, it.judged_at).where(it.fleet == self._fleet)
-        with self._store.transaction(alone=False) as connection:
-            now = self._store.now()
-            rows = connection.execute(chosen.order_by(it.judged_at.desc()).limit(limit)).all()
-        return {JobKey(owner, job_id): Mark(by, at, now - at) for owner, job_id, by, at in rows}
-
-    def verdicts(self, keys: Sequence[JobKey]) -> dict[JobKey, VerdictDocument]:
-        """The verdicts in these jobs' rows; without those that are gone, and those that cannot be read."""
-        it, found = VERDICTS.c, dict[JobKey, VerdictDocument]()
-        for start in range(0, len(keys), _CHUNK):
-            some = tuple_(it.owner, it.job_id).in_(keys[start : start + _CHUNK])
-            bounded = func.octet_length(it.document) <= MAX_DOCUMENT_BYTES
-            chosen = select(it.owner, it.job_id, it.document).where(it.fleet == self._fleet, bounded, some)
-            with self._store.transaction(alone=False) as connection:
-                rows = connection.execute(chosen).all()
-            for owner, job_id, document in rows:  # one row's damage, or another release's, costs that row
-                for each in decoded([document], VerdictDocument):
-                    found[JobKey(owner, job_id)] = each
-        return found
 
 
 # The share of each evaluator: a hash of the job, modulo the number of live evaluators, says who judges it. Pure.
@@ -275,7 +171,7 @@ class Standing:
 
     def _job(self, key: JobKey, now: float, round_seconds: float) -> JobSnapshot:
         is_mine = self.members.is_mine(key)
-        newest = max(self._judged(key), key=lambda it: it.at, default=None)
+        newest = self.newest(key)
         round_seconds = max(round_seconds, LEASE_SECONDS)
         why = self._why_unknown(newest, is_mine, now, STALE_ROUNDS * round_seconds)
         if newest is not None and not why:
@@ -289,10 +185,10 @@ class Standing:
             job = dataclasses.replace(job, running=newest.job.running, progressed_at=newest.job.progressed_at)
         return dataclasses.replace(job, elsewhere=not is_mine, told=False)
 
-    def _judged(self, key: JobKey) -> Iterator[Judged]:
-        for found in (self.own.get(key), self.rows.get(key)):
-            if found is not None:
-                yield found
+    def newest(self, key: JobKey) -> Judged | None:
+        """The newest verdict on the job that any evaluator has."""
+        found = (it for it in (self.own.get(key), self.rows.get(key)) if it is not None)
+        return max(found, key=lambda it: it.at, default=None)
 
     def _why_unknown(self, newest: Judged | None, is_mine: bool, now: float, stale_seconds: float) -> str:
         """The reason why there is no verdict about now; empty where there is one."""
@@ -362,67 +258,107 @@ class Exchange:
 
     def __init__(self, place: Place, max_jobs: int) -> None:
         self._place, self._max_jobs = place, max_jobs
-        self._rows: Rows | None = None
         self._store: Store | None = None
+        self._me = ""  # no other of its group has this name: that of its connection, by a lock
         self._was_open, self._back_at = False, float("-inf")
-        self._read: dict[JobKey, tuple[Mark, Judged]] = {}
+        self._read: dict[JobKey, tuple[float, Judged]] = {}  # with when it was judged, by the database's clock
 
     def beat(self, is_able: bool, judged: Sequence[Judged], gone: Sequence[JobKey]) -> Beat:
         """`is_able`: whether this evaluator can judge; else others are to take its jobs. `judged`: what is to be
-        stored; `gone`: the jobs that Prometheus no longer has. Raises DatabaseError."""
+        stored, but where a newer verdict is there; `gone`: the jobs that Prometheus no longer has. Raises
+        DatabaseError."""
         if self._store is not None:
             with contextlib.suppress(DatabaseError):  # the server may have been started again since
                 return self._beat(is_able, judged, gone)
         return self._beat(is_able, judged, gone)
 
-    def _beat(self, is_able: bool, judged: Sequence[Judged], gone: Sequence[JobKey]) -> Beat:
-        try:
-            store, rows = self._opened()
-            me = self._name(store)
-            rows.tell(me, is_able, sorted(judged, key=lambda it: it.job.key))
-            rows.forget(gone)
-            return Beat(rows.live(), me, self._verdicts(rows), time.monotonic() - self._back_at)
-        except DatabaseError:
-            self.close()
-            raise
-
-    def _name(self, store: Store) -> str:
-        """The name of this evaluator, which no other of its group has: that of its connection, by a lock."""
-        return store.writer.removeprefix(f"{self._place.fleet}/")
-
-    def _opened(self) -> tuple[Store, Rows]:
-        if self._store is None or self._rows is None:
-            place = self._place
-            self._store = Store(StoreSettings(place.url, 0, 0.0, writer=f"{place.fleet}/{place.name}"))
-            self._rows = Rows(self._store, place.fleet)
-            self._back_at = time.monotonic() if self._was_open else float("-inf")
-            self._was_open, self._read = True, {}
-        return self._store, self._rows
-
-    def _verdicts(self, rows: Rows) -> dict[JobKey, Judged]:
-        """The verdicts of all rows; only those are read that have changed."""
-        marks = rows.marks(self._max_jobs)
-        at = time.monotonic()
-        kept = {key: it for key, it in self._read.items() if key in marks and it[0].at == marks[key].at}
-        new = [key for key in marks if key not in kept]
-        for key, document in rows.verdicts(new).items():
-            mark = marks[key]
-            kept[key] = (mark, Judged(_job(key, document), at - max(0.0, mark.age_seconds), mark.by))
-        self._read = kept
-        return {key: judged for key, (_, judged) in kept.items()}
-
     def leave(self) -> None:
         """Says that this evaluator is gone, so that nobody waits for its lease to end. Raises DatabaseError."""
-        if self._store is not None and self._rows is not None:
-            self._rows.leave(self._name(self._store))
+        if self._store is not None:
+            with self._store.transaction(alone=False) as connection:
+                connection.execute(sa.delete(EVALUATORS).where(*self._own_row()))
             self.close()
 
     def close(self) -> None:
         if self._store is not None:
             self._store.close()
-        self._store = self._rows = None
+        self._store = None
 
+    def _beat(self, is_able: bool, judged: Sequence[Judged], gone: Sequence[JobKey]) -> Beat:
+        try:
+            store = self._opened()
+            with store.transaction(alone=False) as connection:  # other collectors need not wait for it
+                at = store.now()
+                self._tell(connection, is_able, judged, at)
+                self._forget(connection, gone, at)
+                where = EVALUATORS.c.fleet == self._place.fleet, EVALUATORS.c.until > at
+                names = sa.select(EVALUATORS.c.name).where(*where).order_by(EVALUATORS.c.name).limit(MAX_EVALUATORS)
+                live, rows = tuple(connection.scalars(names)), self._verdicts(connection, at)
+        except DatabaseError:
+            self.close()
+            raise
+        return Beat(live, self._me, rows, time.monotonic() - self._back_at)
 
-def _job(key: JobKey, document: VerdictDocument) -> JobSnapshot:
-    job = snapshot_of(key, document.location, document.progressed_at)
-    return dataclasses.replace(job, running=document.running)
+    def _opened(self) -> Store:
+        if self._store is None:
+            place = self._place
+            self._store = Store(StoreSettings(place.url, 0, 0.0, writer=f"{place.fleet}/{place.name}"))
+            with self._store.transaction() as connection:  # alone: two that make one table get in each other's way
+                _SHARED.create_all(connection)
+            self._me = self._store.writer.removeprefix(f"{place.fleet}/")
+            self._back_at = time.monotonic() if self._was_open else float("-inf")
+            self._was_open, self._read = True, {}
+        return self._store
+
+    def _own_row(self) -> tuple[sa.ColumnElement[bool], ...]:
+        return EVALUATORS.c.fleet == self._place.fleet, EVALUATORS.c.name == self._me
+
+    def _tell(self, connection: sa.Connection, is_able: bool, judged: Sequence[Judged], at: float) -> None:
+        """Says that this evaluator is alive for a lease, or cannot judge, and stores verdicts."""
+        fleet, me, now = self._place.fleet, self._me, time.monotonic()
+        if is_able:
+            put(connection, EVALUATORS, [{"fleet": fleet, "name": me, "until": at + LEASE_SECONDS}])
+        else:
+            connection.execute(sa.delete(EVALUATORS).where(*self._own_row()))
+        rows = [
+            {
+                "fleet": fleet,
+                "owner": it.job.key.owner,
+                "job_id": it.job.key.job_id,
+                "judged_at": at - max(0.0, now - it.at),
+                "judged_by": me,
+                "document": encode(VerdictDocument(it.job.location, it.job.running, it.job.progressed_at)),
+            }
+            for it in sorted(judged, key=lambda it: it.job.key)
+        ]
+        put(connection, VERDICTS, rows, later="judged_at")
+
+    def _forget(self, connection: sa.Connection, gone: Sequence[JobKey], at: float) -> None:
+        """Drops the verdicts on jobs that are gone, and what nobody renews, in whatever group. What another evaluator
+        is about to write is left to the next beat."""
+        it, old, keys = VERDICTS.c, at - FORGET_SECONDS, sa.tuple_(*VERDICTS.primary_key)
+        own = sa.and_(it.fleet == self._place.fleet, sa.tuple_(it.owner, it.job_id).in_(gone))
+        over = sa.select(*VERDICTS.primary_key).where(sa.or_(own, it.judged_at < old)).with_for_update(skip_locked=True)
+        connection.execute(sa.delete(VERDICTS).where(keys.in_(over)))
+        names = sa.select(*EVALUATORS.primary_key).where(EVALUATORS.c.until < old).with_for_update(skip_locked=True)
+        connection.execute(sa.delete(EVALUATORS).where(sa.tuple_(*EVALUATORS.primary_key).in_(names)))
+
+    def _verdicts(self, connection: sa.Connection, now: float) -> dict[JobKey, Judged]:
+        """The newest verdicts of all rows; only those are read that have changed. One row's damage, or another
+        release's, costs that row."""
+        it, here = VERDICTS.c, time.monotonic()
+        of_group = sa.select(it.owner, it.job_id, it.judged_by, it.judged_at).where(it.fleet == self._place.fleet)
+        rows = connection.execute(of_group.order_by(it.judged_at.desc()).limit(self._max_jobs)).all()
+        marks = {JobKey(owner, job_id): (by, at) for owner, job_id, by, at in rows}
+        kept = {key: known for key, known in self._read.items() if key in marks and known[0] == marks[key][1]}
+        new = [key for key in marks if key not in kept]
+        documents = of_group.add_columns(it.document).where(sa.func.octet_length(it.document) <= MAX_DOCUMENT_BYTES)
+        for start in range(0, len(new), _CHUNK):
+            some = sa.tuple_(it.owner, it.job_id).in_(new[start : start + _CHUNK])
+            for owner, job_id, by, at, document in connection.execute(documents.where(some)):
+                for found in decoded([document], VerdictDocument):
+                    job = snapshot_of(JobKey(owner, job_id), found.location, found.progressed_at)
+                    judged = Judged(dataclasses.replace(job, running=found.running), here - max(0.0, now - at), by)
+                    kept[judged.job.key] = at, judged
+        self._read = kept
+        return {key: judged for key, (_, judged) in kept.items()}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from msgspec import structs
 
@@ -27,7 +27,6 @@ from laggard.collector.incidents.incident import (
 from laggard.collector.incidents.tracker import Observation
 from laggard.collector.jobs.snapshot import JobSnapshot
 from laggard.collector.node_findings import NodeGpus
-from laggard.collector.scrape.agent_state import AgentState
 from laggard.locate.job_timings import UNLISTED, UNNAMED
 from laggard.model import SEVERITIES, Finding, Report, Severity, Verdict
 
@@ -259,36 +258,3 @@ def observation(job: JobSnapshot) -> Observation:
         job.told,
         None if job.started_at is None else Run(job.attempt, job.started_at),
     )
-
-
-class ReadReport(NamedTuple):
-    """`name`: the node's, as of its agent."""
-
-    report: Report
-    name: str
-    gpus: NodeGpus
-    skipped: str
-    sight: NodeSight
-
-    @classmethod
-    def of(cls, report: Report, agent: AgentState) -> ReadReport:
-        name, skipped = agent.name, agent.skipped
-        return cls(report, name, NodeGpus.of(report.facts), skipped, node_sight(name, report))
-
-
-class ReadReports:
-    """By agent's URL, of those that have one. Not thread-safe: one round follows the other."""
-
-    def __init__(self) -> None:
-        self._read: dict[str, ReadReport] = {}
-
-    def of(self, agents: Iterable[AgentState]) -> dict[str, ReadReport]:
-        before, self._read = self._read, {}
-        for agent in agents:
-            if agent.report is None:
-                continue
-            known = before.get(agent.url)
-            if known is None or known.report is not agent.report or known.name != agent.name:
-                known = ReadReport.of(agent.report, agent)
-            self._read[agent.url] = known
-        return self._read

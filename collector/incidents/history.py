@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from laggard.collector.incidents import reads
@@ -41,6 +41,7 @@ from laggard.collector.incidents.store import News, Store, StoreSettings
 from laggard.collector.incidents.tracker import MAX_OPEN, IncidentTracker, Moved
 from laggard.collector.incidents.writer import Newest, Writer
 from laggard.collector.jobs.snapshot import JobSnapshot
+from laggard.collector.settings import INCIDENTS_DATABASE, CollectorSettings, incidents_path, incidents_writer
 from laggard.kit.address import is_database_url
 from laggard.wire.digest import Digest
 from laggard.wire.exclusion import MAX_SECONDS, Confirmation
@@ -77,6 +78,18 @@ class HistorySettings(NamedTuple):
     optional: bool = False
     writer: str = "collector"
     takes_over: bool = False
+
+    @classmethod
+    def of(cls, settings: CollectorSettings, environ: Mapping[str, str]) -> HistorySettings:
+        return cls(
+            path=incidents_path(settings, environ),
+            max_bytes=settings.incidents_max_bytes,
+            keep_seconds=settings.incidents_keep_seconds,
+            quiet_seconds=settings.incident_quiet_seconds,
+            optional=settings.incidents_database == INCIDENTS_DATABASE,
+            takes_over=bool(settings.evaluators),
+            writer=incidents_writer(settings, environ),
+        )
 
     @property
     def store(self) -> StoreSettings:

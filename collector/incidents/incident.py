@@ -12,7 +12,6 @@ from typing import Final, NamedTuple
 from msgspec import Struct, structs
 
 from laggard.model import Culprit, CulpritStack, Finding, JobKey, Severity
-from laggard.wire import encode
 from laggard.wire.digest import Digest
 from laggard.wire.exclusion import MAX_SECONDS, Confirmation
 
@@ -300,11 +299,6 @@ class KeptDigest(NamedTuple):
     job_id: str
     run: str
     digest: Digest
-
-    def row(self) -> tuple[int, str, float, str, str, int, float, bytes]:
-        it = self.digest
-        began, made = it.started_at or 0.0, it.made_at or 0.0
-        return self.owner, self.job_id, began, self.run, it.script or "", it.world_size, made, encode(it)
 
 
 class AskedDigest(NamedTuple):

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from sqlalchemy import ColumnElement, Connection, Engine, Select, and_, exists, func, not_, or_, select
 from sqlalchemy.exc import SQLAlchemyError
 
-from laggard.collector.incidents import postgres, sqlite
+from laggard.collector.incidents import postgres, schema, sqlite
 from laggard.collector.incidents.incident import (
     FIRST,
     LAST,
@@ -25,19 +25,6 @@ from laggard.collector.incidents.incident import (
     IncidentQuery,
     MachineRows,
     NodeName,
-)
-from laggard.collector.incidents.schema import (
-    CONFIRMATIONS,
-    DIGESTS,
-    FAULTS,
-    INCIDENT_NODES,
-    INCIDENTS,
-    NAMES,
-    VERSION,
-    DatabaseError,
-    FullError,
-    version_of,
-    wrong_version,
 )
 from laggard.kit.address import is_database_url, without_login
 from laggard.kit.words import printable_line
@@ -77,15 +64,15 @@ def told(place: str) -> Iterator[None]:
         yield
     except BlockingIOError:
         text = f"{place} is written by another collector: give this one another file (incidents_database)"
-        raise DatabaseError(text) from None
+        raise schema.DatabaseError(text) from None
     except OSError as error:
-        raise DatabaseError(f"{error.filename or place}: {error.strerror}") from None
+        raise schema.DatabaseError(f"{error.filename or place}: {error.strerror}") from None
     except SQLAlchemyError as error:
         why = getattr(error, "orig", None) or error
         text = printable_line(str(why), 300)
-        kind, what_to_do = DatabaseError, postgres.what_to_do(why) if is_database_url(place) else _NO_DATABASE
+        kind, what_to_do = schema.DatabaseError, postgres.what_to_do(why) if is_database_url(place) else _NO_DATABASE
         if not is_database_url(place) and "full" in text:
-            kind, what_to_do = FullError, "free some of the disk, or raise incidents_max_bytes"
+            kind, what_to_do = schema.FullError, "free some of the disk, or raise incidents_max_bytes"
         line = f"{shown(place)} cannot be used: {text}{'; ' if what_to_do else ''}{what_to_do}"
         raise kind(printable_line(line)) from None
 
@@ -104,11 +91,11 @@ def _engine(place: str) -> Engine:
 def reading(place: str) -> Iterator[Connection]:
     """A connection that only reads, all of one moment, also while a collector writes. Raises DatabaseError."""
     if not _readers.acquire(timeout=postgres.CONNECT_SECONDS):
-        raise DatabaseError(f"{shown(place)}: {MAX_READERS} answers are read already, and take over 5 s")
+        raise schema.DatabaseError(f"{shown(place)}: {MAX_READERS} answers are read already, and take over 5 s")
     try:
         with told(place), _engine(place).connect() as connection, connection.begin():
-            if (found := version_of(connection)) != VERSION:
-                raise DatabaseError(f"{shown(place)} {wrong_version(found)}")
+            if (found := schema.version_of(connection)) != schema.VERSION:
+                raise schema.DatabaseError(f"{shown(place)} {schema.wrong_version(found)}")
             yield connection
     finally:
         _readers.release()
@@ -137,8 +124,8 @@ class Rows(NamedTuple):
 
 
 def incident_rows(connection: Connection, query: IncidentQuery) -> Rows:
-    it = INCIDENTS.c
-    on_node = exists().where(INCIDENT_NODES.c.id == it.id, INCIDENT_NODES.c.node == query.node)
+    it = schema.INCIDENTS.c
+    on_node = exists().where(schema.INCIDENT_NODES.c.id == it.id, schema.INCIDENT_NODES.c.node == query.node)
     asked: tuple[tuple[Any, Callable[[Any], ColumnElement[bool]]], ...] = (
         (query.job_id, lambda job_id: it.job_id == job_id),
         (query.owner, lambda owner: it.owner == owner),
@@ -150,7 +137,7 @@ def incident_rows(connection: Connection, query: IncidentQuery) -> Rows:
     where = [condition(value) for value, condition in asked if value is not None]
     rows = connection.execute(select(it.id, it.document).where(*where).order_by(it.id.desc()).limit(query.limit)).all()
     incidents = tuple(decoded((document for _, document in rows), Incident))
-    opened = connection.scalar(select(func.count()).select_from(INCIDENTS).where(it.closed_at.is_(None))) or 0
+    opened = connection.scalar(select(func.count()).select_from(schema.INCIDENTS).where(it.closed_at.is_(None))) or 0
     return Rows(incidents, rows[-1][0] if len(rows) == query.limit else None, len(rows) - len(incidents), opened)
 
 
@@ -170,7 +157,7 @@ def read_of_jobs(place: str, keys: Iterable[JobKey], since: float) -> tuple[Inci
 
 def read_digest(place: str, asked: AskedDigest) -> Digest | None:
     """The newest digest that fits; None where there is none. Raises DatabaseError."""
-    it = DIGESTS.c
+    it = schema.DIGESTS.c
     where = [it.owner == asked.owner, it.run == asked.run]
     itself = and_(it.job_id == asked.job_id, it.started_at == asked.started_at)
     if asked.run == LAST:
@@ -184,7 +171,7 @@ def read_digest(place: str, asked: AskedDigest) -> Digest | None:
 
 def confirmation_rows(connection: Connection) -> tuple[Confirmation, ...]:
     """All measurements of suspects, the oldest first."""
-    it = CONFIRMATIONS.c
+    it = schema.CONFIRMATIONS.c
     chosen = select(it.document).order_by(it.at.desc()).limit(MAX_CONFIRMATIONS)
     return documents(connection, chosen, Confirmation)[::-1]
 
@@ -197,26 +184,26 @@ def read_confirmations(place: str) -> tuple[Confirmation, ...]:
 
 def fault_rows(connection: Connection, *where: ColumnElement[bool], limit: int = MAX_FAULTS) -> tuple[Fault, ...]:
     """The newest first."""
-    chosen = select(FAULTS.c.document).where(*where).order_by(FAULTS.c.id.desc()).limit(limit)
+    chosen = select(schema.FAULTS.c.document).where(*where).order_by(schema.FAULTS.c.id.desc()).limit(limit)
     return documents(connection, chosen, Fault)
 
 
 def read_faults(place: str, since: float) -> tuple[Fault, ...]:
     """The faults of all machines that were open then or later. Raises DatabaseError."""
     with reading(place) as connection:
-        return fault_rows(connection, or_(FAULTS.c.closed_at.is_(None), FAULTS.c.closed_at >= since))
+        return fault_rows(connection, or_(schema.FAULTS.c.closed_at.is_(None), schema.FAULTS.c.closed_at >= since))
 
 
 def name_rows(connection: Connection, *where: ColumnElement[bool], limit: int) -> tuple[NodeName, ...]:
     """Those first that were seen last."""
-    chosen = select(NAMES.c.document).where(*where).order_by(NAMES.c.seen_at.desc()).limit(limit)
+    chosen = select(schema.NAMES.c.document).where(*where).order_by(schema.NAMES.c.seen_at.desc()).limit(limit)
     return documents(connection, chosen, NodeName)
 
 
 def read_machine(place: str, node: str, limit: int) -> MachineRows:
     """The faults of the machine that has this name now, under whatever name it had them, and its names. Raises
     DatabaseError."""
-    of_name, fault, name = FAULTS.c.node == node, FAULTS.c, NAMES.c
+    of_name, fault, name = schema.FAULTS.c.node == node, schema.FAULTS.c, schema.NAMES.c
     with reading(place) as connection:
         named = next(iter(name_rows(connection, name.node == node, limit=1)), None)
         if named is None or not named.machine:

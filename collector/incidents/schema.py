@@ -9,22 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import (
-    REAL,
-    BigInteger,
-    Column,
-    Connection,
-    Dialect,
-    Double,
-    Index,
-    Integer,
-    LargeBinary,
-    MetaData,
-    Table,
-    Text,
-    inspect,
-    text,
-)
+import sqlalchemy as sa
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
 APPLICATION: Final = 0x6C616767  # "lagg", in a file's header
@@ -44,43 +29,43 @@ class FullError(DatabaseError):
 class Words(TypeDecorator[str]):
     """Text that may hold NUL, as a job's name may, and PostgreSQL's text not: it is escaped there."""
 
-    impl = Text
+    impl = sa.Text
     cache_ok = True
 
-    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
+    def process_bind_param(self, value: str | None, dialect: sa.Dialect) -> str | None:
         if value is None or dialect.name == "sqlite":
             return value
         return value.replace("\\", "\\\\").replace("\0", "\\0")
 
-    def process_result_value(self, value: str | None, dialect: Dialect) -> str | None:
+    def process_result_value(self, value: str | None, dialect: sa.Dialect) -> str | None:
         if value is None or dialect.name == "sqlite":
             return value
         return "\\".join(part.replace("\\0", "\0") for part in value.split("\\\\"))
 
 
-_Whole: Final = BigInteger().with_variant(Integer(), "sqlite")
-_Seconds: Final[TypeEngine[float]] = Double().with_variant(REAL(), "sqlite")
+_Whole: Final = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+_Seconds: Final[TypeEngine[float]] = sa.Double().with_variant(sa.REAL(), "sqlite")
 
-TABLES: Final = MetaData()
-
-
-def _table(name: str, *parts: Any) -> Table:
-    return Table(name, TABLES, *parts, sqlite_strict=True)
+TABLES: Final = sa.MetaData()
 
 
-def _key(name: str, kind: Any = _Whole) -> Column[Any]:
-    return Column(name, kind, primary_key=True, autoincrement=False)
+def _table(name: str, *parts: Any) -> sa.Table:
+    return sa.Table(name, TABLES, *parts, sqlite_strict=True)
 
 
-def _have(name: str, kind: Any) -> Column[Any]:
-    return Column(name, kind, nullable=False)
+def _key(name: str, kind: Any = _Whole) -> sa.Column[Any]:
+    return sa.Column(name, kind, primary_key=True, autoincrement=False)
 
 
-def _writing() -> tuple[Column[Any], Column[Any]]:
+def _have(name: str, kind: Any) -> sa.Column[Any]:
+    return sa.Column(name, kind, nullable=False)
+
+
+def _writing() -> tuple[sa.Column[Any], sa.Column[Any]]:
     """Who wrote a row last, and when by the database's clock: what several collectors need to know."""
     return (
-        Column("writer", Words, nullable=False, server_default=""),
-        Column("written_at", _Seconds, nullable=False, server_default=text("0")),
+        sa.Column("writer", Words, nullable=False, server_default=""),
+        sa.Column("written_at", _Seconds, nullable=False, server_default=sa.text("0")),
     )
 
 
@@ -89,15 +74,15 @@ INCIDENTS: Final = _table(
     _key("id"),
     _have("owner", _Whole),
     _have("job_id", Words),
-    Column("closed_at", _Seconds),
-    _have("document", LargeBinary),
+    sa.Column("closed_at", _Seconds),
+    _have("document", sa.LargeBinary),
     *_writing(),
-    Index("of_job", "job_id", "id"),
-    Index("by_end", "closed_at"),
-    Index("incidents_by_writing", "written_at"),
+    sa.Index("of_job", "job_id", "id"),
+    sa.Index("by_end", "closed_at"),
+    sa.Index("incidents_by_writing", "written_at"),
 )
 
-INCIDENT_NODES: Final = _table("incident_nodes", _key("node", Words), _key("id"), Index("nodes_of_incident", "id"))
+INCIDENT_NODES: Final = _table("incident_nodes", _key("node", Words), _key("id"), sa.Index("nodes_of_incident", "id"))
 """The nodes that incidents are on, to look them up by."""
 
 FAULTS: Final = _table(
@@ -105,12 +90,12 @@ FAULTS: Final = _table(
     _key("id"),
     _have("machine", Words),
     _have("node", Words),
-    Column("closed_at", _Seconds),
-    _have("document", LargeBinary),
+    sa.Column("closed_at", _Seconds),
+    _have("document", sa.LargeBinary),
     *_writing(),
-    Index("faults_of_node", "node", "id"),
-    Index("faults_of_machine", "machine", "id"),
-    Index("faults_by_end", "closed_at"),
+    sa.Index("faults_of_node", "node", "id"),
+    sa.Index("faults_of_machine", "machine", "id"),
+    sa.Index("faults_by_end", "closed_at"),
 )
 
 NAMES: Final = _table(
@@ -118,8 +103,8 @@ NAMES: Final = _table(
     _key("node", Words),
     _key("machine", Words),
     _have("seen_at", _Seconds),
-    _have("document", LargeBinary),
-    Index("names_of_machine", "machine"),
+    _have("document", sa.LargeBinary),
+    sa.Index("names_of_machine", "machine"),
 )
 
 DIGESTS: Final = _table(
@@ -131,12 +116,12 @@ DIGESTS: Final = _table(
     _have("script", Words),
     _have("world_size", _Whole),
     _have("made_at", _Seconds),
-    _have("document", LargeBinary),
-    Index("of_script", "owner", "script", "world_size", "made_at"),
+    _have("document", sa.LargeBinary),
+    sa.Index("of_script", "owner", "script", "world_size", "made_at"),
 )
 
 CONFIRMATIONS: Final = _table(
-    "confirmations", _key("node", Words), _key("at", _Seconds), _have("document", LargeBinary)
+    "confirmations", _key("node", Words), _key("at", _Seconds), _have("document", sa.LargeBinary)
 )
 
 OLDEST, VERSION = 5, 6
@@ -198,7 +183,7 @@ STEPS: Final = {
 }
 
 
-def version_of(connection: Connection) -> int:
+def version_of(connection: sa.Connection) -> int:
     """The version of the tables; 0: there are none. What is another program's file has -1."""
     if connection.dialect.name == "sqlite":
         found = [
@@ -207,12 +192,12 @@ def version_of(connection: Connection) -> int:
         if found[0] == APPLICATION:
             return int(found[1])
         return -1 if connection.exec_driver_sql("SELECT 1 FROM sqlite_schema LIMIT 1").first() else 0
-    if not inspect(connection).has_table("version", SCHEMA):
+    if not sa.inspect(connection).has_table("version", SCHEMA):
         return 0
     return int(connection.exec_driver_sql("SELECT number FROM version").scalar_one())
 
 
-def prepare(connection: Connection, target: int = VERSION) -> None:
+def prepare(connection: sa.Connection, target: int = VERSION) -> None:
     """Makes the tables where there are none, or brings them to the version, within the transaction of whoever calls it.
     Raises DatabaseError where they are of a version that this laggard does not know."""
     version = version_of(connection)
@@ -231,14 +216,14 @@ def prepare(connection: Connection, target: int = VERSION) -> None:
         _note_version(connection, target)
 
 
-def _note_version(connection: Connection, version: int) -> None:
+def _note_version(connection: sa.Connection, version: int) -> None:
     if connection.dialect.name == "sqlite":
         connection.exec_driver_sql(f"PRAGMA application_id = {APPLICATION}")
         connection.exec_driver_sql(f"PRAGMA user_version = {version}")
         return
     connection.exec_driver_sql("CREATE TABLE IF NOT EXISTS version (number BIGINT NOT NULL)")
     connection.exec_driver_sql("DELETE FROM version")
-    connection.execute(text("INSERT INTO version VALUES (:number)"), {"number": version})
+    connection.execute(sa.text("INSERT INTO version VALUES (:number)"), {"number": version})
 
 
 def wrong_version(version: int) -> str:

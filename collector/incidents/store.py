@@ -19,7 +19,7 @@ from sqlalchemy import ColumnElement, Connection, Table, delete, func, or_, sele
 from sqlalchemy.dialects import postgresql as postgresql_words
 from sqlalchemy.dialects import sqlite as sqlite_words
 
-from laggard.collector.incidents import bounds, postgres, sqlite
+from laggard.collector.incidents import bounds, postgres, reads, schema, sqlite
 from laggard.collector.incidents.incident import (
     WEEK_SECONDS,
     Fault,
@@ -29,32 +29,7 @@ from laggard.collector.incidents.incident import (
     NodeName,
     incident_of,
 )
-from laggard.collector.incidents.reads import (
-    MAX_FAULTS,
-    MAX_NAMES,
-    confirmation_rows,
-    documents,
-    fault_rows,
-    incident_rows,
-    name_rows,
-    shown,
-    told,
-)
 from laggard.collector.incidents.rows import OF_FAULTS, OF_INCIDENTS, Ids, Kind, OwnIds, Row, T, chunks, count, resolved
-from laggard.collector.incidents.schema import (
-    CONFIRMATIONS,
-    DIGESTS,
-    FAULTS,
-    INCIDENT_NODES,
-    INCIDENTS,
-    NAMES,
-    VERSION,
-    DatabaseError,
-    FullError,
-    prepare,
-    version_of,
-    wrong_version,
-)
 from laggard.kit.address import is_database_url
 from laggard.wire import encode
 from laggard.wire.exclusion import Confirmation
@@ -135,13 +110,13 @@ class StoreSettings(NamedTuple):
 class Store:
     """To be used by one thread at a time. All its methods but close() raise DatabaseError."""
 
-    def __init__(self, settings: StoreSettings, ids: OwnIds | None = None, version: int = VERSION) -> None:
+    def __init__(self, settings: StoreSettings, ids: OwnIds | None = None, version: int = schema.VERSION) -> None:
         """Makes the tables where there are none, and brings those of another release to this one's, or to `version`."""
         self.settings, self.ids = settings, ids or OwnIds()
         self.writer, self.lock, self.bytes = "", -1, 0
         self._measured_at, self._put_bytes = float("-inf"), 0
         self._opened_at, self._learnt_until = time.monotonic(), -1.0
-        with told(settings.place):
+        with reads.told(settings.place):
             if settings.is_shared:
                 engine = postgres.engine_of(settings.place)
             else:
@@ -177,9 +152,9 @@ class Store:
 
     def _prepare_tables(self, version: int) -> None:
         try:
-            prepare(self.connection, version)
-        except DatabaseError as error:
-            raise DatabaseError(f"{shown(self.settings.place)} {error}") from None
+            schema.prepare(self.connection, version)
+        except schema.DatabaseError as error:
+            raise schema.DatabaseError(f"{reads.shown(self.settings.place)} {error}") from None
         self.bytes = bounds.size(self.connection)
 
     @property
@@ -190,11 +165,11 @@ class Store:
     def transaction(self, new: bool = False, alone: bool = True) -> Iterator[Connection]:
         """All of it or nothing, and other collectors wait meanwhile, if it is to be `alone`. `new`: the tables may be
         of another version."""
-        with told(self.settings.place), self.connection.begin():
+        with reads.told(self.settings.place), self.connection.begin():
             if alone and self.settings.is_shared:
                 self.connection.execute(select(func.pg_advisory_xact_lock(postgres.LOCK)))
-            if not new and (version := version_of(self.connection)) != VERSION:
-                raise DatabaseError(f"{shown(self.settings.place)} {wrong_version(version)}")
+            if not new and (version := schema.version_of(self.connection)) != schema.VERSION:
+                raise schema.DatabaseError(f"{reads.shown(self.settings.place)} {schema.wrong_version(version)}")
             yield self.connection
 
     def write(self, batch: Batch, now: float) -> int:
@@ -202,7 +177,7 @@ class Store:
         of the database. What fails stores nothing."""
         try:
             self._write(batch, now - self.settings.keep_seconds)
-        except FullError:
+        except schema.FullError:
             with self.transaction() as connection:
                 bounds.make_room(connection, self.settings.max_bytes, bounds.PRUNED_SHARE / 2)
             self._write(batch, now - self.settings.keep_seconds)
@@ -214,8 +189,8 @@ class Store:
             bounds.drop_older(connection, since)
             self._store(OF_INCIDENTS, batch.incidents, self.ids.incidents, written_at)
             self._store(OF_FAULTS, batch.faults, self.ids.faults, written_at)
-            put(connection, NAMES, [_name_row(it) for it in batch.names], later="seen_at")
-            put(connection, CONFIRMATIONS, [_confirmation_row(it) for it in batch.confirmations])
+            put(connection, schema.NAMES, [_name_row(it) for it in batch.names], later="seen_at")
+            put(connection, schema.CONFIRMATIONS, [_confirmation_row(it) for it in batch.confirmations])
             self._store_digests(batch.digests)
             bounds.drop_beyond(connection, self.settings.max_bytes)
             self._measure()
@@ -250,50 +225,50 @@ class Store:
         rows = [{"id": it.id, "closed_at": it.closed_at, "document": encode(it), **kind.row(it)} for it in values]
         put(self.connection, kind.table, [{**row, **more} for row in rows])
         self._put_bytes += sum(bounds.ROW_BYTES + len(row["document"]) for row in rows)
-        if kind.table is INCIDENTS:
+        if kind.table is schema.INCIDENTS:
             for some in chunks([it.id for it in values]):
-                self.connection.execute(delete(INCIDENT_NODES).where(INCIDENT_NODES.c.id.in_(some)))
+                self.connection.execute(delete(schema.INCIDENT_NODES).where(schema.INCIDENT_NODES.c.id.in_(some)))
         nodes = [{"node": node, "id": it.id} for it in values for node in set(kind.nodes(it))]
         if nodes:
-            self.connection.execute(INCIDENT_NODES.insert(), nodes)
+            self.connection.execute(schema.INCIDENT_NODES.insert(), nodes)
 
     def _store_digests(self, digests: Iterable[KeptDigest]) -> None:
         """Of what a run was like when an incident began the first one holds."""
         for it in map(self.ids.digest, digests):
             row = _digest_row(it)
-            same = [column == row[column.name] for column in DIGESTS.primary_key]
-            if incident_of(it.run) is None or not count(self.connection, DIGESTS, *same):
-                put(self.connection, DIGESTS, [row], later="made_at")
+            same = [column == row[column.name] for column in schema.DIGESTS.primary_key]
+            if incident_of(it.run) is None or not count(self.connection, schema.DIGESTS, *same):
+                put(self.connection, schema.DIGESTS, [row], later="made_at")
 
     def open_incidents(self, limit: int) -> tuple[Incident, ...]:
         """The newest that are open and that this collector goes on with: its own, and those that nobody watches any
         more."""
-        it = INCIDENTS.c
+        it = schema.INCIDENTS.c
         with self.transaction() as connection:
-            where = it.closed_at.is_(None), self._is_mine(INCIDENTS, self._left_seconds)
+            where = it.closed_at.is_(None), self._is_mine(schema.INCIDENTS, self._left_seconds)
             chosen = select(it.document).where(*where).order_by(it.id.desc()).limit(limit)
-            found = documents(connection, chosen, Incident)
+            found = reads.documents(connection, chosen, Incident)
         return tuple(each for each in found if self.ids.incidents.adopt(each.id))
 
     def closed_since(self, moment: float, limit: int) -> tuple[Incident, ...]:
         """The newest that were closed since then, whoever wrote them, oldest first."""
         with self.transaction() as connection:
-            rows = incident_rows(connection, IncidentQuery(since=moment, limit=limit)).incidents
+            rows = reads.incident_rows(connection, IncidentQuery(since=moment, limit=limit)).incidents
         return tuple(it for it in reversed(rows) if it.closed_at is not None)
 
     def confirmations(self) -> tuple[Confirmation, ...]:
         """All measurements of suspects, the oldest first."""
         with self.transaction() as connection:
-            return confirmation_rows(connection)
+            return reads.confirmation_rows(connection)
 
     def nodes(self, since: float) -> Nodes:
         """What this collector goes on with, and which faults have ended since."""
-        it = FAULTS.c
+        it = schema.FAULTS.c
         with self.transaction() as connection:
-            mine = self._is_mine(FAULTS, LEFT_FAULT_SECONDS)
-            faults = fault_rows(connection, it.closed_at.is_(None), mine, limit=2 * MAX_FAULTS)
-            names = name_rows(connection, limit=MAX_NAMES)
-            ended = fault_rows(connection, it.closed_at >= since)[::-1]
+            mine = self._is_mine(schema.FAULTS, LEFT_FAULT_SECONDS)
+            faults = reads.fault_rows(connection, it.closed_at.is_(None), mine, limit=2 * reads.MAX_FAULTS)
+            names = reads.name_rows(connection, limit=reads.MAX_NAMES)
+            ended = reads.fault_rows(connection, it.closed_at >= since)[::-1]
         return Nodes(tuple(each for each in faults if self.ids.faults.adopt(each.id)), names, ended)
 
     @property
@@ -305,16 +280,16 @@ class Store:
 
     def news(self) -> News:
         """Returns what others wrote since it was asked last."""
-        it = INCIDENTS.c
+        it = schema.INCIDENTS.c
         with self.transaction() as connection:
             now = self.now()
             if time.monotonic() - self._opened_at >= self._left_seconds:
                 self._close_left(now)
             since = now - WEEK_SECONDS if self._learnt_until < 0 else self._learnt_until
             others = select(it.document).where(it.written_at >= since, it.writer != self.writer)
-            found = documents(connection, others.order_by(it.written_at.desc()).limit(_MAX_NEWS), Incident)
+            found = reads.documents(connection, others.order_by(it.written_at.desc()).limit(_MAX_NEWS), Incident)
             self._learnt_until = now
-            return News(found[::-1], confirmation_rows(connection))
+            return News(found[::-1], reads.confirmation_rows(connection))
 
     def _close_left(self, now: float) -> None:
         """Closes what nobody watches any more, where this collector has been there for long: after a time without the
@@ -325,14 +300,14 @@ class Store:
     def _close_unwritten(self, kind: Kind[T], since: float, because: str, now: float) -> None:
         it = kind.table.c
         chosen = select(it.document).where(it.closed_at.is_(None), it.written_at < since).limit(1024)
-        left = documents(self.connection, chosen, kind.of)
+        left = reads.documents(self.connection, chosen, kind.of)
         closed = [structs.replace(each, closed_at=each.seen_at, closed_because=because) for each in left]
         self._put(kind, closed, written_at=now)
 
     def name_writer(self, writer: str) -> None:
         """Has the rows that nobody's name is on go on with the collector of that name."""
         with self.transaction() as connection:
-            for table in (INCIDENTS, FAULTS):
+            for table in (schema.INCIDENTS, schema.FAULTS):
                 connection.execute(update(table).where(table.c.writer == "").values(writer=writer))
 
 

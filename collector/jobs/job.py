@@ -13,8 +13,7 @@ import numpy as np
 from msgspec import structs
 from numpy.typing import NDArray
 
-from laggard.collector.jobs.live_collectives import with_collectives
-from laggard.collector.jobs.noise_history import NoiseHistory
+from laggard.collector.jobs.live_collectives import NoiseHistory, with_collectives
 from laggard.locate.job_timings import (
     END,
     FIRST_PHASE,

@@ -12,14 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 
-from laggard.collector.jobs.holdings import (
-    MAX_JOBS_OF_AGENT,
-    MAX_RANKS_OF_AGENT,
-    Held,
-    Limits,
-    NotHeld,
-    who_gives_way,
-)
+from laggard.collector.jobs import holdings
 from laggard.collector.jobs.job import CONTESTED_ANSWERS, Job, RankWindow, Run
 from laggard.locate.job_timings import WINDOW_STEPS, Table
 from laggard.model import JobKey
@@ -45,12 +38,12 @@ class Refusal(enum.Enum):
 class JobWindows:
     """The windows of all jobs. Not thread-safe: a round ingests, then reads, then the next round begins."""
 
-    def __init__(self, limits: Limits | None = None, expire_after_seconds: float = 900.0) -> None:
+    def __init__(self, limits: holdings.Limits | None = None, expire_after_seconds: float = 900.0) -> None:
         self.jobs: dict[JobKey, Job] = {}
-        self._limits = limits or Limits()
+        self._limits = limits or holdings.Limits()
         self._expire_after_seconds = expire_after_seconds
-        self._jobs_held = Held(self._limits.jobs, MAX_JOBS_OF_AGENT)
-        self._ranks_held = Held(self._limits.ranks, MAX_RANKS_OF_AGENT)
+        self._jobs_held = holdings.Held(self._limits.jobs, holdings.MAX_JOBS_OF_AGENT)
+        self._ranks_held = holdings.Held(self._limits.ranks, holdings.MAX_RANKS_OF_AGENT)
         self._keys_of_owner: dict[int, dict[JobKey, None]] = {}  # oldest first
         self._challengers: dict[JobKey, dict[Run, Job]] = {}
         self._round_began = math.nan
@@ -103,13 +96,13 @@ class JobWindows:
                 refused[Refusal.OTHER_RUN] += 1
         return +refused
 
-    def not_held(self, answering: Collection[str]) -> NotHeld:
+    def not_held(self, answering: Collection[str]) -> holdings.NotHeld:
         """The jobs and ranks that the agents `answering` reported last and there was no room for."""
         ranks: Counter[JobKey] = Counter()
         for source in answering:
             ranks.update(self._no_room.get(source, {}))
         ranks = +ranks
-        return NotHeld(ranks, frozenset(key for key in ranks if key not in self.jobs), self._limits)
+        return holdings.NotHeld(ranks, frozenset(key for key in ranks if key not in self.jobs), self._limits)
 
     def expire(self, now: float) -> None:
         """Drops the jobs that ended too long ago, and those of which no agent has reported a rank that runs for too
@@ -169,7 +162,7 @@ class JobWindows:
     def _most_steps(self, source: str) -> int:
         """The number of steps that are kept of each of an agent's ranks, so that neither it nor all agents together
         take more room than WINDOW_STEPS of as many ranks as they may report."""
-        of_agent = MAX_RANKS_OF_AGENT // max(1, self._ranks_held.of_agent[source])
+        of_agent = holdings.MAX_RANKS_OF_AGENT // max(1, self._ranks_held.of_agent[source])
         of_all = self._limits.ranks // max(1, self._ranks_held.total)
         return WINDOW_STEPS * max(1, min(of_agent, of_all))
 
@@ -267,7 +260,7 @@ class JobWindows:
 
     # Room.
 
-    def _make_room(self, held: Held, owner: int, source: str, but: JobKey | None = None) -> bool:
+    def _make_room(self, held: holdings.Held, owner: int, source: str, but: JobKey | None = None) -> bool:
         """Whether there is room for another job, or for another rank of the job `but`; where there is none, another
         gives way, if that is fair."""
         if held.of_agent[source] >= held.most_of_agent:
@@ -277,7 +270,7 @@ class JobWindows:
         memo = "rank" if but else "job", owner
         if memo in self._full_for:
             return False
-        gives_way = who_gives_way(held.of_owner, owner)
+        gives_way = holdings.who_gives_way(held.of_owner, owner)
         loser = owner if gives_way is None else gives_way
         if self._drop_over(("over", loser), self._keys_of_owner.get(loser, ()), but):
             return True
@@ -298,7 +291,7 @@ class JobWindows:
         keys = [key for key, job in self.jobs.items() if job.agent == source and key != but]
         if self._drop_over(("agent's over", 0), keys):
             return True
-        gives_way = who_gives_way(Counter(key.owner for key in keys), owner)
+        gives_way = holdings.who_gives_way(Counter(key.owner for key in keys), owner)
         if gives_way is None:
             self._full_for.add(("agent", owner))
             return False

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING, NamedTuple
 
 from laggard.collector.job_words import job_text
@@ -11,9 +11,9 @@ from laggard.collector.locate_command.page import page_of_counters
 from laggard.collector.prometheus.client import Login, Prometheus
 from laggard.collector.prometheus.verdict import locate_by_counters
 from laggard.collector.web.page_html import KeptPage
-from laggard.kit.errors import UsageError
 from laggard.kit.parts import Line
 from laggard.kit.users import by_uid
+from laggard.kit.words import moment_of
 from laggard.model import Location
 from laggard.wire.job_words import ended_job_prefix
 
@@ -57,21 +57,13 @@ class Asked(NamedTuple):
 
 def ask(url: str, job: str | None, asked: Asked) -> PrometheusSource:
     """Judges `job` at that moment; None: the job that progressed last. Raises UsageError."""
-    moment = None if asked.at is None else _moment(asked.at)
+    moment = None
+    if asked.at is not None:
+        is_unix = asked.at.replace(".", "", 1).isdecimal()
+        moment = float(asked.at) if is_unix else moment_of(asked.at, time.time(), "--at")
     login = Login(asked.bearer_token_file, asked.basic_auth_file, asked.headers_file, "--headers-file")
     prometheus = Prometheus(url, login, asked.cluster or "")
     try:
         return PrometheusSource(url, job, locate_by_counters(prometheus, by_uid(job), moment))
     finally:
         prometheus.close()
-
-
-def _moment(text: str) -> float:
-    """Unix seconds. Raises UsageError."""
-    try:
-        if text.replace(".", "", 1).isdecimal():
-            return float(text)
-        found = datetime.fromisoformat(text.removesuffix("Z"))
-        return (found if found.tzinfo else found.replace(tzinfo=timezone.utc)).timestamp()
-    except (ValueError, OverflowError):
-        raise UsageError(f"--at {text} is no time: write 2026-11-23T04:00 (UTC) or Unix seconds") from None

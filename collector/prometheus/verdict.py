@@ -11,20 +11,11 @@ import numpy as np
 from msgspec import structs
 
 from laggard.collector.jobs.snapshot import unknown_location
-from laggard.collector.prometheus.choice import (
-    Few,
-    Known,
-    choose_job,
-    doubted,
-    failing_nodes,
-    few_ranks,
-    findings_of,
-    not_of_now,
-    with_what_is_left_out,
-)
+from laggard.collector.prometheus import choice
 from laggard.collector.prometheus.client import Prometheus
 from laggard.collector.prometheus.counters import (
     INTERVALS,
+    MAX_UNSCREENED_RANKS,
     Counters,
     Mask,
     Moments,
@@ -33,10 +24,11 @@ from laggard.collector.prometheus.counters import (
     intervals,
     lacking,
     part_of,
+    screened,
+    silent_note,
 )
 from laggard.collector.prometheus.counters import Known as KnownRanks
 from laggard.collector.prometheus.queries import Reading, small_number
-from laggard.collector.prometheus.suspects import MAX_UNSCREENED_RANKS, screened, silent_note
 from laggard.kit.constants import PHASES
 from laggard.kit.words import ranks_text, seconds_text
 from laggard.locate.positions import REPLICAS, canonical_role
@@ -74,13 +66,13 @@ POSITIONS_UNKNOWN_FACTOR = 0.5
 def locate_by_counters(prometheus: Prometheus, job: str | None, at: float | None) -> Location:
     """The verdict on the job of that key or name, by default the one that got on last, at a moment (Unix seconds; None:
     now). Raises UsageError where Prometheus does not answer, or the name is that of several users' jobs."""
-    found = choose_job(prometheus, job, at)
+    found = choice.choose_job(prometheus, job, at)
     if isinstance(found, Location):
-        return with_what_is_left_out(prometheus, found)
+        return choice.with_what_is_left_out(prometheus, found)
     return locate_known(prometheus, found)
 
 
-def locate_known(prometheus: Prometheus, known: Known) -> Location:
+def locate_known(prometheus: Prometheus, known: choice.Known) -> Location:
     """The verdict on a job that Prometheus has samples of, at its moment by the server's clock. Raises UsageError."""
     with ThreadPoolExecutor(CONCURRENT_QUERIES) as pool:
         return _Question(Reading(prometheus, pool, known.job, known.now), known.ahead).answer()
@@ -95,7 +87,7 @@ class _Question:
 
     def answer(self) -> Location:
         reading = self.reading
-        few = few_ranks(reading.prometheus, reading.job, reading.now)
+        few = choice.few_ranks(reading.prometheus, reading.job, reading.now)
         if isinstance(few, str):
             return self._unknown("stale", few)
         if few.apart > MAX_APART:
@@ -108,9 +100,11 @@ class _Question:
         location = location or self._going_on(everyone, closely, few, world)
         missing = _missing(everyone, few)
         if missing.any() and not any(note.kind == "silent_ranks" for note in location.notes):
-            location = doubted(location, silent_note(everyone.ranks[missing], everyone.machines, missing), first=False)
+            location = choice.doubted(
+                location, silent_note(everyone.ranks[missing], everyone.machines, missing), first=False
+            )
         if not world:
-            location = doubted(location, Note("partial", _WORLD_UNKNOWN), first=False)
+            location = choice.doubted(location, Note("partial", _WORLD_UNKNOWN), first=False)
         location = structs.replace(
             location,
             world_size=max(world, len(everyone.ranks)),
@@ -119,7 +113,7 @@ class _Question:
         )
         return self._finished(location)
 
-    def _everyone(self, few: Few, world: int) -> tuple[Counters, Counters | None]:
+    def _everyone(self, few: choice.Few, world: int) -> tuple[Counters, Counters | None]:
         """All ranks at a few moments, and at all of them; None: not asked for yet, since not all will be looked at
         closely."""
         if not 0 < world <= MAX_UNSCREENED_RANKS:
@@ -129,7 +123,7 @@ class _Question:
         seen: Mask = np.any(np.isfinite(found.steps[list(_COARSE_PLACES)]), axis=0)
         return part_of(found, _COARSE_PLACES, seen), part_of(found, range(INTERVALS + 1), seen)
 
-    def _going_on(self, everyone: Counters, closely: Counters | None, few: Few, world: int) -> Location:
+    def _going_on(self, everyone: Counters, closely: Counters | None, few: choice.Few, world: int) -> Location:
         """The verdict on a job that goes on. `closely`: what is known of all of its ranks at each moment; None: nothing
         yet."""
         moments = Moments(self.reading.now, few.apart)
@@ -142,9 +136,9 @@ class _Question:
             location = _doubted_places(locate(as_timings(key, counters, count, self._known(counters, moments))), few)
         location = structs.replace(location, window=_window(counters, location.window))
         lacks = _lacks(everyone, counters)
-        return doubted(location, lacks, first=False) if lacks else location
+        return choice.doubted(location, lacks, first=False) if lacks else location
 
-    def _standing(self, everyone: Counters, few: Few, world: int) -> Location:
+    def _standing(self, everyone: Counters, few: choice.Few, world: int) -> Location:
         """The verdict on a job that stands still."""
         states = self.reading.states(everyone, max(few.apart, SILENT_SECONDS))
         seen = np.array([each.state != "unknown" for each in states])
@@ -158,14 +152,14 @@ class _Question:
         location = locate(as_timings(self.reading.job.job_id, everyone, count, known, states))
         if seen.all():
             return location
-        return doubted(location, silent_note(everyone.ranks[~seen], everyone.machines, ~seen), first=False)
+        return choice.doubted(location, silent_note(everyone.ranks[~seen], everyone.machines, ~seen), first=False)
 
     def _known(self, counters: Counters, moments: Moments | None) -> KnownRanks:
         """What the store has of these ranks. `moments`: those of their phases; None: no step tells anything."""
         reading = self.reading
         who = reading.who(counters.ranks.tolist())
         where = {labels.hostname: labels.instance for labels in who.values() if labels.hostname}
-        findings = findings_of(reading.prometheus, reading.job.cluster, where, reading.now)
+        findings = choice.findings_of(reading.prometheus, reading.job.cluster, where, reading.now)
         shape = (len(counters.steps), len(counters.ranks), len(PHASES))
         phases = np.full(shape, np.nan) if moments is None else reading.phases(counters.ranks, moments)
         machines = dict(zip(counters.ranks.tolist(), counters.machines, strict=True))
@@ -175,7 +169,7 @@ class _Question:
     def _failing(self, everyone: Counters) -> tuple[Note, ...]:
         """The machines of the job that fail their health checks."""
         machines = frozenset(name for name in everyone.machines if name)
-        note = failing_nodes(self.reading.prometheus, self.reading.job.cluster, self.reading.now, machines)
+        note = choice.failing_nodes(self.reading.prometheus, self.reading.job.cluster, self.reading.now, machines)
         return () if note is None else (note,)
 
     @property
@@ -186,8 +180,8 @@ class _Question:
     def _finished(self, location: Location) -> Location:
         """The location with its job's user, and with what Prometheus says to have left out."""
         owner = self._key.owner if self._key.owner >= 0 else None
-        location = with_what_is_left_out(self.reading.prometheus, structs.replace(location, owner=owner))
-        return not_of_now(location, self.ahead)
+        location = choice.with_what_is_left_out(self.reading.prometheus, structs.replace(location, owner=owner))
+        return choice.not_of_now(location, self.ahead)
 
     def _unknown(self, kind: str, text: str) -> Location:
         return self._finished(unknown_location(kind, text, self.reading.job.job_id))
@@ -204,7 +198,7 @@ def _lacks(everyone: Counters, looked_at: Counters) -> Note | None:
     return None
 
 
-def _missing(everyone: Counters, few: Few) -> Mask:
+def _missing(everyone: Counters, few: choice.Few) -> Mask:
     """[R]: the ranks without a sample now, or of which none has come since the moment before, while the others of their
     job made steps: their Prometheus writes late, and the store repeats what it had last. A rank that never made one is
     no such."""
@@ -214,7 +208,7 @@ def _missing(everyone: Counters, few: Few) -> Mask:
     return missing
 
 
-def _doubted_places(location: Location, few: Few) -> Location:
+def _doubted_places(location: Location, few: choice.Few) -> Location:
     """The location with a note where ranks may do different work by design, and which does which is not known here."""
     unlike = sorted({role for role in map(canonical_role, few.roles) if role and role != REPLICAS})
     if not unlike or not location.culprits:
@@ -233,7 +227,7 @@ def _window(counters: Counters, found: Window) -> Window:
     return structs.replace(found, first_step=first, last_step=max(first, last - 1))
 
 
-def _coarse_note(few: Few) -> Note:
+def _coarse_note(few: choice.Few) -> Note:
     text = (
         f"by Prometheus' counters, {INTERVALS} averages of {few.apart:.0f} s each: single collectives are not in them,"
         " so that no link is judged and less is certain"

@@ -8,12 +8,17 @@ import logging
 import math
 import time
 from collections import Counter
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from msgspec import structs
 
+from laggard.collector.incidents.fault_tracker import node_sight
+from laggard.collector.incidents.incident import NodeSight
 from laggard.collector.jobs.window import JobWindows
+from laggard.collector.node_findings import NodeGpus
+from laggard.collector.outliers import ComparedNode, FleetComparison, compared_node, consensus, tells_the_same
 from laggard.collector.scrape.fetch import FetchFailure
 from laggard.collector.scrape.validation import RanksAnswer
 from laggard.collector.targets import Target
@@ -21,7 +26,7 @@ from laggard.kit.words import counted, listed, printable_line
 from laggard.locate.job_timings import WINDOW_SECONDS, WINDOW_STEPS
 from laggard.model import Finding, Report, Verdict
 from laggard.wire import encode
-from laggard.wire.nodes import MAX_RING_NODES, MAX_RING_PAIRS, NodeRow, RingPairs
+from laggard.wire.nodes import MAX_RING_NODES, MAX_RING_PAIRS, NodeFinding, NodeRow, RingPairs
 from laggard.wire.ranks import RankRow, RanksDocument, RasSource, UnseenProcess
 
 # A node's clock beside the collector's. The ends of ranks are told in their node's Unix time, and who of several nodes
@@ -69,6 +74,24 @@ class NodeClock:
 _MAX_REASON_CHARACTERS = 200
 
 
+class ReadReport(NamedTuple):
+    """What a round needs of a report, and what it was read of. `skipped`: the number of its probes that were skipped
+    and why, as one line; empty: none."""
+
+    report: Report
+    name: str
+    gpus: NodeGpus
+    skipped: str
+    sight: NodeSight
+    compared: ComparedNode
+
+    @classmethod
+    def of(cls, report: Report, name: str, before: ReadReport | None) -> ReadReport:
+        is_same = before is not None and tells_the_same(before.report, report)
+        compared = before.compared if before is not None and is_same else compared_node(report.facts)
+        return cls(report, name, NodeGpus.of(report.facts), _skipped(report), node_sight(name, report), compared)
+
+
 @dataclasses.dataclass
 class AgentState:
     """`since` is up to where the agent's steps were read, on its own clock; `answered_at` and `report_at` are when it
@@ -91,6 +114,7 @@ class AgentState:
     report_at: float | None = None
     report_failure: str = ""
     clock: NodeClock = dataclasses.field(default_factory=NodeClock)
+    _read: ReadReport | None = None
 
     @property
     def url(self) -> str:
@@ -159,9 +183,13 @@ class AgentState:
         )
 
     @property
-    def skipped(self) -> str:
-        """The number of its probes that were skipped and why, as one line; empty: none, or no report is known."""
-        return _skipped(self.report) if self.report else ""
+    def read(self) -> ReadReport | None:
+        """What its report says, read once; None where there is none."""
+        if self.report is None:
+            return None
+        if self._read is None or self._read.report is not self.report or self._read.name != self.name:
+            self._read = ReadReport.of(self.report, self.name, self._read)
+        return self._read
 
     def _ring_age(self, now: float) -> float | None:
         """The seconds since a ring measured the node: by the fact of the probe `ring`, and the age of the report."""
@@ -190,6 +218,19 @@ class AgentState:
             return None
         current = self.report if self.state == "up" and not self.report_failure else None
         return current.verdict.value if current else Verdict.UNKNOWN.value
+
+
+def compare_nodes(agents: Sequence[AgentState]) -> FleetComparison:
+    """Compares the nodes whose agents answer now: the facts of a silent node are not counted."""
+    by_label: dict[str, AgentState] = {}
+    nodes: dict[str, ComparedNode] = {}
+    for agent in agents:
+        if (read := agent.read) is not None and agent.state == "up":
+            label = agent.name if agent.name not in by_label else f"{agent.name} ({agent.url})"
+            by_label[label], nodes[label] = agent, read.compared
+    agreed = consensus(nodes)
+    found = ((by_label[label], finding) for label, findings in agreed.findings.items() for finding in findings)
+    return FleetComparison(tuple(NodeFinding(it.url, it.name, finding) for it, finding in found), agreed.notes)
 
 
 _MAX_REASONS = 2

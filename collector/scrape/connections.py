@@ -6,11 +6,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Sequence
+from collections.abc import AsyncIterator, Hashable, Iterator, Sequence
 from itertools import islice
 from typing import Final, NamedTuple, TypeVar
-
-from laggard.collector.scrape.transport import Transport
 
 IDLE_SECONDS: Final = 45.0
 """The longest time that a connection waits for a question: agents close it after 60 s."""
@@ -24,7 +22,7 @@ MAX_KEPT_TLS: Final = 4096
 
 
 class _Kept(NamedTuple):
-    transport: Transport
+    transport: asyncio.Transport
     since: float
     over_tls: bool
 
@@ -37,7 +35,7 @@ class KeptConnections:
         self._kept: dict[Hashable, _Kept] = {}
         self._over_tls = 0
 
-    def take(self, place: Hashable) -> Transport | None:
+    def take(self, place: Hashable) -> asyncio.Transport | None:
         """A connection for a question, which is then the caller's; None where none is kept."""
         found = self._pop(place)
         if found is None:
@@ -47,13 +45,13 @@ class KeptConnections:
             return None
         return found.transport
 
-    def keep(self, place: Hashable, transport: Transport, over_tls: bool) -> None:
+    def keep(self, place: Hashable, transport: asyncio.Transport, over_tls: bool) -> None:
         """Keeps a connection after its answer, unless there are too many."""
         self.drop(place)
         if len(self._kept) >= self.most or (over_tls and self._over_tls >= MAX_KEPT_TLS):
             transport.abort()
             return
-        transport.asker = _Watch(self, place)
+        transport.set_protocol(_Watch(self, place))
         self._kept[place] = _Kept(transport, time.monotonic(), over_tls)
         self._over_tls += over_tls
 
@@ -77,25 +75,17 @@ class KeptConnections:
         return found
 
 
-class _Watch:
+class _Watch(asyncio.Protocol):
     """Closes a kept connection when the agent does, or says what nobody asked for."""
-
-    __slots__ = ("_connections", "_place")
 
     def __init__(self, connections: KeptConnections, place: Hashable) -> None:
         self._connections = connections
         self._place = place
 
-    def connected(self, transport: Transport) -> None:
-        raise AssertionError("it is connected already")
-
-    def not_connected(self, error: Exception) -> None:
-        raise AssertionError("it is connected already")
-
     def data_received(self, data: bytes) -> None:
         self._connections.drop(self._place)
 
-    def connection_lost(self, error: Exception | None) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:
         self._connections.drop(self._place)
 
 
@@ -112,80 +102,63 @@ descriptor and no memory."""
 
 
 class Slots:
-    """`count` agents are asked at once. As many answers that came late are read at once beside those."""
+    """`count` agents are asked at once, and beside them those wait that say nothing."""
 
     def __init__(self, count: int) -> None:
         self._free = asyncio.Semaphore(count)
-        self._late = asyncio.Semaphore(count)
-        self._given_up = 0
+        self._silent = 0
 
     @contextlib.asynccontextmanager
     async def one(self) -> AsyncIterator[Slot]:
         """Waits until an agent may be asked, and counts it meanwhile. All that are silent are not asked at once: when
         they answer again the collector has to connect to each in time."""
         await self._free.acquire()
-        slot = Slot(self, self._free.release)
+        slot = Slot(self)
         try:
             yield slot
         finally:
             slot.end()
 
-    async def turn_of_late(self) -> Callable[[], None]:
-        """Waits until an answer that came late may be read. Returns what ends that."""
-        await self._late.acquire()
-        return self._late.release
-
-    def give_up(self) -> Callable[[], None] | None:
-        """Lets another agent take the slot of one that says nothing, if not too many do. Returns what forgets it."""
-        if self._given_up >= MAX_SILENT:
-            return None
-        self._given_up += 1
+    def give_up(self) -> bool:
+        """Lets another agent take the slot of one that says nothing, if not too many do."""
+        if self._silent >= MAX_SILENT:
+            return False
+        self._silent += 1
         self._free.release()
-        return self._forget
+        return True
 
-    def _forget(self) -> None:
-        self._given_up -= 1
+    def end(self, was_given_up: bool) -> None:
+        if was_given_up:
+            self._silent -= 1
+        else:
+            self._free.release()
 
 
 class Slot:
-    """The place of one agent among those that are asked: one of the slots, beside them while it says nothing, or in
-    turn with others that came late, which it then stays."""
+    """The place of one agent among those that are asked: one of the slots, or beside them once it has said nothing for
+    too long."""
 
-    def __init__(self, slots: Slots, release: Callable[[], None]) -> None:
+    def __init__(self, slots: Slots) -> None:
         self._slots = slots
-        self._release = release
-        self._may_give_up = True
-        self._must_wait = False
+        self._is_given_up = False
         self._timer: asyncio.TimerHandle | None = None
 
     def ask(self) -> None:
         """The agent is asked now."""
-        if self._may_give_up:
+        if not self._is_given_up:
             self._timer = asyncio.get_running_loop().call_later(PATIENCE_SECONDS, self._give_up)
 
-    def heard(self) -> bool:
-        """The agent begins to answer. Returns whether the answer may be read at once; else turn() has to be waited
-        for."""
-        self._stop_timer()
-        return not self._must_wait
-
-    async def turn(self) -> None:
-        release = await self._slots.turn_of_late()
-        self._release()
-        self._release, self._must_wait = release, False
-
-    def end(self) -> None:
-        self._stop_timer()
-        self._release()
-
-    def _stop_timer(self) -> None:
+    def heard(self) -> None:
+        """The agent begins to answer."""
         if self._timer is not None:
             self._timer.cancel()
 
+    def end(self) -> None:
+        self.heard()
+        self._slots.end(self._is_given_up)
+
     def _give_up(self) -> None:
-        forget = self._slots.give_up()
-        if forget is not None:
-            self._release, self._may_give_up, self._must_wait = forget, False, True
+        self._is_given_up = self._slots.give_up()
 
 
 T = TypeVar("T")

@@ -1,9 +1,5 @@
 """Asks an agent that may be dead, slow or hostile one question, and reads its answer as the bytes come. Bounded in
-time and size, and never raising an exception.
-
-What agents answer has one form: status 200, a length, plain headers. A head of that form is read here, in a tenth of
-the CPU time that h11 takes; whatever else comes is h11's to read, from its first byte on, and to refuse.
-"""
+time and size, and never raising an exception."""
 
 from __future__ import annotations
 
@@ -12,6 +8,7 @@ import functools
 import os
 import re
 import ssl
+from asyncio import sslproto
 from collections.abc import Hashable
 from typing import Final, NamedTuple, cast
 from urllib.parse import urlsplit
@@ -19,7 +16,7 @@ from urllib.parse import urlsplit
 import h11
 
 from laggard.collector.scrape.connections import KeptConnections, Slot
-from laggard.collector.scrape.transport import Asker, PlainTransport, TlsTransport, Transport
+from laggard.kit.address import ip_of
 from laggard.kit.errors import UsageError
 from laggard.kit.http_client import SPEAKS_TLS
 from laggard.kit.tls import client_context, failure_text
@@ -52,28 +49,15 @@ def _cause(error: BaseException) -> str:
     return str(error).lower() or type(error).__name__
 
 
-_HEAD: Final = re.compile(rb"HTTP/1\.1 200 [ -~]*\r\n(?:[!#-'*+.0-9A-Z^-z|~-]+:[\t -~]*\r\n)+\r\n")
-"""A head that holds nothing but what RFC 9112 allows, and not all of that. `match` takes time that grows with the
-head's length alone: no part of it can be read in two ways."""
-
-_LENGTH: Final = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]{1,15})[ \t]*\r\n")
-_ENCODED: Final = (b"\r\ntransfer-encoding:", b"\r\ncontent-encoding:")
-
-MAX_HEAD_BYTES: Final = 16 << 10
-"""The largest head: as h11 has it."""
-
-
 class AnswerReader:
     """One answer, of which `max_bytes` of body are taken at most."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
-        self._head = b""
-        self._parts: list[bytes] = []
-        self._wanted = 0  # bytes of the body
-        self._got = 0
-        self._http: h11.Connection | None = None
         self._body = bytearray()
+        self._http = h11.Connection(h11.CLIENT)
+        self._http.send(h11.Request(method="GET", target="/", headers=[("Host", "")]))
+        self._http.send(h11.EndOfMessage())
 
     def read(self, data: bytes) -> bytes | FetchFailure | None:
         """Takes the bytes that came next; none: the other side has ended. Returns the body once it is whole, or why
@@ -86,54 +70,12 @@ class AnswerReader:
     @property
     def leaves_open(self) -> bool:
         """Whether the other side keeps the connection after this answer, of which nothing is left to read."""
-        return (
-            b"\r\nconnection: keep-alive\r\n" in self._head.lower() and self._http is None and self._got == self._wanted
-        )
+        return self._http.their_state is h11.DONE and self._http.trailing_data == (b"", False)
 
     def _read(self, data: bytes) -> bytes | FetchFailure | None:
-        if self._http is not None:
-            return self._read_any(data)
-        if not self._head:
-            return self._begin(data)
-        if not data:  # cut off
-            return self._hand_over(data)
-        self._parts.append(data)
-        self._got += len(data)
-        return self._whole()
-
-    def _begin(self, data: bytes) -> bytes | FetchFailure | None:
-        """Reads the head: an agent sends it in one piece, before its body or with it."""
-        found = _HEAD.match(data, 0, MAX_HEAD_BYTES)
-        length = _length(found[0].lower()) if found else None
-        if found is None or length is None:
-            return self._hand_over(data)
-        if length > self._max_bytes:
-            return _too_large(self._max_bytes)
-        self._head, self._wanted = found[0], length
-        self._parts.append(data[found.end() :])
-        self._got = len(data) - found.end()
-        return self._whole()
-
-    def _whole(self) -> bytes | None:
-        """The body, where it is there: what comes behind it is not looked at."""
-        if self._got < self._wanted:
-            return None
-        return b"".join(self._parts)[: self._wanted]
-
-    def _hand_over(self, data: bytes) -> bytes | FetchFailure | None:
-        """Has h11 read what came so far, and all that comes."""
-        self._http = h11.Connection(h11.CLIENT)
-        self._http.send(h11.Request(method="GET", target="/", headers=[("Host", "")]))
-        self._http.send(h11.EndOfMessage())
-        before = b"".join((self._head, *self._parts))
-        found = self._read_any(before) if before else None
-        return self._read_any(data) if found is None else found
-
-    def _read_any(self, data: bytes) -> bytes | FetchFailure | None:
-        assert self._http is not None
         self._http.receive_data(data)
         while (event := self._http.next_event()) is not h11.NEED_DATA and event is not h11.PAUSED:
-            if isinstance(event, h11.Response) and (failure := _unusable(event)):
+            if isinstance(event, h11.Response) and (failure := _unusable(event, self._max_bytes)):
                 return failure
             if isinstance(event, h11.Data):
                 self._body += event.data
@@ -144,30 +86,29 @@ class AnswerReader:
         return None
 
 
-def _length(head: bytes) -> int | None:
-    """The length of the body by a head in lower case; None where it is not told in the simplest way."""
-    found = _LENGTH.search(head)
-    if found is None or head.count(b"\r\ncontent-length:") > 1 or any(name in head for name in _ENCODED):
-        return None
-    return int(found[1])
-
-
 def _too_large(max_bytes: int) -> FetchFailure:
     return FetchFailure("garbage", f"an answer of more than {max_bytes} bytes")
 
 
-def _unusable(response: h11.Response) -> FetchFailure | None:
+def _unusable(response: h11.Response, max_bytes: int) -> FetchFailure | None:
     if response.status_code == 426:
         return FetchFailure("down", SPEAKS_TLS)
     if response.status_code != 200:
         return FetchFailure("garbage", f"HTTP {response.status_code}")
-    if dict(response.headers).get(b"content-encoding", b"identity").lower() != b"identity":
+    headers = dict(response.headers)
+    if headers.get(b"content-encoding", b"identity").lower() != b"identity":
         return FetchFailure("garbage", "a compressed answer, which was not asked for")
-    return None
+    return _too_large(max_bytes) if int(headers.get(b"content-length", b"0")) > max_bytes else None
 
 
 _CONNECT_SHARE: Final = 0.8
 """The share of the time that connecting gets, so that a host that is off can be told from a slow agent."""
+_SECOND_ADDRESS_SECONDS: Final = 0.25
+"""The time after which the next address of a name is tried as well (RFC 8305, 5)."""
+_READ_BYTES: Final = 64 << 10
+sslproto.SSLProtocol.max_size = 16 << 10
+"""A record of TLS (RFC 8446, 5.1). asyncio reads into 256 KiB that each connection has to itself: those to 4,096
+agents, while they are kept, would take a GiB."""
 _AWAY: Final = FetchFailure("down", "no connection: the host does not answer")
 _CLOSED: Final = FetchFailure("down", "it closed the connection")
 
@@ -190,9 +131,9 @@ class Question(NamedTuple):
     is_repeatable: bool
 
 
-class Exchange:
-    """One question and its answer, which is read as it comes. `found` is its body, or why there is none; None: it began
-    so late that rest() has to be asked for. To be used on the running event loop."""
+class Exchange(asyncio.Protocol):
+    """One question and its answer, which is read as it comes. `found` is its body, or why there is none. To be used on
+    the running event loop."""
 
     def __init__(
         self, question: Question, seconds: float, max_bytes: int, slot: Slot | None, kept: KeptConnections | None
@@ -201,18 +142,15 @@ class Exchange:
         self._loop = asyncio.get_running_loop()
         self._seconds = seconds
         self._deadline = self._loop.time() + seconds
-        self._left = 0.0  # of that when the answer began late
         self._reader = AnswerReader(max_bytes)
         self._tls: ssl.SSLContext | None = None
         self._is_again = False  # whether it is asked over a kept connection
         self._received = False
         self._is_spent = False  # whether the connection cannot bring another answer
-        self._late = b""
-        self._transport: Transport | None = None
-        self._connecting: Transport | None = None
+        self._transport: asyncio.Transport | None = None
         self._connects: asyncio.Task[None] | None = None
         self._timer = self._loop.call_at(self._deadline - self._seconds * (1 - _CONNECT_SHARE), self._not_in_time)
-        self.found: asyncio.Future[bytes | FetchFailure | None] = self._loop.create_future()
+        self.found: asyncio.Future[bytes | FetchFailure] = self._loop.create_future()
         if slot is not None:
             slot.ask()
 
@@ -221,24 +159,16 @@ class Exchange:
         question, kept = self._question, self._connections
         try:
             self._tls = client_context() if question.place.scheme == "https" else None
-            again = kept.take(self._kept_as()) if kept is not None and question.is_repeatable else None
-            if again is None:
-                self._connect()
-            else:
-                self._is_again, again.asker = True, self
-                self.connected(again)
         except UsageError as error:
             self._end(FetchFailure("down", str(error)))
-
-    def rest(self) -> asyncio.Future[bytes | FetchFailure | None]:
-        """Reads on, for as long as was left when the answer began."""
-        self.found = self._loop.create_future()
-        self._deadline = self._loop.time() + self._left
-        self._timer = self._loop.call_at(self._deadline, self._not_in_time)
-        self._read(self._late)
-        if self._transport is not None:
-            self._transport.resume_reading()
-        return self.found
+            return
+        again = kept.take(self._kept_as()) if kept is not None and question.is_repeatable else None
+        if again is None:
+            self._connects = self._loop.create_task(self._connect())
+        else:
+            self._is_again = True
+            again.set_protocol(self)
+            self.connection_made(again)
 
     def end(self) -> None:
         """The answer is there, or nobody waits for it."""
@@ -248,50 +178,49 @@ class Exchange:
         transport, kept = self._transport, self._connections
         if transport is not None and kept is not None and self._may_be_kept():
             kept.keep(self._kept_as(), transport, self._tls is not None)
-        elif (transport := transport or self._connecting) is not None:
+        elif transport is not None:
             transport.abort()
-        self._transport = self._connecting = None  # each of the two refers to the other
+        self._transport = None  # each of the two refers to the other
 
-    def connected(self, transport: Transport) -> None:
-        self._transport = transport
-        transport.write(self._question.request)
-
-    def not_connected(self, error: Exception) -> None:
-        self._end(not_connected(error))
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        if self.found.done():  # nobody waits for it any more
+            cast("asyncio.Transport", transport).abort()
+            return
+        if hasattr(transport, "max_size"):  # asyncio's own: what it reads at once
+            transport.max_size = _READ_BYTES
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.write(self._question.request)
 
     def data_received(self, data: bytes) -> None:
-        if not self._received and self._slot is not None and not self._slot.heard() and self._transport is not None:
-            self._transport.pause_reading()
-            self._late = data
-            self._wait_for_turn()
-        else:
-            self._read(data)
+        if not self._received and self._slot is not None:
+            self._slot.heard()
         self._received = True
+        self._read(data)
 
-    def connection_lost(self, error: Exception | None) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:
         if self.found.done():
             self._is_spent = True
-            return
-        if self._is_again and not self._received:
+        elif self._is_again and not self._received:
             # The agent closed it before it could see the question, as one does that was started anew.
             self._is_again, self._transport = False, None
-            self._connect()
-        elif error is not None:
-            self._end(broken(error))
+            self._connects = self._loop.create_task(self._connect())
+        elif exc is not None:
+            self._end(broken(exc))
         elif self._received:
             self._read(b"")
         else:
             self._end(_CLOSED)
 
-    def _connect(self) -> None:
-        place, tls = self._question.place, self._tls
+    async def _connect(self) -> None:
+        place, name = self._question.place, self._question.server_name if self._tls else None
+        delay = None if ip_of(place.host) else _SECOND_ADDRESS_SECONDS
         try:
-            asker: Asker = self if tls is None else TlsTransport(self, tls, self._question.server_name)
-        except ValueError as error:
-            self.not_connected(error)
-            return
-        self._connecting = plain = PlainTransport(asker)
-        self._connects = self._loop.create_task(plain.connect(place.host, place.port))
+            await self._loop.create_connection(
+                lambda: self, place.host, place.port, ssl=self._tls, server_hostname=name, happy_eyeballs_delay=delay
+            )
+        except (OSError, ValueError) as error:
+            closed = self._tls is not None and isinstance(error, ConnectionResetError)
+            self._end(not_connected(ssl.SSLEOFError() if closed else error))
 
     def _kept_as(self) -> Hashable:
         """The name that a connection is kept under: with other certificates, or another name, it is another one."""
@@ -302,11 +231,6 @@ class Exchange:
             return False
         return isinstance(self.found.result(), bytes) and self._reader.leaves_open
 
-    def _wait_for_turn(self) -> None:
-        self._left = self._deadline - self._loop.time()
-        self._timer.cancel()
-        self._end(None)
-
     def _not_in_time(self) -> None:
         if self._transport is None:
             self._end(_AWAY)
@@ -315,7 +239,7 @@ class Exchange:
         else:
             self._end(FetchFailure("slow", f"no complete answer within {self._seconds:g} s"))
 
-    def _end(self, found: bytes | FetchFailure | None) -> None:
+    def _end(self, found: bytes | FetchFailure) -> None:
         if not self.found.done():
             self.found.set_result(found)
 
@@ -344,8 +268,8 @@ async def fetch(
 ) -> bytes | FetchFailure:
     """The body of an answer with status 200 that is complete within `timeout_seconds` and at most `max_bytes` long.
     `server_name`: the name that an https server's certificate must have; empty: the URL's host. `token`: sent as
-    Bearer, unless empty. `slot`: the agent's place among those that are asked; what it waits for its turn to be read
-    does not count. `kept`: where connections are kept for the next question.
+    Bearer, unless empty. `slot`: the agent's place among those that are asked. `kept`: where connections are kept for
+    the next question.
 
     It asks the agent itself: a proxy from the environment is for the outside world."""
     try:
@@ -357,11 +281,7 @@ async def fetch(
     exchange = Exchange(question, timeout_seconds, max_bytes, slot, kept)
     try:
         exchange.ask()
-        found = await exchange.found
-        if slot is not None and found is None:
-            await slot.turn()
-            found = await exchange.rest()
-        return cast("bytes | FetchFailure", found)
+        return await exchange.found
     finally:
         exchange.end()
 

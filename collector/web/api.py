@@ -20,26 +20,16 @@ from starlette.routing import Route
 
 from laggard.collector.fleet import drains_document
 from laggard.collector.incidents.incident import of_incident, query_for
-from laggard.collector.jobs.snapshot import ClusterSnapshot
+from laggard.collector.jobs.snapshot import ClusterSnapshot, JobSnapshot
 from laggard.collector.settings import CollectorSettings
-from laggard.collector.web import questions
+from laggard.collector.web import nodes, questions
 from laggard.collector.web.documents import LinksDocument, NodeFindingsDocument, TimelineDocument
 from laggard.collector.web.heatmap import MapView, empty_heatmap, heatmap_document, map_medians
 from laggard.collector.web.metric_links import MetricLinks
-from laggard.collector.web.nodes import (
-    NodesAsked,
-    findings_on,
-    name_of,
-    nodes_document,
-    nodes_of,
-    scrape_targets,
-    tiles_document,
-)
 from laggard.collector.web.page_html import culprit_ranks
 from laggard.collector.web.rings import idle_ring_handler, newest_ring, plan_rings, ring_suspects
-from laggard.collector.web.signed_requests import confirm_handler
+from laggard.collector.web.signed_requests import confirm_handler, stacks_document, stacks_handler
 from laggard.collector.web.source import ClusterSource, exclusions, node_history_of, situation_of
-from laggard.collector.web.stacks import stacks_document, stacks_handler
 from laggard.collector.web.summary import job_names, summary_document
 from laggard.collector.web.timeline import mean_own_seconds, timeline_document
 from laggard.kit.words import seconds_text
@@ -134,16 +124,16 @@ class Api:
     def nodes(self, request: Request) -> Response:
         snapshot, asked = self.source.snapshot, questions.Nodes.of(request)
         chosen = _nodes_asked(snapshot, asked)._replace(limit=asked.limit, find=asked.find)
-        return _json(nodes_document(snapshot, chosen))
+        return _json(nodes.nodes_document(snapshot, chosen))
 
     def findings(self, request: Request) -> Response:
         snapshot, asked = self.source.snapshot, questions.Findings.of(request)
-        found = findings_on(snapshot.findings, _nodes_asked(snapshot, asked).names)
+        found = nodes.findings_on(snapshot.findings, _nodes_asked(snapshot, asked).names)
         return _json(NodeFindingsDocument(found[: asked.limit or None], snapshot.fleet_notes, len(found)))
 
     def tiles(self, request: Request) -> Response:
         snapshot = self.source.snapshot
-        return _sent(self.answers.get(snapshot, "tiles", lambda: encode(tiles_document(snapshot))))
+        return _sent(self.answers.get(snapshot, "tiles", lambda: encode(nodes.tiles_document(snapshot))))
 
     def newest_ring(self, request: Request) -> Response:
         return _json(newest_ring(self.source.snapshot.nodes))
@@ -169,8 +159,7 @@ class Api:
     async def location(self, request: Request) -> Response:
         asked = questions.Fresh.of(request)
         fresh = not questions.is_on(asked.fresh) or await self.source.refresh()
-        self._check_name(asked)
-        location = self.source.snapshot.location(asked.job_name)
+        location = self._job(asked)[0].location(asked.job_name)
         if not fresh:
             location = structs.replace(location, notes=(*location.notes, self._stale_note()))
         return _json(location)
@@ -179,7 +168,7 @@ class Api:
         asked = questions.Fresh.of(request)
         if questions.is_on(asked.fresh):
             await self.source.refresh()
-        self._check_name(asked)
+        self._job(asked)
         if self.recordings.locked():
             return PlainTextResponse("other recordings are being sent: ask again later\n", 503, {"Retry-After": "10"})
         found = self.source.recording(asked.job_name)
@@ -191,12 +180,11 @@ class Api:
 
     async def digest(self, request: Request) -> Response:
         asked = questions.Run.of(request)
-        self._check_name(asked)
+        _, job = self._job(asked)
         run = asked.run if asked.run != "incident" else of_incident(asked.incident or 0)
         found = await self.source.digest(asked.job_name, run)
         if found is None:
-            known = self.source.snapshot.job(asked.job_name) is not None
-            text = f"nothing is kept of such a run ({run})" if known else "no such job is known here"
+            text = f"nothing is kept of such a run ({run})" if job else "no such job is known here"
             return PlainTextResponse(f"{text}\n", 404)
         return _json(found)
 
@@ -215,9 +203,7 @@ class Api:
 
     def ranks(self, request: Request) -> Response:
         asked = questions.HeatMap.of(request)
-        self._check_name(asked)
-        snapshot = self.source.snapshot
-        job = snapshot.job(asked.job_name)
+        snapshot, job = self._job(asked)
         if job is None:
             return _json(empty_heatmap(asked.measure))
         shown = asked.measure, asked.rows, MapView(asked.order, asked.start, asked.stop)
@@ -230,9 +216,7 @@ class Api:
 
     def timeline(self, request: Request) -> Response:
         asked = questions.Timeline.of(request)
-        self._check_name(asked)
-        snapshot = self.source.snapshot
-        job = snapshot.job(asked.job_name)
+        snapshot, job = self._job(asked)
         if job is None:
             return _json(TimelineDocument(None, [], ()))
         ranks = asked.ranks or culprit_ranks(job.location)
@@ -242,21 +226,20 @@ class Api:
 
     def stacks(self, request: Request) -> Response:
         asked = questions.Stacks.of(request)
-        self._check_name(asked)
-        job = self.source.snapshot.job(asked.job_name)
+        _, job = self._job(asked)
         held = self.source.stacks(job.key) if job else None
         if job is None or held is None:
             return PlainTextResponse("no such job is known here\n", 404)
         return _sent(encode(stacks_document(job.key, held, asked.ranks)))
 
     def targets(self, request: Request) -> Response:
-        return _json(scrape_targets(self.source.snapshot.nodes))
+        return _json(nodes.scrape_targets(self.source.snapshot.nodes))
 
     def links(self, request: Request) -> Response:
         """A node's before a job's, and a rank's of that job."""
         snapshot, asked = self.source.snapshot, questions.Links.of(request)
         if asked.node is not None:
-            urls = (row.url for row in snapshot.nodes if name_of(row) == asked.node)
+            urls = (row.url for row in snapshot.nodes if nodes.name_of(row) == asked.node)
             address = next(urls, "").partition("://")[2]
             return _json(MetricLinks(self.settings).of_node(address) if address else LinksDocument(()))
         job = snapshot.job(asked.job_name)
@@ -284,18 +267,19 @@ class Api:
 
     def recommendation(self, request: Request) -> Response:
         asked = questions.OfJob.of(request)
-        self._check_name(asked)
-        snapshot = self.source.snapshot
-        job = snapshot.job(asked.job_name)
+        snapshot, job = self._job(asked)
         key = ("recommendation", job and job.key)
         return _sent(
             self.answers.get(snapshot, key, lambda: encode(recommend_watched(situation_of(snapshot, asked.job_name))))
         )
 
-    def _check_name(self, asked: questions.OfJob) -> None:
-        """Raises HTTPException, which Starlette answers, where several users' jobs have the name."""
-        if ambiguity := self.source.snapshot.ambiguity(asked.job_name):
+    def _job(self, asked: questions.OfJob) -> tuple[ClusterSnapshot, JobSnapshot | None]:
+        """The job that is asked for, None where it is not known, and the snapshot that has it. Raises HTTPException,
+        which Starlette answers, where several users' jobs have the name."""
+        snapshot = self.source.snapshot
+        if ambiguity := snapshot.ambiguity(asked.job_name):
             raise HTTPException(409, f"{ambiguity}\n")
+        return snapshot, snapshot.job(asked.job_name)
 
     def _stale_note(self) -> Note:
         scraped_at = self.source.snapshot.scraped_at
@@ -304,13 +288,13 @@ class Api:
         return Note(kind="stale", text=text)
 
 
-def _nodes_asked(snapshot: ClusterSnapshot, asked: questions.OfNodes) -> NodesAsked:
+def _nodes_asked(snapshot: ClusterSnapshot, asked: questions.OfNodes) -> nodes.NodesAsked:
     """The node of that name, else those of that job; all where neither is given, or nothing says where the job runs."""
     if asked.node is not None:
-        return NodesAsked(names={asked.node})
+        return nodes.NodesAsked(names={asked.node})
     job = None if asked.job is None else snapshot.job(asked.job)
-    names = nodes_of(job)
-    return NodesAsked(names=names, job=str(job.key) if job and names is not None else None)
+    names = nodes.nodes_of(job)
+    return nodes.NodesAsked(names=names, job=str(job.key) if job and names is not None else None)
 
 
 def _json(document: Any) -> Response:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import heapq
-import ipaddress
 import logging
 import math
 import select
@@ -19,7 +18,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from http import HTTPStatus
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import h11
 from starlette.responses import PlainTextResponse
@@ -27,7 +26,7 @@ from starlette.types import Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from laggard.collector.tenants import peer_of
-from laggard.kit.address import ip_of
+from laggard.kit.shares import client_of
 
 log = logging.getLogger("laggard.collector")
 
@@ -44,7 +43,6 @@ MAX_WAITING: Final = 32
 _LOOKED_AT: Final = 16
 _KEPT_SHARE: Final = 4
 _MIN_KEPT: Final = 4
-_IPV4_PREFIX, _IPV6_PREFIX = 24, 64
 _WORDS: Final = {
     NO_REQUEST: "a connection of %s was closed for a newer one: it had sent no whole request",
     NOT_TAKEN: "a connection of %s was closed to make room: it had not taken its answer",
@@ -178,7 +176,7 @@ class ConnectionTable:
 
     def _end(self, address: str, reason: str, count: int = 1) -> None:
         self.ended[reason] += count
-        log.warning(_WORDS[reason], _Network(address))
+        log.warning(_WORDS[reason], client_of(address) or "an unknown address")
 
 
 class _Places:
@@ -219,27 +217,9 @@ class _Places:
             self._by_address.pop(connection.address, None)
 
 
-class _Network(NamedTuple):
-    """The network of an address, worked out only where a line is written: of thousands in a minute, one is."""
-
-    address: str
-
-    def __str__(self) -> str:
-        return network_of(self.address)
-
-
 def kept_places(limit: int) -> int:
     """The number of places for gates and agents, beside `limit` for all."""
     return max(_MIN_KEPT, limit // _KEPT_SHARE)
-
-
-def network_of(address: str) -> str:
-    """The network of an address, as one user may have many of its addresses: of 24 bits, of 64 with IPv6."""
-    found = ip_of(address)
-    if found is None:
-        return "an unknown address"
-    prefix = _IPV4_PREFIX if found.version == 4 else _IPV6_PREFIX
-    return str(ipaddress.ip_network((found, prefix), strict=False))
 
 
 # Requests say how long their body is, or have none.

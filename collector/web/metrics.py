@@ -3,6 +3,7 @@ which machines fail again and again."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import math
@@ -56,17 +57,25 @@ class PastLook:
         self._at = float("-inf")
 
     def look(self, incidents: IncidentHistory) -> tuple[Offender, ...]:
-        if self._clock() - self._at >= PAST_SECONDS and self._lock.acquire(blocking=False):
-            try:
-                now = self._wall()
+        with _alone(self._lock, "nothing of the past") as is_alone:
+            if is_alone and self._clock() - self._at >= PAST_SECONDS:
+                self._at, now = self._clock(), self._wall()
                 lately = now - LATELY_SECONDS
                 self._offenders = offenders(incidents.all_faults(lately), lately, now, MAX_OFFENDERS)
-            except Exception:  # the other metrics do not suffer by it
-                log.exception("a defect in laggard: nothing of the past in the metrics")
-            finally:
-                self._at = self._clock()
-                self._lock.release()
         return self._offenders
+
+
+@contextlib.contextmanager
+def _alone(lock: threading.Lock, lost: str) -> Iterator[bool]:
+    """Whether no other thread is within. The other metrics do not suffer by what fails there."""
+    is_alone = lock.acquire(blocking=False)
+    try:
+        yield is_alone
+    except Exception:
+        log.exception("a defect in laggard: %s in the metrics", lost)
+    finally:
+        if is_alone:
+            lock.release()
 
 
 def returned_faults(incidents: IncidentHistory) -> dict[tuple[str, ...], float]:
@@ -118,11 +127,9 @@ class Recommended:
 
     def look(self, snapshot: ClusterSnapshot) -> Mapping[JobKey, tuple[Item, ...]]:
         """The items of each running job that was looked at."""
-        if self._lock.acquire(blocking=False):
-            try:
+        with _alone(self._lock, "no recommendations") as is_alone:
+            if is_alone:
                 self._renew(snapshot)
-            finally:
-                self._lock.release()
         return {key: looked.items for key, looked in self._looked.items() if looked.items}
 
     def _renew(self, snapshot: ClusterSnapshot) -> None:

@@ -1,12 +1,12 @@
 """Requests that are signed with a token: how large their bodies may be, that each counts once, how they are answered,
-and POST /api/v1/confirm of a suspect's measurement."""
+and the POSTs of a suspect's measurement and for ranks' stacks."""
 
 from __future__ import annotations
 
 import dataclasses
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Final, Generic, TypeVar
 
 from msgspec import Struct
@@ -14,15 +14,17 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 
+from laggard.collector.jobs.job import JobStacks
 from laggard.collector.settings import CollectorSettings
 from laggard.collector.web.source import ClusterSource
 from laggard.kit.secret_files import TokenFile
 from laggard.kit.words import printable_line
+from laggard.model import JobKey
 from laggard.wire import WireError, decode, encode
 from laggard.wire.exclusion import ConfirmAsk, ConfirmedDocument
 from laggard.wire.idle_rings import RingAsk
-from laggard.wire.signing import CONFIRM, signer
-from laggard.wire.stacks import StacksAsk
+from laggard.wire.signing import CONFIRM, STACKS, signer
+from laggard.wire.stacks import MissingStacks, RankStacks, StacksAsk, StacksAsked, StacksDocument, rank_stacks
 
 # Signed questions count once, and not much later than they were asked. Pure, but for the monotonic clock.
 #
@@ -154,3 +156,57 @@ def _wrong(source: ClusterSource, ask: ConfirmAsk) -> str:
     if ask.confirmation.at > ask.at + CLOCK_SECONDS:
         return "the measurement is of a later time than the question"
     return ""
+
+
+# The stacks that are held of a job, and POST /api/v1/stacks/ask: an operator has ranks sample themselves.
+
+MAX_ANSWER_BYTES: Final = 32 << 20
+"""The most bytes of JSON of one answer; each rank's stacks are shortened to its share."""
+
+_NOT_ASKED: Final = "nothing is held of it: nobody has asked it, or it has not answered"
+
+
+def stacks_tokens(settings: CollectorSettings) -> TokenFile:
+    """Raises UsageError."""
+    return TokenFile(settings.stacks_token_file, "stacks_token_file")
+
+
+def stacks_document(key: JobKey, held: JobStacks, ranks: Collection[int] = ()) -> StacksDocument:
+    """The document of what is held of these ranks; of all ranks of the job, where none is named."""
+    chosen = set(ranks) or set(held.ranks)
+    wanted = [rank for rank in held.ranks if rank in chosen]
+    most = MAX_ANSWER_BYTES // max(1, len(wanted))
+    found: list[RankStacks] = []
+    missing = [MissingStacks(rank, "the job has no such rank") for rank in sorted(set(ranks) - set(held.ranks))]
+    for rank in wanted:
+        if rank in held.by_rank:
+            found.append(rank_stacks(held.by_rank[rank], most))
+        else:
+            missing.append(held.missing.get(rank, MissingStacks(rank, _NOT_ASKED)))
+    return StacksDocument(key.owner, key.job_id, tuple(found), tuple(missing))
+
+
+_STACKS: Final = Kind(
+    StacksAsk,
+    STACKS,
+    off="no rank can be asked here: this collector has no stacks_token_file",
+    none="no ask for stacks",
+    refused="another token than the collector's stacks_token_file",
+)
+
+
+def stacks_handler(source: ClusterSource, settings: CollectorSettings) -> Handler:
+    """Raises UsageError where the token cannot be read."""
+
+    async def ask(asked: StacksAsk, token: str) -> StacksAsked:
+        snapshot = source.snapshot
+        if ambiguity := snapshot.ambiguity(asked.job or None):
+            raise HTTPException(409, f"{ambiguity}\n")
+        job = snapshot.job(asked.job or None)
+        answer = await source.ask_for_stacks(job.key, asked.ranks, asked.samples, asked.seconds) if job else None
+        if job is None or answer is None:
+            raise HTTPException(404, "no such job is known here\n")
+        log.info("asked %d ranks of %s for their stacks", len(answer.ranks), job.key)
+        return answer
+
+    return signed_handler(stacks_tokens(settings), _STACKS, ask)

@@ -36,46 +36,26 @@ log = logging.getLogger("laggard.collector")
 
 T = TypeVar("T")
 
-OPEN: Final = frozenset(
-    (
-        *("/-/healthy", "/-/ready"),
-        *("/api/v1/rings/due", "/api/v1/confirm", "/api/v1/stacks/ask"),
-    )
-)
+
+def _api(*names: str) -> frozenset[str]:
+    return frozenset(f"/api/v1/{name}" for name in names)
+
+
+OPEN: Final = _api("rings/due", "confirm", "stacks/ask") | {"/-/healthy", "/-/ready"}
 """The routes that are answered without asking who asks: they tell nothing of jobs or nodes; the POSTs have tokens of
 their own."""
 
 GATE: Final = "/api/v1/drains"
 """The path that gate_clients may ask."""
 
-TENANT: Final = frozenset(
-    (
-        *(
-            "/",
-            "/page/{name}",
-            "/findings/{code}",
-            "/runbooks/{alert}",
-            "/metrics",
-            "/api/v1/nodes",
-            "/api/v1/findings",
-        ),
-        *(
-            "/api/v1/location",
-            "/api/v1/recording",
-            "/api/v1/digest",
-            "/api/v1/summary",
-            "/api/v1/ranks",
-            "/api/v1/timeline",
-        ),
-        "/api/v1/history",
-        *("/api/v1/incidents", "/api/v1/recommendation", "/api/v1/tiles", "/api/v1/rings/newest", "/api/v1/links"),
-        "/api/v1/stacks",
-    )
-)
+_PAGES: Final = frozenset(("/", "/page/{name}", "/findings/{code}", "/runbooks/{alert}", "/metrics"))
+_OF_JOBS: Final = _api("location", "recording", "digest", "summary", "ranks", "timeline", "stacks", "recommendation")
+_OF_NODES: Final = _api("nodes", "findings", "tiles", "rings/newest", "links", "history", "incidents")
+TENANT: Final = _PAGES | _OF_JOBS | _OF_NODES
 """The routes that are answered to users, from their own source. A route belongs here when its handler reads from the
 source alone."""
 
-OPERATOR: Final = frozenset((GATE, "/api/v1/rings", "/api/v1/targets", "/api/v1/exclusions"))
+OPERATOR: Final = _api("rings", "targets", "exclusions") | {GATE}
 """The routes that are answered to operators alone: they are about the fleet. A route in none of these lists is refused
 to everybody."""
 

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from support.collectors import Make
 
-from laggard.collector.incidents import fault_tracker as read_reports
-from laggard.collector.incidents.fault_tracker import ReadReports, node_sight
+from laggard.collector.incidents.fault_tracker import node_sight
+from laggard.collector.scrape import agent_state
 from laggard.collector.scrape.agent_state import AgentState
 from laggard.collector.targets import parse_target
 
@@ -22,16 +22,18 @@ def test_a_report_is_read_once_and_again_when_another_comes(monkeypatch: pytest.
         read.append(node)
         return node_sight(node, report)
 
-    monkeypatch.setattr(read_reports, "node_sight", reading)
-    agents, reports = [_agent("n0"), _agent("n1", "GPU_LOST"), AgentState(parse_target("n2"))], ReadReports()
+    monkeypatch.setattr(agent_state, "node_sight", reading)
+    agents = [_agent("n0"), _agent("n1", "GPU_LOST"), AgentState(parse_target("n2"))]
+
+    def found() -> list[tuple[str, int] | None]:
+        return [each.read and (each.read.name, len(each.read.sight.found)) for each in agents]
+
     for _ in range(3):
-        found = reports.of(agents)
-        assert list(found) == [agents[0].url, agents[1].url], "n2 has given none"
+        assert found() == [("n0", 0), ("n1", 1), None], "n2 has given none"
     assert read == ["n0", "n1"]
-    assert [len(it.sight.found) for it in found.values()] == [0, 1]
     agents[0].report = Make.report("n0", ["GPU_LOST"])
     agents[1].node = "renamed"
-    assert [(it.name, len(it.sight.found)) for it in reports.of(agents).values()] == [("n0", 1), ("renamed", 1)]
+    assert found() == [("n0", 1), ("renamed", 1), None]
     assert read == ["n0", "n1", "n0", "renamed"]
     agents[1].report = None
-    assert list(reports.of(agents)) == [agents[0].url], "one that is forgotten is not told of"
+    assert found() == [("n0", 1), None, None], "one that is forgotten is not told of"

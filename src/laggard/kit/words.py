@@ -155,15 +155,15 @@ else:
 TIME_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 
 
-def moment_of(text: str, now: float) -> float:
-    """The Unix time that --since names. Raises UsageError."""
+def moment_of(text: str, now: float, flag: str = "--since") -> float:
+    """The Unix time that `flag` names. Raises UsageError."""
     if (seconds := span(text)) is not None:
         return now - seconds
     try:
         found = datetime.fromisoformat(text.removesuffix("Z"))
         return (found if found.tzinfo else found.replace(tzinfo=timezone.utc)).timestamp()
     except (ValueError, OverflowError):
-        raise UsageError(f"--since {text} is no time: write 90m, 12h, 7d, 2026-11-23 or 2026-11-23T04:00") from None
+        raise UsageError(f"{flag} {text} is no time: write 90m, 12h, 7d, 2026-11-23 or 2026-11-23T04:00") from None
 
 
 def coming_moment(text: str, now: float) -> float:

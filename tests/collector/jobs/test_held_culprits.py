@@ -11,7 +11,7 @@ from support.timings import job as timings_of
 
 from laggard.collector.incidents.fault_tracker import observation
 from laggard.collector.jobs.held_verdicts import HOLD_PAST_SECONDS, HOLD_SECONDS, OTHER_KIND_SECONDS, HeldCulprits
-from laggard.collector.jobs.noise_history import MAX_WINDOWS, NoiseHistory
+from laggard.collector.jobs.live_collectives import MAX_WINDOWS, NoiseHistory
 from laggard.collector.jobs.own_past import DIGEST_SECONDS, FIRST_SECONDS, OwnPasts
 from laggard.collector.jobs.snapshot import JobSnapshot, unknown_location
 from laggard.locate.describe import sentence

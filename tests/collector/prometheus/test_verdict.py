@@ -7,11 +7,12 @@ from laggard.collector.jobs.snapshot import unknown_location
 from laggard.collector.prometheus import queries
 from laggard.collector.prometheus.choice import MAX_WIDER, Few, few_ranks
 from laggard.collector.prometheus.client import Labels, Series
-from laggard.collector.prometheus.counters import INTERVALS, Counters
-from laggard.collector.prometheus.suspects import (
+from laggard.collector.prometheus.counters import (
+    INTERVALS,
     MAX_CANDIDATES,
     MAX_UNSCREENED_RANKS,
     PEER_RANKS,
+    Counters,
     screened,
 )
 from laggard.collector.prometheus.watch import snapshot_of

@@ -18,8 +18,7 @@ from laggard.collector.incidents.history import HistorySettings, IncidentHistory
 from laggard.collector.jobs.snapshot import ClusterSnapshot, build_snapshot
 from laggard.collector.jobs.unseen import RasAnswer, launched_jobs
 from laggard.collector.jobs.window import JobWindows
-from laggard.collector.outliers import NodeComparison
-from laggard.collector.scrape.agent_state import AgentState
+from laggard.collector.scrape.agent_state import AgentState, compare_nodes
 from laggard.collector.scrape.collective_rounds import LookedRank
 from laggard.collector.scrape.validation import validate_collectives, validate_ranks_answer, validate_report
 from laggard.collector.settings import CollectorSettings
@@ -142,7 +141,7 @@ class Round:
             if answer is not None:
                 agent.update_ranks(answer, self.windows, now, now)
             agent.update_report(checked, now, 600.0)
-        compared = NodeComparison().of(self.agents)
+        compared = compare_nodes(self.agents)
         findings = tuple(
             NodeFinding(agent.url, agent.name, finding)
             for agent in self.agents

@@ -15,7 +15,7 @@ from laggard.collector.jobs.window import JobWindows
 from laggard.collector.scrape import stack_rounds
 from laggard.collector.scrape.stack_rounds import ASK_SECONDS, LOOK_SECONDS, StackChoice, StackRounds, drop_beyond
 from laggard.collector.scrape.validation import validate_asked, validate_stacks
-from laggard.collector.web.stacks import MAX_ANSWER_BYTES, stacks_document
+from laggard.collector.web.signed_requests import MAX_ANSWER_BYTES, stacks_document
 from laggard.model import Culprit, JobKey, Location, Note, Verdict, Window
 from laggard.stacks.sampled import STALLED, Counted, Frame, Thread
 from laggard.wire import WireError, encode

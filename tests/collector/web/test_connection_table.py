@@ -12,7 +12,7 @@ import pytest
 
 from laggard.collector.web import acceptor as module
 from laggard.collector.web.acceptor import Acceptor
-from laggard.collector.web.connections import MAX_WAITING, ConnectionTable, LengthsOnly, kept_places, network_of
+from laggard.collector.web.connections import MAX_WAITING, ConnectionTable, LengthsOnly, kept_places
 from laggard.kit.shares import is_of_own_machine
 
 
@@ -109,20 +109,6 @@ def test_where_all_are_answered_a_new_one_gets_a_kept_place_until_there_is_anoth
     table.remove(busy[0])
     assert not table.has_kept_place(kept[0]), "it has an ordinary one now"
     assert table.has_kept_place(kept[1])
-
-
-@pytest.mark.parametrize(
-    ("address", "network"),
-    [
-        ("10.1.2.3", "10.1.2.0/24"),
-        ("2001:db8:1:2:3::4", "2001:db8:1:2::/64"),
-        ("fe80::1%eth0", "fe80::/64"),
-        ("::ffff:10.1.2.3", "10.1.2.0/24"),
-        ("", "an unknown address"),
-    ],
-)
-def test_a_network_is_told(address: str, network: str) -> None:
-    assert network_of(address) == network
 
 
 def test_so_many_wait_for_a_place_and_no_more() -> None:
