@@ -48,13 +48,7 @@ from laggard.tune.report import TuneDocument
 from laggard.wire.accepted import AcceptedDocument
 from laggard.wire.diagnosis import Diagnosis
 from laggard.wire.digest import Comparison, Digest
-from laggard.wire.exclusion import (
-    ConfirmAsk,
-    ConfirmedDocument,
-    ExcludeDocument,
-    ExclusionsDocument,
-    SuspectDocument,
-)
+from laggard.wire.exclusion import ConfirmAsk, ConfirmedDocument, ExcludeDocument, ExclusionsDocument, SuspectDocument
 from laggard.wire.idle_rings import RingAsk, RingDue
 from laggard.wire.nodes import DrainsDocument, NodesDocument, RingsDocument
 from laggard.wire.ranks import CollectivesDocument, RanksDocument

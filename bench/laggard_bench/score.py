@@ -20,17 +20,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from laggard_bench.answer import (
-    USAGE,
-    NoEntryError,
-    add_flags,
-    answers,
-    cases_in,
-    check_answer,
-    chosen,
-    nothing,
-    told,
-)
+from laggard_bench.answer import USAGE, NoEntryError, add_flags, answers, cases_in, check_answer, chosen, nothing, told
 from laggard_bench.figures import figures, table
 from laggard_bench.formats import FormatError, checker, lines, parse, read, shown
 from laggard_bench.judge import Judged, judge, named_nodes

@@ -15,13 +15,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from laggard.diagnose.file_format import (
-    ACCUSED,
-    FileContent,
-    FileFormat,
-    FileJudgement,
-    KnownHardware,
-)
+from laggard.diagnose.file_format import ACCUSED, FileContent, FileFormat, FileJudgement, KnownHardware
 from laggard.diagnose.job.reader import JobEvidence
 from laggard.diagnose.joined.dump_lines import is_helper, own_frame, wait_of
 from laggard.diagnose.joined.exhibit import Origin, read_exhibit

@@ -9,14 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from laggard.nccl.variable_table import (
-    OTHER_READERS,
-    PLUGIN_PREFIXES,
-    SECRET,
-    Category,
-    Variable,
-    Version,
-)
+from laggard.nccl.variable_table import OTHER_READERS, PLUGIN_PREFIXES, SECRET, Category, Variable, Version
 
 _VERSION_WORD = re.compile(r"[0-9]{1,9}")
 

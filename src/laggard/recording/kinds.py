@@ -19,15 +19,7 @@ from laggard.kit.words import counted
 from laggard.rankfile.unseen import MARK_KEY
 from laggard.recording.job import RecordedJob
 from laggard.recording.part import Writer
-from laggard.recording.records import (
-    INVALID,
-    TIMED_KINDS,
-    Head,
-    Record,
-    decode_as,
-    decode_record,
-    why_invalid,
-)
+from laggard.recording.records import INVALID, TIMED_KINDS, Head, Record, decode_as, decode_record, why_invalid
 from laggard.stacks.sampled import FAULTS_KEY
 from laggard.stacks.sampled import KEY as STACKS_KEY
 

@@ -23,14 +23,7 @@ from laggard.reports.model_report import ModelSettings, model_document
 from laggard.reports.runs import ALARM_RATIO, TIE_RATIO
 from laggard.reports.svg import Chart, Series, render_charts
 from laggard.reports.table import Table, read_table
-from laggard.reports.text import (
-    campaign_parts,
-    model_parts,
-    nccl_parts,
-    portability_parts,
-    scaling_parts,
-    table_parts,
-)
+from laggard.reports.text import campaign_parts, model_parts, nccl_parts, portability_parts, scaling_parts, table_parts
 
 MAX_BYTES: Final = 1 << 30
 _PIECE: Final = 1 << 20

@@ -9,13 +9,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laggard.locate.hang.hangs import (
-    HUNG_LATE_SECONDS,
-    HUNG_SILENT_SECONDS,
-    NOTHING_FOUND,
-    PartialVerdict,
-    hung_ranks,
-)
+from laggard.locate.hang.hangs import HUNG_LATE_SECONDS, HUNG_SILENT_SECONDS, NOTHING_FOUND, PartialVerdict, hung_ranks
 from laggard.locate.hang.wait_graph import OF_THE_WORLD
 from laggard.locate.job_timings import JobTimings, RankInfo, RankState, build_timings
 from laggard.wire.ranks import BeatRow, GroupProgress, InFlight, LaneProgress

@@ -20,13 +20,7 @@ from support.waiting import wait_for
 
 from laggard.agent.ranks.reader import RankFiles
 from laggard.rankfile import BeatRecord, GroupState, Lane, RankFileError, RankFileReader
-from laggard.rankfile.layout import (
-    BEATS_OFFSET,
-    FACTS_LIMIT,
-    FILE_BYTES,
-    SEQUENCE_MASK,
-    WORD_PROGRESS,
-)
+from laggard.rankfile.layout import BEATS_OFFSET, FACTS_LIMIT, FILE_BYTES, SEQUENCE_MASK, WORD_PROGRESS
 from laggard.rankfile.writer import RankFileWriter
 from laggard.trainer_hooks.collectives.flight_recorder import FlightRecorderStatus
 from laggard.trainer_hooks.output import rank_file as heartbeat_module

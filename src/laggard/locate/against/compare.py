@@ -28,15 +28,7 @@ from laggard.locate.slow.steps import MIN_STEPS
 from laggard.locate.slow.tested import DOUBTED_COST, ERRORS
 from laggard.model import MAX_NAMED_RANKS, Note, Verdict
 from laggard.rankfile.fact_names import members_of, parse_runs
-from laggard.wire.digest import (
-    IN_FEW_STEPS,
-    Change,
-    Comparison,
-    Difference,
-    Digest,
-    DigestRow,
-    Estimate,
-)
+from laggard.wire.digest import IN_FEW_STEPS, Change, Comparison, Difference, Digest, DigestRow, Estimate
 
 INTERVAL_CONFIDENCE = 0.95
 """The share of the interval that is told."""
