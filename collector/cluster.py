@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from laggard.collector import fleet
+from laggard.collector.agent_state import AgentState
 from laggard.collector.discovery import Discovery
 from laggard.collector.evaluators import Evaluator
 from laggard.collector.incidents.identity import with_returns
@@ -16,7 +17,6 @@ from laggard.collector.jobs.unseen import UnseenOn
 from laggard.collector.node_findings import codes_by
 from laggard.collector.outliers import FleetComparison, with_codes
 from laggard.collector.prometheus.watch import PrometheusWatch
-from laggard.collector.scrape.agent_state import AgentState
 from laggard.collector.settings import CollectorSettings
 from laggard.model import Finding, Severity
 from laggard.wire.nodes import NodeFinding

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+from laggard.collector.agent_state import AgentState, SharedReports, StateChanges, compare_nodes, last_steps_since
 from laggard.collector.cluster import Cluster, Round
 from laggard.collector.discovery import Discovery
 from laggard.collector.evaluators import Evaluator
@@ -27,13 +28,6 @@ from laggard.collector.jobs.unseen import RasAnswer, launched_jobs
 from laggard.collector.jobs.window import JobWindows
 from laggard.collector.memory import trim
 from laggard.collector.prometheus.watch import PrometheusWatch
-from laggard.collector.scrape.agent_state import (
-    AgentState,
-    SharedReports,
-    StateChanges,
-    compare_nodes,
-    last_steps_since,
-)
 from laggard.collector.scrape.collective_rounds import CollectiveRounds, LookedRank, LookedRanks, Wanted, is_in_network
 from laggard.collector.scrape.connections import KeptConnections, Slot, Slots, in_turn
 from laggard.collector.scrape.fetch import FetchFailure, fetch

@@ -92,6 +92,11 @@ def rules(table: str) -> tuple[Row, ...]:
     return _table(table).rows
 
 
+def section(table: str, kind: str) -> Row:
+    """The section `kind` of rules/TABLE.ini."""
+    return _table(table).sections[kind]
+
+
 def say(
     table: str,
     kind: str,
@@ -102,7 +107,7 @@ def say(
     **named: object,
 ) -> Finding:
     """The finding of the section `kind` of rules/TABLE.ini, in its words, with what is `named` in them."""
-    return _table(table).sections[kind]._replace(device=device).found(evidence, severity, **named)
+    return section(table, kind)._replace(device=device).found(evidence, severity, **named)
 
 
 def _table(name: str) -> Table:

@@ -16,7 +16,7 @@ from laggard.probes.errors import NotApplicable, NotFound, Unknown, Unreadable
 from laggard.probes.host.counter_history import LEARNT, SaveCounters
 from laggard.probes.host.host import Host
 from laggard.probes.host.virtualization import has_just_booted, loaded_modules
-from laggard.probes.probe import Fact, finding, matches_any
+from laggard.probes.probe import Fact, matches_any, section
 
 STARTING_SECONDS: Final = 600.0
 """The time after boot in which something may not be there yet; as long as RDMA ports have (ACTIVATING_SECONDS)."""
@@ -41,22 +41,22 @@ class Item(NamedTuple):
     """Whether a boot brings it: then it is a fact for the fleet, and wanted in the next boots."""
     says: str = ""
     """What is wrong with this one, in place of the row's words."""
+    share: float = 1.0
+    """Of what is wanted, what is enough."""
 
 
 class Row(NamedTuple):
     """One kind of thing. `read`: what is there and what the tables ask for, with the items that a site's line names.
-    Raises NotFound without such a table, and NotApplicable where what is seen here is not the machine's. `missing`:
-    what is said of an item, with both amounts in `unit`; `less`: the same where a part of it is there."""
+    Raises NotFound without such a table, and NotApplicable where what is seen here is not the machine's. What is said
+    of an item is a section of rules/TABLE.ini: `says`, and `less` where a part of it is there, with both amounts in
+    `unit` and what is `named`."""
 
     name: str
-    code: str
-    missing: str
-    fix: str
-    commands: tuple[str, ...]
     read: Callable[[Host, Collection[str]], Iterable[Item]] = lambda host, asked: ()
-    less: str = ""
-    share: float = 1.0
-    """Of an amount, what is enough."""
+    table: str = "system"
+    section: str = ""
+    """Empty: that of the row's name."""
+    named: Mapping[str, str] = {}
     unit: int = 1
     starting_seconds: float = STARTING_SECONDS
 
@@ -81,7 +81,7 @@ def judge(host: Host, row: Row, site: Mapping[str, int] | None = None, ignore: S
         source = _SITE if name in lines else _OWN if item.wanted else _PAST
         wanted = lines.get(name) or item.wanted or past.get(name, 0)
         severity = {_SITE: Severity.CRITICAL, _PAST: Severity.WARNING}.get(source, item.severity)
-        if item.there < wanted * row.share and not matches_any(name, ignore):
+        if item.there < wanted * item.share and not matches_any(name, ignore):
             place = Severity.WARNING if booting else severity, source, item.says
             short.setdefault(place, []).append(item._replace(wanted=wanted))
     for (severity, source, _), missing in short.items():
@@ -98,19 +98,17 @@ def judge_items(host: Host, row: Row, items: Iterable[Item], site: Mapping[str, 
 
 
 def _finding(row: Row, severity: Severity, source: str, missing: Sequence[Item]) -> Finding:
+    words = section(row.table, row.section or row.name)
     there, wanted = missing[0].there / row.unit, missing[0].wanted / row.unit
-    text = row.less if there and row.less else row.missing
-    text = text.format(there=there, wanted=wanted, missing=wanted - there)
-    amounts = {item.name: {"is": item.there, "wanted": item.wanted} for item in missing[:_MAX_ITEMS]}
-    return finding(
-        row.code,
-        listed([item.name for item in missing], 3),
-        missing[0].says or f"{text} ({source})",
-        severity=severity,
-        evidence={"wanted": source, "items": amounts},
-        fix=row.fix,
-        commands=row.commands,
+    said = words.more["less"] if there and "less" in words.more else words.says
+    shown = {"there": there, "wanted": wanted, "missing": wanted - there}
+    form = ".0f" if row.unit == 1 else ".4g"
+    evidence = {item.name: {"is": item.there, "wanted": item.wanted} for item in missing[:_MAX_ITEMS]}
+    words = words._replace(
+        device=listed([item.name for item in missing], 3), says=missing[0].says or f"{said} ({source})"
     )
+    amounts = {name: format(amount, form) for name, amount in shown.items()}
+    return words.found({"wanted": source, "items": evidence}, severity, **{**amounts, **row.named})
 
 
 # Modules and device files, of which a site's line tells, and probes of what their devices need.
@@ -128,13 +126,5 @@ def _files(host: Host, asked: Collection[str]) -> Iterator[Item]:
     return (Item(name, int(name.rpartition("/")[2] in host.names(name.rpartition("/")[0]))) for name in asked)
 
 
-MODULES: Final = Row(
-    "modules", "MODULE_MISSING", "is not loaded",
-    "Load the module, and at boot by a line in /etc/modules-load.d; where that fails, the kernel's log says why.",
-    ("lsmod", "systemctl status systemd-modules-load", "dmesg -T | tail -n 50"), _modules,
-)  # fmt: skip
-FILES: Final = Row(
-    "device_files", "MODULE_MISSING", "is not there",
-    "Load the driver that makes the device file (NVIDIA's: `nvidia-modprobe -c 0 -u`); udev's log says why it did not.",
-    ("ls -l /dev", "journalctl -b -u systemd-udevd"), _files,
-)  # fmt: skip
+MODULES: Final = Row("modules", _modules)
+FILES: Final = Row("device_files", _files)

@@ -14,9 +14,9 @@ from simulated_fleet.answers import Answers, Now
 from simulated_fleet.judge import FALSE, MISSED, RIGHT, UNKNOWN, judged
 from simulated_fleet.plan import BAD, LARGEST_RANKS, RANKS, Plan, made
 
+from laggard.collector.agent_state import AgentState
 from laggard.collector.jobs.snapshot import ClusterSnapshot, build_snapshot
 from laggard.collector.jobs.window import JobWindows
-from laggard.collector.scrape.agent_state import AgentState
 from laggard.collector.scrape.validation import validate_collectives, validate_ranks, validate_ranks_answer
 from laggard.collector.targets import parse_target
 from laggard.locate.verdict import locate

@@ -23,14 +23,7 @@ from laggard.probes.probe import ACTIVE, Fact, Probe, Ratio
 
 WORDS: Final = {True: 1 << 26, False: 1 << 24}  # of 4 bytes; 256 MiB of pinned memory for a GPU, 64 MiB else
 
-RATE_TEST = RateTest(
-    "PCIE_LINK_DEGRADED",
-    "copies from and to the host at",
-    "B/s",
-    "Compare the width and speed of all links up to the CPU with what GPU and ports can do (`lspci -vv`, LnkSta, "
-    "LnkCap). If they are at their maximum, look for a NUMA node without memory, the IOMMU, and PCIe errors.",
-    ("lspci -vv | grep -E 'LnkSta|LnkCap'", "nvidia-smi topo -m", "numactl --hardware"),
-)
+RATE_TEST = RateTest("slow_copy", "copies from and to the host at", "B/s")
 
 
 class CopyThresholds(ActiveThresholds, frozen=True):
@@ -84,14 +77,7 @@ def pinned_near(host: Host, bus_id: str) -> Iterator[None]:
 
 MEMORY_WORDS: Final = {True: 1 << 28, False: 1 << 24}  # of 4 bytes: 1 GiB on a GPU, beyond any cache; 64 MiB on a CPU
 
-MEMORY_TEST = RateTest(
-    "GPU_MEMORY_SLOW",
-    "copies within its memory at",
-    "B/s",
-    "Look for a lowered memory clock and for pending row remaps (GPU_ROW_REMAP_PENDING). Reset the GPU, and replace it "
-    "if it stays slow.",
-    ("nvidia-smi -q -d CLOCK,ROW_REMAPPER,ECC,TEMPERATURE",),
-)
+MEMORY_TEST = RateTest("slow_memory", "copies within its memory at", "B/s")
 
 
 class MemoryThresholds(ActiveThresholds, frozen=True):

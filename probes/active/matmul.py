@@ -25,17 +25,7 @@ _REPEATS: Final = {True: 8, False: 4}
 """Products in one timed round, on a GPU and on a CPU. On a GPU the launch of a kernel is not its speed; on a CPU, which
 others share, the best round has to fit between their turns, and to be longer than what a CPU quota lets through."""
 
-RATE_TEST = RateTest(
-    "GPU_SLOW",
-    "multiplies matrices at",
-    "flop/s",
-    "Look for the cause: throttling (GPU_THROTTLED, GPU_TOO_HOT), a power cap, locked clocks, a blocked air path. "
-    "Reset the GPU, and replace it if it stays slow.",
-    (
-        "nvidia-smi -q -d CLOCK,PERFORMANCE,POWER,TEMPERATURE",
-        "nvidia-smi --query-gpu=clocks_event_reasons.active --format=csv",
-    ),
-)
+RATE_TEST = RateTest("slow_matmul", "multiplies matrices at", "flop/s")
 
 
 class MatmulThresholds(ActiveThresholds, frozen=True):

@@ -17,12 +17,7 @@ from laggard.probes.gpu.model.services import GPU_SERVICES, gpus_of_job, is_of_s
 from laggard.probes.host.host import Host
 from laggard.probes.host.jobs import FIRST_USER, living_jobs, read_process
 from laggard.probes.nvml.model import Gpu, GpuProcess
-from laggard.probes.probe import GPU, Fact, Probe, Thresholds, finding
-
-_FIX: Final = (
-    "Find its owner: it is left over from an earlier job (ProctrackType=proctrack/cgroup ends all processes of a "
-    "job), or was started outside of SLURM. End it before the next job begins."
-)
+from laggard.probes.probe import GPU, Fact, Probe, Thresholds, say
 
 
 class BusyThresholds(Thresholds, frozen=True):
@@ -76,16 +71,9 @@ def _left_memory(gpus: Sequence[Gpu], idle: bool, of_job: bool) -> Iterator[Find
     for gpu in gpus:
         used = gpu.memory_used_ratio or 0.0
         if used > LEFT_RATIO and gpu.processes == () and not gpu.mig:
-            yield finding(
-                "GPU_BUSY",
-                gpu.device,
-                f"has {used:.0%} of its memory in use, and no process",
-                evidence={"memory_used_ratio": round(used, 3), **left},
-                fix="Reset the GPU; where that fails, processes that are not seen from here hold it: reboot.",
-                commands=("nvidia-smi -q -d MEMORY,PIDS", "fuser -v /dev/nvidia*", "nvidia-smi -r -i INDEX"),
-                severity=Severity.CRITICAL if idle and of_job else Severity.WARNING,
-                action="RESET",
-            )
+            evidence = {"memory_used_ratio": round(used, 3), **left}
+            severity = Severity.CRITICAL if idle and of_job else Severity.WARNING
+            yield say("gpu", "memory_left", gpu.device, evidence, severity, used=f"{used:.0%}")
 
 
 def _unexpected(host: Host, processes: Sequence[GpuProcess], ignore: tuple[str, ...]) -> list[tuple[GpuProcess, str]]:
@@ -113,22 +101,10 @@ def _is_a_users_of_no_job(host: Host, pid: int) -> bool:
 def _finding(gpu: Gpu, unexpected: list[tuple[GpuProcess, str]], severity: Severity, of_users: int) -> Finding:
     first, name = unexpected[0]
     more = f" and {len(unexpected) - 1} more" if len(unexpected) > 1 else ""
-    return finding(
-        "GPU_BUSY",
-        gpu.device,
-        f"used by process {first.pid}{f' ({name})' if name else ''}{more}",
-        evidence={
-            "processes": [
-                {"pid": process.pid, "name": name, "used_bytes": process.used_bytes}
-                for process, name in unexpected[:20]
-            ],
-            "of_users": of_users,
-        },
-        fix=_FIX,
-        commands=(f"ps -o pid,user,lstart,cmd -p {first.pid}", f"scontrol pidinfo {first.pid}"),
-        severity=severity,
-        action="USER" if of_users else "",
-    )
+    listed = [{"pid": it.pid, "name": name, "used_bytes": it.used_bytes} for it, name in unexpected[:20]]
+    evidence = {"processes": listed, "of_users": of_users}
+    told = {"pid": first.pid, "name": f" ({name})" if name else "", "more": more}
+    return say("gpu", "busy", gpu.device, evidence, severity, action="USER" if of_users else "", **told)
 
 
 PROBE: Final = Probe("gpu_busy", check, BusyThresholds(), group=GPU)

@@ -1,4 +1,5 @@
-"""GPU_CLOCKS_LOW and GPU_PERSISTENCE_OFF: a GPU that is held, or set, to be slower than it could be.
+"""GPU_CLOCKS_LOW, GPU_MIXED and GPU_PERSISTENCE_OFF: a GPU that is held, or set, to be slower than it could be, or set
+unlike its peers.
 
 A setting below the board's own default is somebody's: of who locked application clocks or lowered the power limit, for
 a benchmark or on purpose. It is a warning, for one GPU or for all. So is a limit that something beside the driver
@@ -16,7 +17,7 @@ from laggard.kit.majority import grouped, majority, with_peers
 from laggard.model import Finding, Severity
 from laggard.probes.gpu.model.readings import gpu_peers, peer_key, query_gpus, query_nvml, read_field
 from laggard.probes.host.host import Host
-from laggard.probes.nvml.model import Gpu
+from laggard.probes.nvml.model import UNSUPPORTED, Gpu
 from laggard.probes.probe import GPU, Fact, Probe, Ratio, Thresholds, say
 
 _MIN_PEERS: Final = 3
@@ -68,6 +69,7 @@ def check(host: Host, thresholds: ClocksThresholds) -> Iterator[Finding | Fact]:
         for board in grouped(peers, _board).values():
             for setting in _HIGHEST:
                 yield from _judge_highest(board, setting, least)
+            yield from _judge_modes(board)
         yield from _judge_enforced(peers, least)
     if mode := query_nvml(host).nvlink_bandwidth_mode:
         yield say("gpu", "bandwidth_mode", "GPUs", {"mode": mode}, share=_BANDWIDTH_MODES.get(mode, "a part"))
@@ -89,6 +91,17 @@ def _judge_highest(gpus: Sequence[Gpu], setting: _Setting, least: float) -> Iter
         if peers and value < peers * least:
             severity = Severity.CRITICAL if gpu.board_part and gpu.vbios else Severity.WARNING
             yield _finding("highest", gpu, setting, value, peers, severity)
+
+
+def _judge_modes(gpus: Sequence[Gpu]) -> Iterator[Finding]:
+    """Finds the GPUs that do not have what most of their board have: a mode is switched off. Errors of a memory
+    without ECC change results unseen; the others are a warning."""
+    has = {field: [gpu.errors.get(field) != UNSUPPORTED for gpu in gpus] for gpu in gpus for field in gpu.errors}
+    usual = [field for field, told in has.items() if majority(told, _MIN_PEERS)]
+    for gpu in gpus:
+        if lacks := sorted(field for field in usual if gpu.errors.get(field) == UNSUPPORTED):
+            kind = "ecc_off" if "ecc_volatile" in lacks else "mode_off"
+            yield say("gpu", kind, gpu.device, {"not_supported": lacks}, index=gpu.index, fields=", ".join(lacks))
 
 
 def _judge_requested(gpus: Sequence[Gpu], setting: _Setting, least: float) -> Iterator[Finding]:

@@ -52,8 +52,7 @@ def check(host: Host, thresholds: CountThresholds) -> Told:
     named = thresholds.expected is not None
     if told and not pci.gpus:
         if expected:
-            none = _LISTED._replace(missing="{missing:.0f} of {wanted:.0f} missing: the PCI tree shows none")
-            yield from judge_items(host, none, [Item("GPUs", 0, expected)], {"GPUs": expected} if named else {})
+            yield from judge_items(host, _NONE, [Item("GPUs", 0, expected)], {"GPUs": expected} if named else {})
         return
     nvml = query_nvml(host)
     if nvml.error or nvml.hung:
@@ -125,30 +124,12 @@ def _name(addresses: Sequence[str]) -> str:
     return f"GPU {', '.join(addresses)}" if addresses else "GPUs"
 
 
-_LISTED: Final = Row(
-    "gpus", "GPU_MISSING", "{missing:.0f} of {wanted:.0f} missing: NVML lists {there:.0f}",
-    "Look for it in the kernel's log (`fallen off the bus`, `RmInitAdapter failed`, `Fatal error during GPU init`) and "
-    "on the bus. Power the node off and on (not a mere reboot); if it stays away, reseat or replace it.",
-    ("nvidia-smi -L", "lspci -d 10de: -nnk", "dmesg -T | grep -E 'NVRM|pcieport'"), starting_seconds=0.0,
-)  # fmt: skip
-_DISPLAYS: Final = _LISTED._replace(
-    missing=_LISTED.missing + "; it is a display card of another model, without NVIDIA's driver"
+_LISTED: Final = Row("gpus", table="gpu", starting_seconds=0.0)
+_NONE, _DISPLAYS, _WHOLE, _STARTED = (
+    _LISTED._replace(section=name) for name in ("gpus_none", "gpus_displays", "gpus_whole", "gpus_started")
 )
-_WHOLE: Final = _LISTED._replace(missing="{missing:.0f} of {wanted:.0f} missing: in MIG mode, and others are whole")
-_DIVIDED: Final = Row(
-    "divided", "GPU_MISSING", "is in MIG mode and not divided: no job gets a part of it",
-    "Divide it (`nvidia-smi mig -cgi PROFILE -C`), or switch MIG mode off (`nvidia-smi -i INDEX -mig 0`).",
-    ("nvidia-smi -L", "nvidia-smi mig -lgi"),
-)  # fmt: skip
-_PARTITIONED: Final = Row(
-    "partitions", "GPU_MISSING", "",
-    "Give all GPUs of the node the same partition once no process uses them; a test may have left this one so.",
-    ("amd-smi partition --current", "amd-smi set -g all --compute-partition PARTITION"),
-)  # fmt: skip
-_STARTED: Final = _LISTED._replace(
-    missing="{missing:.0f} of {wanted:.0f} missing: amdgpu has {there:.0f}",
-    commands=("amd-smi list", "lspci -d 1002: -nnk", "dmesg -T | grep -E 'amdgpu|pcieport'"),
-)
+_DIVIDED: Final = Row("divided", table="gpu")
+_PARTITIONED: Final = Row("partitions", table="gpu")
 
 
 def _facts(pci: NvidiaDevices, nvml: Nvml) -> Iterator[Fact]:

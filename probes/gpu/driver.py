@@ -65,14 +65,7 @@ def _failed(host: Host, device: str, summary: str) -> Told:
     worked = [shot.uptime for shot in host.counter_history.snapshots if shot.counters.get("answers")]
     seconds = (or_none(read_uptime, host) or 0.0) - max(worked, default=0.0)
     if seconds >= STARTING_SECONDS and not container_of(host):
-        yield from judge_items(host, _DRIVER._replace(missing=summary), [Item(device, 0, 1)])
-
-
-_DRIVER: Final = Row(
-    "driver", "GPU_DRIVER_FAILED", "",
-    "Build and load the driver for this kernel; after an upgrade reboot. Keep its packages of one version.",
-    ("dkms status", "cat /proc/driver/nvidia/version", "dmesg -T | grep -E 'NVRM|nouveau|amdgpu'"),
-)  # fmt: skip
+        yield from judge_items(host, Row("driver", table="gpu", named={"told": summary}), [Item(device, 0, 1)])
 
 
 # What CUDA needs and NVML does not.

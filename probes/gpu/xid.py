@@ -34,7 +34,7 @@ from laggard.probes.host.host import Host
 from laggard.probes.host.kernel_log import age_text, last_at
 from laggard.probes.host.virtualization import read_uptime, require_log
 from laggard.probes.nvml.model import Nvml
-from laggard.probes.probe import GPU, Fact, NotNegative, Probe, Thresholds, finding
+from laggard.probes.probe import GPU, Fact, NotNegative, Probe, Thresholds, say
 
 _DRIVERS_GPUS: Final = ("/proc/driver/nvidia/gpus", "/sys/bus/pci/drivers/nvidia")
 _BUSES: Final = "/sys/class/pci_bus"
@@ -188,17 +188,10 @@ def _xid_finding(
     name = f"{last.source} {last.code}"
     times, counted = _how_often(lines, uptime, booted_at)
     now = {"now": asked} if asked else {}
-    return finding(
-        "GPU_XID",
-        last.device,
-        f"{name}: {xid.meaning}{times}" + (f", and {asked}" if asked else ""),
-        evidence={last.source.lower(): last.code, **counted, "action": xid.action.value, **now},
-        fix=f"NVIDIA's advice for {name}: {xid.action.value}.",
-        commands=("dmesg -T | grep -E 'NVRM|Xid'", f"nvidia-smi -q -i {last.bus_id}.0")
-        if last.source == "Xid"
-        else ("dmesg -T | grep SXid", "journalctl -b -u nvidia-fabricmanager"),
-        severity=severity,
-    )
+    evidence = {last.source.lower(): last.code, **counted, "action": xid.action.value, **now}
+    told = {"name": name, "told": f"{xid.meaning}{times}" + (f", and {asked}" if asked else "")}
+    advice = {"advice": xid.action.value, "bus_id": last.bus_id}
+    return say("gpu", last.source.lower(), last.device, evidence, severity, **told, **advice)
 
 
 def _how_often(
@@ -252,15 +245,11 @@ def _amdgpu_findings(group: Sequence[AmdgpuEvent], uptime: float, booted_at: flo
     then = "; it was reset since, and what ran on it lost its memory" if last.closed_by else ""
     times, counted = _how_often(still_open or group, uptime, booted_at)
     fix = REPLACE.replace("Take", "If it comes back, take") if last.kind in _ECC else RESET
-    yield finding(
-        "GPU_XID",
-        f"GPU {last.address}" if last.address else "an AMD GPU",
-        f"{last.kind.value}{times}{then}",
-        evidence={"kind": last.kind.name.lower(), **counted},
-        fix=POWER_OFF if last.kind in _LASTING else fix,
-        commands=("dmesg -T | grep amdgpu", "amd-smi metric --ecc-blocks"),
-        severity=Severity.CRITICAL if last.kind in _LASTING and not last.closed_by else Severity.WARNING,
-    )
+    device = f"GPU {last.address}" if last.address else "an AMD GPU"
+    evidence = {"kind": last.kind.name.lower(), **counted}
+    severity = Severity.CRITICAL if last.kind in _LASTING and not last.closed_by else Severity.WARNING
+    fix = POWER_OFF if last.kind in _LASTING else fix
+    yield say("gpu", "xid_amd", device, evidence, severity, told=f"{last.kind.value}{times}{then}", fix=fix)
 
 
 PROBE: Final = Probe("gpu_xid", check, XidThresholds(), group=GPU)

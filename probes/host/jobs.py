@@ -103,9 +103,14 @@ def sockets_of_jobs(host: Host) -> frozenset[str]:
 
 def slurm_setting(host: Host, name: str) -> str:
     """The value in slurm.conf; empty where there is none, or where it stands in a file that slurm.conf includes."""
-    text = next(filter(None, map(host.text, _CONFIGURATIONS)), "")
-    found = re.search(rf"^\s*{name}\s*=\s*(\S+)", text, re.MULTILINE | re.IGNORECASE)
-    return found[1] if found else ""
+    return next(iter(slurm_lines(host, name)), "").partition(" ")[0]
+
+
+def slurm_lines(host: Host, name: str) -> list[str]:
+    """What stands behind `NAME=` in each line of slurm.conf that begins so, its words with one blank between."""
+    text = next(filter(None, map(host.text, _CONFIGURATIONS)), "").replace("\\\n", " ")
+    found = re.findall(rf"^\s*{name}\s*=\s*(\S.*)", text, re.MULTILINE | re.IGNORECASE)
+    return [" ".join(line.split()) for line in found]
 
 
 def users_at_work(host: Host) -> frozenset[str]:

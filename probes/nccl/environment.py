@@ -21,7 +21,7 @@ from laggard.probes.host.host import Host
 from laggard.probes.host.jobs import status_words
 from laggard.probes.nccl.model.running_ranks import RankProcesses, read_rank_processes
 from laggard.probes.nccl.rules.variable_rules import VariableContext, judge_environment
-from laggard.probes.probe import GPU, Fact, Probe, Thresholds, finding
+from laggard.probes.probe import GPU, Fact, Probe, Thresholds, say
 from laggard.probes.rdma.model.nics import read_nics
 
 _INFINIBAND = "/sys/class/infiniband"
@@ -158,14 +158,7 @@ def _badness(found: Finding) -> int:
 
 def _judge_conf(path: str, conf: NcclConf) -> Iterator[Finding]:
     for number, reason in conf.ineffective:
-        yield finding(
-            "NCCL_ENV_INERT",
-            path,
-            f"line {number} does not have the effect that was meant: {reason}",
-            evidence={"file": path, "line": number},
-            fix="Write NAME=VALUE without blanks, quotes or `export`.",
-            severity=Severity.WARNING,
-        )
+        yield say("nccl", "line", path, {"file": path, "line": number}, number=number, told=reason)
 
 
 def _context(host: Host) -> VariableContext:

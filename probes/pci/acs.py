@@ -23,7 +23,7 @@ from laggard.probes.pci.model.config_space import (
 )
 from laggard.probes.pci.model.sysfs import VirtualThresholds, read_tree, select_endpoints, with_config
 from laggard.probes.pci.model.tree import MELLANOX, NVIDIA, PciDevice, PciTree, ports_between, share_root_port
-from laggard.probes.probe import PCI, Fact, Probe, finding
+from laggard.probes.probe import PCI, Fact, Probe, say
 
 # The ports whose ACS bits keep GPUs and NICs from reaching each other directly. Pure rules over a PciTree.
 #
@@ -190,23 +190,6 @@ def _ends(tree: PciTree, path: PeerPath) -> tuple[PciDevice, PciDevice]:
 
 
 _MAX_PAIRS: Final = 8
-_FIX: Final = (
-    "Turn ACS off where the machine runs no virtual machines: in the firmware (often with VT-d or the IOMMU), or at "
-    "each boot with the kernel parameter `pci=disable_acs_redir=...`, or with setpci as below, which lasts until the "
-    "next boot. Where it does run virtual machines, leave ACS on and turn on ATS in the NICs instead."
-)
-_FIX_ROOT: Final = (
-    "This traffic passes the root complex anyway. If this host runs no virtual machines, set the IOMMU to passthrough "
-    "(`iommu=pt`) or turn ACS off as below, which lasts until the next boot; and measure whether it helps."
-)
-_FIX_DATA_DIRECT: Final = (
-    "ConnectX-8 reaches GPUs by a separate PCI function and needs other ACS bits than the kernel sets: see "
-    "`rdma_topo check` and `rdma_topo write-grub-acs` of rdma-core."
-)
-_FIX_TRANSLATION: Final = (
-    "ACS has to stay on where devices are passed to virtual machines. Turn on ATS in the NIC's firmware "
-    "(`mlxconfig ... set ATS_ENABLED=true`), let its port pass translated requests (DirectTrans), and restart the host."
-)
 
 
 class AcsThresholds(VirtualThresholds, frozen=True):
@@ -251,45 +234,27 @@ def _fault_finding(tree: PciTree, fault: AcsFault, everywhere: bool) -> Finding:
     """`everywhere`: ACS is on at each switch of the machine, as the firmware or the kernel sets it for a whole fleet.
     On at some and off at others is nobody's choice, and makes one pair slower than its peers."""
     control = tree.devices[fault.port].config.acs or 0
-    severity, fix, effect = {
-        PathType.SWITCH: (
-            Severity.WARNING if everywhere else Severity.CRITICAL,
-            _FIX,
-            "sends traffic between GPUs and NICs behind one switch to the root" + ", as all do" * everywhere,
-        ),
-        PathType.ROOT: (Severity.WARNING, _FIX_ROOT, "redirects traffic between root ports"),
-        PathType.DATA_DIRECT: (Severity.WARNING, _FIX_DATA_DIRECT, "does not have the ACS bits that ConnectX-8 needs"),
-    }[fault.type]
-    wanted = (control & ~fault.bits) | fault.missing
-    if fault.type is not PathType.DATA_DIRECT:
-        wanted = 0
-    return finding(
-        "ACS_ENABLED",
-        fault.port,
-        f"{effect}: {' '.join(acs_names(fault.bits)) or 'lacks ' + ' '.join(acs_names(fault.missing))}",
-        evidence={
-            "acs_control": f"{control:#04x}",
-            "set": acs_names(control),
-            "between": [list(pair) for pair in fault.pairs[:_MAX_PAIRS]],
-            "pairs": len(fault.pairs),
-        },
-        fix=fix,
-        commands=(f"lspci -vvv -s {fault.port}", f"setpci -s {fault.port} ECAP_ACS+0x6.w={wanted:04x}"),
-        severity=severity,
-    )
+    kind, severity = f"acs_{fault.type.name.lower()}", None
+    if fault.type is PathType.SWITCH:
+        severity = Severity.WARNING if everywhere else Severity.CRITICAL
+    wanted = (control & ~fault.bits) | fault.missing if fault.type is PathType.DATA_DIRECT else 0
+    evidence = {
+        "acs_control": f"{control:#04x}",
+        "set": acs_names(control),
+        "between": [list(pair) for pair in fault.pairs[:_MAX_PAIRS]],
+        "pairs": len(fault.pairs),
+    }
+    told = {
+        "everywhere": ", as all do" * everywhere,
+        "bits": " ".join(acs_names(fault.bits)) or "lacks " + " ".join(acs_names(fault.missing)),
+    }
+    return say("pci", kind, fault.port, evidence, severity, port=fault.port, wanted=f"{wanted:04x}", **told)
 
 
 def _translation_finding(tree: PciTree, nic: str, paths: tuple[PeerPath, ...]) -> Finding:
     ports = sorted({port for path in paths if nic in path[:2] for port in path.ports})
-    return finding(
-        "ACS_ENABLED",
-        nic,
-        "sends to GPUs through bridges with ACS on, as virtual machines need, and has no address translation (ATS)",
-        evidence={"ats_enabled": tree.devices[nic].config.ats_enabled, "bridges": ports},
-        fix=_FIX_TRANSLATION,
-        commands=(f"lspci -vvv -s {nic}", "mlxconfig -d DEVICE query ATS_ENABLED"),
-        severity=Severity.WARNING,
-    )
+    evidence = {"ats_enabled": tree.devices[nic].config.ats_enabled, "bridges": ports}
+    return say("pci", "acs_translation", nic, evidence, nic=nic)
 
 
 def _judge_address_translation(tree: PciTree, nics: list[str], paths: tuple[PeerPath, ...]) -> Iterator[Fact]:

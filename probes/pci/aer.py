@@ -11,17 +11,13 @@ from laggard.probes.host.counter_history import SaveCounters
 from laggard.probes.host.host import Host
 from laggard.probes.pci.model.sysfs import EndpointThresholds, read_tree, select_endpoints
 from laggard.probes.pci.model.tree import PciDevice
-from laggard.probes.probe import PCI, Fact, NotNegative, Probe, finding
+from laggard.probes.probe import PCI, Fact, NotNegative, Probe, say
 
 _FILES: Final = {
     "correctable": ("aer_dev_correctable", "TOTAL_ERR_COR"),
     "nonfatal": ("aer_dev_nonfatal", "TOTAL_ERR_NONFATAL"),
     "fatal": ("aer_dev_fatal", "TOTAL_ERR_FATAL"),
 }
-_FIX: Final = (
-    "Reseat the card, riser or cable and look at the kernel's log (`AER:`) for the kind of error. If errors come "
-    "back, replace the device, then the board. Do not hide them with `pci=noaer`."
-)
 _HOUR: Final = 3600.0
 
 
@@ -83,16 +79,15 @@ def _judge(host: Host, device: PciDevice, counts: dict[str, int], thresholds: Ae
         increase = host.counter_history.increase(name, counts[name], _HOUR) if name in counts else None
         if increase is None or increase.per(_HOUR) <= most:
             continue
-        yield finding(
-            "PCIE_AER_ERRORS",
-            device.address,
-            f"reported {increase.count} {kind} PCI Express errors in {increase.seconds / 60:.0f} minutes",
-            evidence={"kind": kind, "new": increase.count, "seconds": round(increase.seconds), "total": counts[name],
-                      "most_per_hour": most},
-            fix=_FIX,
-            commands=("dmesg | grep -i AER", f"lspci -vvv -s {device.address}"),
-            severity=severity,
-        )  # fmt: skip
+        evidence = {
+            "kind": kind,
+            "new": increase.count,
+            "seconds": round(increase.seconds),
+            "total": counts[name],
+            "most_per_hour": most,
+        }
+        told = {"count": increase.count, "kind": kind, "minutes": f"{increase.seconds / 60:.0f}"}
+        yield say("pci", "aer", device.address, evidence, severity, address=device.address, **told)
 
 
 PROBE: Final = Probe("pcie_errors", check, AerThresholds(), group=PCI)

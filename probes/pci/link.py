@@ -13,7 +13,7 @@ from laggard.probes.gpu.model.readings import gpus_are_held, known_gpus
 from laggard.probes.host.host import Host
 from laggard.probes.pci.model.sysfs import VirtualThresholds, read_tree, select_endpoints, with_config, with_links
 from laggard.probes.pci.model.tree import AMD, PciDevice, PciTree
-from laggard.probes.probe import PCI, Fact, Probe, finding
+from laggard.probes.probe import PCI, Fact, Probe, say
 
 # The PCIe links that run slower or narrower than they should. Pure rules over a PciTree.
 #
@@ -166,10 +166,6 @@ def _majority(link: PcieLink, others: tuple[PcieLink, ...], value: Callable[[Pci
     return majority((value(other) for other in peers), _MIN_PEERS) or 0
 
 
-_FIX = (
-    "Reseat the card, riser or cable and check the slot's settings in the firmware (link speed, bifurcation). If that "
-    "does not help, replace the device, then the board. A speed that was set too low by hand is reset by a restart."
-)
 _IDLE: Final = 1  # nvmlClocksEventReasonGpuIdle
 
 
@@ -250,7 +246,6 @@ def _ports_of_slowed_gpus(tree: PciTree, ends: Iterable[PciDevice]) -> list[PciD
 
 def _finding(slow: SlowLink) -> Finding:
     link = slow.link
-    unit = "GT/s" if slow.quantity == "speed" else "lanes"
     device, port = link.device, link.port
     evidence: dict[str, Any] = {
         "runs_at": _shown(link.speed, link.width),
@@ -258,15 +253,16 @@ def _finding(slow: SlowLink) -> Finding:
         "serves": list(link.serves),
     }
     users = "" if link.serves == (device.address,) else f" on the path of {', '.join(link.serves[:4])}"
-    return finding(
-        "PCIE_LINK_DEGRADED",
-        device.address,
-        f"link{users} runs at {slow.value:g} {unit}, {slow.expected:g} {slow.reason}",
-        evidence=evidence,
-        fix=_FIX,
-        commands=(f"lspci -vvv -s {device.address}", *((f"lspci -vvv -s {port.address}",) if port else ())),
-        severity=slow.severity,
-    )
+    told = {
+        "users": users,
+        "value": f"{slow.value:g}",
+        "unit": "GT/s" if slow.quantity == "speed" else "lanes",
+        "expected": f"{slow.expected:g}",
+        "reason": slow.reason,
+    }
+    kind = "link_port" if port else "link"
+    addresses = {"address": device.address, "port": port.address if port else ""}
+    return say("pci", kind, device.address, evidence, slow.severity, **told, **addresses)
 
 
 def _shown(speed: float, width: int) -> str:

@@ -21,17 +21,11 @@ from laggard.probes.pci.model.sysfs import (
     with_numa_nodes,
 )
 from laggard.probes.pci.model.tree import PciDevice, PciTree, share_root_port
-from laggard.probes.probe import KERNEL, PCI, Count, Fact, NotNegative, Probe, finding
+from laggard.probes.probe import KERNEL, PCI, Count, Fact, NotNegative, Probe, say
 
 # NUMA_MISMATCH: GPUs whose traffic crosses between processors although the machine has NICs to avoid it.
 
 _ONLINE: Final = "/sys/devices/system/node/online"
-_FIX_UNKNOWN: Final = (
-    "The firmware does not report to which processor the device is attached, so that nothing can be placed near it: "
-    "update the firmware. In a virtual machine let the hypervisor report it (QEMU's pxb-pcie with numa_node)."
-)
-_FIX_CONTRADICTION: Final = "The firmware reports a wrong processor: update it."
-_FIX_DISTANCE: Final = "Move a NIC to a slot of the processor that has GPUs and no NIC."
 
 
 def check_numa(host: Host, thresholds: EndpointThresholds) -> Iterator[Finding | Fact]:
@@ -52,9 +46,7 @@ def judge_numa(tree: PciTree, devices: tuple[PciDevice, ...]) -> Iterator[Findin
     """Judges a machine with more than one NUMA node. Pure."""
     for device in devices:
         if device.numa_node == -1:
-            evidence = {"numa_node": -1}
-            summary = "is on no NUMA node, as far as the kernel knows"
-            yield finding("NUMA_MISMATCH", device.address, summary, evidence=evidence, fix=_FIX_UNKNOWN)
+            yield say("pci", "numa_unknown", device.address, {"numa_node": -1})
     gpus = [device for device in devices if device.is_gpu and device.numa_node not in (None, -1)]
     nics = [device for device in devices if device.is_rdma_nic and device.numa_node not in (None, -1)]
     for gpu in gpus:
@@ -66,13 +58,9 @@ def _contradiction(tree: PciTree, gpu: PciDevice, nics: Iterable[PciDevice]) -> 
     """Finds NICs behind the GPU's root port with another NUMA node: a root port belongs to one processor."""
     for nic in nics:
         if nic.numa_node != gpu.numa_node and share_root_port(tree, gpu.address, nic.address):
-            yield finding(
-                "NUMA_MISMATCH",
-                gpu.address,
-                f"is on NUMA node {gpu.numa_node}, and {nic.address} behind the same switch on {nic.numa_node}",
-                evidence={"numa_node": gpu.numa_node, "nic": nic.address, "nic_numa_node": nic.numa_node},
-                fix=_FIX_CONTRADICTION,
-            )
+            evidence = {"numa_node": gpu.numa_node, "nic": nic.address, "nic_numa_node": nic.numa_node}
+            told = {"node": gpu.numa_node, "nic": nic.address, "other": nic.numa_node}
+            yield say("pci", "numa_contradiction", gpu.address, evidence, **told)
 
 
 def _distance(gpus: Iterable[PciDevice], nics: Iterable[PciDevice]) -> Iterator[Finding]:
@@ -82,23 +70,14 @@ def _distance(gpus: Iterable[PciDevice], nics: Iterable[PciDevice]) -> Iterator[
     spare = sorted({node for (node, *_), count in models.items() if count > 1 and node is not None})
     for gpu in gpus:
         if spare and gpu.numa_node not in with_nic:
-            yield finding(
-                "NUMA_MISMATCH",
-                gpu.address,
-                f"is on NUMA node {gpu.numa_node}, which has no RDMA NIC, while node {spare[0]} has several",
-                evidence={"numa_node": gpu.numa_node, "nics": {nic.address: nic.numa_node for nic in nics}},
-                fix=_FIX_DISTANCE,
-            )
+            evidence = {"numa_node": gpu.numa_node, "nics": {nic.address: nic.numa_node for nic in nics}}
+            yield say("pci", "numa_distance", gpu.address, evidence, node=gpu.numa_node, other=spare[0])
 
 
 # IOMMU_ENABLED: GPUs or NICs of which the IOMMU translates every memory access.
 
 _GROUPS: Final = "/sys/kernel/iommu_groups"
 _TRANSLATING: Final = ("DMA", "DMA-FQ", "DMA-SVA")
-_FIX_IOMMU: Final = (
-    "Add `iommu=pt` to the kernel's command line (on Arm `iommu.passthrough=1`), or turn the IOMMU off where this "
-    "host passes no device to virtual machines, and restart. Keep it where devices or their drivers are not trusted."
-)
 _PARAMETERS: Final = ("iommu", "intel_iommu", "amd_iommu", "iommu.passthrough", "iommu.strict")
 
 
@@ -126,14 +105,8 @@ def _iommu_finding(
     """Makes one finding for all devices. The cost: traffic between a GPU and a NIC needs an entry in the IOMMU's cache
     for each page that it touches."""
     where = " of this virtual machine" if virtual else ""
-    return finding(
-        "IOMMU_ENABLED",
-        "iommu",
-        f"translates every memory access of {len(translating)} GPUs and NICs{where}: it is not in passthrough mode",
-        evidence={"devices": translating, "modes": dict(modes), "kernel_parameters": dict(parameters)},
-        fix=_FIX_IOMMU,
-        commands=("cat /proc/cmdline", f"grep . {_GROUPS}/*/type"),
-    )
+    evidence = {"devices": translating, "modes": dict(modes), "kernel_parameters": dict(parameters)}
+    return say("pci", "iommu", "iommu", evidence, count=len(translating), where=where)
 
 
 def _mode(host: Host, folder: str) -> str:
@@ -156,10 +129,6 @@ def _parameters(host: Host) -> dict[str, str]:
 
 # PCIE_MAX_READ_REQUEST_LOW: a GPU or RDMA NIC that reads memory in requests too small for its link.
 
-_FIX_REQUEST = (
-    "Set it in bits 14:12 of the device's control register, 5 for 4096 bytes and 2 for 512, with setpci as below "
-    "(until the next boot), or permanently in the firmware or the NIC's own settings."
-)
 _MIN_PEERS = 3
 
 
@@ -210,15 +179,9 @@ def judge_read_requests(devices: Iterable[PciDevice], thresholds: ReadRequestThr
 
 def _small_finding(device: PciDevice, express: PciExpress, expected: int, reason: str, severity: Severity) -> Finding:
     size = express.read_request_bytes
-    return finding(
-        "PCIE_MAX_READ_REQUEST_LOW",
-        device.address,
-        f"asks for at most {size} bytes at once, {reason}",
-        evidence={"expected_bytes": expected, "max_payload_bytes": express.payload_bytes},
-        fix=_FIX_REQUEST,
-        commands=(f"setpci -s {device.address} CAP_EXP+8.w",),
-        severity=severity,
-    )
+    evidence = {"expected_bytes": expected, "max_payload_bytes": express.payload_bytes}
+    told = {"size": size, "reason": reason, "address": device.address}
+    return say("pci", "read_request", device.address, evidence, severity, **told)
 
 
 PROBES: Final = (

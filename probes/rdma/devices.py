@@ -10,7 +10,7 @@ from laggard.model import Finding, Severity
 from laggard.probes.errors import NotApplicable, Unknown, Unreadable, or_none
 from laggard.probes.host.host import Host
 from laggard.probes.host.mount_table import in_container, read_mounts
-from laggard.probes.probe import RDMA, Count, Fact, Probe, Thresholds, finding, matches_any
+from laggard.probes.probe import RDMA, Count, Fact, Probe, Thresholds, matches_any, say
 from laggard.probes.rdma.model.nccl_settings import HcaSelection, read_hca_selection
 from laggard.probes.rdma.model.nics import Nic, gpu_addresses, read_nics
 from laggard.probes.rdma.model.sysfs import device_names, is_software_device, pci_address
@@ -79,12 +79,7 @@ def _card(nic: Nic) -> str:
     return nic.address.rpartition(".")[0]
 
 
-_DEVICES: Final = Row(
-    "devices", "RDMA_DEVICE_MISSING", "is a NIC without an RDMA device",
-    "Load the driver's RDMA part (`modprobe mlx5_ib`, for an EFA `efa`); if that fails, the kernel's log says why.",
-    ("rdma link", "lspci -k", "dmesg -T | grep -i -e mlx5 -e efa -e infiniband", "devlink dev param show"),
-    less="are {there:.0f} of {wanted:.0f}",
-)  # fmt: skip
+_DEVICES: Final = Row("devices", table="rdma")
 
 
 def _verbs_files(host: Host, asked: Collection[str]) -> Iterator[Item]:
@@ -95,7 +90,7 @@ def _verbs_files(host: Host, asked: Collection[str]) -> Iterator[Item]:
         yield Item("/dev/infiniband", files, 1, Severity.WARNING if contained else Severity.CRITICAL)
 
 
-_VERBS: Final = _DEVICES._replace(read=_verbs_files, missing="lacks uverbs devices")
+_VERBS: Final = _DEVICES._replace(read=_verbs_files, section="verbs")
 
 
 def _judge_names(
@@ -105,24 +100,15 @@ def _judge_names(
     for name, address in expected.items():
         if places.get(name) != address:
             now = next((other for other, place in places.items() if place == address), "no device")
-            yield _renamed(name, f"is not at {address}, where {now} is", {"expected": address, "devices": dict(places)})
+            evidence = {"expected": address, "devices": dict(places)}
+            yield say("rdma", "renamed", name, evidence, told=f"is not at {address}, where {now} is")
     if selection is None or not places:
         return
     absent = selection.absent(tuple(places))
     if absent:
-        text = f"is named by NCCL_IB_HCA ({selection.source}) and is not there"
-        yield _renamed(", ".join(absent), text, {"NCCL_IB_HCA": selection.text, "devices": sorted(places)})
-
-
-def _renamed(device: str, summary: str, evidence: Mapping[str, object]) -> Finding:
-    return finding(
-        "RDMA_RENAMED",
-        device,
-        summary,
-        evidence=evidence,
-        fix="Name devices by their place for good (rdma-core's 60-rdma-persistent-naming.rules) and use those names.",
-        commands=("ls -l /sys/class/infiniband/*/device", "rdma link"),
-    )
+        evidence = {"NCCL_IB_HCA": selection.text, "devices": sorted(places)}
+        told = f"is named by NCCL_IB_HCA ({selection.source}) and is not there"
+        yield say("rdma", "renamed", ", ".join(absent), evidence, told=told)
 
 
 PROBE: Final = Probe("rdma_devices", check, RdmaDeviceThresholds(), group=RDMA)

@@ -16,7 +16,7 @@ from laggard.probes.host.counter_history import CounterHistory, Increase, SaveCo
 from laggard.probes.host.host import Host
 from laggard.probes.host.kernel_log import messages_of
 from laggard.probes.host.virtualization import read_uptime
-from laggard.probes.probe import RDMA, Count, Fact, NotNegative, Probe, finding
+from laggard.probes.probe import RDMA, Count, Fact, NotNegative, Probe, say
 from laggard.probes.rdma.model.node import node_ports
 from laggard.probes.rdma.model.sysfs import NET, Port, RdmaThresholds, gpu_paths, netdev_name, read_ports
 
@@ -249,21 +249,16 @@ def _judge_flaps(
     spread = counters.spread_of_losses(thresholds.flap_seconds)
     goes_on = not together and (spread >= SPREAD_SECONDS or downs >= _MANY * thresholds.flaps)
     increase = max(increases, key=lambda increase: increase.count)
-    yield finding(
-        "RDMA_LINK_FLAPPING",
-        counters.port.name,
-        f"lost its link {counted(increase.count, 'time')} in {_time(increase.seconds)}",
-        severity=Severity.CRITICAL if compute and downs >= thresholds.flaps and goes_on else Severity.WARNING,
-        evidence={
-            "losses": increase.count,
-            "seconds": round(increase.seconds),
-            "spread_over_seconds": round(spread),
-            "all_ports_did": together,
-            **{name: counters.errors[name] for name in _LINK_DOWNS if name in counters.errors},
-        },
-        fix="Reseat or swap the cable and the transceiver; check the switch's log at the same times.",
-        commands=(f"mlxlink -d {counters.port.device} --show_module --show_counters", "dmesg -T | grep -i 'link down'"),
-    )
+    evidence: dict[str, object] = {
+        "losses": increase.count,
+        "seconds": round(increase.seconds),
+        "spread_over_seconds": round(spread),
+        "all_ports_did": together,
+        **{name: counters.errors[name] for name in _LINK_DOWNS if name in counters.errors},
+    }
+    severity = Severity.CRITICAL if compute and downs >= thresholds.flaps and goes_on else Severity.WARNING
+    told = {"times": counted(increase.count, "time"), "time": _time(increase.seconds), "device": counters.port.device}
+    yield say("rdma", "flapping", counters.port.name, evidence, severity, **told)
 
 
 def _judge_errors(counters: PortCounters, compute: bool) -> Iterator[Finding]:
@@ -277,27 +272,18 @@ def _judge_errors(counters: PortCounters, compute: bool) -> Iterator[Finding]:
         return
     worst = min(rising, key=lambda name: not LIMITS[name].critical)
     increase, limit, short = rising[worst], LIMITS[worst], worst.rpartition("/")[2]
-    critical = compute and limit.critical
-    yield finding(
-        "RDMA_ERRORS_RISING",
-        counters.port.name,
-        f"counted {increase.count} {short} in {_time(increase.seconds)}: {limit.meaning}",
-        severity=Severity.CRITICAL if critical else Severity.WARNING,
-        evidence={
-            "counter": short,
-            "growth": increase.count,
-            "seconds": round(increase.seconds),
-            "value": counters.errors[worst],
-            "most": limit.most,
-            "per_seconds": limit.period,
-            "also": {name.rpartition("/")[2]: increase.count for name, increase in rising.items() if name != worst},
-        },
-        fix="Errors of the link: cable, transceiver, switch port. Losses beyond it: PFC, ECN and the switches' drops.",
-        commands=(
-            f"perfquery -x -C {counters.port.device}",
-            f"mlxlink -d {counters.port.device} --show_counters --show_fec",
-        ),
-    )
+    evidence = {
+        "counter": short,
+        "growth": increase.count,
+        "seconds": round(increase.seconds),
+        "value": counters.errors[worst],
+        "most": limit.most,
+        "per_seconds": limit.period,
+        "also": {name.rpartition("/")[2]: increase.count for name, increase in rising.items() if name != worst},
+    }
+    severity = Severity.CRITICAL if compute and limit.critical else Severity.WARNING
+    told = {"count": increase.count, "counter": short, "time": _time(increase.seconds), "meaning": limit.meaning}
+    yield say("rdma", "errors_rising", counters.port.name, evidence, severity, device=counters.port.device, **told)
 
 
 def _time(seconds: float) -> str:

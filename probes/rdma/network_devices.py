@@ -13,7 +13,7 @@ from laggard.kit.majority import majority
 from laggard.model import Finding, Severity
 from laggard.probes.errors import Unreadable
 from laggard.probes.host.host import Host
-from laggard.probes.probe import RDMA, Count, Fact, Probe, finding
+from laggard.probes.probe import RDMA, Count, Fact, Probe, say
 from laggard.probes.rdma.model.gid_table import V2, Gid, PortNetwork, preferred_gid, read_port_network
 from laggard.probes.rdma.model.nccl_settings import read_gid_index
 from laggard.probes.rdma.model.node import NodePorts, node_ports
@@ -55,15 +55,9 @@ def _judge_netdevs(peers: list[PortNetwork], node: NodePorts) -> Iterator[Findin
             continue
         critical = port.ethernet and node.may_serve(port)
         state = netdev.operstate if netdev.admin_up else "set down"
-        yield finding(
-            "RDMA_NETDEV_DOWN",
-            port.name,
-            f"has its network device {netdev.name} {state}",
-            severity=Severity.CRITICAL if critical else Severity.WARNING,
-            evidence={"port_state": port.state_text, "peers_up": sum(up.values()), "peers": len(up)},
-            fix="Set the device up, and for good in the network configuration (netplan, NetworkManager, ifcfg).",
-            commands=(f"ip link set {netdev.name} up", f"ip -d link show {netdev.name}"),
-        )
+        evidence = {"port_state": port.state_text, "peers_up": sum(up.values()), "peers": len(up)}
+        severity = Severity.CRITICAL if critical else Severity.WARNING
+        yield say("rdma", "netdev_down", port.name, evidence, severity, netdev=netdev.name, state=state)
 
 
 def _judge_mtus(roce: list[PortNetwork], node: NodePorts, least: int) -> Iterator[Finding]:
@@ -78,14 +72,9 @@ def _judge_mtus(roce: list[PortNetwork], node: NodePorts, least: int) -> Iterato
         low, expected = [network for network in roce if network.netdev], least
     for port, netdev, *_ in low:
         assert netdev is not None
-        yield finding(
-            "RDMA_MTU_LOW",
-            port.name,
-            f"sends packets of {sizes[port.name]} bytes, not {expected}",
-            evidence={"netdev": netdev.name, "netdev_mtu_bytes": netdev.mtu},
-            fix=f"Raise the MTU of {netdev.name} to that of its peers (9000, or 4200 where switches want it).",
-            commands=(f"ip link set {netdev.name} mtu 9000", f"ibv_devinfo -d {port.device} | grep mtu"),
-        )
+        evidence = {"netdev": netdev.name, "netdev_mtu_bytes": netdev.mtu}
+        told = {"size": sizes[port.name], "expected": expected, "netdev": netdev.name, "device": port.device}
+        yield say("rdma", "mtu_low", port.name, evidence, **told)
 
 
 # RDMA_GID_WRONG: a RoCE port without a routable address, or without one at the job's GID index. Pure.
@@ -129,15 +118,9 @@ def _usable(gids: tuple[Gid, ...], index: int) -> bool:
 
 def _finding(port: Port, netdev: Netdev | None, gids: tuple[Gid, ...], summary: str, severity: Severity) -> Finding:
     name = netdev.name if netdev else "the device"
-    return finding(
-        "RDMA_GID_WRONG",
-        port.name,
-        summary,
-        severity=severity,
-        evidence={"netdev": name, "gids": [f"{gid.number}: {gid.type} {gid.scope}" for gid in gids[:8]]},
-        fix=f"Give {name} its IP address; leave NCCL_IB_GID_INDEX unset (NCCL 2.21 and newer finds the index itself).",
-        commands=(f"ip address show {name}", f"show_gids {port.device}", f"head {port.folder}/gid_attrs/types/*"),
-    )
+    evidence = {"netdev": name, "gids": [f"{gid.number}: {gid.type} {gid.scope}" for gid in gids[:8]]}
+    told = {"told": summary, "netdev": name, "device": port.device, "folder": port.folder}
+    return say("rdma", "gid", port.name, evidence, severity, **told)
 
 
 PROBE: Final = Probe("rdma_net", check, RdmaNetThresholds(), group=RDMA)

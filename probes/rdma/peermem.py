@@ -64,12 +64,5 @@ def _has_dma_buf(driver: str, release: str, thresholds: PeermemThresholds) -> bo
     )
 
 
-_PEERMEM: Final = Row(
-    "peermem", "PEERMEM_MISSING",
-    "is not loaded, and DMA-BUF is not there: no RDMA NIC reaches a GPU's memory",
-    "Load nvidia_peermem at boot, after the RDMA stack (a line in /etc/modules-load.d), or run the driver's open "
-    "kernel modules, which bring DMA-BUF. Then look for `GDRDMA` in NCCL's log.",
-    ("modprobe nvidia_peermem", "cat /proc/driver/nvidia/version", "dmesg | grep -i peermem"),
-)  # fmt: skip
-
+_PEERMEM: Final = Row("peermem", table="rdma")
 PROBE: Final = Probe("peermem", check, PeermemThresholds(), group=KERNEL)

@@ -15,7 +15,7 @@ from laggard.probes.errors import Unreadable, or_none
 from laggard.probes.host.counter_history import SaveCounters
 from laggard.probes.host.host import Host
 from laggard.probes.host.virtualization import has_just_booted, read_uptime
-from laggard.probes.probe import RDMA, Fact, NotNegative, Probe, facts, finding, matches_any
+from laggard.probes.probe import RDMA, Fact, NotNegative, Probe, facts, matches_any, say
 from laggard.probes.rdma.model.node import NodePorts, node_ports
 from laggard.probes.rdma.model.sysfs import DISABLED, LINK_UP, Port, RdmaThresholds, gpu_paths, has_been_up, read_ports
 
@@ -115,23 +115,11 @@ def _by_peers(port: Port, node: NodePorts, been_up: bool) -> Severity | None:
 
 def _down(port: Port, node: NodePorts, severity: Severity) -> Finding:
     peers = node.of_kind(port.kind)
-    return finding(
-        "RDMA_PORT_DOWN",
-        port.name,
-        f"is {port.state_text}, its link {port.phys_text}",
-        severity=severity,
-        evidence={"pci": port.address, "peers_active": sum(peer.active for peer in peers), "peers": len(peers)},
-        fix=_fix(port),
-        commands=(f"ibstat {port.device}", f"mlxlink -d {port.device} --show_module", f"cat {port.folder}/phys_state"),
-    )
-
-
-def _fix(port: Port) -> str:
-    if port.phys_state == LINK_UP and not port.ethernet:
-        return "The cable is good, and no subnet manager activated the port: check it (sminfo) and the switch."
-    if port.ethernet:
-        return "Set the network device up; where it is up, check the cable, the transceiver and the switch's port."
-    return "Check the cable, the transceiver and the switch's port; to find which it is, swap the cable."
+    evidence = {"pci": port.address, "peers_active": sum(peer.active for peer in peers), "peers": len(peers)}
+    linked = port.phys_state == LINK_UP and not port.ethernet
+    kind = "port_down_linked" if linked else "port_down_ethernet" if port.ethernet else "port_down"
+    told = {"state": port.state_text, "link": port.phys_text, "device": port.device, "folder": port.folder}
+    return say("rdma", kind, port.name, evidence, severity, **told)
 
 
 def _judge_rates(node: NodePorts, active: list[Port], compute: bool, least: float) -> Iterator[Finding]:
@@ -144,16 +132,11 @@ def _judge_rates(node: NodePorts, active: list[Port], compute: bool, least: floa
             continue
         enough = node.needed is None and good >= node.gpus if node.gpus else 2 * good <= len(active)
         critical = compute and (least > 0 or one_lane or not enough)
-        yield finding(
-            "RDMA_RATE_LOW",
-            port.name,
-            f"runs at {port.rate_text}"
-            + (f", its peers at {expected:g} Gb/s" if expected > port.rate_gigabits else ""),
-            severity=Severity.CRITICAL if critical else Severity.WARNING,
-            evidence={"expected_gigabits": expected, "peers": len(active), "pci": port.address},
-            fix="The link has trained down: reseat or swap the cable, then the transceiver, then the switch's port.",
-            commands=(f"ibstat {port.device}", f"mlxlink -d {port.device} --show_fec --show_counters"),
-        )
+        evidence = {"expected_gigabits": expected, "peers": len(active), "pci": port.address}
+        peers = f", its peers at {expected:g} Gb/s" if expected > port.rate_gigabits else ""
+        severity = Severity.CRITICAL if critical else Severity.WARNING
+        told = {"rate": port.rate_text, "peers": peers, "device": port.device}
+        yield say("rdma", "rate_low", port.name, evidence, severity, **told)
 
 
 def _expected_rate(active: list[Port], least: float) -> float:

@@ -8,7 +8,7 @@ DOCA) has these files: `roce_np`, the notification point, answers marked packets
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Final, Literal, NamedTuple
 
@@ -16,7 +16,7 @@ from laggard.kit.majority import majority
 from laggard.model import Finding
 from laggard.probes.errors import NotApplicable, NotFound, Unknown, Unreadable
 from laggard.probes.host.host import Host
-from laggard.probes.probe import RDMA, Fact, Probe, finding
+from laggard.probes.probe import RDMA, Fact, Probe, say
 from laggard.probes.rdma.model.node import node_ports
 from laggard.probes.rdma.model.sysfs import NET, Port, RdmaThresholds, gpu_paths, netdev_name, read_ports
 
@@ -31,15 +31,13 @@ class RoceThresholds(RdmaThresholds, frozen=True):
 class RoceSetting(NamedTuple):
     """The setting that one of the two probes judges."""
 
-    code: str
+    kind: str
+    """Its section of rules/rdma.ini."""
     name: str
     read: Callable[[Host, str], Priorities]
     """Returns the priorities for which a network device has it on. Raises NotFound where its driver does not tell."""
     missing_support: str
     """Completes "the driver of eth0 has no ...", for a driver that does not report the setting."""
-    fix: str
-    commands: Sequence[str]
-    """The commands, with `{netdev}` where the network device belongs."""
 
 
 def _check(setting: RoceSetting, host: Host, thresholds: RoceThresholds) -> Iterator[Finding | Fact | Unreadable]:
@@ -95,14 +93,9 @@ def _judge(
     if expect == "on" and not wanted:  # most ports have it off, or no majority has: those that have it off are wrong
         wrong = [name for name, priorities in enabled.items() if not priorities]
     for name in wrong:
-        yield finding(
-            setting.code,
-            ports[name].name,
-            _summary(setting.name, enabled[name], None if len(wrong) == len(enabled) else wanted),
-            evidence={"netdev": name, "priorities": {netdev: list(on) for netdev, on in enabled.items()}},
-            fix=setting.fix,
-            commands=[command.format(netdev=name) for command in setting.commands],
-        )
+        evidence = {"netdev": name, "priorities": {netdev: list(on) for netdev, on in enabled.items()}}
+        told = _summary(setting.name, enabled[name], None if len(wrong) == len(enabled) else wanted)
+        yield say("rdma", setting.kind, ports[name].name, evidence, told=told, netdev=name)
 
 
 def _summary(name: str, own: Priorities, peers: Priorities | None) -> str:
@@ -132,32 +125,12 @@ def _is_on(host: Host, path: str) -> bool:
 
 
 _PFC: Final = RoceSetting(
-    "PFC_OFF",
+    "pfc",
     "priority flow control",
     lambda host, netdev: host.pfc(netdev).priorities,
     "priority flow control (DCB)",
-    "Turn PFC on for the priority of the RDMA traffic (most often 3), with trust in DSCP, on the host and on every "
-    "switch port of the network alike; or, where this network runs without it, set it so in the profile "
-    '(roce_pfc.expect: "off").',
-    (
-        "dcb pfc show dev {netdev}",
-        "mlnx_qos -i {netdev}",
-        "mlnx_qos -i {netdev} --trust dscp --pfc 0,0,0,1,0,0,0,0",
-    ),
 )
-_ECN: Final = RoceSetting(
-    "ECN_OFF",
-    "congestion control by ECN",
-    _read_ecn,
-    "ECN settings to show; NVIDIA's own does",
-    "Turn DCQCN on for the priority of the RDMA traffic, both as notification and as reaction point, and ECN marking "
-    'on the switches; or, where this network runs without it, set it so in the profile (roce_ecn.expect: "off").',
-    (
-        "grep . /sys/class/net/{netdev}/ecn/roce_*/enable/*",
-        "echo 1 > /sys/class/net/{netdev}/ecn/roce_np/enable/3",
-        "echo 1 > /sys/class/net/{netdev}/ecn/roce_rp/enable/3",
-    ),
-)
+_ECN: Final = RoceSetting("ecn", "congestion control by ECN", _read_ecn, "ECN settings to show; NVIDIA's own does")
 
 PROBES: Final = (
     Probe("roce_pfc", partial(_check, _PFC), RoceThresholds(), group=RDMA),

@@ -1,4 +1,5 @@
-"""CLOCK_SKEW: a kernel clock that no time daemon disciplines, or that is or may be too far off."""
+"""CLOCK_SKEW and CLOCK_SOURCE_SLOW: a kernel clock that no time daemon disciplines, or that is or may be too far off;
+one that programs read by a call into the kernel."""
 
 from __future__ import annotations
 
@@ -8,15 +9,13 @@ from typing import Final
 from laggard.model import Finding
 from laggard.probes.host.host import Host
 from laggard.probes.host.kernel import KernelClock
-from laggard.probes.probe import KERNEL, Fact, NotNegative, Probe, Thresholds, finding
+from laggard.probes.probe import KERNEL, Fact, NotNegative, Probe, Thresholds, say
 
 _UNSYNC = 0x0040  # STA_UNSYNC of <sys/timex.h>
 _TIME_ERROR = 5
 _SOURCE = "/sys/devices/system/clocksource/clocksource0/current_clocksource"
-_FIX = (
-    "Run one time daemon that disciplines the kernel's clock: chronyd with `rtcsync`, or systemd-timesyncd. "
-    "In a virtual machine let chronyd follow the host's clock (`refclock PHC /dev/ptp0`)."
-)
+_SLOW_SOURCES: Final = ("hpet", "acpi_pm", "pit", "jiffies", "refined-jiffies")
+"""Those that programs cannot read without the kernel (no vclock_mode): devices beside the processor, and its ticks."""
 
 
 class ClockThresholds(Thresholds, frozen=True):
@@ -30,20 +29,21 @@ class ClockThresholds(Thresholds, frozen=True):
 
 
 def check(host: Host, thresholds: ClockThresholds) -> Iterator[Finding | Fact]:
-    clock = host.clock()
+    clock, source = host.clock(), host.text(_SOURCE)
     evidence = {
         "state": clock.state,
         "status": f"{clock.status:#06x}",
         "offset_seconds": clock.offset_seconds,
         "maximum_error_seconds": clock.maximum_error_seconds,
         "estimated_error_seconds": clock.estimated_error_seconds,
-        "clock_source": host.text(_SOURCE) or None,  # kvm-clock and hyperv_* mean a virtual machine
+        "clock_source": source or None,  # kvm-clock and hyperv_* mean a virtual machine
     }
     yield Fact("clock", evidence)
     fault = _fault(clock, thresholds)
     if fault:
-        commands = ("timedatectl", "chronyc tracking", "chronyc sources -v")
-        yield finding("CLOCK_SKEW", "clock", fault, evidence=evidence, fix=_FIX, commands=commands)
+        yield say("system", "clock", "clock", evidence, told=fault)
+    if source in _SLOW_SOURCES:
+        yield say("system", "clock_source", "clock", {"clock_source": source}, source=source)
 
 
 def _fault(clock: KernelClock, thresholds: ClockThresholds) -> str | None:

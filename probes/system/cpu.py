@@ -17,7 +17,7 @@ from laggard.probes.host.counter_history import SaveCounters
 from laggard.probes.host.host import Host
 from laggard.probes.host.jobs import living_jobs
 from laggard.probes.host.virtualization import format_cpu_list, is_virtual_machine, parse_cpu_list, read_status
-from laggard.probes.probe import KERNEL, Count, Fact, Probe, Thresholds, finding
+from laggard.probes.probe import KERNEL, Count, Fact, Probe, Thresholds, say
 
 _CPU, _NODE = "/sys/devices/system/cpu", "/sys/devices/system/node"
 
@@ -26,12 +26,6 @@ _CPU, _NODE = "/sys/devices/system/cpu", "/sys/devices/system/node"
 _ACTIVE_DRIVERS = ("intel_pstate", "amd-pstate-epp")
 """Drivers with which the processor itself picks its frequency. The governor `powersave` then only allows it to, and the
 energy preference decides (Documentation/admin-guide/pm/intel_pstate.rst)."""
-_FIX_POLICY = "Set the governor to performance, and make it last: `tuned-adm profile latency-performance`, or cpupower."
-_COMMANDS = (
-    "cpupower frequency-set -g performance",
-    "tuned-adm profile latency-performance",
-    "cat /sys/devices/system/cpu/cpufreq/policy*/scaling_governor | sort | uniq -c",
-)
 
 
 class GovernorThresholds(Thresholds, frozen=True):
@@ -53,14 +47,9 @@ def check_governor(host: Host, thresholds: GovernorThresholds) -> Iterator[Findi
     if slow:
         (driver, governor, preference), _ = max(slow.items(), key=lambda item: item[1])
         mode = f"{governor} (preference {preference})" if preference else governor
-        yield finding(
-            "CPU_GOVERNOR",
-            "cpu",
-            f"governor is {mode} on {sum(slow.values())} of {len(policies)} frequency domains",
-            evidence={"driver": driver, "domains": named},
-            fix=_FIX_POLICY,
-            commands=_COMMANDS,
-        )
+        evidence = {"driver": driver, "domains": named}
+        slow_domains = sum(slow.values())
+        yield say("system", "governor", "cpu", evidence, mode=mode, slow=slow_domains, all=len(policies))
 
 
 def _policies(host: Host) -> tuple[str, ...]:
@@ -92,12 +81,6 @@ def _setting(host: Host, policy: str, thresholds: GovernorThresholds) -> tuple[s
 
 # CPU_AFFINITY: a NUMA node with GPUs of which a job may use no processors, or too few.
 
-_FIX_AFFINITY = (
-    "Give the job the processors of its GPUs' NUMA nodes: remove isolcpus= from the kernel's command line and "
-    "CPUAffinity= from the unit of slurmd or the container runtime, bring offline processors online, and bind tasks "
-    "by GPU (`--gpu-bind=closest`)."
-)
-
 
 class AffinityThresholds(Thresholds, frozen=True):
     least_cpus_per_gpu: Count = 1
@@ -122,14 +105,9 @@ def check_affinity(host: Host, thresholds: AffinityThresholds) -> Iterator[Findi
     if not short or (len(short) < len(nodes) and _job_has_part_of_the_machine(host, len(gpus))):
         return  # a job with some of the GPUs rightly has some of the processors
     for node, cpus in short.items():
-        yield finding(
-            "CPU_AFFINITY",
-            f"node{node}",
-            f"has {counts[node]} GPUs; of its {len(cpus)} online processors jobs may use {len(cpus & usable)}",
-            evidence={"node_cpus": format_cpu_list(cpus), **cpu_lists},
-            fix=_FIX_AFFINITY,
-            commands=("taskset -pc $$", "cat /proc/cmdline", "nvidia-smi topo -m"),
-        )
+        evidence = {"node_cpus": format_cpu_list(cpus), **cpu_lists}
+        told = {"gpus": counts[node], "cpus": len(cpus), "usable": len(cpus & usable)}
+        yield say("system", "affinity", f"node{node}", evidence, **told)
 
 
 def _nodes(host: Host, gpus: tuple[PciGpu, ...], online: frozenset[int]) -> dict[int, frozenset[int]]:
@@ -189,17 +167,12 @@ def check_speed(host: Host, thresholds: Thresholds) -> Iterator[Finding | Fact |
         yield SaveCounters({counter: events})
         since = host.counter_history.increase(counter, events)
         if fastest and (busy or (since.count if since else asked and events)):
-            fix = "Look for PROCHOT, a failed power supply or fan, and a power cap in the BMC's log; then power it off."
             evidence = {"fastest_khz": fastest, "throttle_events": events, "load": load}
-            summary, commands = f"runs at {fastest // 1000} MHz at most", ("turbostat -n 1", "ipmitool sel list")
-            yield finding("CPU_SLOW", f"cpu{package}", summary, evidence=evidence, fix=fix, commands=commands)
+            yield say("system", "cpu_slow", f"cpu{package}", evidence, mhz=fastest // 1000)
     jobs = living_jobs(host) if busy else None
     if jobs and jobs.scheduled and jobs.all_seen and not jobs.jobs:
-        fix = "Find whose they are, and end them; pam_slurm_adopt keeps users without a job away."
         evidence = {"load": load, "running": running, "processors": cpus}
-        summary = f"is kept busy by processes of no job: {running} run on {cpus} processors"
-        commands = ("uptime", "ps -eo user,pid,pcpu,lstart,cmd --sort=-pcpu | head -n 20")
-        yield finding("CPU_BUSY", "cpu", summary, evidence=evidence, fix=fix, commands=commands)
+        yield say("system", "cpu_busy", "cpu", evidence, running=running, processors=cpus)
 
 
 def _packages(host: Host) -> Mapping[str, Sequence[str]]:

@@ -16,7 +16,7 @@ from laggard.probes.host.host import Host
 from laggard.probes.host.jobs import FIRST_USER, users_at_work
 from laggard.probes.host.kernel import FileSystem, Usage
 from laggard.probes.host.mount_table import Mount, in_container, printable_path, read_kubelet_volumes, read_mounts
-from laggard.probes.probe import KERNEL, Count, Fact, Probe, Ratio, Thresholds, finding, matches_any
+from laggard.probes.probe import KERNEL, Count, Fact, Probe, Ratio, Thresholds, matches_any, say
 
 _ROOT: Final = "0"
 _NAMED_USERS: Final = 5
@@ -34,8 +34,6 @@ _RUN_HERE: Final = ("/var/lib/docker/containers/*", "*/overlay2/*/merged", "*/co
 _OF_THIS_CONTAINER: Final = ("/dev", "/dev/termination-log", "/etc/*", "/proc/*", "/sys/*")
 # The mount points that a runtime makes in each container: small tmpfs, and files whose file system is judged elsewhere.
 
-_FIX: Final = "Remove what is not needed (old checkpoints, core dumps, container images, logs) or enlarge it."
-_FIX_MEMORY: Final = "Remove what dead jobs left there (in the epilog, for good); it takes up memory as well."
 _OWN_SHM: Final = "shm"  # the source of the /dev/shm that a runtime makes for a container
 
 
@@ -194,31 +192,24 @@ def _judge(
     from shlex import quote  # few gates have anything to quote
 
     point, who = printable_path(mount.point), _who(whose, size)
-    quoted = quote(point)
     texts = [text for text, _ in short] + (
         [f"the kubelet's disk, where {point} of this pod lies"] if of_kubelet else []
     )
     if waits:
         texts.append(f"until the jobs of user {', '.join(at_work)} end")
-    yield finding(
-        "DISK_FULL",
-        printable_path(mount.source) if of_kubelet else point,
-        _summary(texts, who),
-        severity=Severity.CRITICAL if critical and not waits else Severity.WARNING,
-        action="USER" if by_users or waits or _is_person(who) else "",
-        evidence={
-            "file_system": mount.fstype,
-            "used_ratio": round(_used_bytes(size), 4),
-            "available_bytes": size.available_bytes,
-            "inodes_used_ratio": round(_used_inodes(size), 4),
-            "inodes_available": size.inodes_available,
-            **({"bytes_by_user": _largest(whose), "all_files_seen": whose.complete} if whose else {}),
-        },
-        fix=_FIX_MEMORY if mount.fstype == "tmpfs" else _FIX,
-        commands=("df -h", "df -i")
-        if of_kubelet
-        else (f"df -h {quoted}", f"df -i {quoted}", f"du -xh --max-depth=2 {quoted} | sort -h | tail -n 20"),
-    )
+    evidence = {
+        "file_system": mount.fstype,
+        "used_ratio": round(_used_bytes(size), 4),
+        "available_bytes": size.available_bytes,
+        "inodes_used_ratio": round(_used_inodes(size), 4),
+        "inodes_available": size.inodes_available,
+        **({"bytes_by_user": _largest(whose), "all_files_seen": whose.complete} if whose else {}),
+    }
+    kind = "kubelet_full" if of_kubelet else "tmpfs_full" if mount.fstype == "tmpfs" else "disk_full"
+    severity = Severity.CRITICAL if critical and not waits else Severity.WARNING
+    action = "USER" if by_users or waits or _is_person(who) else ""
+    device, told = printable_path(mount.source) if of_kubelet else point, _summary(texts, who)
+    yield say("system", kind, device, evidence, severity, told=told, action=action, quoted=quote(point))
 
 
 def _is_person(user: str) -> bool:

@@ -64,67 +64,15 @@ def check(host: Host, thresholds: ExpectedThresholds) -> Told:
         yield from judge(host, row, site, t.ignore)
 
 
-MOUNTS: Final = Row(
-    "mounts", "MOUNT_MISSING", "is not mounted",
-    "Mount it again, once what keeps it away is gone: the unit's log, the disk, the server. After errors, check it.",
-    ("findmnt --verify", "systemctl --failed --type=mount", "dmesg -T | tail -n 50"), own_tables.read_points,
-    less="is mounted read-only",
-)  # fmt: skip
-MEMORY: Final = Row(
-    "memory", "HOST_MEMORY_LOW", "is {there:.4g} of {wanted:.4g} GiB",
-    "Find the module that failed in the BMC's log, and reseat or replace it.",
-    ("dmidecode -t 17", "ipmitool sel elist", "numactl -H"), own_tables.read_memory,
-    # The kernel's page structures take 1.6 % (64 of 4096 bytes), firmware some GiB. One of 32 modules is 3.1 %.
-    share=0.96, unit=1 << 30,
-)  # fmt: skip
-FREE: Final = Row(
-    "free", "HOST_MEMORY_LOW", "is {there:.4g} GiB, and no job runs",
-    "Memory is used up: remove what dead jobs left in /dev/shm, and end what has the rest.",
-    ("ls -lS /dev/shm", "ps -eo pid,user,rss,cmd --sort -rss | head", "slabtop -o | head -n 20"), leftovers.read_free,
-    unit=1 << 30,
-)  # fmt: skip
-LEFT: Final = Row(
-    "leftovers", "JOB_LEFTOVERS", "",
-    "End them; one in state D ends with its call. Slurm's UnkillableStepTimeout and ProctrackType=proctrack/cgroup "
-    "tell why they stayed.",
-    ("systemd-cgls /system.slice/slurmstepd.scope", "ps -eo pid,user,stat,wchan,cmd"), leftovers.read_leftovers,
-)  # fmt: skip
-LIMITS: Final = Row(
-    "limits", "KERNEL_LIMIT_REACHED", "are used up: {there:.0f} are left",
-    "Find who holds them and end it; if all are needed, raise the kernel's limit. That of memory cgroups ends with a "
-    "reboot; a newer kernel has none.",
-    ("conntrack -S", "sysctl net.netfilter.nf_conntrack_max fs.file-nr kernel.threads-max kernel.pid_max",
-     "ip -s neigh show nud all | wc -l; sysctl net.ipv4.neigh.default.gc_thresh3; cat /proc/cgroups",
-     "ps -eLf | awk '{print $1}' | sort | uniq -c | sort -n | tail"), own_tables.read_limits,
-)  # fmt: skip
-PROCESSORS: Final = Row(
-    "processors", "CPU_MISSING", "are {there:.0f} of {wanted:.0f}",
-    "Bring them online (`chcpu -e`); where the kernel has not found them, the BIOS's settings and log say why.",
-    ("lscpu -e", "cat /sys/devices/system/cpu/offline", "dmesg -T | grep -i smpboot"),
-    own_tables.read_processors,
-)  # fmt: skip
-SHM: Final = Row(
-    "shm", "SHM_SMALL", "is {there:.4g} of {wanted:.4g} GiB",
-    "Mount it with the kernel's default, half of the memory; for a container's own give --shm-size or an emptyDir.",
-    ("df -h /dev/shm", "mount -o remount,size=50% /dev/shm", "grep shm /etc/fstab"), own_tables.read_shm,
-    unit=1 << 30,
-)  # fmt: skip
-LINKS: Final = Row(
-    "bond_links", "BOND_DEGRADED", "is down: the bond carries less",
-    "Check the cable, the transceiver and the switch's port of that link.",
-    ("cat /proc/net/bonding/*", "ip -s link"), own_tables.read_links,
-)  # fmt: skip
-
-SERVICES: Final = Row(
-    "services", "SERVICE_DOWN", "does not run",
-    "Its log says why it ended. Mend that and start it; where nobody needs it, disable it.",
-    ("systemctl --failed", "systemctl status UNIT", "journalctl -b -u UNIT"), services.read_services,
-)  # fmt: skip
-PLACES: Final = Row(
-    "places", "FILE_MODE_WRONG", "",
-    "`chmod 1777` the folder. Remove what is in a device file's place, and let udev (`udevadm trigger`) or "
-    "nvidia-modprobe make it anew. A cleaning script or an image's build is the usual cause.",
-    ("ls -ld /tmp /var/tmp /dev/shm", "ls -l /dev/null /dev/zero /dev/urandom /dev/nvidia*"), own_tables.read_places,
-)  # fmt: skip
+MOUNTS: Final = Row("mounts", own_tables.read_points)
+MEMORY: Final = Row("memory", own_tables.read_memory, unit=1 << 30)
+FREE: Final = Row("free", leftovers.read_free, unit=1 << 30)
+LEFT: Final = Row("leftovers", leftovers.read_leftovers)
+LIMITS: Final = Row("limits", own_tables.read_limits)
+PROCESSORS: Final = Row("processors", own_tables.read_processors)
+SHM: Final = Row("shm", own_tables.read_shm, unit=1 << 30)
+LINKS: Final = Row("bond_links", own_tables.read_links)
+SERVICES: Final = Row("services", services.read_services)
+PLACES: Final = Row("places", own_tables.read_places)
 
 PROBE: Final = Probe("expected", check, ExpectedThresholds(), group=KERNEL)

@@ -19,7 +19,7 @@ from laggard.model import Finding
 from laggard.probes.errors import NotApplicable
 from laggard.probes.host.host import Host
 from laggard.probes.host.virtualization import read_uptime
-from laggard.probes.probe import KERNEL, Count, Fact, NotNegative, Probe, Thresholds, finding
+from laggard.probes.probe import KERNEL, Count, Fact, NotNegative, Probe, Thresholds, say
 
 RECORD: Final = "/run/laggard/gate-jobs"
 WINDOW_SECONDS: Final = 3600.0
@@ -30,10 +30,6 @@ _MAX_USERS: Final = 64
 _FAULTS: Final = frozenset((4, 6, 7, 8, 11))
 """SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGSEGV: by the program's own doing. Others end a job from outside: scancel, the
 time limit, preemption."""
-_FIX: Final = (
-    "Run a job on this node by hand, as a user does, and look at its first error: a library, a mount or a device that "
-    "jobs need. laggard does not see the cause, nor whether it is gone: resume the node yourself."
-)
 
 
 class JobsThresholds(Thresholds, frozen=True):
@@ -121,19 +117,13 @@ def _finding(row: Sequence[RecordedJob], boot_time: float | None) -> Finding:
     users = {it.user for it in row}
     longest = max((it.ended or 0.0) - (it.started or 0.0) for it in row)
     last = max(it.ended or 0.0 for it in row)
-    return finding(
-        "JOBS_FAIL_AT_ONCE",
-        "jobs",
-        f"of {len(users)} users failed, {len(row)} in a row, within {longest:.0f} s of their start",
-        evidence={
-            "users": sorted(users)[:_MAX_USERS],
-            "jobs": len(row),
-            "longest_seconds": round(longest, 1),
-            "last_at": None if boot_time is None else boot_time + last,
-        },
-        fix=_FIX,
-        commands=("srun -w NODE --reservation=NAME PROGRAM", "scontrol update nodename=NODE state=resume"),
-    )
+    evidence = {
+        "users": sorted(users)[:_MAX_USERS],
+        "jobs": len(row),
+        "longest_seconds": round(longest, 1),
+        "last_at": None if boot_time is None else boot_time + last,
+    }
+    return say("system", "jobs", "jobs", evidence, users=len(users), count=len(row), longest=f"{longest:.0f}")
 
 
 PROBE: Final = Probe("jobs", check, JobsThresholds(), group=KERNEL)

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NamedTuple
 
+from laggard.catalogue.rules import compiled
 from laggard.kernel_rules import disks
 from laggard.kernel_rules import host as kernel
 from laggard.kernel_rules.rule import LIVE_BEGINNINGS, Hit, Rule
@@ -118,6 +119,9 @@ _ERROR_SECONDS: Final = 3600.0
 written again."""
 _BOOT_SECONDS: Final = 60.0
 """The time in which machine checks of before the boot are told: of the processors' banks, and by the firmware."""
+_PSTORE: Final = "/sys/fs/pstore"
+"""What the kernel wrote down as it died, in memory that a boot leaves alone (admin-guide/pstore-blk.rst)."""
+_MAX_DUMPS: Final = 16
 _TAINT_DIE: Final = 1 << 7
 _OF_LOG: Final = ("CPU", "crash", "disk", "memory")
 """The kinds whose witness does not end with the fault: who resumes the node by hand knows of it."""
@@ -273,7 +277,9 @@ def _of_crash(told: _Told, host: Host, storage: Storage) -> str | None:
 
 def _of_memory(told: _Told, host: Host, storage: Storage) -> str | None:
     if told.hit.seconds is not None and told.hit.seconds < _BOOT_SECONDS:
-        return None
+        dumps = (host.text(f"{_PSTORE}/{name}") for name in host.names(_PSTORE)[:_MAX_DUMPS])
+        died = any(compiled(kernel.UNCORRECTED.pattern).search(line) for text in dumps for line in text.splitlines())
+        return "the boot before ended with one (pstore)" if died else ""
     lost = (or_none(read_memory_sizes, host) or {}).get("HardwareCorrupted", 0)
     return f"{lost >> 10} kB of memory are out of use for that (HardwareCorrupted)" if lost else ""
 

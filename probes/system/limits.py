@@ -13,7 +13,7 @@ from laggard.model import Finding, Severity
 from laggard.probes.errors import NotFound, Unknown, if_present
 from laggard.probes.host.host import Host
 from laggard.probes.host.virtualization import read_status
-from laggard.probes.probe import KERNEL, Count, Fact, Probe, Thresholds, finding
+from laggard.probes.probe import KERNEL, Count, Fact, Probe, Thresholds, say
 from laggard.probes.rdma.model.nccl_settings import site_setting
 from laggard.probes.rdma.model.sysfs import device_names
 
@@ -22,11 +22,6 @@ _SLURMD = (  # its processes, under cgroup v2 and v1
     "/sys/fs/cgroup/system.slice/slurmd.service/cgroup.procs",
     "/sys/fs/cgroup/systemd/system.slice/slurmd.service/cgroup.procs",
 )
-_FIX_MEMLOCK = (
-    "Set `LimitMEMLOCK=infinity` in slurmd's (or the container runtime's) unit and restart it; for logins "
-    "`* - memlock unlimited` in /etc/security/limits.d. Under SLURM also set PropagateResourceLimitsExcept=MEMLOCK."
-)
-_FIX_FILES = "Raise `LimitNOFILE` in slurmd's (or the container runtime's) unit and `nofile` in /etc/security/limits.d."
 
 
 class LimitThresholds(Thresholds, frozen=True):
@@ -69,9 +64,8 @@ def check(host: Host, thresholds: LimitThresholds) -> Iterator[Finding | Fact]:
     yield Fact("open_files", _evidence(files))
     yield Fact("locked_memory_bytes", _evidence(memlock))
     if files.hard < thresholds.open_files_least:
-        summary = f"may open only {files.hard:.0f} files"
         evidence = {**_evidence(files), "least": thresholds.open_files_least, "source": source.path}
-        yield finding("OPEN_FILES_LIMIT", source.name, summary, evidence=evidence, fix=_FIX_FILES)
+        yield say("system", "open_files", source.name, evidence, hard=f"{files.hard:.0f}")
     devices = device_names(host)
     yield Fact("rdma_devices", devices)
     if devices:  # nothing else in a training job locks memory
@@ -89,15 +83,9 @@ def _judge_memlock(
     used = _rdma_use(host)
     if memlock.hard < thresholds.memlock_least_bytes and used:
         severity = Severity.CRITICAL if source.stands_for_jobs else _own_severity(host, thresholds)
-    yield finding(
-        "MEMLOCK_LIMIT",
-        source.name,
-        f"may lock only {_size(lowest)} of memory ({which} limit)" + ("" if used else "; no sign that jobs use RDMA"),
-        evidence={**_evidence(memlock), "rdma_by": used or None, "source": source.path},
-        fix=_FIX_MEMLOCK,
-        commands=("ulimit -H -l", "systemctl show slurmd -p LimitMEMLOCK", "scontrol show config | grep Propagate"),
-        severity=severity,
-    )
+    evidence = {**_evidence(memlock), "rdma_by": used or None, "source": source.path}
+    told = {"size": _size(lowest), "which": which, "unused": "" if used else "; no sign that jobs use RDMA"}
+    yield say("system", "memlock", source.name, evidence, severity, **told)
 
 
 def _rdma_use(host: Host) -> str:

@@ -19,7 +19,7 @@ from laggard.probes.host.host import Host
 from laggard.probes.host.kernel import StatvfsReply
 from laggard.probes.host.mount_table import Mount, printable_path, read_homes, read_mounts
 from laggard.probes.nvml.model import Hang
-from laggard.probes.probe import Fact, NotNegative, Probe, ProbeGroup, Thresholds, finding, matches_any
+from laggard.probes.probe import Fact, NotNegative, Probe, ProbeGroup, Thresholds, matches_any, say
 
 _DEAD = frozenset(
     os.strerror(getattr(errno, name))  # ENOTCONN: a FUSE file system whose process died
@@ -30,10 +30,6 @@ _OF_PODS: Final = ("/run/*", "/var/lib/containers/*", "/var/lib/docker/*", "*/ku
 """Mount points of pods and of their volumes, those of CSI drivers among them, and of logins."""
 
 _MAX_SERVERS = 64
-_FIX = (
-    "Check the server and the network to it. If it stays away: `umount -l` hides the mount from new processes; those "
-    "that hang in it end when the server is back, or with the machine."
-)
 
 
 class RemoteMountThresholds(Thresholds, frozen=True):
@@ -115,15 +111,10 @@ def _finding(mount: Mount, reply: StatvfsReply, why: str) -> Finding:
     point, source = printable_path(mount.point), printable_path(mount.source)
     answer = f"says {reply.error!r}" if reply.error else f"has not answered for {reply.silent_seconds:.0f} s"
     server = source.split(":")[0]
-    return finding(
-        "MOUNT_HUNG",
-        point,
-        f"{answer} ({mount.fstype}, {source}" + (f"; {why})" if why else ")"),
-        evidence={"server": source, "silent_seconds": reply.silent_seconds or None, "error": reply.error or None},
-        fix=_FIX,
-        commands=(f"ping -c 3 {quote(server)}", f"umount -l {quote(point)}", "dmesg | tail -n 50"),
-        severity=Severity.WARNING if why else Severity.CRITICAL,
-    )
+    told = f"{answer} ({mount.fstype}, {source}" + (f"; {why})" if why else ")")
+    evidence = {"server": source, "silent_seconds": reply.silent_seconds or None, "error": reply.error or None}
+    severity = Severity.WARNING if why else Severity.CRITICAL
+    return say("system", "mount_hung", point, evidence, severity, told=told, server=quote(server), point=quote(point))
 
 
 # Asks the mount points with a deadline: a dead file server is not waited for, since each server is asked by a process
@@ -163,7 +154,7 @@ def _ask(point: str, seconds: float, host: Host, _: Thresholds) -> Iterator[Fact
 
 def _silence(hang: Hang) -> Finding:
     """What carries the time for which the server has been silent."""
-    return finding("MOUNT_HUNG", hang.call, "hangs", evidence={_SILENT: max(hang.seconds, hang.limit_seconds)}, fix="")
+    return say("system", "mount_hung", hang.call, {_SILENT: max(hang.seconds, hang.limit_seconds)}, told="hangs")
 
 
 PROBE: Final = Probe("mounts", check, RemoteMountThresholds(), deadline_seconds=4.5, needs=_remote)

@@ -26,7 +26,7 @@ from laggard.model import Finding, Report, Severity
 from laggard.probes.errors import NotApplicable, Unknown, Unreadable
 from laggard.probes.host.host import Host
 from laggard.probes.host.program import ProgramEnd
-from laggard.probes.probe import Fact, Probe, Thresholds, finding
+from laggard.probes.probe import Fact, Probe, Thresholds, say
 from laggard.probes.profiles import covers
 from laggard.wire import WireError, decode
 
@@ -122,11 +122,9 @@ def _run(host: Host, name: str, line: SiteCheck | Nhc, text: str) -> ProgramEnd:
 
 
 def _finding(device: str, summary: str, severity: str, command: str, fix: str) -> Finding:
-    fix = fix or "It is a check of this site's own. Run it by hand, as root, and mend what it names."
-    text, evidence = printable_line(summary, MAX_TEXT), {"run": command}
-    return finding(
-        "SITE_CHECK_FAILED", device, text, evidence=evidence, fix=fix, commands=(command,), severity=Severity(severity)
-    )
+    kind = "site_check_with_fix" if fix else "site_check"
+    told = {"told": printable_line(summary, MAX_TEXT), "fix": fix, "run": command}
+    return say("system", kind, device, {"run": command}, Severity(severity), **told)
 
 
 def _of_root(seconds: float) -> Report:

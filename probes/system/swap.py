@@ -9,15 +9,10 @@ from laggard.model import Finding
 from laggard.probes.errors import Unknown
 from laggard.probes.host.counter_history import SaveCounters
 from laggard.probes.host.host import Host
-from laggard.probes.probe import KERNEL, Count, Fact, Probe, Ratio, Thresholds, finding
+from laggard.probes.probe import KERNEL, Count, Fact, Probe, Ratio, Thresholds, say
 
 _SWAPS, _VMSTAT, _SWAPPINESS = "/proc/swaps", "/proc/vmstat", "/proc/sys/vm/swappiness"
 _PAGE_BYTES = 4096
-_FIX = (
-    "Find what fills the memory (pinned host buffers, data loader workers, files in /dev/shm), then empty the swap. "
-    "Compute nodes run without swap on disk; zram is no fault."
-)
-_COMMANDS = ("swapon --show", "free -g", "vmstat 1 5", "swapoff -a && swapon -a")
 
 
 class SwapThresholds(Thresholds, frozen=True):
@@ -55,8 +50,7 @@ def check(host: Host, thresholds: SwapThresholds) -> Iterator[Finding | Fact | S
         reasons.append(f"{rate / 2**20:.1f} MiB/s swapped in and out")
     if reasons:
         evidence = {"used_bytes": used, "swappiness": host.read_if_present(_SWAPPINESS) or None}
-        summary = "; ".join(reasons)
-        yield finding("HUGE_SWAP", "swap", summary, evidence=evidence, fix=_FIX, commands=_COMMANDS)
+        yield say("system", "swap", "swap", evidence, told="; ".join(reasons))
 
 
 def parse_swaps(text: str) -> tuple[SwapArea, ...]:

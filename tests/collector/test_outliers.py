@@ -7,6 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from laggard.collector import agent_state
+from laggard.collector.agent_state import AgentState, compare_nodes
 from laggard.collector.outliers import (
     COMPARED_FACTS,
     MANY_RATIO,
@@ -17,8 +19,6 @@ from laggard.collector.outliers import (
     value_of,
 )
 from laggard.collector.outliers import consensus as consensus_of
-from laggard.collector.scrape import agent_state
-from laggard.collector.scrape.agent_state import AgentState, compare_nodes
 from laggard.collector.targets import parse_target
 from laggard.model import Report, Severity, Verdict
 

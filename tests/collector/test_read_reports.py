@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from support.collectors import Make
 
+from laggard.collector import agent_state
+from laggard.collector.agent_state import AgentState
 from laggard.collector.incidents.fault_tracker import node_sight
-from laggard.collector.scrape import agent_state
-from laggard.collector.scrape.agent_state import AgentState
 from laggard.collector.targets import parse_target
 
 

@@ -24,7 +24,6 @@ ELSEWHERE: Final = {
     "STEP_TIME_LOST": "`laggard diagnose` (TraceML's summary)",
     **{code: "`laggard diagnose` (tools of GPUs)" for code in ("GPU_DIAG_FAILED",)},
     "NETWORK_DROPS": "`laggard diagnose` (pastes)",
-    "CLOCK_SOURCE_SLOW": "`laggard diagnose` (kernel logs)",
     "JOB_STALE_LOCK": "`laggard diagnose` (listings of torch_extensions, stacks)",
     "NODE_DRAINED": "`laggard diagnose` (Slurm's nodes)",
     "POD_NOT_STARTED": "`laggard diagnose` (Kubernetes' pods and events)",

@@ -11,7 +11,7 @@ from typing import Final, Literal, NamedTuple
 
 from laggard.model import Finding, Severity
 from laggard.probes.errors import Unknown
-from laggard.probes.probe import NotNegative, Ratio, Thresholds, finding
+from laggard.probes.probe import NotNegative, Ratio, Thresholds, say, section
 
 EMULATED = "CPU, standing for a device"
 """The model of a device that is no GPU."""
@@ -62,11 +62,10 @@ class NotMeasured(NamedTuple):
 class RateTest(NamedTuple):
     """The test of an active probe. `activity` completes "the device ... 7.1e14 flop/s"."""
 
-    code: str
+    kind: str
+    """The section of rules/gpu.ini for a device that is slow."""
     activity: str
     unit: str
-    fix: str
-    commands: tuple[str, ...]
 
 
 _FAULTS: Final = {
@@ -81,15 +80,6 @@ _FAULTS: Final = {
 }
 """Errors of CUDA (cudaErrorECCUncorrectable and others, driver_types.h) that the probes' own programs, which are right
 on every other GPU, get from a faulty GPU alone. CUDA then serves the process no more."""
-
-_FIX_STOPPED = (
-    "Take the GPU out of service and look for its Xid in the kernel's log. Reset it and test it again; run NVIDIA's "
-    "field diagnostics (`dcgmi diag -r 4`) and return the board if it fails again."
-)
-_FIX_WRONG = (
-    "Take the GPU out of service at once: its results are wrong without any error. Run NVIDIA's field diagnostics "
-    "(`dcgmi diag -r 4`) and return the board if it fails again."
-)
 
 
 def judge(
@@ -152,37 +142,19 @@ def _expected(
 
 def _slow(each: Measurement, expected: float, source: str, test: RateTest, thresholds: ActiveThresholds) -> Finding:
     ratio = each.per_second / expected
-    critical = ratio < thresholds.critical_ratio
-    return finding(
-        test.code,
-        each.device,
-        f"{test.activity} {each.per_second:.3g} {test.unit}, {ratio:.0%} of {source}".replace("%", " %", 1),
-        severity=Severity.CRITICAL if critical else Severity.WARNING,
-        evidence={"ratio": round(ratio, 3), "expected_per_second": expected, "expected_from": source},
-        fix=test.fix,
-        commands=test.commands,
-    )
+    severity = Severity.CRITICAL if ratio < thresholds.critical_ratio else Severity.WARNING
+    evidence = {"ratio": round(ratio, 3), "expected_per_second": expected, "expected_from": source}
+    told = f"{test.activity} {each.per_second:.3g} {test.unit}, {ratio:.0%} of {source}".replace("%", " %", 1)
+    return say("gpu", test.kind, each.device, evidence, severity, told=told)
 
 
 def _wrong(each: Measurement, test: RateTest) -> Finding:
-    return finding(
-        "GPU_WRONG_RESULT",
-        each.device,
-        f"{each.wrong} of {each.checked} values are wrong ({test.activity} test)",
-        evidence={"wrong": each.wrong, "checked": each.checked, "test": test.activity, "reference": "exact integers"},
-        fix=_FIX_WRONG,
-        commands=("nvidia-smi -q -d ECC,ROW_REMAPPER", "dcgmi diag -r 4"),
-    )
+    told = {"wrong": each.wrong, "checked": each.checked}
+    evidence = {**told, "test": test.activity, "reference": "exact integers"}
+    return say("gpu", "wrong", each.device, evidence, activity=test.activity, **told)
 
 
 def _stopped(each: NotMeasured, test: RateTest) -> Finding:
     error = each.reason.removeprefix(f"{each.device}: ")
-    return finding(
-        each.fault,
-        each.device,
-        f"stopped with an error while it was tested: {error}",
-        evidence={"error": error, "test": test.activity},
-        fix=_FIX_STOPPED,
-        commands=("nvidia-smi -q -d ECC,ROW_REMAPPER", "dmesg -T | grep NVRM", "dcgmi diag -r 4"),
-        severity=Severity.CRITICAL,
-    )
+    words = section("gpu", "stopped")._replace(code=each.fault, device=each.device)
+    return words.found({"error": error, "test": test.activity}, error=error)

@@ -13,6 +13,7 @@ from laggard.probes.errors import Unknown
 from laggard.probes.gpu.model.driver_log import LOADED_ANEW, WAS_RESET
 from laggard.probes.host.host import Host
 from laggard.probes.host.kernel_log import KernelMessage, begins_with_users_text, messages_of
+from laggard.probes.probe import rules
 
 # What amdgpu writes to the kernel's log, by kind: the live probes and `laggard diagnose` read the same table. Pure.
 #
@@ -60,45 +61,12 @@ class AmdgpuMessage(NamedTuple):
     pattern: str
 
 
-_UNCORRECTABLE: Final = r".{0,160}?\b[1-9]\d* (?:new )?uncorrectable hardware errors? detected in (?:total in )?"
+@cache
+def amdgpu_messages() -> tuple[AmdgpuMessage, ...]:
+    """All messages that say something of a GPU's health, of rules/amdgpu.ini; of several that take one record the first
+    counts."""
+    return tuple(AmdgpuMessage(Kind[row.kind.upper()], row.says, row.pattern) for row in rules("amdgpu"))
 
-AMDGPU_MESSAGES: Final[tuple[AmdgpuMessage, ...]] = (
-    AmdgpuMessage(Kind.XGMI, "xgmi", AMDGPU + _UNCORRECTABLE + r"(?P<block>xgmi\w*) block"),
-    AmdgpuMessage(Kind.XGMI_TRAINING, "link training failed",
-                  AMDGPU + r".{0,160}?(?P<error>(?:xgmi|wafl) link training failed)"),
-    AmdgpuMessage(Kind.XGMI_PCS, "XGMI", AMDGPU + r"(?P<error>.{0,160}XGMI.{0,160}?) detected$"),
-    AmdgpuMessage(Kind.UNCORRECTABLE, "uncorrectable", AMDGPU + _UNCORRECTABLE + r"(?P<block>\w+) block"),
-    AmdgpuMessage(Kind.FATAL, "uncorrectable",
-                  AMDGPU + r".{0,160}?uncorrectable hardware error ?\((?P<error>\w+)\)"),
-    AmdgpuMessage(Kind.FATAL, "RAS event of type",
-                  AMDGPU + r".{0,160}?RAS event of type (?P<error>ERREVENT_ATHUB_INTERRUPT) detected"),
-    AmdgpuMessage(Kind.POISON, "oison",
-                  AMDGPU + r".{0,160}?(?:[Pp]oison is consumed|RAS poison consumption)"),
-    AmdgpuMessage(Kind.DEFERRED, "deferred",
-                  AMDGPU + r".{0,160}?\b[1-9]\d* new deferred hardware errors? detected in (?P<block>\w+) block"),
-    AmdgpuMessage(Kind.BOOT, "ailed",
-                  AMDGPU + r".{0,160}?(?P<error>hbm memory test failed|hbm bist test failed|memory training failed"
-                  r"|usr [cd]p link training failed|firmware load failed at boot time)"),
-    AmdgpuMessage(Kind.NEAR_THRESHOLD, "% of threshold",
-                  AMDGPU + r".{0,160}?RAS records: ?\d+ exceeds 90% of threshold"),
-    AmdgpuMessage(Kind.THRESHOLD, "threshold",
-                  AMDGPU + r".{0,160}?(?:RAS records: ?\d+ exceed (?:error )?threshold|[Ss]aved bad pages \d+ reach"
-                  r"|(?<!not )exceeds? .{0,60}bad page threshold)"),
-    AmdgpuMessage(Kind.RESET_FAILED, "eset",
-                  AMDGPU + r"(?P<why>.{0,160}?(?:GPU [Rr]eset\(?\d*\)? ?failed|ASIC reset failed|GPU Recovery Failed"
-                  r"|asic reset failed|GPU reset end with ret = -\d+|mode\d reset failed).{0,60})"),
-    AmdgpuMessage(Kind.LOST, "lost from bus", AMDGPU + r".{0,160}?device lost from bus"),
-    AmdgpuMessage(Kind.NOT_STARTED, "GPU init", AMDGPU + r".{0,160}?[Ff]atal error during GPU init"),
-    AmdgpuMessage(Kind.RING, "ring",
-                  AMDGPU + r".{0,160}?ring (?P<ring>[\w.]+) timeout(?!, but soft)(?:[,!]|$)"),
-    AmdgpuMessage(Kind.RING, "ring", r"amdgpu\]\] \*ERROR\* ring (?P<ring>[\w.]+) timeout(?!, but soft)"),
-    AmdgpuMessage(Kind.SCHEDULER, "unrecoverable state",
-                  r"amdgpu(?: (?P<device>[0-9a-f:.]{7,12}):)?.{0,160}?(?:might|could) be in an unrecoverable state"),
-    AmdgpuMessage(Kind.SMU, "SMU",
-                  AMDGPU + r".{0,160}?(?P<error>SMU: I'm not done with your previous command|SMU is in hanged state)"),
-    AmdgpuMessage(Kind.RESET_DONE, "succeeded", AMDGPU + r".{0,160}?GPU [Rr]eset ?\(\d+\) succeeded"),
-)  # fmt: skip
-"""All messages that say something of a GPU's health; of several that take one record the first counts."""
 
 OTHER_MESSAGES: Final[tuple[AmdgpuMessage, ...]] = (
     AmdgpuMessage(Kind.RESET_BEGUN, "GPU reset begin", AMDGPU + r".{0,160}?GPU reset begin"),
@@ -200,4 +168,4 @@ def _events(messages: Iterable[KernelMessage]) -> Iterator[AmdgpuEvent | None]:
 
 @cache
 def _patterns() -> tuple[tuple[str, Kind, re.Pattern[str]], ...]:
-    return tuple((each.word, each.kind, re.compile(each.pattern)) for each in (*AMDGPU_MESSAGES, *OTHER_MESSAGES))
+    return tuple((each.word, each.kind, re.compile(each.pattern)) for each in (*amdgpu_messages(), *OTHER_MESSAGES))

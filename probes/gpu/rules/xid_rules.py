@@ -11,6 +11,7 @@ from __future__ import annotations
 import enum
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cache
 from typing import Final, NamedTuple
 
 from laggard.kit.majority import majority
@@ -18,6 +19,7 @@ from laggard.kit.words import lazy_pattern
 from laggard.model import Severity
 from laggard.probes.gpu.model.driver_log import RECOVERY_ACTION, XidLine
 from laggard.probes.nvml.model import HANDLE_FAULTS, LOST_ERRORS, Gpu, Nvml
+from laggard.probes.probe import rules
 
 # The action that the driver asks for after a fault: NVML's recovery action, and the Xid 154 that reports its change,
 # have one table.
@@ -70,80 +72,12 @@ class Xid(NamedTuple):
     action: Action
 
 
-_APPLICATION: Final = {
-    8: "the GPU stopped processing",
-    11: "invalid or corrupted push buffer",
-    13: "exception of the graphics engine (an illegal address or instruction)",
-    25: "illegal push buffer",
-    31: "page fault of the GPU's memory",
-    32: "corrupted push buffer",
-    43: "a channel was reset after a fault of its program",
-    44: "fault in a context switch",
-    45: "a channel was removed after an earlier error, or by the end of its program",
-    60: "exception of the video processor",
-    66: "illegal access by the driver",
-    67: "illegal access by the driver",
-    68: "exception of the video decoder",
-    69: "class error of the graphics engine",
-    80: "corrupted data sent to the GPU",
-    86: "exception of the optical-flow engine",
-    137: "a peer's access over NVLink was refused",
-    141: "error of CUDA's fast path",
-    162: "the power-smoothing circuit is on again",
-    174: "a channel was reset and its program ended",
-}
-_ENGINES: Final = (
-    152, 153, 160, 161,
-    *range(37, 42), *range(70, 73), *range(75, 78), *range(82, 86), 88, 89, *range(96, 108), *range(126, 136), 139, 142
-)  # fmt: skip
-"""Copy, video and image engines, and messages to ignore by NVIDIA's catalog: errors of a job, not of the node."""
+@cache
+def _table() -> Mapping[int, Xid]:
+    """That of rules/xid.ini."""
+    return {int(code): Xid(row.says, Action[row.kind.upper()]) for row in rules("xid") for code in row.pattern.split()}
 
-_TABLE: Final[dict[int, Xid]] = {
-    **{code: Xid("error of an engine under a program", Action.APPLICATION) for code in _ENGINES},
-    **{code: Xid(meaning, Action.APPLICATION) for code, meaning in _APPLICATION.items()},
-    46: Xid("the GPU stopped processing", Action.RESET),
-    48: Xid("an error in memory that ECC cannot correct", Action.RESET),
-    54: Xid("auxiliary power is not connected", Action.REPAIR),
-    62: Xid("the internal micro-controller halted", Action.RESET),
-    63: Xid("a faulty row of memory was remapped", Action.WATCH),
-    64: Xid("a faulty row of memory could not be remapped", Action.RESET),
-    74: Xid("NVLink error", Action.RESET),
-    78: Xid("a virtual GPU did not start", Action.WATCH),
-    79: Xid("the GPU has fallen off the bus", Action.REBOOT),
-    92: Xid("many memory errors that ECC corrects", Action.WATCH),
-    93: Xid("wear of the InfoROM", Action.WATCH),
-    94: Xid("a memory error, contained to one program", Action.WATCH),
-    95: Xid("a memory error that could not be contained", Action.RESET),
-    109: Xid("a context switch timed out", Action.RESET),
-    110: Xid("security fault", Action.RESET),
-    119: Xid("the GPU's firmware (GSP) gives no answer", Action.RESET),
-    120: Xid("error of the GPU's firmware (GSP)", Action.RESET),
-    121: Xid("error of the link between chips (C2C)", Action.WATCH),
-    136: Xid("an NVLink could not be trained", Action.RESET),
-    140: Xid("a memory error that could not be recovered from", Action.RESET),
-    143: Xid("the GPU could not be initialised", Action.RESET),
-    **{code: Xid("NVLink error", Action.WATCH) for code in range(144, 151)},  # fatal ones say so in the text
-    151: Xid("keys could not be exchanged", Action.WATCH),
-    154: Xid("the driver asks for recovery", Action.RESET),
-    155: Xid("NVLink error, defined by software", Action.RESET),
-    156: Xid("a part of the GPU was retired, from the next reset on", Action.RESET),
-    157: Xid("a part of the GPU could not be retired", Action.REPAIR),
-    158: Xid("fatal timeout of the GPU", Action.RESET),
-    159: Xid("the driver of unified memory (UVM) met an error", Action.WATCH),
-    163: Xid("the power-smoothing circuit was switched off", Action.WATCH),
-    164: Xid("the power-smoothing circuit nears the end of its life", Action.WATCH),
-    165: Xid("the power-smoothing circuit is at the end of its life", Action.WATCH),
-    166: Xid("error of NVLink's encryption", Action.WATCH),
-    167: Xid("fatal timeout on PCIe", Action.WATCH),
-    168: Xid("less memory than the GPU should have", Action.WATCH),
-    169: Xid("the internal micro-controller for security (SEC2) halted", Action.RESET),  # as 62, another controller
-    170: Xid("error of NVLink's encryption", Action.WATCH),
-    171: Xid("uncorrectable error in DRAM (goes with Xid 48)", Action.WATCH),
-    172: Xid("uncorrectable error in SRAM (goes with Xid 48)", Action.WATCH),
-    173: Xid("a link between chips (C2C) failed", Action.RESET),
-    175: Xid("the memory subsystem gives no answer", Action.RESET),  # GSP's timeout, for which the driver asks a reset
-    176: Xid("PCIe errors that were corrected", Action.WATCH),
-}
+
 _NOT_IN_TABLE: Final = Xid("not in laggard's table", Action.WATCH)
 _NVLINK5: Final = range(144, 151)
 _PROGRAM: Final = lazy_pattern(r"name=.{0,15}, ")
@@ -168,7 +102,7 @@ def explain_xid(code: int, text: str) -> Xid:
         return Xid("fatal NVLink error", Action.RESET)
     if code == RECOVERY_ACTION and (found := _RECOVERY_REQUEST.search(text)):
         return _recovery(int(found[1], 16))
-    return _TABLE.get(code, _NOT_IN_TABLE)
+    return _table().get(code, _NOT_IN_TABLE)
 
 
 def explain_sxid(code: int, text: str) -> Xid:

@@ -21,7 +21,7 @@ from laggard.nccl.variables import (
     parse_version,
     variables,
 )
-from laggard.probes.probe import finding
+from laggard.probes.probe import say
 from laggard.probes.rdma.model.nccl_settings import parse_hca_selection
 
 Environment = Mapping[str, str]
@@ -211,14 +211,9 @@ def _unknown(name: str, value: str, context: VariableContext) -> Finding:
         hint, fix = f"; did you mean {suggestion}?", f"Set {suggestion} instead, or remove it."
     elif may_be_newer:
         fix = "A newer NCCL may know it: look it up in the user guide of the NCCL that runs."
-    return finding(
-        "NCCL_ENV_UNKNOWN",
-        name,
-        f"is no variable of NCCL up to {_dotted(TABLE_VERSION)} or of a plugin that is known{hint}",
-        evidence={**_evidence(value, context), "nearest": suggestion},
-        fix=fix,
-        severity=Severity.INFO if may_be_newer else None,
-    )
+    evidence = {**_evidence(value, context), "nearest": suggestion}
+    severity = Severity.INFO if may_be_newer else None
+    return say("nccl", "unknown", name, evidence, severity, version=_dotted(TABLE_VERSION), hint=hint, fix=fix)
 
 
 def closest_name(name: str, known: Iterable[str]) -> str | None:
@@ -242,15 +237,11 @@ def _differ_by_letters(typed: str, known: str) -> bool:
 
 
 def _harmful(name: str, summary: str, evidence: Mapping[str, object], severity: Severity) -> Finding:
-    fix = "Remove it from the job's environment and from nccl.conf; NCCL's default is better."
-    return finding(
-        "NCCL_ENV_HARMFUL", name, summary, evidence=evidence, fix=fix, commands=(f"unset {name}",), severity=severity
-    )
+    return say("nccl", "harmful", name, evidence, severity, told=summary, variable=name)
 
 
 def _inert(name: str, summary: str, evidence: Mapping[str, object], severity: Severity) -> Finding:
-    fix = "Remove it, or correct it if its effect is wanted."
-    return finding("NCCL_ENV_INERT", name, summary, evidence=evidence, fix=fix, severity=severity)
+    return say("nccl", "inert", name, evidence, severity, told=summary)
 
 
 def _evidence(value: str, context: VariableContext) -> dict[str, object]:

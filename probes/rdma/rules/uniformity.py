@@ -13,7 +13,7 @@ from laggard.model import Finding, Severity
 from laggard.probes.errors import NotApplicable, Unknown, Unreadable, if_present
 from laggard.probes.host.host import Host
 from laggard.probes.host.kernel_log import judge_log, messages_of
-from laggard.probes.probe import Fact, finding
+from laggard.probes.probe import Fact, say
 from laggard.probes.rdma.model.nics import PCI, Nic
 from laggard.probes.rdma.model.node import nearest_ports, shared_bridges
 from laggard.probes.rdma.model.sysfs import RDMA, Port, gpu_paths, pci_path, read_ports
@@ -35,14 +35,7 @@ def judge_firmware(host: Host, names: Iterable[str]) -> Told:
     for (board, _), versions in boards.items():
         usual = Counter(versions.values()).most_common(1)[0][0]
         items = [Item(name, int(version == usual), 1, Severity.WARNING) for name, version in versions.items()]
-        text = f"runs other firmware than most of its board {board}, which have {usual}"
-        yield from judge_items(host, _FIRMWARE._replace(missing=text), items)
-
-
-_FIRMWARE: Final = Row(
-    "firmware", "RDMA_FIRMWARE_MIXED", "", "Bring all NICs of the board to one version.",
-    ("ibv_devinfo | grep fw_ver", "mlxfwmanager --query", "mlxfwmanager --online -u"),
-)  # fmt: skip
+        yield from judge_items(host, Row("firmware", table="rdma", named={"board": board, "usual": usual}), items)
 
 
 # What the ports beside most GPUs have, the ports beside each have.
@@ -89,17 +82,8 @@ def _keys(host: Host, port: Port) -> Iterator[str]:
             yield key
 
 
-_KINDS: Final = Row(
-    "nic_kinds", "NIC_MIXED", "is of another kind than the NICs beside most GPUs",
-    "Give all GPUs of a machine NICs of one kind, or leave the others out with NCCL_IB_HCA.",
-    ("nvidia-smi topo -m", "rdma link"),
-)  # fmt: skip
-_KEYS: Final = Row(
-    "partition_keys", "RDMA_PKEY_MISSING",
-    "has {there:.0f} of the {wanted:.0f} partition keys that the ports beside most GPUs have",
-    "Put the port's GUID into the partition (partitions.conf of OpenSM, UFM): the subnet manager then writes its keys.",
-    ("head /sys/class/infiniband/*/ports/1/pkeys/[0-3]", "ibstat"),
-)  # fmt: skip
+_KINDS: Final = Row("nic_kinds", table="rdma")
+_KEYS: Final = Row("partition_keys", table="rdma")
 
 
 # Finds GPUs beside which a NIC is missing: the node's other GPUs have one behind the same kind of bridge. Pure.
@@ -172,10 +156,6 @@ _SLOT: Final = (  # drivers/pci/hotplug/pciehp_ctrl.c
     r"pcieport ([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]): pciehp: Slot\([^)]*\): "
     r"(Link Down|Card not present|Link Up|Card present)"
 )
-_FIX: Final = (
-    "Power the node off and on. If the NIC is not back on the PCI bus, reseat it or its riser; then replace it. Where "
-    "this place never had a NIC, accept the warning."
-)
 
 
 def judge_gone(host: Host, nics: Sequence[Nic]) -> Iterator[Finding]:
@@ -240,14 +220,7 @@ def _witness(path: Path, witnesses: Mapping[str, str], roots: Mapping[str, Seque
 
 def _gone(hole: Hole, witness: str) -> Finding:
     many = f"{hole.usual} NIC" + ("" if hole.usual == 1 else "s")
-    has = f"has {hole.nics} of the {many} that the other GPUs have beside them"
     why = "one is gone from the PCI bus" if witness else "and no line of the kernel's log says that one went"
-    return finding(
-        "RDMA_DEVICE_MISSING",
-        f"beside GPU {hole.gpus[0]}",
-        f"{has}, {why}",
-        severity=Severity.CRITICAL if witness else Severity.WARNING,
-        evidence={"bridge": hole.bridge, "gpus": hole.gpus, "nics": hole.nics, "usual": hole.usual, "log": witness},
-        fix=_FIX,
-        commands=("lspci -tv", "dmesg -T | grep -i -e mlx5 -e pciehp -e AER"),
-    )
+    severity = Severity.CRITICAL if witness else Severity.WARNING
+    evidence = {"bridge": hole.bridge, "gpus": hole.gpus, "nics": hole.nics, "usual": hole.usual, "log": witness}
+    return say("rdma", "gone", f"beside GPU {hole.gpus[0]}", evidence, severity, nics=hole.nics, many=many, why=why)

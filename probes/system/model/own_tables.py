@@ -1,5 +1,5 @@
-"""What is there of a machine, and what its own tables say must be there: fstab, the firmware's (SMBIOS), and the
-kernel's of processors and of a bond's links.
+"""What is there of a machine, and what its own tables say must be there: fstab, the firmware's (SMBIOS), the kernel's
+of processors and of a bond's links, and what slurm.conf tells the scheduler of this node.
 
 A file system is the amount 2 where it can be written, 1 where it can be read alone.
 """
@@ -15,9 +15,11 @@ from laggard.model import Severity
 from laggard.probes.errors import NotApplicable, if_present, or_none
 from laggard.probes.gpu.model.pci_devices import container_of, find_nvidia_devices, gpu_files
 from laggard.probes.host.host import Host
+from laggard.probes.host.jobs import slurm_lines, slurm_setting
 from laggard.probes.host.mount_table import REMOTE_TYPES, in_container, printable_path, read_mounts, unescape
 from laggard.probes.host.virtualization import installed_memory, is_virtual_machine, parse_cpu_list, read_memory_sizes
 from laggard.probes.probe import matches_any
+from laggard.probes.profiles import covers
 from laggard.probes.rows import Item
 
 READABLE: Final = 1
@@ -90,8 +92,34 @@ def read_memory(host: Host, asked: Collection[str]) -> Iterator[Item]:
     that the firmware counts; not those of a hypervisor, and not where the kernel was told to use less."""
     limited = re.search(r"\bmem(map)?=", host.text("/proc/cmdline")) or is_virtual_machine(host)
     installed = 0 if limited else or_none(installed_memory, host) or 0
-    there = read_memory_sizes(host)["MemTotal"] + (host.number("/sys/kernel/kexec_crash_size") or 0)
-    yield Item("memory", there, installed, lasting=True)
+    total = read_memory_sizes(host)["MemTotal"]
+    there = total + (host.number("/sys/kernel/kexec_crash_size") or 0)
+    # The kernel's page structures take 1.6 % (64 of 4096 bytes), firmware some GiB. One of 32 modules is 3.1 %.
+    yield Item("memory", there, installed, lasting=True, share=0.96)
+    yield Item("RealMemory", total, _declared(host).get("realmemory", 0) << 20)
+
+
+def _declared(host: Host) -> Mapping[str, int]:
+    """The numbers that slurm.conf has for this node, by their names in small letters. A node with less is refused by
+    the controller, but where it is told to take the numbers as they stand (slurm.conf(5), config_overrides)."""
+    if "config_overrides" in slurm_setting(host, "SlurmdParameters").lower():
+        return {}
+    usual: Mapping[str, int] = {}
+    for line in slurm_lines(host, "NodeName"):
+        names, _, rest = line.partition(" ")
+        pairs = (word.partition("=")[::2] for word in rest.lower().split())
+        numbers = {**usual, **{name: int(value) for name, value in pairs if value.isdecimal()}}
+        if names.upper() == "DEFAULT":
+            usual = numbers
+        elif covers(names, host.node()):
+            return numbers
+    return {}
+
+
+def _declared_processors(host: Host) -> int:
+    has = _declared(host)
+    sockets = has.get("sockets") or has.get("boards", 1) * has.get("socketsperboard", 1)
+    return has.get("cpus") or sockets * has.get("corespersocket", 1) * has.get("threadspercore", 1)
 
 
 def read_shm(host: Host, asked: Collection[str], least: int = 0) -> Iterator[Item]:
@@ -146,11 +174,14 @@ _CPU: Final = "/sys/devices/system/cpu"
 
 def read_processors(host: Host, asked: Collection[str]) -> Iterator[Item]:
     """The processors that are online, and those that the kernel has found, or half of them where no two threads of a
-    core are in use. To take one offline is a setting, and so a warning."""
+    core are in use: to take one offline is a setting, and so a warning. A core that the firmware left out the kernel
+    does not find; what is told to the scheduler counts then."""
     online, present = (len(parse_cpu_list(host.read(f"{_CPU}/{it}"), f"{_CPU}/{it}")) for it in ("online", "present"))
     single = host.text(f"{_CPU}/smt/active") == "0" or host.text(f"{_CPU}/smt/control") in ("off", "forceoff")
     wanted = 0 if "maxcpus=" in host.text("/proc/cmdline") else present // 2 if single else present
-    yield Item("processors", online, wanted, Severity.WARNING, lasting=True)
+    declared = _declared_processors(host)
+    severity = Severity.CRITICAL if online < declared else Severity.WARNING
+    yield Item("processors", online, max(wanted, declared), severity, lasting=True)
 
 
 def read_links(host: Host, asked: Collection[str]) -> Iterator[Item]:

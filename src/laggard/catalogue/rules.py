@@ -12,15 +12,16 @@ from __future__ import annotations
 import configparser
 import re
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from laggard.catalogue.findings import finding
-from laggard.kernel_rules.rule import compiled
 from laggard.model import Finding, Fix, Severity
 
+compiled: Final[Callable[[str], re.Pattern[str]]] = cache(re.compile)
+"""Compiles a pattern where it is asked for first: most logs hold the words of few rules."""
 _MACROS: Final = "macros"
 _MACRO: Final = re.compile(r"\{([A-Z_]{2,})\}")
 _NAMED: Final = re.compile(r"\{(\w+)\}")
@@ -69,6 +70,7 @@ class Row(NamedTuple):
             fix=filled(self.fix.text),
             commands=tuple(map(filled, self.fix.commands)),
             severity=severity or self.severity,
+            action=filled(self.more.get("action", "")),
         )
 
 

@@ -8,6 +8,7 @@ from typing import Final
 
 from laggard.diagnose.file_format import FileContent, FileFormat, FileJudgement, KnownHardware
 from laggard.diagnose.gpu_tools.smi_table import SAYS
+from laggard.diagnose.lspci_output import parse_lspci
 from laggard.diagnose.pastes.section import on_host, only_host
 from laggard.diagnose.rules import patterns
 from laggard.model import Finding
@@ -15,7 +16,6 @@ from laggard.probes.pci import acs, link, platform
 from laggard.probes.pci.acs import peer_paths, ports_without_acs_reading
 from laggard.probes.pci.link import as_seen_by_a_guest, links_to_root, unjudged_links
 from laggard.probes.pci.model.config_space import REQUEST_REDIRECT
-from laggard.probes.pci.model.lspci import parse_lspci
 from laggard.probes.pci.model.tree import PciTree
 
 _P: Final = patterns("kernel_forms")

@@ -1,8 +1,7 @@
-"""The rules for the firmware of ConnectX NICs, and for what PCIe devices report of themselves; links of network devices
-that went down and came up.
+"""The rules for the firmware of ConnectX NICs, and for what PCIe devices report of themselves (devices.ini); links of
+network devices that went down and came up.
 
-Sources: Linux, drivers/net/ethernet/mellanox/mlx5/core/{health,events,cmd,en_main}.c,
-drivers/net/ethernet/broadcom/bnxt, drivers/pci/pcie/aer.c.
+Sources: Linux, drivers/net/ethernet/mellanox/mlx5/core/{events,en_main}.c, drivers/net/ethernet/broadcom/bnxt.
 """
 
 from __future__ import annotations
@@ -10,52 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
-from laggard.kernel_rules.rule import ADDRESS, CRITICAL, WARNING, Rule
+from laggard.kernel_rules.rule import read_rules
 from laggard.kit.words import lazy_pattern
-from laggard.model import Severity
 
-_MANY_CORRECTED: Final = 100
-"""The number of corrected errors from which on they are a finding. The link repeats what a corrected error damaged, at
-little cost; a hundred in one log are a bad contact."""
-_LOG: Final = ("lspci -vv -s {device}", "dmesg -T | grep {device}")
-_RESET_NIC: Final = "Reset the NIC (`mlxfwreset`) or restart the node; then look for newer firmware."
-
-
-def _nic(form: str, severity: Severity, summary: str, fix: str = _RESET_NIC) -> Rule:
-    return Rule("mlx5_core", rf"^mlx5_core {ADDRESS}:? .*?(?:{form})", "RDMA_DRIVER_ERROR", severity, "{device}",
-                summary, fix, _LOG, rf"^mlx5_core {ADDRESS}:? (?:.*?health recovery succeeded|firmware version: )",
-                )  # fmt: skip
-
-
-def _pcie(form: str, severity: Severity, summary: str, least: int = 1) -> Rule:
-    return Rule("PCIe Bus Error", rf"^\S{{1,40}} {ADDRESS}: (?:AER: )?PCIe Bus Error: severity={form}",
-                "PCIE_AER_ERRORS", severity, "{device}", summary,
-                "Reseat the card or its riser; check the link's width and speed, and other cards in that slot.", _LOG,
-                least=least)  # fmt: skip
-
-
-COMMANDS_TIME_OUT: Final = _nic(r"timeout\. Will cause a leak of a command resource", CRITICAL,
-                                "the NIC's firmware does not carry out commands")  # fmt: skip
-NIC_FIRMWARE_RULES: Final = (
-    _nic(r"device's health compromised|reached miss count|health poll failed", CRITICAL,
-         "the NIC's firmware stopped answering"),
-    _nic(r"unrecoverable hardware error|firmware internal error|Fatal error \d+ detected", CRITICAL,
-         "the NIC reports an error of its firmware or hardware"),
-    COMMANDS_TIME_OUT,
-    _nic(r"[Hh]igh [Tt]emperature|temperature warning event", WARNING,
-         "the NIC or its transceiver is too hot", "Check the airflow, the transceiver and the cable."),
-    _nic(r"Detected insufficient power on the PCIe slot", WARNING,
-         "the slot offers less power than the NIC asks for",
-         "Measure the port's bandwidth. If it is low, use another slot, or raise the slot's power limit in the BIOS. "
-         "Some boards (DGX Spark) report this and lack nothing."),
-)  # fmt: skip
-"""The gravest first."""
-
-PCIE_RULES: Final = (
-    _pcie(r"Uncorrect(?:ed|able) \(Fatal\)", CRITICAL, "a fatal PCIe error"),
-    # also a request of a driver that a device does not support
-    _pcie(r"Uncorrect(?:ed|able) \(Non-Fatal\)", WARNING, "an uncorrected PCIe error"),
-    _pcie(r"Correct(?:ed|able)", WARNING, "many corrected PCIe errors", _MANY_CORRECTED),
+_RULES: Final = read_rules("devices")
+COMMANDS_TIME_OUT: Final = _RULES["nic_commands"]
+NIC_FIRMWARE_RULES, PCIE_RULES = (
+    tuple(rule for name, rule in _RULES.items() if name.startswith(kind)) for kind in ("nic", "pcie")
 )
 
 LINK: Final = lazy_pattern(

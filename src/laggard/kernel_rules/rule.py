@@ -6,19 +6,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache
+from pathlib import Path
 from typing import Final, NamedTuple
 
+from laggard.catalogue.rules import Row, compiled, read_table
 from laggard.model import Severity
 
-CRITICAL, WARNING = Severity.CRITICAL, Severity.WARNING
-ADDRESS: Final = r"(?P<device>(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])"
-"""A PCI address, as the group `device`."""
 STARTS: Final = r"^Linux version \d"
 """The first record of a kernel that starts."""
-
-compiled: Final[Callable[[str], re.Pattern[str]]] = cache(re.compile)
-"""Compiles a pattern where it is asked for first: most logs hold the words of few rules."""
 
 
 class Rule(NamedTuple):
@@ -50,6 +45,33 @@ class Rule(NamedTuple):
 
     def commands_for(self, device: str) -> tuple[str, ...]:
         return tuple(command.replace("{device}", device) for command in self.commands)
+
+
+def rule_of(row: Row, word: str) -> Rule:
+    """That of a row of rules as data. `word`: see Rule."""
+    more = row.more
+    return Rule(
+        word,
+        row.pattern,
+        row.code,
+        row.severity or Severity.CRITICAL,
+        row.device,
+        row.says,
+        row.fix.text,
+        row.fix.commands,
+        more.get("closed", ""),
+        Severity(more["after"]) if "after" in more else None,
+        int(more.get("least", 1)),
+        float(more.get("settle", 0)),
+        "usual_at_start" in more,
+        more.get("witness", ""),
+    )
+
+
+def read_rules(name: str) -> Mapping[str, Rule]:
+    """The rules of NAME.ini in their order, by the names of their sections: see laggard.catalogue.rules."""
+    rows = read_table(Path(__file__).with_name(f"{name}.ini")).rows
+    return {row.kind: rule_of(row, row.more["word"]) for row in rows}
 
 
 LIVE_BEGINNINGS: Final = (

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from support.collectors import answer_of
 from support.mutated import mutated
 
+from laggard.collector.agent_state import AgentState, compare_nodes
 from laggard.collector.incidents.history import HistorySettings, IncidentHistory
 from laggard.collector.jobs.snapshot import ClusterSnapshot, build_snapshot
 from laggard.collector.jobs.unseen import RasAnswer, launched_jobs
 from laggard.collector.jobs.window import JobWindows
-from laggard.collector.scrape.agent_state import AgentState, compare_nodes
 from laggard.collector.scrape.collective_rounds import LookedRank
 from laggard.collector.scrape.validation import validate_collectives, validate_ranks_answer, validate_report
 from laggard.collector.settings import CollectorSettings

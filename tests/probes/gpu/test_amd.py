@@ -19,7 +19,7 @@ from laggard.probes.errors import Unknown
 from laggard.probes.gpu.count import CountThresholds
 from laggard.probes.gpu.driver import driver_hung
 from laggard.probes.gpu.model.amd_gpus import MAX_BYTES, parse_gpu_metrics, read_amd_gpus
-from laggard.probes.gpu.model.amdgpu_log import AMDGPU_MESSAGES, OTHER_MESSAGES, Kind, find_amdgpu_events
+from laggard.probes.gpu.model.amdgpu_log import OTHER_MESSAGES, Kind, amdgpu_messages, find_amdgpu_events
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import Hang
 from laggard.probes.pci.link import PcieLink, find_slow_links
@@ -248,7 +248,7 @@ def test_the_text_of_a_user_is_no_event(line: str) -> None:
 
 
 def test_every_kind_of_message_is_judged_as_something() -> None:
-    told = {message.kind for message in (*AMDGPU_MESSAGES, *OTHER_MESSAGES)}
+    told = {message.kind for message in (*amdgpu_messages(), *OTHER_MESSAGES)}
     assert told == set(Kind)
     assert all(kind.value and not kind.value.endswith(".") for kind in Kind)
 

@@ -8,8 +8,8 @@ from support.config_space import ROOT_PORT, Device, Link, config_space
 from support.paths import DATA
 
 from laggard.diagnose.lspci import judge_pci_tree, unjudged_parts
+from laggard.diagnose.lspci_output import parse_lspci
 from laggard.probes.pci.model.config_space import parse_config, read_needed_bytes
-from laggard.probes.pci.model.lspci import parse_lspci
 
 SPEEDS = {"2.5": 2.5, "5.0": 5.0, "8.0": 8.0, "16.0": 16.0, "32.0": 32.0}
 SIZES = st.sampled_from([128, 256, 512, 1024, 2048, 4096])

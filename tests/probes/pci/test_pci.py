@@ -14,12 +14,12 @@ from support.paths import SHARED
 from support.rows import rows
 
 from laggard.diagnose.lspci import judge_pci_tree, unjudged_parts
+from laggard.diagnose.lspci_output import parse_lspci
 from laggard.model import Severity
 from laggard.probes.errors import Unknown
 from laggard.probes.pci.acs import PathType, find_acs_faults, judge, peer_paths
 from laggard.probes.pci.aer import parse_total
 from laggard.probes.pci.model.config_space import ConfigSpace, PciExpress
-from laggard.probes.pci.model.lspci import parse_lspci
 from laggard.probes.pci.model.tree import LinkState, PciDevice, PciTree
 
 pytestmark = pytest.mark.usefixtures("without_processes")

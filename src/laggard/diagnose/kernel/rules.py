@@ -9,9 +9,8 @@ from laggard.diagnose.rules import Row, table
 from laggard.kernel_rules.devices import NIC_FIRMWARE_RULES, PCIE_RULES
 from laggard.kernel_rules.disks import DISK_RULES
 from laggard.kernel_rules.host import HOST_RULES
-from laggard.kernel_rules.rule import CRITICAL, Rule
-from laggard.model import Severity
-from laggard.probes.gpu.model.amdgpu_log import AMDGPU_MESSAGES, AmdgpuMessage
+from laggard.kernel_rules.rule import Rule, rule_of
+from laggard.probes.gpu.model.amdgpu_log import AmdgpuMessage, amdgpu_messages
 
 _TABLE: Final = table("kernel")
 _GROUPED: Final = re.compile(r"\\[(\[\])|]|\[[^\]]*\]|\((?:[^()\\]|\\.)*\)[*+?]?")
@@ -30,21 +29,7 @@ def word_of(pattern: str) -> str:
 
 
 def _rule(row: Row) -> Rule:
-    more = row.more
-    return Rule(
-        word_of(row.pattern),
-        row.pattern,
-        row.code,
-        row.severity or CRITICAL,
-        row.device or "GPU {device}",
-        row.says,
-        row.fix.text,
-        row.fix.commands,
-        more.get("closed", ""),
-        Severity(more["after"]) if "after" in more else None,
-        settle_seconds=float(more.get("settle", 0)),
-        is_usual_at_start="usual_at_start" in more,
-    )
+    return rule_of(row._replace(device=row.device or "GPU {device}"), word_of(row.pattern))
 
 
 def _amd_rule(message: AmdgpuMessage) -> Rule:
@@ -55,7 +40,7 @@ def _amd_rule(message: AmdgpuMessage) -> Rule:
 
 RULES: Final = (
     *(*HOST_RULES, *PCIE_RULES, *NIC_FIRMWARE_RULES, *DISK_RULES),
-    *map(_amd_rule, AMDGPU_MESSAGES),
+    *map(_amd_rule, amdgpu_messages()),
     *(_rule(row) for row in _TABLE.rows if row.code),
 )
 """All rules; of several that take one record the first counts."""

@@ -7,9 +7,8 @@ import pytest
 from msgspec import structs
 from support.collectors import Make, answer_of
 
-from laggard.collector.jobs.window import JobWindows
-from laggard.collector.scrape import agent_state as shared_reports
-from laggard.collector.scrape.agent_state import (
+from laggard.collector import agent_state as shared_reports
+from laggard.collector.agent_state import (
     LINE_SECONDS,
     AgentState,
     NodeClock,
@@ -17,6 +16,7 @@ from laggard.collector.scrape.agent_state import (
     StateChanges,
     last_steps_since,
 )
+from laggard.collector.jobs.window import JobWindows
 from laggard.collector.scrape.connections import EARLY_SHARE, in_turn
 from laggard.collector.targets import Target
 from laggard.locate.hang.deaths import dead_ranks
