@@ -66,10 +66,8 @@ def judge(host: Host, row: Row, site: Mapping[str, int] | None = None, ignore: S
     lines = site or {}
     try:
         items = {item.name: item for item in row.read(host, lines)}
-    except NotApplicable:
-        return
-    except Unknown as error:
-        if lines or not isinstance(error, NotFound):
+    except (NotApplicable, Unknown) as error:
+        if lines or not isinstance(error, (NotApplicable, NotFound)):  # what a site asks for and is not seen is unknown
             yield Unreadable(str(error))
         return
     prefix, earlier = f"{LEARNT}{row.name} ", host.counter_history.earlier.items()

@@ -283,3 +283,9 @@ def test_a_place_has_the_kind_the_numbers_and_what_all_need(
     places = json.loads((machine / "laggard/places.json").read_text())
     write(machine, "laggard/places.json", json.dumps({**places, path: about}))
     assert judged(machine) == ([("FILE_MODE_WRONG", severity, path)] if severity else [])
+
+
+def test_a_site_s_mounts_that_a_container_does_not_show_are_unknown(copy_of: Copy, tmp_path: Path) -> None:
+    machine = copy_of("mounts_of_a_container")
+    assert gate(machine, tmp_path, "thresholds: {expected: {mounts: [/scratch]}}") == 2
+    assert gate(machine, tmp_path, "thresholds: {expected: {modules: []}}") == 0
