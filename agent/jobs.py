@@ -117,11 +117,6 @@ def _finding(owner: int, job: str, reason: str, rows: list[RankRow]) -> Finding:
         "HOOK_BLIND",
         f"job {job}",
         f"collectives that C++ makes are not recorded on {ranks_text(ranks)}: {wrong}",
-        evidence={
-            "owner": owner,
-            "ranks": ranks[:_MAX_RANKS],
-            "reason": reason,
-            "lost": sum(row.lost for row in rows),
-        },
+        evidence={"owner": owner, "ranks": ranks[:_MAX_RANKS], "reason": reason, "lost": sum(row.lost for row in rows)},
         fix=fix[0].upper() + fix[1:] + ".",
     )

@@ -111,6 +111,13 @@ def _is_told(row: RankRow, now: float | None) -> bool:
     return now - (row.end.at_seconds if row.end else max(signs)) < ENDED_SECONDS
 
 
+def _standing_seconds(row: RankRow) -> float:
+    """For how long a collective that no hook saw begin, as DDP's own, has stood: by the Flight Recorder's numbers."""
+    beat = row.beat if row.state == "running" else None
+    stood = max((it.seconds for it in beat.groups if it.enqueued > it.completed), default=0.0) if beat else 0.0
+    return stood + (beat.groups_age_seconds or 0.0) if beat and stood > beat.interval_seconds else 0.0
+
+
 def _rank_stats(row: RankRow) -> rank_metrics.RankStats:
     return rank_metrics.RankStats(
         job_id=row.job_id,
@@ -128,7 +135,7 @@ def _rank_stats(row: RankRow) -> rank_metrics.RankStats:
         phase_seconds=row.phase_seconds,
         last_progress=row.last_progress_timestamp_seconds,
         last_beat=row.last_beat_timestamp_seconds,
-        in_flight_seconds=row.in_flight.seconds if row.in_flight else 0.0,
+        in_flight_seconds=row.in_flight.seconds if row.in_flight else _standing_seconds(row),
         collectives=row.collectives,
         lost=row.lost,
     )

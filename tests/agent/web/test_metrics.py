@@ -20,7 +20,7 @@ from laggard.catalogue.exposition import exposition, metric_family
 from laggard.catalogue.metrics import METRICS
 from laggard.kit.words import visible
 from laggard.model import Finding, Fix, ProbeResult, RankEnd, Report, Severity, Verdict
-from laggard.wire.ranks import CollectiveTotal, RankRow, RanksDocument, RejectedFiles
+from laggard.wire.ranks import BeatRow, CollectiveTotal, GroupProgress, RankRow, RanksDocument, RejectedFiles
 
 Start = Callable[..., Any]
 GOLDEN = Path(__file__).with_name("metrics.txt")
@@ -170,6 +170,17 @@ def test_two_users_with_one_job_name() -> None:
     found = series(agent_metrics(document(*ranks), a_round(), "")[0].decode())
     for owner in (1, 2):
         assert found["laggard_rank_steps_total", "job_id=77", "rank=0", f"user={owner}"] == owner
+
+
+def test_a_collective_of_torchs_own_that_stands_is_in_flight() -> None:
+    """DDP's are made in C++, where no hook sees them begin: the Flight Recorder's numbers stand."""
+    stands, passes = GroupProgress("0", 27, -1, 26, 61.0), GroupProgress("0", 27, -1, 26, 0.2)
+    rows = [
+        a_rank(rank, beat=BeatRow(1.0, 5.0, "on", (), (group,), 2.0)) for rank, group in enumerate((stands, passes))
+    ]
+    found = series(agent_metrics(document(*rows), a_round(), "")[0].decode())
+    told = [found["laggard_rank_in_flight_seconds", "job_id=j1", f"rank={rank}", "user=1000"] for rank in (0, 1)]
+    assert told == [63.0, 0.0]
 
 
 def test_no_label_reaches_a_terminal_as_a_control_code() -> None:
