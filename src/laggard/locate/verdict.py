@@ -202,7 +202,8 @@ def _too_little_notes(timings: JobTimings, hung: PartialVerdict) -> tuple[Note, 
     if count >= needed and len(timings.ranks) < 2:
         found = Note("too_few_ranks", "one rank seen, two are needed: a rank is slow compared with its peers")
     else:
-        found = Note("too_few_steps", f"{count} steps seen, {needed} are needed for a verdict")
+        seen = f"{count} steps seen" if count < needed else f"{count} steps seen, too few of them of half of the ranks"
+        found = Note("too_few_steps", f"{seen}: {needed} are needed for a verdict")
     return (found, *least_wait_notes(timings))
 
 
