@@ -28,7 +28,9 @@ class Cluster:
         self.folder = folder
         self.warm = warm
         self.processes: list[subprocess.Popen[bytes] | WarmProcess] = []
-        self.agent = self.daemon("agent", "--node", "n0", "--rank-dir", str(folder / "ranks"), *agent)
+        (folder / "calm.yaml").write_text("skip: [cpu_speed]\n")  # other tests keep the processors busy
+        own = ("--node", "n0", "--rank-dir", str(folder / "ranks"), "--profile", str(folder / "calm.yaml"))
+        self.agent = self.daemon("agent", *own, *agent)
         target = self.agent.removeprefix("http://")
         self.collector = self.daemon("collector", "--interval", interval, "--target", target, *collector)
 
