@@ -10,7 +10,6 @@ import contextlib
 import json
 import logging
 import os
-import random
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -20,7 +19,7 @@ from laggard.kit.constants import COLLECTOR_PORT
 from laggard.kit.environment import ENV_COLLECTOR, job_id
 from laggard.kit.errors import UsageError
 from laggard.trainer_hooks.attach import current_session, is_disabled
-from laggard.trainer_hooks.record.event_log import PeriodicThread
+from laggard.trainer_hooks.record.event_log import PeriodicThread, uneven
 
 log = logging.getLogger("laggard")
 
@@ -111,7 +110,7 @@ class CulpritWatch(PeriodicThread):
 
     def _interval_seconds(self) -> float:
         """Never in step with other jobs."""
-        return ASK_SECONDS * (0.5 + random.random())
+        return ASK_SECONDS * uneven()
 
 
 def line_of(summary: Mapping[str, Any]) -> str:

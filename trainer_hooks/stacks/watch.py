@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -32,7 +31,7 @@ from laggard.stacks.sampled import (
     text_of,
     write,
 )
-from laggard.trainer_hooks.record.event_log import PeriodicThread
+from laggard.trainer_hooks.record.event_log import PeriodicThread, uneven
 from laggard.trainer_hooks.stacks.fault_file import Children, FaultFile
 from laggard.trainer_hooks.stacks.sampler import HOOKS, MAX_WALK, Sampler
 
@@ -124,7 +123,7 @@ class Sampling(PeriodicThread):
 
     def _interval_seconds(self) -> float:
         """Never in step with the training's steps."""
-        return self._interval * (0.5 + random.random())
+        return self._interval * uneven()
 
 
 STALL_SECONDS: Final = 30.0

@@ -148,6 +148,18 @@ def test_another_job_and_who_may_not_ask_get_none(tmp_path: Path, start: Start) 
     assert not (tmp_path / "1-a.stacks").exists()
 
 
+def test_the_trainings_random_numbers_stay_its_own(tmp_path: Path, start: Start) -> None:
+    write_ask(str(tmp_path / FOLDER), new_ask(os.geteuid(), "j", None, 5, 0.2))
+    script = f"""
+        import os, random
+        random.seed(7); before = random.getstate()
+        begin()
+        while not os.path.exists({str(tmp_path / "1-a.stacks")!r}): time.sleep(0.01)
+        print(random.getstate() == before, flush=True)
+        """
+    assert start(script).stdout.readline().strip() in ("True", b"True")  # type: ignore[union-attr]
+
+
 def test_who_asks_again_and_again_gets_one_answer_in_a_while(tmp_path: Path, start: Start) -> None:
     start("begin(); slow()")
     idents: list[str] = []
