@@ -95,7 +95,7 @@ def test_clients_that_take_no_answer_make_room(crowded: Callable[..., Any]) -> N
         collector.wait_until(lambda: status_of(f"{collector.url}/api/v1/nodes") == 200)  # not only what gates ask
     collector.stop()
     said = collector.said()
-    assert "a connection of 127.0.2.0/24 was closed to make room: it had not taken its answer" in said
+    assert re.search(r"a connection of 127\.0\.2\.\d was closed to make room: it had not taken its answer", said)
     assert said.count("\n") < 12 and "Traceback" not in said, said
 
 
