@@ -69,7 +69,7 @@ class Cluster:
 
     def wait_settled(self, node: str) -> str:
         """Waits until no job and no epilog runs on `node`, and returns its state."""
-        busy = ("alloc", "mixed", "comp", "draining")
+        busy = ("alloc", "mixed", "comp", "draining", "planned")
         return self._wait(node, lambda state: not state.startswith(busy) and state != LATE, "settled")
 
     def wait_for_state(self, node: str, wanted: str) -> str:

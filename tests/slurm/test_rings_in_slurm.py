@@ -42,6 +42,7 @@ def test_only_the_slow_node_fails_and_who_does_not_come_is_named(cluster: Any) -
         (folder / "step.sh").write_text(script)
         (folder / "step.sh").chmod(0o755)
         (folder / "step-token").write_text("secret")
+        (folder / "step-token").chmod(0o600)
         done = cluster.run("srun", "-w", "n1,n2,n3,n4", "-N4", "-n4", str(folder / "step.sh"), seconds=LONGER)
     assert done.returncode == 0, done.stderr  # of the script
     statuses = {node: (folder / f"status-{node}").read_text().strip() for node in ("n1", "n2", "n3")}
