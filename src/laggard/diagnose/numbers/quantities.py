@@ -79,7 +79,8 @@ def announced(line: str) -> float | None:
 
 def quantities(line: str, unit: float | None = None) -> tuple[Quantity, ...]:
     """Returns the times and rates of a line, from left to right. `unit`: the seconds of the unit in which a line above
-    announced times; None: none did. A part of a step without a unit is a time beside one without a unit."""
+    announced times; None: none did. A part of a step without a unit is a time beside one without a unit. Of several
+    with one name, as `Batch Time` and `Data Time`, the first alone has it: they are not one course."""
     text, own = line[:MAX_LINE_CHARACTERS], _P["announced"].search(line[:MAX_LINE_CHARACTERS])
     found = list(_numbers(text[own.end() :] if own else text))
     unit = _seconds(own[1]) if own else unit if len(found) == 1 else None
@@ -89,7 +90,12 @@ def quantities(line: str, unit: float | None = None) -> tuple[Quantity, ...]:
         it.scaled(Kind.TIME, factor) if isinstance(it, Loose) and factor and (unit or part_of_step(it.name)) else it
         for it in found
     )
-    return tuple(it for it in chosen if isinstance(it, Quantity))
+    told = [it for it in chosen if isinstance(it, Quantity)]
+    before = [[one.name for one in told[:place]].count(it.name) for place, it in enumerate(told)]
+    return tuple(
+        it._replace(name=f"{it.name} {count + 1}") if count and it.name else it
+        for it, count in zip(told, before, strict=True)
+    )
 
 
 def _place(found: re.Match[str]) -> tuple[int, int]:
