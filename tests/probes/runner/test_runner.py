@@ -141,7 +141,7 @@ def test_a_hung_probe_costs_its_own_deadline(check: Callable[[Host, Any], Items]
     well, hung, found = report.probes
     assert (well.verdict, hung.verdict, found.verdict) == (Verdict.OK, Verdict.UNKNOWN, Verdict.FAIL)
     assert re.search(rf"{check.__name__} gave no answer in \d+\.\d s", hung.reason), hung.reason
-    assert hung.elapsed_seconds >= 0.3 and report.elapsed_seconds < 0.3 + GENEROUS_SECONDS
+    assert hung.elapsed_seconds > 0.2 and report.elapsed_seconds < 0.3 + GENEROUS_SECONDS
 
 
 @pytest.mark.slow
