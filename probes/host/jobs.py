@@ -107,8 +107,10 @@ def slurm_setting(host: Host, name: str) -> str:
 
 
 def slurm_lines(host: Host, name: str) -> list[str]:
-    """What stands behind `NAME=` in each line of slurm.conf that begins so, its words with one blank between."""
+    """What stands behind `NAME=` in each line of slurm.conf that begins so, its words with one blank between; without
+    what follows a `#` that is not escaped."""
     text = next(filter(None, map(host.text, _CONFIGURATIONS)), "").replace("\\\n", " ")
+    text = re.sub(r"(?<!\\)#.*", "", text)
     found = re.findall(rf"^\s*{name}\s*=\s*(\S.*)", text, re.MULTILINE | re.IGNORECASE)
     return [" ".join(line.split()) for line in found]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from typing import Final
 
 from laggard.kit.words import lazy_pattern
@@ -111,8 +112,10 @@ def _declared(host: Host) -> Mapping[str, int]:
         numbers = {**usual, **{name: int(value) for name, value in pairs if value.isdecimal()}}
         if names.upper() == "DEFAULT":
             usual = numbers
-        elif covers(names, host.node()):
-            return numbers
+        else:
+            with suppress(ValueError, re.error):  # a range that is none: slurmd does not start with it
+                if covers(names, host.node()):
+                    return numbers
     return {}
 
 

@@ -289,3 +289,17 @@ def test_a_site_s_mounts_that_a_container_does_not_show_are_unknown(copy_of: Cop
     machine = copy_of("mounts_of_a_container")
     assert gate(machine, tmp_path, "thresholds: {expected: {mounts: [/scratch]}}") == 2
     assert gate(machine, tmp_path, "thresholds: {expected: {modules: []}}") == 0
+
+
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        ("NodeName=plain CPUs=999", [("CPU_MISSING", "critical", "processors")]),
+        ("NodeName=plain Feature=x # CPUs=999", []),
+        ("#NodeName=plain CPUs=999\nNodeName=n[1,] CPUs=999", []),
+    ],
+)
+def test_slurm_conf_is_read_as_slurm_reads_it(copy_of: Copy, lines: str, told: list[tuple[str, str, str]]) -> None:
+    machine = copy_of("plain")
+    write(machine, "etc/slurm/slurm.conf", f"ClusterName=c1\n{lines}\n")
+    assert judged(machine) == told
