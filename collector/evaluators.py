@@ -171,7 +171,7 @@ class Evaluator:
         while not self._ends.is_set():
             began = time.monotonic()
             _safely(self.look)
-            self._wants_look.clear()
+            self._wants_look.clear()  # behind it: what it judges just now is no news; a beat tells of what is left
             self._wants_beat.set()
             now = time.monotonic()
             self._wants_look.wait(max(0.0, began + self._pause_seconds(now, now - began) - now))
@@ -196,8 +196,8 @@ class Evaluator:
     def _beat_for_ever(self, tell: Callable[[], object]) -> None:
         told: dict[JobKey, object] = {}
         while not self._ends.is_set():
+            self._wants_beat.clear()  # first: a look that ends meanwhile is of the next beat
             _safely(self.beat)
-            self._wants_beat.clear()
             if not self._why_away(time.monotonic()):
                 self._begun.set()
             if (verdicts := self._verdicts()) != told:
