@@ -33,9 +33,7 @@ def printed(root: Path, addresses: list[str]) -> dict[str, str]:
     query = "".join(_of_gpu({**gpu, **_of_pci(root, at), "at": at.upper()}) for gpu, at in gpus)
     if not any("bus_id" in gpu for gpu, _ in gpus):
         head, query = query, "No devices were found\n"
-    damaged = (
-        f"WARNING: infoROM is corrupted at gpu {at.upper()}\n" for gpu, at in gpus if gpu.get("inforom_valid") is False
-    )
+    damaged = (_DAMAGED.format(at=at.upper()) for gpu, at in gpus if gpu.get("inforom_valid") is False)
     return {
         "nvidia-smi-q.txt": head + query + "".join(damaged),
         "nvlink-s.txt": "".join(_links(gpu) for gpu, _ in gpus if gpu.get("links")),
