@@ -8,7 +8,7 @@ or no line at all: `laggard run train.py` in place of `python train.py`, under t
 the hooks. An error in a hook is counted, the agent shows the count, and the training goes on.
 """
 
-from laggard.trainer_hooks.attach import attach, metrics, phase, step
+from laggard.trainer_hooks.attach import attach, metrics, phase, step, waits
 from laggard.trainer_hooks.culprit import tell_culprit
 
-__all__ = ["attach", "metrics", "phase", "step", "tell_culprit"]
+__all__ = ["attach", "metrics", "phase", "step", "tell_culprit", "waits"]

@@ -9,7 +9,9 @@ import gc
 import importlib.util
 import logging
 import os
+import re
 import sys
+from collections.abc import Callable
 from contextlib import ContextDecorator
 from threading import get_ident
 from typing import Any, Final
@@ -20,6 +22,7 @@ from laggard.trainer_hooks.engines.known_calls import hook_known_calls
 from laggard.trainer_hooks.output.run_environment import WATCH
 from laggard.trainer_hooks.output.witness import WITNESS
 from laggard.trainer_hooks.pytorch.training import hooked_optimizer
+from laggard.trainer_hooks.record.recorder import clock
 from laggard.trainer_hooks.session import Session
 from laggard.trainer_hooks.wrapping import after_import, call_after, suppress_errors
 
@@ -198,6 +201,7 @@ def install_import_hooks() -> None:
         after_import("torch", _hook_torch)
         after_import("torch.distributed.fsdp", _hook_fsdp)
         after_import("deepspeed", _hook_deepspeed)
+        after_import("mpi4py.MPI", _hook_mpi)
 
 
 def _hook_torch(torch: Any) -> None:
@@ -287,6 +291,47 @@ class step(ContextDecorator):
         session = _session_of_this_thread(current_session())
         if session is not None:
             session.loop.end()
+
+
+class waits(ContextDecorator):
+    """Records what runs in it as a wait for other ranks, in collectives that no hook sees: of Horovod, or of one's own
+    sockets. Those of mpi4py that block are recorded so."""
+
+    def __init__(self) -> None:
+        self._began: list[int] = []  # a decorated function may call itself
+
+    def __enter__(self) -> waits:
+        self._began.append(clock())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        began, session = self._began.pop(), _session_of_this_thread(current_session())
+        if session is not None:
+            session.waits.said(began)
+
+
+_MPI_BLOCKS: Final = re.compile(
+    r"all(gatherv?|reduce|toall[vw]?)|barrier|bcast|(ex)?scan|(gather|scatter)v?|reduce(_scatter(_block)?)?|recv|sendrecv",
+    re.IGNORECASE,
+)
+"""The methods of mpi4py's communicators that wait for other ranks: Allreduce and allreduce, ..."""
+_MPI_MAKES: Final = ("Create", "Create_group", "Split", "Split_type")
+"""Those whose result is another communicator, of no subclass."""
+
+
+def _hook_mpi(mpi: Any) -> None:
+    """Has the methods of MPI.COMM_WORLD, and of what is split off it, recorded as waits. They are C's, and cannot be
+    replaced: a subclass takes the place of theirs."""
+    original = mpi.Intracomm
+    methods = {name: waits()(getattr(original, name)) for name in dir(original) if _MPI_BLOCKS.fullmatch(name)}
+    watched = type("Intracomm", (original,), methods)
+    for name in _MPI_MAKES:
+        setattr(watched, name, _making(getattr(original, name), watched))
+    mpi.COMM_WORLD = watched(mpi.COMM_WORLD)
+
+
+def _making(original: Callable[..., Any], watched: type) -> Callable[..., Any]:
+    return lambda *args, **named: watched(original(*args, **named))
 
 
 def _session_of_this_thread(session: Session | None) -> Session | None:

@@ -96,6 +96,15 @@ def test_records_that_were_lost_make_no_rank_the_first_to_fall_silent(tmp_path: 
     assert (culprit.kind, culprit.ranks, culprit.since_step) == ("hung", (2,), 20)
 
 
+def test_a_rank_that_stops_before_any_step_is_named(tmp_path: Path) -> None:
+    """A loop with an optimizer of its own may have no step for minutes; its ranks say where they stand all the same."""
+    for rank in range(3):
+        last = beat(rank, 20 if rank == 2 else 21, is_inside=rank != 2) | {"last_step": None}
+        write(tmp_path / f"rank-{rank}.jsonl", [last], ends=True, beats=True)
+    (culprit,) = locate(read_recording([tmp_path]).timings).culprits
+    assert (culprit.kind, culprit.ranks) == ("hung", (2,))
+
+
 def test_a_groups_members_are_those_that_are_declared_whatever_its_name_looks_like(tmp_path: Path) -> None:
     """`dp:0-2` are two ranks here, and not all from 0 to 2."""
     (tmp_path / "recording").mkdir()

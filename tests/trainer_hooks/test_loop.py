@@ -106,6 +106,61 @@ def test_a_rank_whose_waits_no_hook_sees_says_so(tmp_path: Path) -> None:
         assert (file.identity["rank"], file.facts()["unseen_waits"]) == (1, True)
 
 
+def test_waits_that_the_loop_tells_of_are_waits(tmp_path: Path) -> None:
+    script = """
+import time
+from laggard.trainer_hooks import step, waits
+@waits()
+def gather(): time.sleep(0.03)
+for number in range(6):
+    with step():
+        with waits(): time.sleep(0.02)
+        gather()
+"""
+    done = run_fresh(tmp_path, script, RANK="1", WORLD_SIZE="2")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert all(step.waited >= 0.05e9 for step in steps_in(tmp_path)[1:])
+    (path,) = (tmp_path / "ranks").rglob("*.rank")
+    with RankFileReader(str(path)) as file:
+        assert "unseen_waits" not in file.facts()
+
+
+MPI = """
+import time
+class Intracomm:
+    def __new__(cls, other=None): return object.__new__(cls)
+    def Allreduce(self, sent, received): time.sleep(0.05); received[:] = sent
+    def bcast(self, it, root=0): time.sleep(0.05); return it
+    def Get_rank(self): return 1
+    def Split(self, color=0, key=0): return Intracomm()
+    Create = Create_group = Split_type = Split
+COMM_WORLD = Intracomm()
+"""
+
+
+def test_what_mpi4py_waits_for_is_a_wait(tmp_path: Path) -> None:
+    """The module stands in for mpi4py, whose classes are C's: only a subclass can take the place of COMM_WORLD's."""
+    (tmp_path / "mpi4py").mkdir()
+    (tmp_path / "mpi4py" / "__init__.py").touch()
+    (tmp_path / "mpi4py" / "MPI.py").write_text(MPI)
+    script = """
+from mpi4py import MPI
+from laggard.trainer_hooks import step
+world, sums = MPI.COMM_WORLD, [0]
+part = world.Split(0)
+for number in range(6):
+    with step():
+        world.Allreduce([number], sums)
+        assert (part.bcast(number), sums, part.Get_rank()) == (number, [number], 1)
+"""
+    done = run_fresh(tmp_path, script, OMPI_COMM_WORLD_RANK="1", OMPI_COMM_WORLD_SIZE="4", SLURM_PROCID="0")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert all(step.waited >= 0.1e9 for step in steps_in(tmp_path)[1:])
+    (path,) = (tmp_path / "ranks").rglob("*.rank")
+    with RankFileReader(str(path)) as file:
+        assert (file.identity["rank"], file.identity["world_size"]) == (1, 4)
+
+
 TORCH = """
 import time, torch
 from laggard.trainer_hooks import attach, phase, step

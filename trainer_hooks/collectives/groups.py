@@ -315,6 +315,12 @@ class FunctionalWaits:
         except Exception:
             self._recorder.totals.errors += 1
 
+    def said(self, began: int) -> None:
+        """The script, or what it calls, has waited for other ranks since then, for collectives that no hook sees."""
+        if self._facts.get(UNSEEN_WAITS):
+            self._facts.set(UNSEEN_WAITS, None)
+        self._recorder.events.waited(clock() - began)
+
     def take(self) -> list[Wait]:
         """The waits on the host's clock since the last time."""
         waits, self._waits = self._waits, []

@@ -36,14 +36,20 @@ class Identity(NamedTuple):
     attempt: int
 
 
+# Those of Open MPI and of MPICH, and so Intel's. Within a SLURM job, mpirun's processes share one SLURM_PROCID.
+_MPI_RANK: Final = ("OMPI_COMM_WORLD_RANK", "PMI_RANK")
+_MPI_SIZE: Final = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+_MPI_LOCAL_RANK: Final = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
+
+
 def identify(environ: Mapping[str, str], gpu: str | None = None) -> Identity:
     """This process's identity: from torch.distributed where it is initialized, else from the variables of the launcher
-    (torchrun, deepspeed, srun). `gpu`: the UUID of the GPU that it computes on, where that is known."""
+    (torchrun, deepspeed, mpirun, srun). `gpu`: the UUID of the GPU that it computes on, where that is known."""
     rank, world_size = _rank_and_world_size(environ)
     return Identity(
         job_id=job_id(environ),
         rank=rank,
-        local_rank=_number(environ, "LOCAL_RANK", "SLURM_LOCALID", default=0),
+        local_rank=_number(environ, "LOCAL_RANK", *_MPI_LOCAL_RANK, "SLURM_LOCALID", default=0),
         world_size=world_size,
         node=node_name(environ),
         gpu=gpu,
@@ -71,8 +77,8 @@ def _rank_and_world_size(environ: Mapping[str, str]) -> tuple[int, int]:
         state = jax.global_state if jax is not None else None
         if state is not None and state.client is not None:
             return int(state.process_id), int(state.num_processes)
-    rank = _number(environ, "RANK", "SLURM_PROCID", default=0)
-    return rank, max(_number(environ, "WORLD_SIZE", "SLURM_NTASKS", default=1), rank + 1)
+    rank = _number(environ, "RANK", *_MPI_RANK, "SLURM_PROCID", default=0)
+    return rank, max(_number(environ, "WORLD_SIZE", *_MPI_SIZE, "SLURM_NTASKS", default=1), rank + 1)
 
 
 def _number(environ: Mapping[str, str], *names: str, default: int) -> int:

@@ -82,7 +82,7 @@ def locate(timings: JobTimings) -> Location:
         ranks_seen=len(timings.ranks),
         window=_window(steps, slow.step_seconds) if steps else Window(),
         slowdown_ratio=slow.slowdown_ratio,
-        culprits=tuple(explained(_less_sure(culprit, timings), timings) for culprit in culprits),
+        culprits=tuple(explained(culprit, timings) for culprit in culprits),
         notes=tuple(notes),
     )
 
@@ -181,15 +181,6 @@ def _unseen_waits_note(timings: JobTimings) -> Note:
         " does: work cannot be told from waiting for others"
     )
     return Note("unseen_waits", text, ranks=timings.unseen_waits[:MAX_NAMED_RANKS])
-
-
-def _less_sure(culprit: Culprit, timings: JobTimings) -> Culprit:
-    """The culprit with less confidence where a profile leaves out ranks: a slower one may be among them. With none of
-    the others seen it would be half as much."""
-    if not timings.profiled or len(timings.ranks) >= timings.world_size:
-        return culprit
-    share = len(timings.ranks) / timings.world_size
-    return structs.replace(culprit, confidence=round(culprit.confidence * (0.5 + 0.5 * share), 2))
 
 
 def _too_little_notes(timings: JobTimings, hung: PartialVerdict) -> tuple[Note, ...]:

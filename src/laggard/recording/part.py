@@ -163,7 +163,7 @@ class RecordedPart:
 
     @property
     def ranks(self) -> set[int]:
-        return {*self.columns.ranks(), *self.lines, *self.states, *self.end_lines}
+        return {*self.columns.ranks(), *self.lines, *self.states, *self.beat_lines, *self.end_lines}
 
     @property
     def without_end(self) -> set[int]:

@@ -55,9 +55,10 @@ def factor(members: tuple[int, ...], slow: Slow) -> float:
 
 
 def recorded(
-    slow: Slow | None = None, seed: int = 0, in_node: tuple[int, float] = (0, 1.0), **options: Any
+    slow: Slow | None = None, seed: int = 0, in_node: tuple[int, float] = (0, 1.0), routed: bool = False, **options: Any
 ) -> JobTimings:
-    """A job whose ranks arrive at each collective up to 50 ms apart, on clocks that are off by up to 1000 s."""
+    """A job whose ranks arrive at each collective up to 50 ms apart, on clocks that are off by up to 1000 s. `routed`:
+    how many bytes each transfers is by chance, as of a router's tokens."""
     generator = np.random.default_rng(seed)
     offset = generator.uniform(-1000, 1000, RANKS)
     known = groups()
@@ -67,14 +68,15 @@ def recorded(
             by = factor(group.ranks, slow or {})
             if group.role == "tp" and group.ranks[0] // PER_NODE == in_node[0]:
                 by = in_node[1]
-            seconds = TRANSFER[group.role] * by * generator.normal(1, 0.02)
+            size = int(1e6 * generator.uniform(0.7, 1.4)) if routed else 10**6
+            seconds = TRANSFER[group.role] * by * generator.normal(1, 0.02) * size / 1e6
             arrival = 10.0 * step + generator.uniform(0, 0.05, len(group.ranks))
             for place, rank in enumerate(group.ranks):
                 op, peer = "all_reduce", -1
                 if group.role == "pp":
                     op, peer = ("send", "recv")[place], group.ranks[1 - place]
                 times = arrival[place] + offset[rank], arrival.max() + seconds + offset[rank]
-                rows.append(Row(rank, step + 2, number, op, step, *times, peer=peer))
+                rows.append(Row(rank, step + 2, number, op, step, *times, peer=peer, size=size))
     positions = (np.arange(RANKS) // PER_NODE % 2).astype(np.int32)
     return job(RANKS, STEPS, per_node=PER_NODE, positions=positions, collectives=collectives(rows, known), **options)
 
@@ -90,6 +92,13 @@ def test_a_slow_adapter_is_where_slow_groups_and_pairs_meet(seed: int, rank: int
     assert (culprit.kind, culprit.ranks, culprit.node) == ("slow_link", (rank,), f"n{rank // PER_NODE}")
     assert culprit.phase == "collective" and culprit.slowdown_ratio == pytest.approx(2.5, rel=0.1)
     assert any(f"the network adapter of rank {rank}" in line for line in culprit.evidence)
+
+
+@given(seed=st.integers(0, 9999), slow=st.none() | st.integers(0, RANKS - 1))
+@settings(max_examples=20, deadline=None)
+def test_transfers_of_which_no_two_are_of_one_size_are_compared_by_their_bytes(seed: int, slow: int | None) -> None:
+    found = culprits(recorded({} if slow is None else {slow: 2.5}, seed, routed=True))
+    assert [each.ranks for each in found] == ([] if slow is None else [(slow,)])
 
 
 def test_a_slow_way_between_two_ranks_is_named_by_its_ends() -> None:

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.timings import job, scaled
 
+from laggard.kit.constants import PHASES
 from laggard.locate.job_timings import JobTimings
 from laggard.locate.verdict import locate
 from laggard.model import Verdict
@@ -171,3 +172,50 @@ def test_a_rank_whose_few_slow_steps_cost_much_leaves_no_job_healthy() -> None:
 )
 def test_else_few_slow_steps_say_nothing(hits: np.ndarray, seconds: float) -> None:
     assert locate(disturbed(32, {5: hits}, seconds)).verdict is Verdict.OK
+
+
+AMID = np.r_[20:23]
+
+
+def test_a_replaced_rank_that_compiles_amid_the_job_is_a_warm_up() -> None:
+    location = locate(disturbed(40, {5: AMID}, 20 * STEP))
+    assert location.verdict is Verdict.OK
+    (note,) = (note for note in location.notes if note.kind == "stall")
+    assert note.ranks == (5,) and "steps 22 to 24" in note.text
+
+
+@pytest.mark.parametrize(
+    ("steps", "hits", "phase"),
+    [(40, AMID, 0), (40, np.r_[20:24], 1), (40, np.r_[20:22, 24:25], 1), (29, AMID, 1)],
+    ids=["its loader", "four steps", "with a pause", "perhaps not over"],
+)
+def test_else_so_much_time_in_few_steps_is_no_warm_up(steps: int, hits: np.ndarray, phase: int) -> None:
+    assert locate(disturbed(steps, {5: hits}, 20 * STEP, phase=phase)).verdict is not Verdict.OK
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_rollouts_that_one_rank_of_two_or_three_is_slow_at_are_its_habit(ranks: int, seed: int) -> None:
+    hits = np.arange(4, 124, 5)
+    (culprit,) = locate(disturbed(124, {1: hits}, 6 * STEP, seed, ranks=ranks)).culprits
+    assert (culprit.ranks, culprit.persistence) == ((1,), "intermittent")
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_pair_of_which_either_stalls_in_single_steps_is_not_accused(seed: int) -> None:
+    hits = np.random.default_rng(seed).permutation(np.arange(4, 124, 5))
+    assert not locate(disturbed(124, {0: hits[:12], 1: hits[12:]}, 6 * STEP, seed, ranks=2)).culprits
+
+
+def test_one_long_step_makes_no_culprit_of_a_rank_that_is_hardly_slower() -> None:
+    timings = job(32, 98, slow=[([18], 0.008)])
+    timings.phase_seconds[72, 18, 0] += 1.8 * STEP
+    timings.step_seconds[72] += 1.8 * STEP
+    assert locate(timings).verdict is Verdict.OK
+
+
+def test_checkpoints_that_rank_zero_writes_alone_are_its_work_however_few() -> None:
+    timings = disturbed(180, {0: np.array([60, 120])}, 9 * STEP, phase=PHASES.index("checkpoint"), ranks=16)
+    location = locate(timings)
+    assert location.verdict is Verdict.OK
+    assert [note.ranks for note in location.notes if note.kind == "uneven_work"] == [(0,)]

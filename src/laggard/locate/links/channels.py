@@ -124,19 +124,37 @@ def _categories(
 ) -> list[Category]:
     """`shape` [C]: the same number for channels of one role, with as many ranks on as many machines. `kinds` [2, C]."""
     known = np.flatnonzero(np.isin(transfers.step, steps))
-    order, first = _grouped((shape[transfers.channel[known]], transfers.op[known], transfers.size[known]))
+    kind, op, size = shape[transfers.channel[known]], transfers.op[known], transfers.size[known]
+    size, share = _comparable(kind, op, size, transfers.channel[known])
+    order, first = _grouped((kind, op, size))
     found = []
-    for rows in np.split(known[order], first[1:]) if len(known) else ():
+    for those_of in np.split(order, first[1:]) if len(known) else ():
+        rows = known[those_of]
         those, position = np.unique(transfers.channel[rows], return_inverse=True)
         cells = np.searchsorted(steps, transfers.step[rows]) * len(those) + position
         table = len(steps), len(those)
         count = np.bincount(cells, minlength=len(steps) * len(those)).reshape(table)
         usual = middle(count[count > 0])  # a record that is lost does not make a step shorter
-        most, least = (_a_step(each[rows], cells, table) * usual for each in (transfers.most, transfers.least))
+        taken = (each[rows] * share[those_of] for each in (transfers.most, transfers.least))
+        most, least = (_a_step(each, cells, table) * usual for each in taken)
         numbers = tuple(those.tolist())
         on = tuple(machines[number] for number in numbers)
         found.append(Category(numbers, on, kinds[0, those], kinds[1, those], most, least))
     return found
+
+
+def _comparable(kind: Numbers, op: Numbers, size: Numbers, channel: Numbers) -> tuple[Numbers, Times]:
+    """The sizes by which transfers are compared, and what the seconds of each are multiplied with. Where most are one
+    channel's alone, as those of tokens that a router sends, all within a factor of two are one size, per byte."""
+    alike, share = size.copy(), np.ones(len(size))
+    order, first = _grouped((kind, op))
+    for rows in np.split(order, first[1:]) if len(order) else ():
+        pairs = distinct(np.stack((size[rows], channel[rows])), axis=1)
+        sizes, count = np.unique(pairs[0], return_counts=True)
+        if len(distinct(pairs[1])) > 1 and middle(count[np.searchsorted(sizes, size[rows])]) < 2 and sizes[0] > 0:
+            alike[rows] = 2 ** np.round(np.log2(size[rows])).astype(np.int64)
+            share[rows] = alike[rows] / size[rows]
+    return alike, share
 
 
 def _a_step(seconds: Times, cells: Numbers, table: tuple[int, int]) -> Times:

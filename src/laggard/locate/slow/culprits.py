@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from laggard.kit.constants import PHASES
 from laggard.kit.majority import grouped
 from laggard.kit.words import counted, joined, phase_text, ranks_text, seconds_text, step_times_text
-from laggard.locate.job_timings import Floats, JobTimings
-from laggard.locate.medians import last_axis_median, median
+from laggard.locate.job_timings import WARM_UP_STEPS, Floats, JobTimings
+from laggard.locate.medians import last_axis_median, median, over_phases
 from laggard.locate.shares import ALIKE, MIN_COST, MOST
 from laggard.locate.slow.ranks import Compared as ComparedRanks
 from laggard.locate.slow.ranks import Slow, fast_ranks, is_waited_for
 from laggard.locate.slow.replay import Replay
-from laggard.locate.slow.steps import PASSES, SCRIPTS, Steps
+from laggard.locate.slow.steps import MIN_STEPS, PASSES, SCRIPTS, Steps
 from laggard.locate.slow.tested import DOUBTED_COST, Turns, confidence
 from laggard.locate.slow.uneven_work import Compared, more_work, uneven_work_note
 from laggard.model import MAX_NAMED_RANKS, Culprit, Note
@@ -184,19 +184,37 @@ def doubted_notes(timings: JobTimings, steps: Steps, compared: ComparedRanks) ->
     if compared.turns.units:
         return (_turns_note(timings, compared.turns),)
     each = compared.doubted
-    if each is None:
+    if each is None or (not steps.phased and is_excused(timings, steps, each, [each])):
         return ()
-    if not steps.phased and is_excused(timings, steps, each, [each]):
-        return ()
+    if notes := slow_culprits(timings, steps, [each]).notes:
+        return notes  # what would be nobody's fault if it were certain
     cost = float(each.series.sum()) / float(steps.duration.sum())
     hits = int((each.series > 0).sum()) if each.hits is None else int(each.hits.sum())
     first, last = int(steps.numbers[each.since]), int(steps.numbers[each.until - 1])
+    if _is_warm_up(steps, each):
+        text = (
+            f"took {seconds_text(each.excess)} longer in the passes of steps {first} to {last}, {cost:.0%} of the time,"
+            " and keeps up with the others since: a new process that compiles looks so"
+        )
+        return (_note_on("stall", timings, each.columns, text),)
     text = (
         f"was slower than the others in {counted(hits, 'step')} between {first} and {last}, by"
         f" {seconds_text(each.excess)} each, {cost:.0%} of the time: too little to tell it from noise, and too costly"
         f" to call the job healthy; some {each.needed} steps like these would decide"
     )
     return (_note_on("slow_in_few_steps", timings, each.columns, text),)
+
+
+def _is_warm_up(steps: Steps, each: Slow) -> bool:
+    """Whether it was late in a few steps in a row alone, each time by more than a whole usual step and in its passes,
+    and was not in as many steps since as a verdict needs: a rank's warm-up amid the job. Nothing that works on, however
+    slowly, loses several steps' time in each of three steps and nothing in the next ones."""
+    late = np.flatnonzero(each.series > 0)
+    if np.ptp(late) >= min(WARM_UP_STEPS + 1, len(late)) or len(each.series) - late[-1] <= MIN_STEPS:
+        return False
+    passes = over_phases(steps.phases[:, list(each.columns)][:, :, PASSES])
+    in_passes = median(passes[late]) - median(passes)
+    return bool(steps.phased and in_passes > MOST * each.excess and each.excess > median(steps.duration))
 
 
 def _note_on(kind: str, timings: JobTimings, columns: Sequence[int], text: str) -> Note:

@@ -242,11 +242,11 @@ def chance_of_moments(moments: int, strays: int, blocks: int, share: float, last
     if moments <= 0:
         return 1.0
     begun = share / (1 - lasts)
-    begin = _binomial(moments, blocks, blocks, share) + begun * _binomial(moments - 1, blocks, blocks, share)
-    return min(1.0, begin * _binomial(0, moments - 1, strays - 1, 1 - lasts))
+    begin = binomial(moments, blocks, blocks, share) + begun * binomial(moments - 1, blocks, blocks, share)
+    return min(1.0, begin * binomial(0, moments - 1, strays - 1, 1 - lasts))
 
 
-def _binomial(least: int, most: int, count: int, share: float) -> float:
+def binomial(least: int, most: int, count: int, share: float) -> float:
     """How likely `least` to `most` of so many happen, each with the probability `share`. By logarithms: recordings have
     thousands of steps."""
     log_share, log_rest, whole = math.log(share), math.log1p(-share), math.lgamma(count + 1)

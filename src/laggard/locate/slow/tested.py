@@ -24,12 +24,13 @@ from numpy.typing import NDArray
 
 from laggard.locate.job_timings import Floats
 from laggard.locate.medians import MAD_TO_SIGMA, deviation, median
-from laggard.locate.shares import FEW, MIN_COST, MOST
+from laggard.locate.shares import FEW, HALF, MIN_COST, MOST
 from laggard.locate.slow.noise import (
     Blocks,
     Noise,
     Spread,
     Where,
+    binomial,
     blocks_of,
     chance_of_moments,
     errors_beyond,
@@ -236,7 +237,8 @@ class _Test:
             usual = np.median(self._restless(part, self._some), axis=1) if self._count > 3 else None
             units = np.flatnonzero(dear[place])
             for unit in units[np.argsort(-costs[place][units])][:MAX_CANDIDATES].tolist():
-                wider = 1.0 if usual is None else self._wider(part, unit, usual)
+                level = float(levels[place][unit])
+                wider = self._of_pair(part, unit, level, tests) if usual is None else self._wider(part, unit, usual)
                 each = self._beside_others(part, unit, levels[place], blocks, wider, tests)
                 if each is not None and (each.chance <= 1 or each.doubtful):
                     found.append(each)
@@ -256,6 +258,19 @@ class _Test:
         own = self._restless(part, np.array([unit]))[:, 0]
         return max(1.0, float((own / np.maximum(usual, 1e-12)).min()))
 
+    def _of_pair(self, part: Part, unit: int, level: float, tests: int) -> float:
+        """The share of a pair's variance that is noise, where single steps hold the unit up and never the other: each
+        of noise would do so by turns, and noise that lasts for longer."""
+        if len(self._some) != 2:
+            return 1.0
+        own, other = self._relative[part.begin : part.end, [unit, *self._some[self._some != unit]]].T
+        (strayed, begins), (_, theirs) = (_strays((each > level / 2)[:, None]) for each in (own, other))
+        by_turns = binomial(begins, begins + theirs, begins + theirs, HALF) * tests > self._at_a_look
+        if by_turns or begins < MOST * strayed * (1 - strayed / len(own)):
+            return 1.0
+        share = float(self._restless(part, np.array([unit])).min() / own.var())
+        return max(share, 1e-6) if share <= 1 - MOST else 1.0  # else its steps are not of two kinds
+
     def _beside_others(
         self, part: Part, unit: int, levels: Floats, blocks: Sequence[Blocks], wider: float, tests: int
     ) -> Found | None:
@@ -269,13 +284,17 @@ class _Test:
         before = median(self._relative[:past, unit]) if past else 0.0  # a stall in it tells nothing
         where = Where(length, past, gap if past else 0)
         error = 0.0 if self._errors is None else float(self._errors[unit])
-        of_noise = Noise(blocks, where, spread, error, wider).chances(level, before)
+        noise = Noise(blocks, where, spread, error, wider)
+        of_noise = noise.chances(level, before)
         by_noise = max(of_noise.now * tests / self._at_a_look, of_noise.ever * self._count / self._in_all)
         if by_noise > 1 and of_noise.ever * tests > DOUBTED_ERRORS:
             return None
         of_moments, of_their_length = self._of_moments(part, level, unit, others)
         now = max(of_noise.now, of_moments)
-        chance = max(by_noise, of_moments * tests / self._at_a_look)
+        # One step may be an accident: the others are beyond noise as well.
+        rest = (level * length - float(self._relative[part.begin : part.end, unit].max())) / (length - 1)
+        of_rest = noise.chances(rest, before).now
+        chance = max(by_noise, max(of_moments, of_rest) * tests / self._at_a_look)
         cost = level * length / len(self._relative)
         # What is there in most of all steps is no moment of a recording; that may be one itself, and tell nothing.
         lasts = len(self._relative) == length and (self._relative[:, unit] > level / 2).mean() >= MOST
