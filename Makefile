@@ -15,7 +15,7 @@ PYTEST = $(BIN)/python $(RUN_TESTS)
 KEPT = --junitxml=out/junit.xml
 
 demo:
-	@scripts/setup
+	@scripts/setup --demo
 	@$(BIN)/laggard demo $(ARGS)
 
 # What each change must pass: ten minutes on two cores. Of the slow tests, those that it can break, up to a bound.

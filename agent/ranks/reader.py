@@ -21,6 +21,7 @@ from laggard.kit.constants import PHASES
 from laggard.kit.processes import GONE, boot_id, state_of
 from laggard.kit.users import ACCOUNTS
 from laggard.rankfile import Collective, RankFileError, RankFileReader, Step
+from laggard.rankfile.layout import prune
 from laggard.rankfile.unseen import STARTING, UnseenMark, read_mark
 from laggard.wire.ranks import (
     CollectiveLane,
@@ -206,6 +207,7 @@ class RankFiles:
             if self._exits is not None:
                 self._exits.keep(self._known)
             self._cpu.keep(self._known)
+            prune(os.path.join(self.directory, str(os.geteuid())))
             return RanksDocument(
                 node=self._node,
                 boot_id=self._boot_id,
@@ -274,7 +276,8 @@ class RankFiles:
                 if error.reason != _VANISHED:
                     self._rejections.add(file.path, error.reason)
                 continue
-            if snapshot.row.state == "running" or (file.changed >= self._booted and _is_recent(snapshot)):
+            is_recent = 0 <= snapshot.idle_ns < EXPIRE_AFTER_NS and file.changed >= self._booted
+            if snapshot.row.state == "running" or is_recent:
                 yield snapshot
 
     def _files(self) -> Listing:
@@ -325,10 +328,6 @@ def _recency(snapshot: RankSnapshot) -> tuple[bool, int, int]:
 def _booted() -> float:
     """The Unix time at which this machine booted, by its clock as it is now."""
     return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
-def _is_recent(snapshot: RankSnapshot) -> bool:
-    return 0 <= snapshot.idle_ns < EXPIRE_AFTER_NS
 
 
 def _place(snapshot: RankSnapshot) -> tuple[str, int, int]:

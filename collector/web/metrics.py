@@ -271,7 +271,8 @@ def _incident_labels(it: Incident) -> tuple[str, ...]:
     """The labels by its culprit as that was named first, so that one incident is one series."""
     culprit = it.opened_as
     what = printable_line(culprit_text(culprit), MAX_KEY_CHARACTERS)
-    return it.job_id, str(it.owner), culprit.kind, culprit.node or "", what
+    rank = str(culprit.ranks[0]) if len(culprit.ranks) == 1 else ""
+    return it.job_id, str(it.owner), rank, culprit.kind, culprit.node or "", what
 
 
 def _of_incidents(incidents: IncidentHistory) -> Iterator[Metric]:

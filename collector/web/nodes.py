@@ -15,6 +15,7 @@ from laggard.collector.outliers import fleet_lines
 from laggard.collector.web.documents import ScrapeTargets, TilesDocument, TileSpan
 from laggard.kit.words import natural
 from laggard.locate.describe import culprit_text
+from laggard.model import Culprit
 from laggard.wire.job_words import recorded_text
 from laggard.wire.nodes import NodeFinding, NodeRow, NodesDocument
 
@@ -68,14 +69,22 @@ def nodes_document(snapshot: ClusterSnapshot, asked: NodesAsked) -> NodesDocumen
 
 
 def culprit_nodes(jobs: Iterable[JobSnapshot]) -> dict[str, str]:
-    """The culprits of jobs that run, by node: `rank 2 on n1 is slow in forward (job pretrain)`."""
+    """The culprits of jobs that run, by node: `rank 2 on n1 is slow in forward (job pretrain)`. A node whose job's own
+    code is at fault is none of theirs."""
     return {
         machine: f"{culprit_text(culprit)} (job {recorded_text(job.key.job_id, None, job.script, None)})"
         for job in jobs
         if job.running
         for culprit in reversed(job.location.culprits)
+        if not _is_of_the_code(culprit)
         for machine in culprit.machines
     }
+
+
+def _is_of_the_code(culprit: Culprit) -> bool:
+    """Whether a line of code explains it, or it ended by itself with an error and nothing speaks of the node."""
+    ended = culprit.end is not None and bool(culprit.end.exit_code) and not culprit.end.cause
+    return culprit.is_in_the_code or (ended and not culprit.findings)
 
 
 def skipped_lines(rows: Iterable[NodeRow], skipped: Mapping[str, str]) -> tuple[str, ...]:

@@ -70,11 +70,11 @@ judge() { # as gate
 }
 
 run_laggard() { # Runs it within the time that is left, and sets `reject` and `said`.
-    local answer began changed='' group=0 line seconds
+    local answer began changed='' decision='' group=0 line seconds
     read_uptime
     began=$ticks
     seconds=$((until - now))
-    ((seconds > 0)) || { echo "laggard: no answer within $GATE_SECONDS s" >&2; return; }
+    ((seconds > 0)) || { echo "pass: no answer within $GATE_SECONDS s" >&2; return; }
     [ -n "$ticket" ] && export LAGGARD_GATE_TICKET=$ticket
     # laggard ends by itself some time before it is killed.
     words=("${words[@]:0:5}" --deadline "$((seconds > 4 ? seconds - 2 : (seconds + 1) / 2))" "${words[@]:5}")
@@ -87,7 +87,12 @@ run_laggard() { # Runs it within the time that is left, and sets `reject` and `s
     )
     IFS= read -r -t "$seconds" -u "$answer" group
     while read_uptime && ((now < until)) && IFS= read -r -t $((until - now)) -u "$answer" line; do
-        case ${FLAGS[*]} in *--verbose*) echo "$line" >&2 ;; *) said+=${said:+; }$line ;; esac
+        case ${FLAGS[*]} in *--verbose*) echo "$line" >&2 ;; esac
+        case $line in
+            "gate: reject" | "gate: unfit") decision=drain ;;
+            "gate: pass, "* | "gate: switched off"*) line=${line#gate: } decision="pass: ${line#pass, }" ;;
+            *) said+=${said:+; }$line ;;
+        esac
         case $line in "gate: reject") reject=1 ;; "gate: setup not checked"* | "gate: WRONG SETUP"*) checks=0 ;; esac
         # Whoever resumed the node knows of the jobs that failed before.
         case $line in *" was resumed"* | *" was seen before the resume of "*) is_ours "$RUN/gate-jobs" && : >"$RUN/gate-jobs" ;; esac
@@ -96,16 +101,22 @@ run_laggard() { # Runs it within the time that is left, and sets `reject` and `s
     # None of it outlives this script: it would drain the node of a job that was let in.
     ((group > 1)) && kill -KILL -- "-$group" 2>/dev/null
     exec {answer}<&-
-    [ -n "$said" ] && echo "$said" >&2
     read_uptime
     if ((now >= until)); then
-        echo "laggard: no answer within $GATE_SECONDS s" >&2
-        said+="${said:+; }laggard: no answer within $GATE_SECONDS s"
+        decision=${decision:-pass: no answer within $GATE_SECONDS s}
     fi
+    tell_decision
     ((checks && now < until)) && echo checked >"$CHECKED"
     [ -n "$changed" ] && note_change
     # From `words` without the deadline; the lock is still held.
     [ -n "$lock" ] && printf '%s\n' "$began $reject" "${words[*]:0:5} ${words[*]:7}" "$said" >"$shared"
+}
+
+tell_decision() { # `drain: WHY`, or `pass: WHY; ...`: `decision` before what is in `said`, and into it.
+    decision=${decision:-pass: no verdict}
+    case $decision in drain) said="drain: $said" ;; *) said=$decision${said:+; $said} ;; esac
+    case ${FLAGS[*]} in *--verbose*) said=${said%%; *} ;; esac # the rest has been told
+    echo "$said" >&2
 }
 
 note_change() { # An older report stands for nothing, and the next prolog runs as a whole: it alone knows of a resume.
@@ -153,7 +164,7 @@ agent_passes() { # profile, flags... Returns 0 where the job may start. Else lag
     IFS= read -r boot </proc/sys/kernel/random/boot_id
     ask_agent "gate/1/prolog/$hash/$boot/$newer/${SLURM_JOB_GPUS:--}/${most}000" "$((most + 1))" || return 1
     [[ $answer = PASS\ * ]] || return 1
-    answer="laggard: nothing critical (the agent, ${answer#PASS } s ago); gate: pass, nothing critical"
+    answer="pass: nothing critical (the agent, ${answer#PASS } s ago)"
     echo "$answer" >&2 # the agent's log has it as well: a process for that would cost as much as the question
     ticket='' # nothing runs that could write one
 }

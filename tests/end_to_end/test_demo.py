@@ -17,6 +17,9 @@ from support import memory
 from support.paths import REPOSITORY
 from support.transcript import of_other_form
 
+from laggard.demo.job import Injected
+from laggard.demo.main import in_words, judged
+
 
 def demo(*words: str, **how: Any) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "laggard", "demo", *words]
@@ -36,6 +39,26 @@ def _created_by_demos() -> set[str]:
     names = {name for place in places for name in os.listdir(place) if name.startswith("laggard")}
     others = (memory.PREFIX, "laggard-ring-", "laggard-case-")  # of other test runs, rings and benchmarks beside this
     return {name for name in names - {"laggard"} if not name.startswith(others)}  # the rank directory is no demo's
+
+
+FORWARD_OF_1 = {"ranks": [1], "phase": "forward"}
+
+
+@pytest.mark.parametrize(
+    ("verdict", "culprits", "status", "words"),
+    [
+        ("slow", [FORWARD_OF_1], 0, "The verdict is right."),
+        ("slow", [{"ranks": [0], "phase": "forward"}], 1, "The verdict is WRONG."),
+        ("slow", [FORWARD_OF_1, {"ranks": [0], "phase": "input"}], 1, "The verdict is WRONG."),
+        ("ok", [], 1, "The verdict is WRONG."),
+        ("unknown", [], 2, "laggard could not tell, as happens on a busy machine (load "),
+    ],
+)
+def test_a_verdict_that_is_unknown_is_not_called_wrong(
+    verdict: str, culprits: list[dict[str, Any]], status: int, words: str
+) -> None:
+    assert judged({"verdict": verdict, "culprits": culprits}, Injected(1, "forward")) == status
+    assert in_words(status).startswith(words)
 
 
 @pytest.mark.slow

@@ -20,6 +20,7 @@ from support.materialise import materialise
 from support.rows import rows
 
 from laggard.cli import main
+from laggard.gate.decision import in_one_line
 from laggard.gate.slurm import Slurm, SlurmError, is_own_reason, own_reason, parse_node
 from laggard.model import Finding, Fix, ProbeResult, Report, Severity, Verdict
 from laggard.wire import encode
@@ -306,6 +307,19 @@ def test_in_a_prologs_log_stands_the_answer_and_the_decision(gate: Gate) -> None
     out = gate("disk_full", "--gate", "report-only")[1]
     assert len(out.splitlines()) == 2 and "DISK_FULL" in out
     assert len(gate("disk_full", "--gate", "report-only", "--verbose")[1].splitlines()) > 2
+
+
+@pytest.mark.parametrize(
+    ("messages", "line"),
+    [
+        (("slurm: n1 was drained", "gate: reject"), "drain: laggard: X; slurm: n1 was drained"),
+        (("gate: unfit",), "drain: laggard: X"),
+        (("gate: WRONG SETUP: Y", "gate: pass, report-only"), "pass: report-only; laggard: X; gate: WRONG SETUP: Y"),
+        (("slurm: n1 was resumed",), "laggard: X; slurm: n1 was resumed"),
+    ],
+)
+def test_the_systems_log_begins_with_the_decision(messages: tuple[str, ...], line: str) -> None:
+    assert in_one_line("laggard: X", messages) == line
 
 
 @pytest.mark.parametrize(

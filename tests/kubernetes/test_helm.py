@@ -1,5 +1,6 @@
 """deploy/helm: what Helm itself makes of the chart."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import yaml
 from support.chart import CHART, rendered
 from support.kubernetes_schemas import ADMISSION, VERSIONS, errors_by_schema, has_admission_policies, unknown_kinds
 from support.made_pages import script
+from support.paths import REPOSITORY
 
 helm = pytest.importorskip("helm_python", reason="needs helm-python-sdk: Helm as a library (scripts/setup installs it)")
 
@@ -64,6 +66,18 @@ def test_what_is_switched_off_is_not_made() -> None:
     assert "PodMonitor" in {item["kind"] for item in rendered({"podMonitor": True})}
     kept_apart = [item for item in rendered() if "taint" in item["metadata"]["name"]]
     assert kept_apart == [], "without the taint the controller gets no right to set one"
+
+
+def test_grafanas_sidecar_finds_the_boards_in_a_config_map() -> None:
+    boards = {
+        path.name: json.loads(path.read_text()) for path in (REPOSITORY / "deploy/grafana/dashboards").glob("*.json")
+    }
+    made = rendered({"dashboards": True})
+    (found,) = (it for it in made if it["metadata"]["name"] == "laggard-dashboards")
+    assert found["kind"] == "ConfigMap" and found["metadata"]["labels"]["grafana_dashboard"] == "1"
+    assert {name: json.loads(text) for name, text in found["data"].items()} == boards and len(boards) == 3
+    assert len(json.dumps(found)) < 1 << 20, "etcd takes no larger object"
+    assert len(rendered()) == len(made) - 1
 
 
 def test_a_site_says_where_pods_run_and_what_they_take() -> None:

@@ -40,6 +40,16 @@ def test_a_cluster_gets_its_first_answers(cluster: Any, tmp_path: Path) -> None:
         run(command._replace(script=script), environment, tmp_path, before, ("unshare", "--mount"), by_form=True)
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, for an /etc of its own")
+def test_a_gate_is_proved_without_slurm(tmp_path: Path) -> None:
+    """docs/prove-your-gate.md, with the scripts where docs/start/slurm.md installs them."""
+    before = OWN_FOLDERS.format(laggard=Path(sys.executable).parent / "laggard")
+    before += f"\ninstall -d /etc/laggard; cp -r {REPOSITORY / 'deploy/slurm'} /etc/laggard/slurm"
+    for command in commands_of(REPOSITORY / "docs" / "prove-your-gate.md"):
+        run(command, os.environ, tmp_path, before, ("unshare", "--mount"))
+
+
 GATE_PAGE = REPOSITORY / "docs" / "tasks" / "slurm-gate.md"
 
 

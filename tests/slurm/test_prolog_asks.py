@@ -19,8 +19,8 @@ from support.waiting import wait_for
 
 SCRIPTS = REPOSITORY / "deploy" / "slurm"
 HASH = "0123456789abcdef" * 2
-PASS = "laggard: nothing critical (the agent, 5 s ago); gate: pass, nothing critical\n"
-WHOLE = "laggard: X; gate: pass, Y\n"
+PASS = "pass: nothing critical (the agent, 5 s ago)\n"
+WHOLE = "pass: Y; laggard: X\n"
 
 Done = "subprocess.CompletedProcess[str]"
 
@@ -122,7 +122,7 @@ def test_a_gate_that_asks_for_more_than_the_agent_knows_does_not_ask_it(conf: st
     node.configure(conf)
     (node.run_folder / "gate-checked").write_text("checked\n")
     node.ticket()
-    assert node.call() == (0, WHOLE if "verbose" not in conf else WHOLE.replace("; ", "\n"))
+    assert node.call() == (0, WHOLE if "verbose" not in conf else "laggard: X\ngate: pass, Y\npass: Y\n")
     assert len(node.runs) == 1 and node.runs[0].startswith("none ") and not agent.asked
 
 
@@ -230,13 +230,13 @@ def test_of_many_at_once_one_runs_laggard_and_all_have_its_verdict(node: Node) -
     prologs = [node.start() for _ in range(40)]
     done = [ended(each) for each in prologs]
     assert {status for status, _ in done} == {1}
-    assert all("laggard: X; gate: reject" in errors for _, errors in done)
+    assert all(errors.startswith("drain: laggard: X") for _, errors in done)
     assert len(node.runs) <= 3, node.runs
     assert sum("(of a check for several jobs)" in errors for _, errors in done) == 40 - len(node.runs)
 
 
 def test_a_pass_counts_for_some_seconds_and_a_reject_for_nobody_who_came_later(node: Node) -> None:
-    assert [node.call() for _ in range(2)] == [(0, WHOLE), (0, WHOLE.replace("Y", "Y (of a check for several jobs)"))]
+    assert [node.call() for _ in range(2)] == [(0, WHOLE), (0, WHOLE.replace("X", "X (of a check for several jobs)"))]
     (node.run_folder / "gate-changed").write_text(f"{ticks()}\n")
     assert node.call() == (0, WHOLE), "since that check a node was drained"
     node.laggard('echo "gate: reject"')
@@ -294,7 +294,7 @@ def test_who_does_not_get_its_turn_in_time_passes_and_says_so(node: Node) -> Non
     kept = node.run_folder / "gate-turn-prolog"
     with kept.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        assert node.call() == (0, "laggard: no answer within 2 s\n") and not node.runs
+        assert node.call() == (0, "pass: no answer within 2 s\n") and not node.runs
 
 
 def test_nobody_else_can_open_what_prologs_lock(node: Node) -> None:

@@ -22,7 +22,7 @@ class Browsed:
     """A page, with all errors and warnings of the browser, and every address that it asked for. `ready`: what it shows
     when it has drawn."""
 
-    def __init__(self, browser: Any, url: str, ready: str = "#nodes tbody tr", **context: Any) -> None:
+    def __init__(self, browser: Any, url: str, ready: str = "#nodes-explain:not(:empty)", **context: Any) -> None:
         options = {"viewport": {"width": 1280, "height": 800}, **context}
         self.page = browser.new_context(**options).new_page()
         self.errors: list[str] = []

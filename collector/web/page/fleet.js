@@ -11,6 +11,8 @@ const TONES = ["culprit", "fail", "silent", "unknown", "wait", "ok"];
 const MOST_ANSWERS = 5; // so many still fit the first screen of a phone
 const MOST_NAMED = 24;
 
+let allJobs = false; // whether the reader has opened those that are well
+
 export const nameOf = ({ node, url }) => node ?? url.replace(/^https?:\/\//, "");
 
 export const nodeAddress = (name) => writeAddress({ view: "node", node: name, measure: "own", order: "rank", zoom: null, rank: null });
@@ -33,10 +35,23 @@ export function showFleet({ tiles, jobs, counts: ofJobs, find }) {
   const ordered = [...jobs].sort((a, b) => weight(a) - weight(b) || b.lost_ranks - a.lost_ranks);
   const failing = ordered.filter((line) => weight(line) === 0);
   redraw(byId("answers"), failing.slice(0, MOST_ANSWERS).map(answerOf));
-  redraw(byId("jobs").tBodies[0], ordered.map((line) => jobRow(line, jobAddress(line.key))));
   byId("jobs-card").hidden = !jobs.length && !find;
-  byId("jobs").hidden = !jobs.length;
+  showJobs(ordered, Boolean(find));
   setText(byId("jobs-explain"), jobsText(jobs.length, ofJobs, find));
+}
+
+// Those that need a look; the others are folded to a count.
+function showJobs(ordered, all) {
+  const shown = all || allJobs ? ordered : ordered.filter(({ running, verdict }) => verdict === "fail" || (running && verdict !== "ok"));
+  redraw(byId("jobs").tBodies[0], shown.map((line) => jobRow(line, jobAddress(line.key))));
+  byId("jobs").hidden = !shown.length;
+  const fold = byId("jobs-fold");
+  fold.hidden = shown.length === ordered.length;
+  setText(fold, `Show ${count(ordered.length - shown.length, "job")} without a culprit`);
+  fold.onclick = () => {
+    allJobs = true;
+    showJobs(ordered, all);
+  };
 }
 
 // A job with a culprit: its name, the answer, and what that costs.

@@ -4,7 +4,6 @@ import { byId, element, redraw, setLines, setText } from "./dom.js";
 import { nameOf, nodeAddress } from "./fleet.js";
 import { age, count, number, ranges } from "./format.js";
 
-const FEW = 20;
 const TONES = { up: "ok", ok: "ok", fail: "fail", garbage: "fail", down: "fail", slow: "unknown", unknown: "unknown" };
 const WORDS = { ok: "passed", fail: "failed", unknown: "unknown", skipped: "skipped" };
 
@@ -24,12 +23,13 @@ export function showNodes(found, { find = "", onMore }) {
   setLines(byId("fleet"), found.compared);
   // Most nodes of a large fleet are healthy: those that need attention are shown, the others on a click.
   const needAttention = nodes.filter((node) => culprits.has(nameOf(node)) || node.state !== "up" || node.verdict !== "ok").length;
-  const shown = asked > FIRST_NODES || find ? nodes.length : needAttention || Math.min(nodes.length, FEW);
+  const shown = asked > FIRST_NODES || find ? nodes.length : needAttention;
+  byId("nodes").hidden = !shown;
   redraw(byId("nodes").tBodies[0], nodes.slice(0, shown).map((node) => rowOf(node, culprits.get(nameOf(node)))));
   setText(byId("nodes-explain"), explain(found, find));
   const more = byId("nodes-more");
   more.hidden = shown >= total;
-  setText(more, `Show more: ${number(shown)} of ${number(total)} are shown`);
+  setText(more, shown ? `Show more: ${number(shown)} of ${number(total)} are shown` : `Show ${count(total, "node")}: nothing is wrong there`);
   more.onclick = () => {
     asked = asked === FIRST_NODES ? MORE_NODES : asked + MORE_NODES;
     onMore();

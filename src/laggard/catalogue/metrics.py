@@ -168,8 +168,9 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "laggard_job_incident",
         "gauge",
-        "An incident, `what` in words, as it was named first: 1 while it is open, 0 for five minutes after that.",
-        (*JOB, "kind", "hostname", "what"),
+        "An incident, `what` in words, as it was named first: 1 while it is open, 0 for five minutes after that; "
+        "`rank`: of one rank alone, else empty.",
+        (*JOB, "rank", "kind", "hostname", "what"),
     ),
     Metric("laggard_incidents_opened_total", "counter", "Incidents opened since the collector started.", ("kind",)),
     Metric("laggard_incidents_closed_total", "counter", "Incidents closed since the collector started.", ("kind",)),

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from laggard import wire
-from laggard.gate.decision import LATE, WRONG_SETUP, Decision, decide
+from laggard.gate.decision import LATE, WRONG_SETUP, Decision, decide, in_one_line
 from laggard.gate.flags import check_flags, configure, make_settings
 from laggard.gate.measure import Measured, measure
 from laggard.gate.memory import write_ticket
@@ -44,7 +44,7 @@ def say(settings: GateSettings, measured: Measured, decision: Decision) -> None:
         )
     if settings.slurm.mode or decision.messages:
         urgent = report.verdict is not Verdict.OK or any(WRONG_SETUP in line for line in decision.messages)
-        _log("; ".join((headline(report), *decision.messages)), urgent)
+        _log(in_one_line(headline(report), decision.messages), urgent)
 
 
 def _explain(settings: GateSettings, decision: Decision) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from msgspec import structs
@@ -71,6 +71,16 @@ def decide(settings: GateSettings, measured: Measured) -> Decision:
     over = (f"gate: {line}" for line in measured.over)
     before = (*_gang_lines(settings, report), *over, *accepted, *waited, *_setup_lines(settings, report.node))
     return decision._replace(messages=(*before, *decision.messages))
+
+
+def in_one_line(answer: str, messages: Sequence[str]) -> str:
+    """The decision first, as the scripts print it: `drain: WHY`, or `pass: WHY; ...`. `answer`: the report's first
+    line, which stays the first if there was nothing to decide."""
+    passes = [line.removeprefix(f"{PASS}, ") for line in messages if line.startswith(f"{PASS}, ")]
+    why = "; ".join((answer, *(line for line in messages if not line.startswith((REJECT, UNFIT, PASS)))))
+    if any(line in (REJECT, UNFIT) for line in messages):
+        return f"drain: {why}"
+    return f"pass: {passes[0]}; {why}" if passes else why
 
 
 def is_critical(report: Report) -> bool:

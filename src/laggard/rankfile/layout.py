@@ -17,11 +17,15 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
+import glob
 import os
 import stat
 import struct
+import time
 import zlib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from laggard.kit.constants import PHASES
@@ -236,3 +240,22 @@ def _make_shared(directory: str) -> None:
     except FileExistsError:
         return
     os.chmod(directory, SHARED_MODE)
+
+
+ENDED_SECONDS = 600.0
+"""The time after its last beat for which the file of a rank that ended stays: agents tell of it so long."""
+
+
+def prune(directory: str) -> None:
+    """Removes this user's files whose writers ended ten minutes ago, with what lies beside them under their names, such
+    as stacks, because the files take memory. A process may have been killed: only others can do that for it."""
+    now = time.time()
+    for path in Path(directory).glob(f"*{SUFFIX}"):
+        with contextlib.suppress(OSError):  # its writer lives and holds the lock, or another process removes it as well
+            about = path.lstat()
+            if about.st_uid != os.geteuid() or not stat.S_ISREG(about.st_mode) or now - about.st_mtime <= ENDED_SECONDS:
+                continue
+            with open(os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK), "rb+") as file:
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                for each in Path(directory).glob(f"{glob.escape(path.stem)}.*"):
+                    each.unlink()

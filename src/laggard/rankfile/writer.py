@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import glob
 import json
 import mmap
 import os
-import stat
 import struct
-import time
 import zlib
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from laggard.rankfile import layout
-
-_PRUNE_AFTER_SECONDS = 600.0  # long enough for any agent to have read a finished rank's last counters
 
 
 class RankFileWriter:
@@ -36,7 +30,7 @@ class RankFileWriter:
 
     def __init__(self, directory: str, identity: Mapping[str, Any]) -> None:
         os.makedirs(directory, exist_ok=True)
-        _prune(directory)
+        layout.prune(directory)
         self.path = os.path.join(directory, f"{os.getpid()}-{os.urandom(8).hex()}{layout.SUFFIX}")
         hidden = self.path + ".new"  # readers list only names with the suffix: they never see an unfinished file
         self._fd = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
@@ -116,6 +110,7 @@ class RankFileWriter:
 
     def write_beat(self, beat: layout.BeatRecord) -> None:
         """Writes a heartbeat. May run on another thread than the methods above: they write other parts of the file."""
+        os.utime(self._fd)  # in memory a mapped file keeps the time of its first pages
         lanes, groups = beat.lanes[: layout.LANE_COUNT], beat.groups[: layout.BEAT_GROUPS]
         self._beats += 1
         body = bytearray(
@@ -154,28 +149,3 @@ class RankFileWriter:
 
 def _clip(text: str, size: int) -> bytes:
     return text.encode()[:size].decode(errors="ignore").encode()
-
-
-def _prune(directory: str) -> None:
-    """Removes this user's files whose writers ended long ago, with what lies beside them under their names, such as
-    stacks, because the files take memory."""
-    now = time.time()
-    for path in Path(directory).glob(f"*{layout.SUFFIX}"):
-        with contextlib.suppress(OSError):
-            about = path.lstat()
-            if about.st_uid != os.geteuid() or not stat.S_ISREG(about.st_mode):
-                continue
-            if now - about.st_mtime > _PRUNE_AFTER_SECONDS and not _is_locked(path):
-                for each in Path(directory).glob(f"{glob.escape(path.stem)}.*"):
-                    each.unlink()
-
-
-def _is_locked(path: Path) -> bool:
-    fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-    try:
-        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        os.close(fd)
-    return False

@@ -1,6 +1,8 @@
 """Restarts of jobs and agents, two jobs on one node, two jobs under one name, killed ranks."""
 
 import json
+import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ from support.steps import numbers
 
 from laggard.agent.ranks.reader import DUPLICATE_JOB, RankFiles
 from laggard.collector.scrape.validation import validate_ranks_answer
+from laggard.rankfile.layout import ENDED_SECONDS
 
 Start = Callable[..., Any]
 
@@ -33,6 +36,23 @@ def test_a_restarted_agent_reports_what_the_one_before_reported(start_agent: Sta
     assert states(after) == states(reported)
     assert [numbers(table) for table in validate_ranks_answer(body).steps] == [[0, 1, 2], [0, 1]]
     assert [row["in_flight"]["seq"] for row in after] == [7, 7]
+
+
+def test_what_a_terminated_training_leaves_goes_once_nobody_is_told_of_it(rank_dir: Path, start_rank: Start) -> None:
+    own = rank_dir / str(os.geteuid())
+    own.mkdir()
+    ended, lives = (start_rank(rank=rank, local_rank=rank, directory=own) for rank in range(2))
+    stacks = ended.path.with_suffix(".stacks")
+    stacks.touch()
+    ended.process.terminate()
+    ended.process.wait()
+    files = RankFiles(str(rank_dir), "n0")
+    assert [row.state for row in files.read().ranks] == ["died", "running"] and ended.path.exists()
+    for rank in (ended, lives):
+        last_beat = time.time() - ENDED_SECONDS - 1
+        os.utime(rank.path, (last_beat, last_beat))
+    files.read()
+    assert not ended.path.exists() and not stacks.exists() and lives.path.exists()
 
 
 def test_two_jobs_on_a_node_stay_apart(rank_dir: Path, start_rank: Start) -> None:

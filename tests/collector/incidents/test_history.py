@@ -107,7 +107,7 @@ def told(incidents: IncidentHistory) -> list[str]:
 
 def test_what_opens_and_closes_between_two_scrapes_is_told_for_minutes(make: Make, clock: Clock) -> None:
     history = make()
-    what = 'kind="slow_compute",user="1000",what="rank 2 on n1 is slow in forward"}'
+    what = 'kind="slow_compute",rank="2",user="1000",what="rank 2 on n1 is slow in forward"}'
     open_one = f'laggard_job_incident{{hostname="n1",job_id="train",{what} '
     assert told(history) == []
     observe(history, clock, job(2))

@@ -137,6 +137,31 @@ def test_hostile_text_is_text(browser: Any, watching: Start, fake_agent: Start, 
     assert browsed.errors == []
 
 
+def test_what_is_well_is_one_line_that_opens(browser: Any, watching: Start, fake_agent: Start, make: Any) -> None:
+    """A dozen nodes with a job each, on a phone: their number, and a screen or two."""
+    agents = [
+        fake_agent(make.node(f"n{number}", [0, 1], world_size=2, job_id=f"job{number}"), make.report(f"n{number}"))
+        for number in range(12)
+    ]
+    collector = watching(*agents)
+    browsed = Browsed(browser, f"{collector.url}/#view=fleet", viewport={"width": 390, "height": 844})
+    page = browsed.page
+    for table, button, words in (
+        ("jobs", "jobs-fold", "12 jobs without a culprit"),
+        ("nodes", "nodes-more", "12 nodes"),
+    ):
+        page.locator(f"#{button}", has_text=f"Show {words}").wait_for()
+        assert page.locator(f"#{table} tbody tr").count() == 0 and page.is_hidden(f"#{table}")
+    height = page.evaluate("document.documentElement.scrollHeight")
+    assert height < 2 * 844, height
+    browsed.screenshot("page-all-well-phone")
+    for table, button in (("jobs", "jobs-fold"), ("nodes", "nodes-more")):
+        page.click(f"#{button}")
+        page.locator(f"#{table} tbody tr").nth(11).wait_for()
+    assert page.evaluate("document.documentElement.scrollHeight") > 2 * height
+    assert browsed.errors == []
+
+
 def test_an_outlier_is_listed_under_the_nodes(browser: Any, watching: Start, fake_agent: Start, make: Any) -> None:
     agents = []
     for number in range(5):

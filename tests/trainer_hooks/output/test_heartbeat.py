@@ -210,6 +210,13 @@ def test_a_beat_is_read_as_it_was_written(
         assert file.beat() == beat
 
 
+def test_a_beat_is_the_last_change_of_its_file(written: RankFileWriter) -> None:
+    """Its end is told by that: in memory, a mapped file keeps the time of its first pages."""
+    os.utime(written.path, (0, 0))
+    written.write_beat(BeatRecord(0, 0, 0, (), ()))
+    assert os.stat(written.path).st_mtime > 0
+
+
 @pytest.fixture
 def torch_status(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Stands in for torch: what its Flight Recorder reports, and that each read takes a millisecond of CPU time. Its
