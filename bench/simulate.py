@@ -14,7 +14,6 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
 from simulator.case import FORMS, Case, simulate
 from simulator.faults import FAULTS, Fault, Unlocatable, When
-from simulator.flight_recorder import write_dumps
 from simulator.innocents import INNOCENTS, NOISES
 from simulator.layout import LAYOUTS
 from simulator.noise import parse_lasting
@@ -48,7 +47,6 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--clock-offset", type=float, default=3.0, help="seconds by which clocks are off at most")
     made.add_argument("--clock-drift", type=float, default=15.0, help="parts in a million")
-    made.add_argument("--flight-recorder", action="store_true", help="also write torch's dumps, to OUT/flight_recorder")
     return made
 
 
@@ -84,10 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 lasting,
             )
             directory = flags.out / str(seed) if flags.seeds else flags.out
-            simulated = simulate(case)
-            write(simulated, directory)
-            if flags.flight_recorder:
-                write_dumps(simulated, directory / "flight_recorder")
+            write(simulate(case), directory)
             print(directory)
     except Unlocatable as reason:
         print(f"simulate: no such case: {reason}", file=sys.stderr)

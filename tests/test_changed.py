@@ -7,6 +7,7 @@ from types import ModuleType
 
 import pytest
 from support.paths import REPOSITORY
+from support.rows import rows
 
 
 @pytest.fixture
@@ -53,14 +54,7 @@ def test_a_branch_begins_where_it_left_main_and_main_with_its_last_commit(script
     assert script.changed_files(second) == {"three", "four", "new"}
 
 
-@pytest.mark.parametrize(
-    ("path", "reached", "not_reached"),
-    [
-        ("src/laggard/locate/medians.py", "tests/locate/test_verdict.py", "tests/probes/gpu/test_gpu_values.py"),
-        ("probes/gpu/throttle.py", "tests/probes/test_machines.py", "tests/locate/test_verdict.py"),
-        ("tests/support/cluster.py", "tests/end_to_end/test_pipeline_hang.py", "tests/locate/test_verdict.py"),
-    ],
-)
+@rows("reached_tests")
 def test_a_file_reaches_the_tests_of_what_imports_it(
     path: str, reached: str, not_reached: str, script: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:

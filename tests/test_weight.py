@@ -3,8 +3,6 @@
 A change that needs more changes the number here, and its message says why. One that needs less takes it down.
 """
 
-from __future__ import annotations
-
 import ast
 import io
 import re

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "tests"))
-from support.gpus import BUSES
+from support.gpus import nvml
 from support.materialise import materialise
 from support.paths import TESTS
 
@@ -27,7 +27,8 @@ class RecordedNode:
         self._library = folder / "nvml"
         self._library.mkdir()
         self._scenario = folder / "scenario"
-        lines = ["count 8", *(f"{index}.bus {bus}" for index, bus in enumerate(BUSES))]
+        gpus = nvml()["gpus"]
+        lines = [f"count {len(gpus)}", *(f"{gpu['index']}.bus {int(gpu['bus_id'].split(':')[1], 16)}" for gpu in gpus)]
         self._scenario.write_text("\n".join(lines) + "\n")
         words = ["gcc", "-std=c11", "-D_GNU_SOURCE", "-O2", "-shared", "-fPIC", "-o"]
         source = TESTS / "support" / "nvml_fake.c"

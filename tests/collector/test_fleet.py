@@ -119,14 +119,6 @@ NOW = 1.79e9
 HOUR = 3600.0
 
 
-def node(number: int, **changes: Any) -> NodeRow:
-    values = dict(
-        url=f"http://n{number}:19400", node=f"n{number}", state="up", reason="", last_seen_seconds=0.1, verdict="ok",
-        findings=(), ranks=(),
-    )  # fmt: skip
-    return NodeRow(**{**values, **changes})
-
-
 def finding(node: str, code: str = "GPU_ECC") -> NodeFinding:
     fix = Fix("replace it")
     return NodeFinding(f"http://{node}:19400", node, Finding(code, Severity.CRITICAL, "gpu0", "is bad", {}, fix, ""))
@@ -134,7 +126,7 @@ def finding(node: str, code: str = "GPU_ECC") -> NodeFinding:
 
 def fleet(failing: tuple[int, ...] = (), code: str = "GPU_ECC", **changes: Any) -> ClusterSnapshot:
     """Forty nodes, so that two may be out at once."""
-    rows = tuple(node(number, verdict="fail" if number in failing else "ok") for number in range(40))
+    rows = tuple(row(number, verdict="fail" if number in failing else "ok") for number in range(40))
     found = tuple(finding(f"n{number}", code) for number in failing)
     last = frozenset(f"n{number}" for number in failing)
     return ClusterSnapshot(**{**dict(nodes=rows, findings=found, last_failed=last, rounds=1), **changes})
@@ -179,7 +171,7 @@ def test_a_critical_finding_leaves_its_node_out_as_long_as_it_stands() -> None:
 
 
 def test_a_node_whose_agent_fell_silent_after_it_failed_stays_out() -> None:
-    rows = (*fleet().nodes[1:], node(0, state="down", verdict="unknown"))
+    rows = (*fleet().nodes[1:], row(0, state="down", verdict="unknown"))
     (it,) = judged(fleet(nodes=rows, last_failed=frozenset(("n0",)))).exclusions
     assert (it.node, it.reason) == ("n0", "its agent fell silent after its checks had failed")
 
@@ -282,5 +274,5 @@ def test_only_what_is_its_machines_fault_leaves_it_out(culprit: Culprit, is_its_
 
 
 def test_a_collector_that_knows_nothing_says_so() -> None:
-    assert judged(ClusterSnapshot(nodes=(node(0, state="waiting"),))).unknown == "the agents have not been asked yet"
-    assert judged(ClusterSnapshot(nodes=(node(0, state="down"),), rounds=3)).unknown == "no agent answers"
+    assert judged(ClusterSnapshot(nodes=(row(0, state="waiting"),))).unknown == "the agents have not been asked yet"
+    assert judged(ClusterSnapshot(nodes=(row(0, state="down"),), rounds=3)).unknown == "no agent answers"

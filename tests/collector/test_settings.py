@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from support.agents import put
+from support.rows import rows
 
 from laggard.collector.settings import CollectorSettings, load_settings, read_url
 from laggard.collector.targets import LOCAL_AGENT, parse_target, parse_targets
@@ -12,16 +13,7 @@ from laggard.kit.errors import UsageError
 from laggard.kit.http_message import bind, url_of
 
 
-@pytest.mark.parametrize(
-    ("text", "url"),
-    [
-        ("n1", "http://n1:19400"),
-        ("n1:1234", "http://n1:1234"),
-        ("http://n1", "http://n1:19400"),
-        ("https://n1:443/", "https://n1:443"),
-        ("[fe80::1]:80", "http://[fe80::1]:80"),
-    ],
-)
+@rows("collector/targets")
 def test_targets(text: str, url: str) -> None:
     assert parse_target(text).url == url
 

@@ -1,7 +1,5 @@
 """Files of many formats, read: no test here starts a process."""
 
-from __future__ import annotations
-
 import pytest
 
 

@@ -1,8 +1,6 @@
 """What `laggard diagnose` costs of what was made to cost much: packings, lists of members, lines. In memory and CPU
 time of a process, as a login node would pay it."""
 
-from __future__ import annotations
-
 import bz2
 import importlib
 import io

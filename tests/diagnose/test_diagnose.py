@@ -1,7 +1,5 @@
 """`laggard diagnose`: files from some machine, recognised by their content."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

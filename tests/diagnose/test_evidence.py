@@ -1,8 +1,6 @@
 """What other tools left of a job: TraceML's summary, the answers of torch's debug server, dumps of stacks, recordings
 within archives, and what says of a process that it runs, left, or was one of a container's."""
 
-from __future__ import annotations
-
 import io
 import json
 import struct

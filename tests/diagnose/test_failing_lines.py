@@ -1,8 +1,6 @@
 """The layer below the rules: lines that say by themselves that something failed, of tools that no rule knows, and
 everyday texts with the same words that say nothing of the kind. The texts are data, tests/data/failing_lines.jsonl."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,8 +1,6 @@
 """What people post: the smallest texts of public reports, each with its right answer, and the corpus of others' cases,
 which stays as it was written."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What ranks kept of a standstill is read: whose stack is in no collective, and what their own files say."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

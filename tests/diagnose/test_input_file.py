@@ -1,7 +1,5 @@
 """What `laggard diagnose` reads of a file: any size, packed or not, in bounded memory and time."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import os

@@ -1,7 +1,5 @@
 """`laggard diagnose` on what jobs print: which failure came first, whose it is, and which texts are no failure."""
 
-from __future__ import annotations
-
 import json
 import random
 import subprocess

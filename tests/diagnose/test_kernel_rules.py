@@ -1,7 +1,5 @@
 """`laggard diagnose` on kernel logs of any form; tests/data/texts/kernel.jsonl has faults beside what is right."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

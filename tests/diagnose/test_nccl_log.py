@@ -1,7 +1,5 @@
 """`laggard diagnose` on logs of NCCL: one log, one for each rank, and logs with other files of the machine."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,8 +1,6 @@
 """What `laggard diagnose` makes of numbers alone: the texts of tests/data/numbers.jsonl, each fault beside healthy
 texts of its form. Of each it says `why`, the `text`, and all that it `finds`: code, device and some of its words."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,8 +1,6 @@
 """Which of several failures of one text is told: what a process could not do by itself before the waits of others, the
 lines before an end that gives no reason, and nothing of an earlier run that a text only quotes."""
 
-from __future__ import annotations
-
 import pytest
 from support.diagnosed import TextFile, diagnose_text
 

@@ -1,7 +1,5 @@
 """Files that hold several outputs: archives, bug reports, sessions, many machines."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import tarfile

@@ -1,7 +1,5 @@
 """`laggard diagnose` on what services report of a job: RAS of NCCL and RCCL, recordings."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,8 +1,6 @@
 """Each rule of `laggard diagnose` is proven: by a text that it takes, and by texts with its words that it leaves alone.
 The texts are data, tests/data/rules; docs/tasks/diagnose-rule.md tells how a rule is added."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """What `laggard diagnose` makes of hosts and ranks of one job that say different things of themselves."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import pytest

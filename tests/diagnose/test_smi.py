@@ -1,7 +1,5 @@
 """What nvidia-smi -q prints as text; tests/data/texts/nvidia_smi.jsonl has its tables and messages."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,8 +1,6 @@
 """`laggard diagnose` on dumps of stacks as people paste them: cut, prefixed, of several tools; and nobody is accused
 whose stack shows a wait."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path

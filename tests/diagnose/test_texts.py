@@ -4,8 +4,6 @@ It has a file of lines for each family of tools. Each line has a `text`, its `ki
 severity and device. `unknown` is a part of what is said of a text that does not tell enough, `says` one of the first
 finding's summary; `evidence` has some of each finding's evidence, and `why` tells what the text is."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

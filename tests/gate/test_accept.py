@@ -1,7 +1,5 @@
 """Findings that root accepts on a node: the file, what it covers, the command, and the gate that reads it."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

@@ -1,7 +1,5 @@
 """`laggard healthcheck --explain-drain`: what can take the node away, its rule, and what there is of it now."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The gate takes a fresh report of the node's agent from a trusted listener; else it runs the probes itself."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """What the collector said of a node's drain holds while it says nothing, whatever keeps its answers away."""
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path

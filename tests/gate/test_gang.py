@@ -1,7 +1,5 @@
 """`laggard healthcheck --active --gang`: real nodes, which are processes here, and what each of them is told."""
 
-from __future__ import annotations
-
 import contextlib
 import signal
 import socket

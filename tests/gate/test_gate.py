@@ -1,7 +1,5 @@
 """`laggard healthcheck`: exit status, first line, JSON, profiles, deadline, and what it costs to start."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -15,6 +13,7 @@ from typing import Any
 
 import pytest
 from support.materialise import materialise
+from support.rows import rows
 
 from laggard.cli import main
 from laggard.probes.registry import PROBES
@@ -48,15 +47,7 @@ def profile(folder: Path, text: str) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize(
-    ("machine", "status", "first_line"),
-    [
-        ("healthy", 0, "laggard: ok, 3 probes passed"),
-        ("disk_full", 1, "laggard: DISK_FULL / 99 % used, 2.2 GiB left"),
-        ("memlock_low", 1, "laggard: MEMLOCK_LIMIT slurmd may lock only 8 MiB of memory (hard limit)"),
-        ("clock_off", 0, "laggard: ok, 3 probes passed"),
-    ],
-)
+@rows("gate/first_lines")
 def test_the_first_line_is_the_answer(machine: str, status: int, first_line: str, judge: Judge) -> None:
     got, out = judge(machine)
     assert got == status

@@ -1,7 +1,5 @@
 """A job that has some of the GPUs is judged by those, and by what all GPUs share."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 """What the gate remembers of a node: a drain that an operator took back is not made again for the same evidence.
 scontrol is a script here; tests/slurm has the real one."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

@@ -1,7 +1,5 @@
 """`laggard healthcheck` writes down what the next prologs may ask the agent; and the whole path with a real agent."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

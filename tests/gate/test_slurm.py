@@ -1,8 +1,6 @@
 """What the gate changes in SLURM, and what it leaves alone. scontrol is a script here that logs its arguments;
 tests/slurm has the real one."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -222,14 +220,7 @@ def test_a_reason_counts_critical_findings_alone(gate: Gate) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("answer", "message"),
-    [
-        ("echo 'slurm_load_node error: Unable to contact slurm controller' >&2; exit 1", "Unable to contact"),
-        ("echo nonsense", "shows no node"),
-        ("trap '' TERM; sleep 300", "did not answer within"),
-    ],
-)
+@rows("gate/controllers_away")
 def test_a_controller_that_is_away_costs_little(gate: Gate, scontrol: Scontrol, answer: str, message: str) -> None:
     scontrol.set("IDLE", answer=answer)
     started = time.monotonic()

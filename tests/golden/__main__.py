@@ -6,8 +6,6 @@
 
 tests/data/golden/recordings.jsonl and machines.jsonl have a line for each case."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

@@ -1,7 +1,5 @@
 """Answers the cases: in this process, or in several."""
 
-from __future__ import annotations
-
 import multiprocessing
 import sys
 import tempfile

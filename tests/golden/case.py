@@ -1,7 +1,5 @@
 """A case of the golden set: a recording that is made or unpacked when it is asked for, and the truth about it."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import tempfile

@@ -1,7 +1,5 @@
 """All cases of recorded and simulated jobs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The frozen answers: a file of recordings and one of machines, a line of JSON for each case, by name."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple

@@ -1,8 +1,6 @@
 """The broken twins of recorded machines, each judged as `laggard healthcheck` does. What a recorded machine itself is
 judged to be stands in its expect.json."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 import tempfile

@@ -1,8 +1,6 @@
 """Cases in other forms than the hooks' recordings: dumps of the Flight Recorder, profiler traces, NCCL Inspector's
 logs, stacks; and the real recordings among the tests' data."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path

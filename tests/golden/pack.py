@@ -6,8 +6,6 @@ The same case gives the same bytes: files by name, without owners and times. 101
 status 1, and keeps nothing, where they would be more than MAX_BYTES.
 """
 
-from __future__ import annotations
-
 import argparse
 import io
 import lzma

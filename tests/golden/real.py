@@ -1,7 +1,5 @@
 """Cases of the real trainings that bench/real_quality.py recorded, packed into the tests' data."""
 
-from __future__ import annotations
-
 import json
 import tarfile
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What is kept of an answer: a location or a report without its prose, as one comparable row."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 

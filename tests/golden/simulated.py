@@ -1,7 +1,5 @@
 """The cases of the three simulators: every family and kind of fault, and healthy jobs. Each is made from its seed."""
 
-from __future__ import annotations
-
 import re
 import sys
 from collections import Counter

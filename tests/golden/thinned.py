@@ -1,8 +1,6 @@
 """Recordings as the hooks leave them where steps on a GPU are short: one step in some is timed, and nothing else is
 recorded of the others than that their collectives were counted."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator
 from functools import partial

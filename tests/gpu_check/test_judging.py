@@ -76,16 +76,8 @@ def test_two_ranks_on_the_gpu_of_one_do_not_pass() -> None:
     assert outcomes(["GPU-0", "GPU-0"], 51.2, 1600) == [False, True, False, False, False]
 
 
-@pytest.mark.parametrize(
-    "culprits, good",
-    [
-        ([{"ranks": [1], "phase": "forward"}], True),
-        ([{"ranks": [0], "phase": "forward"}], False),
-        ([{"ranks": [1], "phase": "backward"}], False),
-        ([], False),
-    ],
-)
-def test_only_the_slow_rank_may_be_named(culprits: list[Any], good: bool) -> None:
+@rows("gpu_check/named_ranks")
+def test_only_the_slow_rank_may_be_named(culprits: tuple[Any, ...], good: bool) -> None:
     from gpu_check.parts.nccl_ranks import judge_slow
 
     usual = {"kind": "slow_compute", "slowdown_ratio": 2.0}

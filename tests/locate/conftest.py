@@ -1,7 +1,5 @@
 """Localisation, on arrays: no test here starts a process."""
 
-from __future__ import annotations
-
 import pytest
 
 

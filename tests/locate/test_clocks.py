@@ -1,7 +1,5 @@
 """Clocks change no verdict: each machine's may be off by any time, and be faster or slower than the others'."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from functools import cache

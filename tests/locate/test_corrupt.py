@@ -1,8 +1,6 @@
 """The rank whose parameters differ from those of its replicas is named, where a majority says which one that is; nobody
 else is."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The answer in words: every verdict, every kind of culprit, and hostile text."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

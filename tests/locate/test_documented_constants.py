@@ -1,7 +1,5 @@
 """docs/development/constants.md tells the thresholds of the verdict, as the code has them."""
 
-from __future__ import annotations
-
 import math
 import re
 

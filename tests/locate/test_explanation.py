@@ -1,7 +1,5 @@
 """Findings beside a culprit are those that can be its cause, and every culprit comes with what to do."""
 
-from __future__ import annotations
-
 import pytest
 from support.rows import rows
 from support.timings import job

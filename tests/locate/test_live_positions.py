@@ -1,7 +1,5 @@
 """Which ranks of a live job do the same work: from the facts of their rank files to the verdict."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

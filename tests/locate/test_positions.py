@@ -1,7 +1,5 @@
 """Which ranks do the same work, by declared positions and by groups."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

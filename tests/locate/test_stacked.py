@@ -1,7 +1,5 @@
 """A culprit gets its place in the code; nobody is accused by a stack alone."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

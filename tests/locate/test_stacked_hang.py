@@ -1,8 +1,6 @@
 """A job that stood still and was ended early: who stood in its own code while all others waited in a collective is the
 culprit; where the stacks cannot decide, nobody is."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

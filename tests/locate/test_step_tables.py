@@ -1,7 +1,5 @@
 """The steps of ranks stand in the arrays where a plain book of them would have them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

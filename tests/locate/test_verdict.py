@@ -1,7 +1,5 @@
 """Localisation as a function of arrays: the culprit is named, victims are not, and healthy jobs have none."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 
@@ -10,7 +8,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
-from support.timings import scaled
+from support.timings import job as timings_of
+from support.timings import scaled, with_phases
 
 from laggard.kit.constants import PHASES
 from laggard.locate.job_timings import JobTimings, NodeFindings, RankState
@@ -21,7 +20,6 @@ from laggard.wire.ranks import BeatRow, InFlight, LaneProgress
 RUNNING = RankState("running", 59, None, None)
 BUSY = np.array([0.01, 0.05, 0.08, 0.02, 0.0, 0.0, 0.0, 0.0, 0.005])  # seconds in each phase
 TIMED = np.flatnonzero(BUSY)
-SYNC = 0.03  # seconds in collectives that cannot be saved
 
 
 def job(
@@ -33,22 +31,8 @@ def job(
     phases[:, :, TIMED] = BUSY[TIMED] * generator.lognormal(0, noise, (steps, ranks, len(TIMED)))
     for slow in changes.pop("slow", ()):
         phases[slow.get("since", 0) : slow.get("until"), slow["rank"], PHASES.index(slow["phase"])] += slow["by"]
-    busy = phases.sum(axis=2)
-    duration = busy.max(axis=1, keepdims=True) + SYNC
-    values: dict[str, Any] = dict(
-        job_id="job",
-        world_size=world_size or ranks,
-        steps=np.arange(steps),
-        ranks=np.arange(ranks),
-        nodes=tuple(f"n{rank // 2}" for rank in range(ranks)),
-        gpus=(None,) * ranks,
-        step_seconds=np.repeat(duration, ranks, axis=1),
-        phase_seconds=phases,
-        waited_seconds=duration - busy,
-        states=(RUNNING,) * ranks,
-        findings_by_node={},
-    )
-    return JobTimings(**{**values, **changes})
+    made = with_phases(timings_of(ranks, steps, per_node=2, first_step=0, states=(RUNNING,) * ranks), phases)
+    return dataclasses.replace(made, world_size=world_size or ranks, **changes)
 
 
 def test_where_waits_are_not_seen_nobody_is_accused_and_nothing_is_ok() -> None:

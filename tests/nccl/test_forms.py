@@ -1,7 +1,5 @@
 """Each form in which a release of NCCL or RCCL writes what laggard reads (support/nccl_forms.py) is read for it."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import re
 from pathlib import Path

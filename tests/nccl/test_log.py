@@ -75,16 +75,7 @@ def test_channels_are_counted_by_connection_with_their_pairs() -> None:
     assert process.rank == 1
 
 
-@pytest.mark.parametrize(
-    "lines",
-    [
-        ("comm 0x7f rank 3 nranks 8 cudaDev 3 busId b1000 - Init COMPLETE",),
-        ("comm 0x7f rank 3 nranks 8 cudaDev 3 nvmlDev 3 busId b1000 commId 0xde4 - Init COMPLETE",),
-        ("ncclCommInitRank comm 0x7f rank 3 nranks 8 cudaDev 3 nvmlDev 3 busId b1000 commId 0xde4 - Init COMPLETE",),
-        ("[Rank 3] ncclCommInitRankConfig comm 0x7f rank 3 nranks 8 cudaDev 3 nvmlDev 3 busId b1000 - Init COMPLETE",),
-        ("ncclCommSplit comm 0x7f rank 3 nranks 8 cudaDev 3 nvmlDev 3 busId b1000 parent 0x1 - Init COMPLETE",),
-    ],
-)
+@rows("nccl/communicators")
 def test_a_communicator_of_every_release(lines: tuple[str, ...]) -> None:
     world = process_of(*lines).world
     assert world is not None
@@ -144,28 +135,12 @@ def test_distances_between_gpus_from_the_graph() -> None:
     assert process.links == (("1b000", "43000", "PHB"),)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "NCCL version 2.7.8+cuda10.1\n",
-        "0: NCCL version 2.7.8+cuda10.1\n",
-        "[default0]:NCCL version 2.7.8+cuda10.1\n",
-    ],
-)
+@rows("nccl/bare_versions")
 def test_a_version_line_without_a_process(text: str) -> None:
     assert parse_nccl_log(text).versions == ("2.7.8",)
 
 
-@pytest.mark.parametrize(
-    ("line", "version"),
-    [
-        ("RCCL version : 2.22.3-HEAD:7d8d67c", "2.22.3"),  # ROCm 6.4
-        ("0: RCCL version : 2.28.3-develop:d143eea", "2.28.3"),
-        ("RCCL version 2.18.3+hip6.0 HEAD:2f6d59e", "2.18.3"),  # ROCm 6.0
-        ('RCCL version 2.28.3 compiled with ROCm "7.2.0.0"', ""),  # of a RAS report
-        ("# the RCCL version is not 2.28.3", ""),
-    ],
-)
+@rows("nccl/rccl_versions")
 def test_the_version_of_rccl(line: str, version: str) -> None:
     versions = (version,) if version else ()
     assert parse_nccl_log(f"{line}\nHIP version  : 6.4.43484-123eb5128\n").versions == versions

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.nccl_logs import log_text
+from support.rows import rows
 
 from laggard.kit.environment import ENV_NCCL_LOG
 from laggard.nccl.private_log import (
@@ -210,15 +211,7 @@ def fake_library(folder: Path, code: int, name: str = "libnccl.so.2") -> Path:
     return library
 
 
-@pytest.mark.parametrize(
-    ("code", "version", "name"),
-    [
-        (22705, "2.27.5", "libnccl.so.2"),
-        (2708, "2.7.8", "libnccl.so.2"),
-        (0, "", "libnccl.so.2"),
-        (22203, "2.22.3", "librccl.so.1"),
-    ],
-)
+@rows("nccl/library_versions")
 def test_the_version_is_the_loaded_librarys(code: int, version: str, name: str, tmp_path: Path) -> None:
     script = (
         "import ctypes, sys\n"

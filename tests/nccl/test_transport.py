@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.nccl_logs import log_expectations, log_text
+from support.rows import rows
 
 from laggard.nccl.log.model import HINTS, Communicator, Connection, Hint, NcclProcess
 from laggard.nccl.log.reader import parse_nccl_log
@@ -45,18 +46,10 @@ def test_the_ranks_of_a_node_give_the_findings_of_their_log(name: str) -> None:
     assert all(one.device.startswith("job 4711") and one.severity.value == "critical" for one in found)
 
 
-@pytest.mark.parametrize(
-    ("name", "cause", "ranks"),
-    [
-        ("tcp_switched_off", "NCCL_IB_DISABLE=1", [0, 1]),
-        ("tcp_no_libibverbs", "libibverbs", [0, 1]),
-        ("gdr_no_module", "nvidia_peermem", [0, 1]),
-        ("shm_p2p_disabled", "NCCL_P2P_DISABLE=1", [0]),
-    ],
-)
-def test_the_cause_and_the_ranks_come_through(name: str, cause: str, ranks: list[int]) -> None:
+@rows("nccl/transport_causes")
+def test_the_cause_and_the_ranks_come_through(name: str, cause: str, ranks: tuple[int, ...]) -> None:
     (found,) = judge(name).findings
-    assert cause in found.summary and found.evidence["ranks"] == ranks
+    assert cause in found.summary and tuple(found.evidence["ranks"]) == ranks
 
 
 def test_sockets_are_no_finding_on_a_node_without_rdma() -> None:

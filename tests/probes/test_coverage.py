@@ -3,8 +3,6 @@
 Mutation tests: without one probe, some machine no longer gets the findings that it should.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

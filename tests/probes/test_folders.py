@@ -1,8 +1,6 @@
 """The folders of probes can be read without a guide: a file is a probe, or probes of one kind; what they are built from
 lies in a subfolder."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 from pathlib import Path

@@ -1,8 +1,6 @@
 """Each kind of GPU board has a healthy recorded machine that is quiet, and broken twins that are not: neither to the
 gate nor in what their tools print."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path

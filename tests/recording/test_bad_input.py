@@ -40,14 +40,7 @@ def test_a_corrupt_line_costs_that_line_and_is_told(tmp_path: Path, line: str, r
     assert gap.startswith(f"1 line of {path} left out") and "line 32" in gap and re.search(reason, gap), gap
 
 
-@pytest.mark.parametrize(
-    ("fields", "told"),
-    [
-        ({"start": 5.0, "end": 4.0}, "1 collective records that end before they start"),
-        ({"start": None, "issued": None}, "1 collective records without a start"),
-        ({"waited": -1.0}, "1 collective records that waited for less than nothing"),
-    ],
-)
+@rows("recording/impossible_records")
 def test_an_impossible_record_is_left_out_and_told(tmp_path: Path, fields: dict[str, Any], told: str) -> None:
     extra = {**next(record for record in SLOW if record["kind"] == "collective"), "seq": 999, **fields}
     location, recording = judged(write(tmp_path / "t", [*SLOW, extra]))

@@ -229,14 +229,7 @@ def test_a_huge_file_is_refused_without_reading_it(tmp_path: Path, capsys: pytes
     assert "larger than 16 MiB" in refusal("campaign", path, capsys)
 
 
-@pytest.mark.parametrize(
-    ("kind", "name", "drawn"),
-    [
-        ("campaign", "pmbs25_model2_step2.csv", 3),
-        ("portability", "pmbs25_model2_gains.csv", 1),
-        ("scaling", "indis25_batches.csv", 2),
-    ],
-)
+@rows("reports/plots")
 def test_a_plot_is_one_svg(
     kind: str, name: str, drawn: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

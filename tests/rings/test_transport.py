@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from support.paths import DATA
+from support.rows import rows
 from support.waiting import wait_for
 
 from laggard.kit.environment import ENV_NCCL_LOG
@@ -32,14 +33,7 @@ def observed_in(name: str, rdma: bool | None = True) -> dict[int, Observed]:
     }
 
 
-@pytest.mark.parametrize(
-    ("name", "code"),
-    [
-        ("tcp_no_device.log", "TCP_FALLBACK"),
-        ("gdr_no_module.log", "GPUDIRECT_OFF"),
-        ("shm_p2p_refused.log", "SHM_INSTEAD_OF_P2P"),
-    ],
-)
+@rows("rings/slow_transports")
 def test_a_slow_transport_is_named_with_its_cause(name: str, code: str) -> None:
     used = judge_transport_used(observed_in(name))
     found = next(found for found in used.findings if found.code == code)

@@ -10,17 +10,19 @@ import json
 import os
 import pickle
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from simulator.devices import Call, Played
-from simulator.flight_recorder import STATUS, Called, config, entry
 from simulator.layout import Group
-from simulator.programme import Programme
+from simulator.programme import Programme, Record
 
 EPOCH = 1_769_000_000.0
+BYTES_PER_ELEMENT = 2
+STATUS = ("last_enqueued_collective", "last_started_collective", "last_completed_collective")
+NAMES = {"reduce_scatter": "_reduce_scatter_base", "all_gather": "_all_gather_base"}
 
 
 class Torch(NamedTuple):
@@ -128,19 +130,68 @@ def _count(last: list[int], number: int, call: Call, how: Dumping) -> None:
 
 
 def _entry(call: Call, rank: int, number: int, own: int, count: tuple[int, int], how: Dumping) -> dict[str, Any]:
+    """The record of a call. `number`: its group's; `own`: the group's place among the rank's; `count`: of the group's
+    collectives and messages so far."""
     record, release = call.item.record, RELEASES[how.torch]
     assert record is not None
     done = _clock(call.done, how) if call.done <= how.moment else None
     begun = _clock(call.begun, how) if how.timing and call.begun <= how.moment else None
     begun = done if release.backend == "nccl2" else begun
-    called = Called(record, rank, count, _clock(call.launched, how), begun, done)
-    made = entry(called, number, own, release.backend)
-    if how.form == "json":
-        del made["frames"]
-        made |= {name: made[name] or 0 for name in ("time_discovered_started_ns", "time_discovered_completed_ns")}
-    else:
+    never = 0 if how.form == "json" else None
+    inputs, outputs = _sizes_of(record.op, record.size // BYTES_PER_ELEMENT, len(record.group.ranks))
+    made = {
+        "record_id": 0,
+        "pg_id": own,
+        "process_group": (str(number), _description(record.group)),
+        "collective_seq_id": count[0],
+        "p2p_seq_id": count[1],
+        "op_id": sum(count),
+        "profiling_name": f"{release.backend}:{_name_of(record, rank)}",
+        "time_created_ns": _clock(call.launched, how),
+        "input_sizes": inputs,
+        "input_dtypes": ["BFloat16"],
+        "output_sizes": outputs,
+        "output_dtypes": ["BFloat16"],
+        "state": "completed" if done else "started" if begun else "scheduled",
+        "time_discovered_started_ns": begun or never,
+        "time_discovered_completed_ns": done or never,
+        "retired": bool(done),
+        "timeout_ms": 600_000,
+        "is_p2p": record.peer is not None,
+    }
+    if how.form != "json":
         made["frames"] = [{"name": "train", "filename": "train.py", "line": 41}]
     return made | ({"thread_name": "pt_main_thread", "thread_id": "140241"} if release.threads else {})
+
+
+def _sizes_of(op: str, elements: int, members: int) -> tuple[list[list[int]], list[list[int]]]:
+    """Returns the sizes of a call's input and output, of which the larger one has about so many elements: a part of it
+    goes into an all_gather, and comes out of a reduce_scatter."""
+    part = max(1, elements // members)
+    whole = [[part * members]] if op in NAMES else [[max(1, elements)]]
+    return {"all_gather": ([[part]], whole), "reduce_scatter": (whole, [[part]])}.get(op, (whole, whole))
+
+
+def _name_of(record: Record, rank: int) -> str:
+    """The operation as torch names it, with both sides of a send or recv."""
+    name = NAMES.get(record.op, record.op)
+    if record.peer is None:
+        return name
+    own, other = map(record.group.ranks.index, (rank, record.peer))
+    return f"{name} {own}{'->' if record.op == 'send' else '<-'}{other}"
+
+
+def _description(group: Group) -> str:
+    return "default_pg" if group.role == "world" else group.role
+
+
+def _config(rank: int, numbers: Mapping[Group, int]) -> dict[str, dict[str, str]]:
+    """What a dump says of the groups that the rank is in."""
+    return {
+        str(number): {"name": str(number), "desc": _description(group), "ranks": str(list(group.ranks))}
+        for group, number in numbers.items()
+        if rank in group.ranks
+    }
 
 
 def _clock(seconds: float, how: Dumping) -> int:
@@ -159,7 +210,7 @@ def _document(
     made: dict[str, Any] = {"version": release.version}
     if release.library:
         made[release.library] = "2.27.5"
-    made["pg_config"] = config(rank, numbers) if how.entries or how.counts else {}  # else the recorder is off
+    made["pg_config"] = _config(rank, numbers) if how.entries or how.counts else {}  # else the recorder is off
     if release.status:
         made["pg_status"] = {
             str(number): {key: str(value) if as_text else value for key, value in zip(STATUS, last, strict=True)}

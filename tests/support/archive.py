@@ -14,7 +14,7 @@ A line that begins with `/` names a directory; the lines after it list what is i
 """
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,10 +23,6 @@ class Patch(NamedTuple):
     """Bytes that replace those of a file, by offset."""
 
     pieces: tuple[tuple[int, bytes], ...]
-
-
-Tree = dict[str, "str | bytes | Path | None"]
-"""The text, the bytes, the target of a symlink, or None for an empty directory, by path."""
 
 
 def unpack(text: str, root: Path) -> None:
@@ -103,41 +99,3 @@ def _patched(data: bytes, pieces: Iterable[tuple[int, bytes]]) -> bytes:
 def _parse_pieces(text: str) -> tuple[tuple[int, bytes], ...]:
     parts = (part.split(":") for part in text.split())
     return tuple((int(offset, 16), bytes.fromhex(digits)) for offset, digits in parts)
-
-
-def dump(tree: Mapping[str, str | bytes | Path | None]) -> str:
-    """The text form of `tree`, sorted. unpack() reads it."""
-    lines: list[str] = []
-    folder = ""
-    for path in sorted(tree, key=lambda path: (os.path.dirname(path), os.path.basename(path))):
-        if os.path.dirname(path) != folder:
-            folder = os.path.dirname(path)
-            lines.append(folder)
-        lines += _lines(os.path.basename(path), tree[path])
-    return "\n".join(lines) + "\n"
-
-
-def _lines(name: str, content: str | bytes | Path | None) -> list[str]:
-    if content is None:
-        return [f"{name} /"]
-    if isinstance(content, Path):
-        return [f"{name} -> {content}"]
-    if isinstance(content, bytes):
-        return [f"{name} : {len(content)} {' '.join(_pieces(content))}"]
-    lines = content.split("\n")
-    if content == "" or (len(lines) == 2 and lines[0]):
-        return [f"{name} = {lines[0]}".rstrip(" ")]
-    return [f"{name} |", *("\t" + line for line in lines[:-1])]
-
-
-def _pieces(data: bytes) -> Iterator[str]:
-    """Yields the 4-byte words that are not zero, adjacent ones joined."""
-    start, digits = 0, ""
-    for offset in range(0, len(data) + 4, 4):
-        word = data[offset : offset + 4]
-        if any(word):
-            start = start if digits else offset
-            digits += word.hex()
-        elif digits:
-            yield f"{start:x}:{digits}"
-            digits = ""

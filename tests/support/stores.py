@@ -14,9 +14,10 @@ from laggard.collector.incidents.history import HistorySettings, IncidentHistory
 from laggard.collector.incidents.incident import Incident, IncidentQuery, Moment
 from laggard.collector.incidents.reads import read_incidents, reading
 from laggard.collector.incidents.store import Store, StoreSettings
-from laggard.collector.jobs.snapshot import unknown_location
+from laggard.collector.jobs.snapshot import JobSnapshot, unknown_location
 from laggard.locate.against.digest import digest_of
-from laggard.model import Culprit, Location, Verdict
+from laggard.locate.job_timings import build_timings
+from laggard.model import Culprit, JobKey, Location, Verdict
 from laggard.wire.digest import Digest
 from support.postgres import Server
 from support.timings import job as timings_of
@@ -117,6 +118,13 @@ def location(job: str, *culprits: Culprit, **changes: Any) -> Location:
     """A verdict on the job: on these culprits, or that all is well."""
     values: dict[str, Any] = dict(verdict=Verdict.FAIL if culprits else Verdict.OK, culprits=culprits, notes=())
     return structs.replace(unknown_location("", "", job), **{**values, **changes})
+
+
+def job(*ranks: int, name: str = "train", owner: int = 1000, running: bool = True) -> JobSnapshot:
+    """A job in which these ranks are slow."""
+    culprits = [Culprit("slow_compute", (rank,), node="n1", phase="forward", advice="look there") for rank in ranks]
+    timings = build_timings(name, 4, {}, {}, {})
+    return JobSnapshot(JobKey(owner, name), running, timings, location(name, *culprits), progressed_at=WALL)
 
 
 def kept_digest(**changes: Any) -> Digest:

@@ -1,13 +1,13 @@
 """The timings of a synchronous job, as arrays."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from laggard.kit.constants import PHASES
-from laggard.locate.job_timings import JobTimings, RankState
+from laggard.locate.job_timings import JobTimings, RankInfo, RankState, build_timings
 
 BUSY = (0.01, 0.09, 0.15, 0.03, 0.0, 0.0, 0.0, 0.0, 0.005)
 SYNC = 0.03
@@ -46,6 +46,12 @@ def job(ranks: int = 64, steps: int = 20, slow: Sequence[Slow] = (), seed: int =
         findings_by_node={},
     )
     return JobTimings(**{**values, **options})
+
+
+def of_states(states: Iterable[RankState], world: int = 0, nodes: Sequence[str] = (), **changes: Any) -> JobTimings:
+    """Of ranks that are in these states, on one node or on `nodes`, and have no steps."""
+    info = {rank: RankInfo(nodes[rank] if nodes else "n0", None, state) for rank, state in enumerate(states)}
+    return dataclasses.replace(build_timings("j", world or len(info), info, {}, {}), **changes)
 
 
 def with_phases(timings: JobTimings, phases: np.ndarray | None = None, sync: float = SYNC) -> JobTimings:

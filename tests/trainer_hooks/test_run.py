@@ -18,16 +18,7 @@ def run(
     return subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=cwd)
 
 
-@pytest.mark.parametrize(
-    ("body", "status"),
-    [
-        ("print('done')", 0),
-        ("raise SystemExit(7)", 7),
-        ("raise RuntimeError('the model is wrong')", 1),
-        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", -9),
-        ("raise KeyboardInterrupt", -2),
-    ],
-)
+@rows("hooks/script_status")
 def test_exit_status_and_output_are_the_scripts_own(tmp_path: Path, body: str, status: int) -> None:
     script = tmp_path / "script.py"
     script.write_text(body)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from support.ports import free_port
+from support.rows import rows
 
 pytestmark = [pytest.mark.slow, pytest.mark.apart]  # trainings with torch
 
@@ -76,18 +77,7 @@ def assert_both_ranks_are_recorded(tmp_path: Path) -> None:
     assert len(list((tmp_path / "recording").iterdir())) == 2
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        "laggard run train.py fork",
-        "laggard run -m train spawn",
-        "torchrun --nproc-per-node 2 --no-python laggard run train.py",
-        "laggard run torchrun --nproc-per-node 2 train.py",
-        "deepspeed --master_port {port} --num_gpus 2 --no_python laggard run train.py --deepspeed",
-        "laggard run deepspeed --master_port {port} --num_gpus 2 train.py --deepspeed",
-        "laggard run launch.sh",
-    ],
-)
+@rows("hooks/ways_to_start")
 def test_each_rank_is_recorded(words: str, tmp_path: Path, script: Path) -> None:
     (tmp_path / "launch.sh").write_text("#!/bin/sh\nexec python train.py fork")
     (tmp_path / "launch.sh").chmod(0o755)

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+from support.rows import rows
 
 from laggard.agent.ranks.cpu_wait import MIN_WINDOW_SECONDS, CpuWaits
 
@@ -37,14 +38,7 @@ def test_two_processes_on_one_core_wait_for_each_other() -> None:
     assert CpuWaits().sample("rank", both[0].pid) is None
 
 
-@pytest.mark.parametrize(
-    ("lines", "stat", "text", "seconds"),
-    [
-        ("0::/job\n", "job/cpu.stat", "nr_throttled {}\nthrottled_usec {}000000\n", 3.0),
-        ("4:cpu,cpuacct:/job\n0::/\n", "cpu/job/cpu.stat", "nr_throttled {}\nthrottled_time {}000000000\n", 3.0),
-        ("0::/../out\n", "job/cpu.stat", "throttled_usec {}000000\n", 0.0),
-    ],
-)
+@rows("agent/cgroup_quotas")
 def test_the_quota_of_a_cgroup_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: str, stat: str, text: str, seconds: float
 ) -> None:

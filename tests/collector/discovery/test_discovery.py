@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from support.agents import put
+from support.rows import rows
 
 from laggard.collector.discovery import MAX_FILE_BYTES, Answer, Discovery, DnsName, Source, TargetFiles, Unanswered
 from laggard.collector.settings import load_settings
@@ -49,16 +50,7 @@ def test_a_name_that_cannot_be_one_is_told_of() -> None:
         DnsName("x" * 70 + ".example").read()
 
 
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        (
-            "t.json",
-            '[{"targets": ["n1", "n2:99"]}, {"targets": ["n3"], "labels": {"__scheme__": "https", "rack": "7"}}]',
-        ),
-        ("t.yml", "- targets: [n1, 'n2:99']\n- targets: [n3]\n  labels: {__scheme__: https, rack: '7'}\n"),
-    ],
-)
+@rows("collector/target_files")
 def test_files_are_those_of_prometheus(name: str, text: str, tmp_path: Path) -> None:
     answer = TargetFiles(str(write(tmp_path / name, text))).read()
     assert urls(answer.targets) == ["http://n1:19400", "http://n2:99", "https://n3:19400"] and not answer.note

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support.rows import rows
 from support.waiting import wait_for
 
 from laggard.collector.discovery import SlurmPartition, Source, Unanswered
@@ -107,18 +108,7 @@ def test_what_cannot_be_an_agent_is_named(sinfo: Sinfo) -> None:
     assert SlurmPartition("gpu", sinfo("true")).read().note == "SLURM has no node in partition gpu"
 
 
-@pytest.mark.parametrize(
-    ("script", "why"),
-    [
-        ("echo 'slurm_load_partitions: Unable to contact slurm controller' >&2; exit 1", "Unable to contact slurm"),
-        ("echo node='n1|idle'; exit 3", "node=n1"),
-        ("exit 3", "exit status 3"),
-        ("sleep 600 & sleep 600", "did not answer within 0.5 s"),
-        ("echo node='n1|idle'; exec >&- 2>&-; sleep 600", "did not answer within 0.5 s"),
-        ("sleep 600 & echo node='n1|idle'", "did not answer within 0.5 s"),
-        ("trap '' TERM; while :; do echo node='n1|idle'; done", "did not answer within 0.5 s|more than"),
-    ],
-)
+@rows("collector/sinfo_fails")
 def test_a_program_that_fails_hangs_or_never_ends_is_one_line(sinfo: Sinfo, script: str, why: str) -> None:
     with pytest.raises(Unanswered, match=why) as raised:
         SlurmPartition("gpu", sinfo(script), seconds=0.5).read()

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 from msgspec import structs
-from support.stores import WALL, Clock, incident, location, open_store, run
+from support.rows import rows
+from support.stores import WALL, Clock, incident, job, open_store, run
 
 from laggard.catalogue.exposition import exposition
 from laggard.cli import main
@@ -27,21 +28,11 @@ from laggard.collector.jobs.snapshot import ClusterSnapshot, JobSnapshot
 from laggard.collector.settings import CollectorSettings, incidents_path
 from laggard.collector.web.metrics import CollectorMetrics
 from laggard.collector.web.tenants import TenantIncidents
-from laggard.locate.job_timings import build_timings
-from laggard.model import Culprit, JobKey
+from laggard.model import Culprit
 from laggard.wire import decode, encode
 
 HOSTILE = "<script>alert(1)</script>\x1b[2J\n\u202e"
 Make = Callable[..., IncidentHistory]
-
-
-def job(*ranks: int, name: str = "train", owner: int = 1000, running: bool = True) -> JobSnapshot:
-    """A job in which these ranks are slow."""
-    culprits = tuple(
-        Culprit("slow_compute", (rank,), node="n1", phase="forward", advice="look there") for rank in ranks
-    )
-    timings = build_timings(name, 4, {}, {}, {})
-    return JobSnapshot(JobKey(owner, name), running, timings, location(name, *culprits), progressed_at=WALL)
 
 
 @pytest.fixture
@@ -310,17 +301,7 @@ def test_a_damaged_row_costs_that_row(place: str, capsys: pytest.CaptureFixture[
     ] == "1 row could not be read"
 
 
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "CREATE TRIGGER mine AFTER INSERT ON incidents BEGIN DELETE FROM incidents; END",
-        "CREATE VIEW mine AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i FROM n",
-        "CREATE VIRTUAL TABLE mine USING fts5(words)",
-        "CREATE TABLE mine (a, b AS (zeroblob(900000000)))",
-        "CREATE TABLE mine (a, b GENERATED ALWAYS AS(zeroblob(900000000)) STORED)",
-        "CREATE INDEX mine ON incidents (length(job_id))",
-    ],
-)
+@rows("collector/hostile_schemas")
 def test_a_file_that_would_run_something_is_refused(
     statement: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

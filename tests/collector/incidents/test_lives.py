@@ -1,8 +1,6 @@
 """Whatever happens in which order, rounds, ends of jobs, restarts, a clock that is set, answers of the database that
 are lost: each incident is stored once, told once and closed once. In a file and in PostgreSQL."""
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator

@@ -17,7 +17,7 @@ import pytest
 from msgspec import structs
 from support.collectors import Make as Documents
 from support.postgres import Server, running
-from support.stores import WALL, Clock, incident, kept_digest, location, open_store, query, run, stored
+from support.stores import WALL, Clock, incident, job, kept_digest, open_store, query, run, stored
 
 from laggard.cli import main
 from laggard.collector.incidents import schema
@@ -28,8 +28,7 @@ from laggard.collector.incidents.schema import OLDEST, VERSION, DatabaseError
 from laggard.collector.incidents.store import Batch, Store
 from laggard.collector.jobs.snapshot import JobSnapshot
 from laggard.collector.settings import CollectorSettings, incidents_writer
-from laggard.locate.job_timings import build_timings
-from laggard.model import Culprit, JobKey, Severity
+from laggard.model import Culprit, Severity
 from laggard.wire import decode
 from laggard.wire.digest import Digest
 from laggard.wire.exclusion import Confirmation
@@ -44,12 +43,6 @@ def store(url: str, writer: str = "one", **changes: Any) -> Store:
 @pytest.fixture
 def make(start_history: Make) -> Make:
     return lambda url, writer: start_history(url, writer=writer)
-
-
-def job(*ranks: int, name: str = "train", running: bool = True) -> JobSnapshot:
-    culprits = tuple(Culprit("slow_compute", (rank,), node="n1", phase="forward", advice="look") for rank in ranks)
-    timings = build_timings(name, 4, {}, {}, {})
-    return JobSnapshot(JobKey(1000, name), running, timings, location(name, *culprits), progressed_at=WALL)
 
 
 def observe(clock: Clock, *histories: IncidentHistory, jobs: tuple[JobSnapshot, ...], rounds: int = 2) -> None:

@@ -14,6 +14,7 @@ import pytest
 import trustme
 from support.ports import free_port
 from support.postgres import Server, running, user, why_none
+from support.rows import rows
 from support.stores import WALL, incident, open_store, run
 
 from laggard.cli import main
@@ -100,15 +101,7 @@ def test_incidents_are_kept_over_tls_with_the_certificate_checked(
     assert "rank 2 on n1 is slow" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"sslrootcert": "other"}, "certificate verify failed"),
-        ({"host": "localhost"}, 'does not match host name "localhost"'),
-        ({"sslmode": "disable"}, "no encryption"),
-        ({"passfile": "wrong"}, "password authentication failed"),
-    ],
-)
+@rows("collector/untrusted_postgres")
 def test_what_cannot_be_trusted_is_one_line_without_a_secret(
     over_tls: OverTls, tmp_path: Path, changes: dict[str, str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

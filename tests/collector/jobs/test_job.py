@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
+from support.rows import rows
 from support.steps import StepRow, step_rows, step_table
 from support.timings import job as timings_of
 
@@ -117,17 +118,7 @@ def test_a_rank_that_comes_or_goes_changes_it(make: Any, ranks: range) -> None:
     assert kept.of(rows) is not first and _is_as_made_anew(kept.of(rows), rows)
 
 
-@pytest.mark.parametrize(
-    "groups",
-    [
-        {"pp:x": [0, 4, 1], "dp:x": [4, 4, 1]},
-        {"dp:x": [0, 4, 1], "pp:x": [0, True, 1]},
-        {"dp:x": [0, 4, 1], "pp:x": [0, 8.0, 1]},
-        {"dp:x": [0, 4, 1]},
-        {},
-        "none",
-    ],
-)
+@rows("collector/other_groups")
 def test_a_rank_that_tells_of_other_groups_changes_it(make: Any, groups: Any) -> None:
     rows, kept = _rows(make, STAGES), KeptLayout()
     first = kept.of(rows)

@@ -1,7 +1,5 @@
 """A slow link of a live job: whose collectives are asked for, and the verdict from what the agents send."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 from support.collectors import ingest
+from support.rows import rows
 from support.steps import StepRow, step_rows
 
 from laggard.collector.jobs.holdings import MAX_JOBS_OF_AGENT, MAX_RANKS_OF_AGENT, Limits
@@ -210,18 +211,7 @@ def test_a_rank_that_ended_keeps_no_job_of_which_a_machine_is_lost(make: Any, st
     assert not windows.jobs
 
 
-@pytest.mark.parametrize(
-    ("answers", "running", "told"),
-    [
-        ({"a": "running", "b": "running"}, True, True),
-        ({"a": "finished", "b": "running"}, True, True),
-        ({"a": "finished", "b": "finished"}, False, True),
-        ({"a": "finished"}, True, False),
-        ({"a": "finished", "b": ""}, True, False),
-        ({"a": "", "b": ""}, True, False),
-        ({}, True, False),
-    ],
-)
+@rows("collector/answered_rounds")
 def test_whether_a_job_is_told_of_in_a_round(make: Any, answers: dict[str, str], running: bool, told: bool) -> None:
     """`answers`: of the agents that answer in the second round, the state of their ranks; empty: they have none."""
     windows = JobWindows()
@@ -397,13 +387,13 @@ ANSWERS = st.lists(
 @settings(deadline=None)
 def test_whatever_comes_the_limits_hold_and_the_counts_are_true(make: Any, answers: Any) -> None:
     windows = JobWindows(Limits(jobs=4, ranks=6), expire_after_seconds=100)
-    for number, (source, rows, rebooted) in enumerate(answers):
+    for number, (source, told, rebooted) in enumerate(answers):
         now = number * 20.0
         if rebooted:
             windows.drop_source(source)
         ranks = [
             make.rank_row(rank, owner=owner, job_id=job, attempt=attempt, state=state, rows=[make.step_row(number)])
-            for owner, job, rank, attempt, state in rows
+            for owner, job, rank, attempt, state in told
         ]
         ingest(windows, source, make.ranks_document(source, ranks), now)
         windows.expire(now)

@@ -7,6 +7,7 @@ import pytest
 from msgspec import structs
 from starlette.datastructures import Headers
 from support.rows import rows
+from support.timings import of_states
 
 from laggard.collector.incidents.incident import Incident
 from laggard.collector.jobs.holdings import NotHeld
@@ -15,7 +16,7 @@ from laggard.collector.outliers import fleet_lines
 from laggard.collector.settings import CollectorSettings
 from laggard.collector.tenants import Admission, NotAdmitted, NotLookedUp, Peer, PeerList, Viewer, peer_of
 from laggard.collector.visible import visible, visible_incident
-from laggard.locate.job_timings import NodeFindings, RankInfo, RankState, build_timings
+from laggard.locate.job_timings import NodeFindings, RankState
 from laggard.locate.slow.host_facts import neighbours_text
 from laggard.model import CpuNeighbour, Culprit, Finding, Fix, JobKey, Location, Note, Severity, Verdict, Window
 from laggard.wire.nodes import NodeFinding, NodeRow, RingPairs
@@ -147,9 +148,7 @@ ADA, BOB = Viewer(1, "ada"), Viewer(2, "bob")
 def job(owner: int, *nodes: str) -> JobSnapshot:
     state = RankState("running", 7, "forward", None)
     codes = {node: NodeFindings(("DISK_FULL",)) for node in ("n0", "n1")}
-    timings = build_timings(
-        "j", len(nodes), {r: RankInfo(node, None, state) for r, node in enumerate(nodes)}, {}, codes
-    )
+    timings = of_states([state] * len(nodes), nodes=nodes, findings_by_node=codes)
     culprit = Culprit("slow_link", (0,), node=nodes[0], findings=("DISK_FULL", "HOOK_BLIND"))
     location = Location(Verdict.FAIL, "j", len(nodes), len(nodes), Window(), None, (culprit,), (), owner=owner)
     urls = frozenset(f"http://{node}" for node in nodes)

@@ -10,6 +10,7 @@ import pytest
 from starlette.requests import Request
 from support.large_cluster import made_snapshot, served
 from support.made_snapshot import Source
+from support.rows import rows
 
 from laggard.collector.jobs.snapshot import ClusterSnapshot
 from laggard.collector.settings import CollectorSettings
@@ -80,17 +81,7 @@ def test_a_refusal_says_what_the_parameter_is_for(collector: httpx.Client) -> No
     assert collector.get("recommendation", params={"job": "<" * 301}).text == f"job has to be {NAME}: {LATEST_JOB}\n"
 
 
-@pytest.mark.parametrize(
-    ("query", "asked"),
-    [
-        ("ranks?rows=0016&start=00", {"start": 0}),
-        ("ranks?order=host&order=rank&rows=x&rows=8", {"order": "rank"}),
-        ("ranks?speed=9&speed=8&__proto__=1&job=", {"measure": "own", "start": 0}),
-        ("timeline?ranks=1&ranks=2,,3,", {"ranks": [2, 3]}),
-        ("rings?hours=1.5e1", {"period_seconds": 54000.0}),
-        ("rings?hours=24.&nodes=3", {"period_seconds": 86400.0}),
-    ],
-)
+@rows("collector/repeated_parameters")
 def test_of_a_repeated_parameter_the_last_counts_and_an_unknown_one_for_nothing(
     collector: httpx.Client, query: str, asked: dict[str, Any]
 ) -> None:

@@ -1,7 +1,5 @@
 """`laggard diagnose FOLDER`: one answer from the files of a job, and bounds on what a folder may hold."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,7 +1,5 @@
 """Ranks and hosts by the names of files and folders."""
 
-from __future__ import annotations
-
 import pytest
 
 from laggard.diagnose.joined.exhibit import Origin, origins

@@ -1,7 +1,5 @@
 """Folders of which the truth is known: who was first, where and why; and copies of them that lack something."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import re

@@ -1,8 +1,6 @@
 """`locate --against` with recordings that are cut, empty, of another kind, of one rank, hostile or large: one line that
 says what is wrong, or an answer; never a traceback."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`--against` says of how many ranks it speaks, what damage took, and where in the code a part takes longer."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

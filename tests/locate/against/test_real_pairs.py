@@ -1,7 +1,5 @@
 """Two real trainings by gloo, of which one has a longer forward pass, compared by the command."""
 
-from __future__ import annotations
-
 import json
 import platform
 from collections.abc import Callable

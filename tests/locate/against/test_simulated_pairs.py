@@ -1,7 +1,5 @@
 """Pairs of simulated runs: a change of all or of a part is named with its size, and without one none is."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +13,7 @@ from simulator.engine import run
 from simulator.noise import Healthy
 from simulator.programme import BACKWARD, FORWARD, INPUT, OPTIMIZER, Programme
 from simulator.recording import write
+from support.rows import rows
 
 from laggard.locate.against.compare import compare
 from laggard.locate.against.describe import sentence
@@ -154,14 +153,7 @@ def test_own_time_and_not_the_waiting_for_it_is_the_cause(tmp_path: Path) -> Non
     assert found.changes[0].share == pytest.approx(1.0, abs=0.15)
 
 
-@pytest.mark.parametrize(
-    ("other", "name"),
-    [
-        ("dp=8,zero=3,blocks=2", "all_gather dp a step"),
-        ("dp=4,tp=2,blocks=2", "groups"),
-        ("dp16_tp4", "world size"),
-    ],
-)
+@rows("locate/other_shapes")
 def test_another_shape_is_not_compared(tmp_path: Path, other: str, name: str) -> None:
     before, now = digest(record(tmp_path / "a", DP, 1)), digest(record(tmp_path / "b", other, 1, steps=20))
     found = compare(before, now, "RUN")

@@ -1,8 +1,6 @@
 """Who hung before a job was killed, by where its ranks stood as their recordings tell it last: the pure
 part, with every number chosen."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 
@@ -10,10 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.timings import of_states
 
 from laggard.locate.hang.deaths import dead_ranks
 from laggard.locate.hang.hangs import hung_before_the_end
-from laggard.locate.job_timings import JobTimings, LastBeat, RankInfo, RankState, build_timings
+from laggard.locate.job_timings import JobTimings, LastBeat, RankState
 from laggard.locate.partial_verdict import NOTHING_FOUND, PartialVerdict
 from laggard.wire.ranks import BeatRow, GroupProgress, InFlight, LaneProgress
 
@@ -38,9 +37,7 @@ def says_nothing(entered: int) -> LastBeat:
 
 
 def timings(beats: Sequence[LastBeat | None]) -> JobTimings:
-    died = RankInfo("n0", None, RankState("died", 7, None, None))
-    return dataclasses.replace(build_timings("j", len(beats), dict.fromkeys(range(len(beats)), died), {}, {}),
-                               last_beats=tuple(beats))  # fmt: skip
+    return of_states([RankState("died", 7, None, None)] * len(beats), last_beats=tuple(beats))
 
 
 def named(found: PartialVerdict) -> list[tuple[int, ...]]:

@@ -1,7 +1,5 @@
 """Who died first, from how the ranks' processes ended: the pure part, with every number chosen."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Sequence
@@ -13,6 +11,7 @@ from hypothesis import strategies as st
 from support.collective_rows import Row, collectives
 from support.rows import rows
 from support.steps import StepRow, step_table
+from support.timings import of_states
 
 from laggard.kit.constants import PHASES
 from laggard.locate.collectives import ProcessGroup
@@ -33,8 +32,7 @@ def died(after: float = 0.0, uncertain: float = 0.05, inside: bool = False, **ho
 
 
 def judge(*states: RankState, nodes: tuple[str, ...] = (), world: int = 0) -> PartialVerdict:
-    info = {rank: RankInfo(nodes[rank] if nodes else "n0", None, state) for rank, state in enumerate(states)}
-    return dead_ranks(build_timings("j", world or len(states), info, {}, {}))
+    return dead_ranks(of_states(states, world, nodes))
 
 
 def first(found: PartialVerdict) -> list[int]:

@@ -1,15 +1,13 @@
 """Ranks that left with status 0 while others went on, and their look-alikes: the pure part, all numbers chosen."""
 
-from __future__ import annotations
-
-import dataclasses
 from typing import Any
 
 import pytest
+from support.timings import of_states
 
 from laggard.locate.describe import sentence
 from laggard.locate.hang.hangs import hung_ranks
-from laggard.locate.job_timings import JobTimings, RankInfo, RankState, build_timings
+from laggard.locate.job_timings import RankState
 from laggard.locate.verdict import locate
 from laggard.model import Location, RankEnd, Verdict
 from laggard.rankfile.layout import LANE_COUNT
@@ -45,13 +43,8 @@ def victim(count: int = 41, **how: Any) -> RankState:
     return rank("died", count, **how)
 
 
-def timings(*states: RankState, node_of: dict[int, str] | None = None) -> JobTimings:
-    info = {number: RankInfo((node_of or {}).get(number, "n0"), None, state) for number, state in enumerate(states)}
-    return dataclasses.replace(build_timings("j", len(states), info, {}, {}), live=True)
-
-
 def judge(*states: RankState) -> Location:
-    return locate(timings(*states))
+    return locate(of_states(states, live=True))
 
 
 def dead(location: Location) -> list[tuple[int, ...]]:
@@ -94,7 +87,7 @@ def test_however_the_others_end_who_left_explains_it(others: list[RankState]) ->
     ],
 )
 def test_others_that_hang_wait_for_who_left(others: list[RankState]) -> None:
-    found = hung_ranks(timings(others[0], left(), others[1]), 0.1)
+    found = hung_ranks(of_states((others[0], left(), others[1]), live=True), 0.1)
     assert [(culprit.kind, culprit.ranks) for culprit in found.culprits] == [("dead", (1,))]
     assert {note.ranks for note in found.notes if note.kind == "waiting"} == {(0, 2)}
 
@@ -144,7 +137,7 @@ def test_one_that_calls_more_than_all_that_have_ended_is_told_of_its_call() -> N
     assert note.ranks == (0,)
     assert f"rank 0 called barrier of {WORLD}, number 1, which ranks 1-2 did not: they have ended" in note.text
     waits = rank("running", 40, more={("barrier", WORLD): 1})._replace(in_flight=InFlight("barrier", WORLD, 1, 9.0))
-    found = hung_ranks(timings(waits, left(), left()), 0.1)
+    found = hung_ranks(of_states((waits, left(), left()), live=True), 0.1)
     assert not found.culprits and found.notes[0].kind == "mismatch"
 
 

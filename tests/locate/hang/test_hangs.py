@@ -1,17 +1,16 @@
 """Hung ranks from the states of a job's ranks: the pure part, with every number chosen."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
+from support.timings import of_states
 
 from laggard.locate.hang.hangs import HUNG_LATE_SECONDS, HUNG_SILENT_SECONDS, NOTHING_FOUND, PartialVerdict, hung_ranks
 from laggard.locate.hang.wait_graph import OF_THE_WORLD
-from laggard.locate.job_timings import JobTimings, RankInfo, RankState, build_timings
+from laggard.locate.job_timings import JobTimings, RankState
 from laggard.wire.ranks import BeatRow, GroupProgress, InFlight, LaneProgress
 
 STEP = 0.1
@@ -36,12 +35,8 @@ def state(
     return RankState(values["state"], 7, values["phase"], flight, values["stopped"], beat, values.get("agent", 0.0))
 
 
-def timings(states: Iterable[RankState]) -> JobTimings:
-    return build_timings("j", 8, {rank: RankInfo("n0", None, each) for rank, each in enumerate(states)}, {}, {})
-
-
 def find_hung(*states: RankState, step: float | None = STEP) -> PartialVerdict:
-    return hung_ranks(timings(states), step)
+    return hung_ranks(of_states(states, 8), step)
 
 
 def hung(found: PartialVerdict) -> list[tuple[int, ...]]:

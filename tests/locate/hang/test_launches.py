@@ -1,7 +1,5 @@
 """Who hangs or died in a job without hooks: what NCCL RAS answers, through the agent's asker, to the verdict."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence

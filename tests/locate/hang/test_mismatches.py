@@ -1,19 +1,16 @@
 """Ranks that called different collectives of one process group: while they hang, and from how they died."""
 
-from __future__ import annotations
-
-import dataclasses
 import math
 from collections.abc import Sequence
 
 import pytest
 from support.collective_rows import Row, collectives
 from support.rows import rows
-from support.timings import job
+from support.timings import job, of_states
 
 from laggard.locate.collectives import ProcessGroup
 from laggard.locate.hang.hangs import HUNG_LATE_SECONDS, hung_ranks
-from laggard.locate.job_timings import JobTimings, RankInfo, RankState, build_timings
+from laggard.locate.job_timings import JobTimings, RankState
 from laggard.locate.partial_verdict import PartialVerdict
 from laggard.locate.verdict import locate
 from laggard.model import RankEnd, Verdict
@@ -45,13 +42,8 @@ def rank(
     return RankState(state, 39, "backward", flight, beat=BeatRow(0.1, 1.0, "on", lanes, groups, 0.1), end=end)
 
 
-def timings(states: Sequence[RankState]) -> JobTimings:
-    info = {number: RankInfo("n0", None, state) for number, state in enumerate(states)}
-    return dataclasses.replace(build_timings("j", len(states), info, {}, {}), live=True)
-
-
 def hang(*states: RankState) -> PartialVerdict:
-    return hung_ranks(timings(states), 0.1)
+    return hung_ranks(of_states(states, live=True), 0.1)
 
 
 BARRIER = ("barrier", "dp:0-2", 1)
@@ -64,7 +56,7 @@ def test_a_barrier_on_one_rank_is_told_and_nobody_hangs_for_it() -> None:
     assert not found.culprits and found.notes[0].kind == "mismatch" and found.notes[0].ranks == (0,)
     said = "rank 0 called barrier of dp:0-2, number 1, where ranks 1-2 called a collective of the world that C++ made"
     assert found.notes[0].text.startswith(said)
-    assert locate(timings((rank(BARRIER, (46, 45)), BY_CPP, BY_CPP))).verdict is Verdict.FAIL
+    assert locate(of_states((rank(BARRIER, (46, 45)), BY_CPP, BY_CPP), live=True)).verdict is Verdict.FAIL
 
 
 def test_different_calls_of_one_group_are_no_mere_deadlock() -> None:
@@ -107,7 +99,7 @@ def test_a_rank_that_gloo_aborts_is_told_of_with_what_it_called(end: RankEnd) ->
     """The last, where no status was seen: the others' errors say that one is gone, so it was before them."""
     gone = rank(("all_reduce", "dp:0-2", 41), state="died", end=end)
     others = [rank(torch=(46, 45), state="died", end=FAILED) for _ in range(2)]
-    location = locate(timings([others[0], gone, others[1]]))
+    location = locate(of_states([others[0], gone, others[1]], live=True))
     (culprit,) = location.culprits
     assert culprit.ranks == (1,)
     said = "rank 1 called all_reduce of dp:0-2, where ranks 0 and 2 called a collective of the world that C++ made"
@@ -168,7 +160,7 @@ def test_where_two_ranks_stand_in_different_calls_neither_is_accused(end: RankEn
     """Gloo aborts either side, and mpirun kills the other at once."""
     aborted = rank(("all_reduce", "dp:0-1", 41), state="died", end=RankEnd(NOW, 0.05, signal="SIGABRT"))
     other = rank(torch=(46, 45), state="died", end=end)
-    found = locate(timings([aborted, other]))
+    found = locate(of_states([aborted, other], live=True))
     assert found.culprits == () and found.verdict is Verdict.FAIL
     (note,) = [note for note in found.notes if note.kind == "mismatch"]
     assert note.ranks == (0, 1) and "gloo aborts a rank (SIGABRT)" in note.text
@@ -178,4 +170,4 @@ def test_of_several_the_few_took_another_way_whomever_gloo_aborts() -> None:
     aborted = rank(("all_reduce", "dp:0-2", 41), state="died", end=RankEnd(NOW, 0.05, signal="SIGABRT"))
     same = rank(("all_reduce", "dp:0-2", 41), state="died", end=FAILED)
     odd = rank(torch=(46, 45), state="died", end=FAILED)
-    assert [culprit.ranks for culprit in locate(timings([aborted, odd, same])).culprits] == [(1,)]
+    assert [culprit.ranks for culprit in locate(of_states([aborted, odd, same], live=True)).culprits] == [(1,)]

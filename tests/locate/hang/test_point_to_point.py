@@ -1,19 +1,18 @@
 """Hung ranks from sends and receives, from the states of a job's ranks: the pure part, with every number chosen."""
 
-from __future__ import annotations
-
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
+from support.timings import of_states
 
 from laggard.locate.hang.hangs import HUNG_LATE_SECONDS, NOTHING_FOUND, PartialVerdict, hung_ranks
 from laggard.locate.hang.wait_graph import ranks_in_cycles
-from laggard.locate.job_timings import JobTimings, RankInfo, RankState, build_timings
+from laggard.locate.job_timings import RankState
 from laggard.rankfile.layout import LANE_COUNT
 from laggard.wire.ranks import BeatRow, InFlight, LaneProgress
 
@@ -38,11 +37,7 @@ def stage(counts: Counts, inside: tuple[str, int] | None = None, seconds: float 
 
 
 def find_hung(*states: RankState, step: float | None = STEP) -> PartialVerdict:
-    return hung_ranks(timings(states), step)
-
-
-def timings(states: Sequence[RankState]) -> JobTimings:
-    return build_timings("j", 8, {rank: RankInfo("n0", None, each) for rank, each in enumerate(states)}, {}, {})
+    return hung_ranks(of_states(states, 8), step)
 
 
 def late(found: PartialVerdict) -> list[int]:

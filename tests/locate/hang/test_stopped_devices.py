@@ -1,8 +1,6 @@
 """Hangs told by what devices have yet to finish: the device that stopped, the host that did, a deadlock, and what looks
 alike and accuses nobody."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Hangs in a recording: who never came, who came and never finished, and who only waits, through groups and pairs."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterable
 

@@ -1,7 +1,5 @@
 """Links that become slow in the run, or now and then, by what their transfers took before; and what only looks so."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Collection
 

@@ -1,7 +1,5 @@
 """The smallest place that covers what is raised, and through which nothing is fast."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from support.rows import rows

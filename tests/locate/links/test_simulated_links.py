@@ -1,8 +1,6 @@
 """Slow links in simulated jobs: small ones in rows of transfers, those that show in other pairs, and ways between
 machines."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Slow adapters, ways and machines' links, from how long transfers take: without clocks, and without accusing ranks."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

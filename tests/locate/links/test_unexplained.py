@@ -1,7 +1,5 @@
 """Slow ways beside equal ones: those that no place in the network explains, and groups over the same machines."""
 
-from __future__ import annotations
-
 import pytest
 from support.trained_groups import ALL, RANKS, trained
 

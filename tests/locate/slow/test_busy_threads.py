@@ -1,7 +1,5 @@
 """A rank whose own threads hold Python's lock is told so; threads that hold nobody up are not."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

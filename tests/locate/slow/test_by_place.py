@@ -1,7 +1,5 @@
 """Work that differs by the place in groups is told from slow machines, and a slow rank among such work is found."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any
 

@@ -1,12 +1,9 @@
 """Slow ranks whose threads wait for a CPU: the host is named, and by how much it holds them up."""
 
-from __future__ import annotations
-
-import dataclasses
-
 import pytest
+from support.timings import of_states
 
-from laggard.locate.job_timings import RankInfo, RankState, build_timings
+from laggard.locate.job_timings import RankState
 from laggard.locate.slow.host_facts import NOT_KNOWN, with_host_facts
 from laggard.model import CpuNeighbour, Culprit
 from laggard.wire.ranks import CpuWait
@@ -23,10 +20,8 @@ def explained(
     cost: float | None = None,
 ) -> Culprit:
     states = [RankState(state, 7, "forward", None, cpu_wait=wait) for wait in (slow, *others)]
-    info = {rank: RankInfo("n0", None, state) for rank, state in enumerate(states)}
-    timings = dataclasses.replace(build_timings("j", len(states), info, {}, {}), live=live)
     culprit = Culprit(kind=kind, ranks=(0,), node="n0", evidence=("busier",), recoverable_ratio=cost)
-    (found,) = with_host_facts(timings, (culprit,))
+    (found,) = with_host_facts(of_states(states, live=live), (culprit,))
     return found
 
 

@@ -1,7 +1,5 @@
 """Ranks that are slow now and then: named with how often, and not confused with chance, bursts or rank 0's own work."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

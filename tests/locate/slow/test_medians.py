@@ -1,7 +1,5 @@
 """Medians of a rank's peers, against numpy's over a copy without it."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

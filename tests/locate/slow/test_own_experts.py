@@ -1,7 +1,5 @@
 """Ranks whose experts nobody else has: a slow GPU shows in the update as well, a hot expert in the passes alone."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 """Ranks that nobody does the work of, the stages of a single pipeline, are compared with what they were: the pure
 part."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """What a culprit is worth: by replaying what waits for what, so that slack, overlap and other culprits are in it."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from support.collective_rows import Row, collectives

@@ -1,7 +1,5 @@
 """Who is slow among peers: small slowdowns, machines, positions, and what accuses nobody."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A machine that has all ranks of its stages: nobody elsewhere does their work, so that it may have more of it."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The one test: what costs and is no chance is accused, whatever memory the noise has; what noise shows is not."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -15,7 +13,7 @@ from laggard.locate.shares import MIN_COST
 from laggard.locate.slow.noise import Noise, Spread, Where, blocks_of, chance_of_moments
 from laggard.locate.slow.tested import Judged, Part, Units, judge, parts_of, segment
 
-STEPS = 128
+STEPS, TRIALS = 128, 60
 Floats = np.ndarray[Any, Any]
 
 
@@ -52,12 +50,33 @@ def test_noise_accuses_nobody_whatever_its_memory(rho: float, sd: float, ranks: 
     assert not accused
 
 
+@pytest.mark.parametrize("live", [False, True])
+@pytest.mark.parametrize("rho", [0.0, 0.5, 0.9])
+def test_a_rank_with_more_noise_than_the_others_is_rarely_accused(rho: float, live: bool) -> None:
+    deviations = np.array([0.06, *7 * [0.01]])
+    jobs = (1 + deviations * lasting(rho, 8, seed) for seed in range(TRIALS))
+    found = sum(bool(judged(busy, step_seconds=0.5, live=live).slow) for busy in jobs)
+    assert found <= TRIALS // 8, f"{found} of {TRIALS}: by the others' noise alone it would be half"
+
+
+def test_the_error_of_what_a_lone_rank_was_counts() -> None:
+    found = 0
+    for seed in range(TRIALS):
+        own = 0.06 * lasting(0.0, 4, seed, 8 + STEPS)
+        base, first = np.median(own[:8], axis=0), own[:8]
+        errors = 1.4826 * np.median(np.abs(first - base), axis=0) * math.sqrt(math.pi / 2 / 8)
+        units = Units(own[8:] - base, np.ones(4, np.bool_), errors=errors)
+        found += bool(judge(units, np.ones(STEPS), False).slow)
+    assert found <= TRIALS // 15, f"{found} of {TRIALS}"
+
+
 @pytest.mark.parametrize("ranks", [2, 3, 8, 64])
 @pytest.mark.parametrize(("rho", "sd", "share"), [(0.0, 0.01, 0.1), (0.5, 0.01, 0.1), (0.9, 0.01, 0.5)])
 def test_a_slow_rank_is_found(rho: float, sd: float, share: float, ranks: int) -> None:
     for seed in range(5):
         found = judged(slow(sd * lasting(rho, ranks, seed), share)).slow
         assert [each.unit for each in found] == [1], seed
+        assert found[0].level == pytest.approx(share / (1.05 + share), rel=0.1), "of a step"
 
 
 @pytest.mark.parametrize(("since", "until"), [(0, 48), (32, 80), (96, 128)])

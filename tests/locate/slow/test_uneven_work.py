@@ -1,7 +1,5 @@
 """A rank with more to do is told from a slower machine by the elements of its inputs."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 
@@ -105,13 +103,7 @@ def test_where_the_tokens_are_equal_an_update_as_fast_as_the_peers_excuses_nobod
     assert culprit.kind == "slow_compute"
 
 
-@pytest.mark.parametrize(
-    "slower",
-    [
-        {"update": 2.0},  # the CPU is slow in all that it does
-        {"update": 1.0},  # as a lower clock of a GPU or CPU is, which memory bounds in the update
-    ],
-)
+@rows("locate/slower_machines")
 def test_without_tokens_a_slow_machine_stays_one(slower: dict[str, Any]) -> None:
     (culprit,) = locate(timings(passes=2.0, **slower)).culprits
     assert (culprit.kind, culprit.node) == ("slow_compute", "n0")

@@ -18,6 +18,7 @@ from support.later import Later
 from support.lazy_device import LazyDevice
 from support.lazy_torch import lazy_torch
 from support.paths import MACHINES
+from support.rows import rows
 
 from laggard.model import Finding, Severity
 from laggard.probes.active.copy import copy_in_memory, copy_there_and_back, pinned_near
@@ -434,13 +435,7 @@ def test_cuda_that_does_not_start_on_one_gpu_of_eight(eight_gpus: SimpleNamespac
     assert findings(measured) == [] and reason(measured, not_measured[0].reason).startswith(gpu(3).device)
 
 
-@pytest.mark.parametrize(
-    ("text", "code"),
-    [
-        ("uncorrectable ECC error encountered", "GPU_ECC_UNCORRECTED"),
-        ("an illegal memory access was encountered", "GPU_WRONG_RESULT"),
-    ],
-)
+@rows("probes/cuda_errors")
 def test_a_gpu_that_stops_with_an_error_is_named_and_no_other(
     text: str, code: str, eight_gpus: SimpleNamespace
 ) -> None:

@@ -1,7 +1,5 @@
 """AMD's GPUs: what amdgpu shows of them in sysfs and writes to the kernel's log, in every version and damaged."""
 
-from __future__ import annotations
-
 import itertools
 import shutil
 import struct
@@ -12,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.judge import judge
-from support.mi300x_gpus import BUSES, gpu_metrics_1_7
 
 from laggard.model import ProbeResult, Report
 from laggard.probes.errors import Unknown
@@ -28,7 +25,6 @@ from laggard.probes.record.journal import TREES
 from laggard.probes.registry import PROBES
 
 Machine = Callable[[], Path]
-FIRST = "sys/bus/pci/devices/0000:05:00.0"
 
 
 @pytest.fixture
@@ -42,12 +38,13 @@ def healthy(machine: Callable[[str], Path], tmp_path: Path) -> Machine:
     return copy
 
 
-def changed(root: Path, **files: str | bytes) -> Path:
-    """The machine with other contents of files of its first GPU; `__` in a name stands for a slash."""
-    for name, content in files.items():
-        path = (root / FIRST).resolve() / name.replace("__", "/")
-        path.unlink(missing_ok=True)
-        path.write_bytes(content.encode() if isinstance(content, str) else content)
+def changed(root: Path, gpus: str = "0000:05:*", **files: str | bytes) -> Path:
+    """The machine with other contents of files of its first GPU, or of others; `__` in a name stands for a slash."""
+    for gpu in (root / "sys/bus/pci/drivers/amdgpu").glob(gpus):
+        for name, content in files.items():
+            path = gpu.resolve() / name.replace("__", "/")
+            path.unlink(missing_ok=True)
+            path.write_bytes(content.encode() if isinstance(content, str) else content)
     return root
 
 
@@ -69,7 +66,9 @@ def table(minor: int, size: int, **values: tuple[str, int, int]) -> bytes:
 
 
 def test_the_table_of_mi300_has_residencies_and_links() -> None:
-    metrics = parse_gpu_metrics(gpu_metrics_1_7(66, 50, {"ppt": 7, "hbm_thm": 3}, (1, 1, 0, 1, 1, 1, 1, 0xFFFF), 99))
+    links = {f"link_{place}": ("H", 264 + 2 * place, up) for place, up in enumerate((1, 1, 0, 1, 1, 1, 1, 0xFFFF))}
+    counts = {"cycles": ("I", 40, 99), "ppt": ("I", 48, 7), "hbm_thm": ("I", 60, 3)}
+    metrics = parse_gpu_metrics(table(7, 2208, **counts, **links))
     assert (metrics.version, metrics.accumulation_counter) == ("1.7", 99)
     assert metrics.residencies == {"prochot": 0, "ppt": 7, "socket_thm": 0, "vr_thm": 0, "hbm_thm": 3}
     assert metrics.xgmi_links == (1, 1, 0, 1, 1, 1, 1, None) and metrics.throttle_bits is None
@@ -122,12 +121,7 @@ def test_a_reason_that_holds_now_is_a_warning_and_a_limit_of_power_is_none(healt
 
 
 def test_what_a_version_does_not_tell_is_said(healthy: Machine) -> None:
-    root = healthy()
-    for bus in BUSES:
-        path = (root / f"sys/bus/pci/devices/0000:{bus:02x}:00.0").resolve() / "gpu_metrics"
-        path.unlink()
-        path.write_bytes(table(5, 360))
-    report = judged(root, "gpu_throttle", "nvlink")
+    report = judged(changed(healthy(), "0000:*", gpu_metrics=table(5, 360)), "gpu_throttle", "nvlink")
     assert of(report, "gpu_throttle").reason == "gpu_metrics 1.5 says nothing of lowered clocks"
     assert "does not tell which XGMI links are up" in of(report, "nvlink").reason
     assert {probe.verdict.value for probe in report.probes} == {"skipped"}
@@ -177,11 +171,7 @@ def test_a_rank_names_its_gpu_by_the_text_of_its_unique_id(healthy: Machine) -> 
 def test_a_gpu_at_work_with_a_slower_link_than_its_peers_is_a_warning(healthy: Machine) -> None:
     root = changed(healthy(), current_link_speed="8.0 GT/s PCIe\n")
     assert not judged(root, "pcie_links").findings  # idle GPUs lower it
-    for bus in BUSES:
-        path = (root / f"sys/bus/pci/devices/0000:{bus:02x}:00.0").resolve() / "gpu_busy_percent"
-        path.unlink()
-        path.write_text("98\n")
-    (found,) = judged(root, "pcie_links").findings
+    (found,) = judged(changed(root, "0000:*", gpu_busy_percent="98\n"), "pcie_links").findings
     assert (found.code, found.severity.value, found.device) == ("PCIE_LINK_DEGRADED", "warning", "0000:05:00.0")
 
 

@@ -1,7 +1,5 @@
 """The GPU probes on whole recorded machines: GPU_BUSY in a prolog, what is skipped and why, one process for a group."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -13,7 +11,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.gpus import gpu, nvml
+from support.gpus import nvml
+from support.rows import rows
 
 from laggard import wire
 from laggard.cli import main
@@ -152,26 +151,7 @@ def _service(root: Path, name: str, uid: int, cgroup: str = "", pid: int = 811, 
     (folder / "cgroup").write_text(f"0::{cgroup}\n")
 
 
-@pytest.mark.parametrize(
-    ("name", "uid", "cgroup", "found"),
-    [
-        ("nvidia-cuda-mps", 0, "/system.slice/slurmd.service", False),
-        ("dcgm-exporter", 0, "/kubepods.slice/kubepods-pod1.slice/cri-containerd-1.scope", False),
-        ("nvidia-persiste", 107, "/system.slice/nvidia-persistenced.service", False),
-        ("nv-hostengine", 999, "/system.slice/nvidia-dcgm.service", False),
-        ("dcgm-exporter", 1001, "/kubepods.slice/kubepods-pod1.slice/cri-containerd-1.scope", True),
-        ("nvidia-persiste", 1001, "/user.slice/user-1001.slice/session-3.scope", True),
-        ("nvidia-persiste", 1001, "/system.slice/cron.service", True),
-        (
-            "nvidia-persiste",
-            1001,
-            "/system.slice/slurmstepd.scope/job_7/system.slice/nvidia-persistenced.service",
-            True,
-        ),
-        ("nvidia-persiste", 1001, "/user.slice/user-1001.slice/x\n0::/system.slice/nvidia-persistenced.servic", True),
-        ("nvidia-persiste", None, "", True),
-    ],
-)
+@rows("probes/gpu_services")
 def test_services_may_use_a_gpu_in_a_prolog_and_their_namesakes_may_not(
     name: str, uid: int | None, cgroup: str, found: bool, machine: Machine, tmp_path: Path, check: Check
 ) -> None:
@@ -196,18 +176,9 @@ def test_a_server_of_roots_mps_runs_under_a_users_account(
     assert [it["code"] for it in report["findings"]] == found
 
 
-@pytest.mark.parametrize(
-    ("uids", "program", "severities"),
-    [
-        ("0\t0\t0\t0", None, []),
-        ("0\t0\t0\t0", "/usr/bin/nv-fabricmanager", []),
-        ("0\t0\t0\t0", "/usr/bin/sudo", ["critical"]),  # a link to it, of a user's naming
-        ("1001\t0\t0\t0", None, ["critical"]),
-        ("1001\t1001\t1001\t1001", None, ["critical"]),
-    ],
-)
+@rows("probes/fabric_manager_owners")
 def test_a_users_process_is_no_fabric_manager(
-    uids: str, program: str | None, severities: list[str], machine: Machine, tmp_path: Path, check: Check
+    uids: str, program: str | None, severities: tuple[str, ...], machine: Machine, tmp_path: Path, check: Check
 ) -> None:
     root = tmp_path / "node"
     shutil.copytree(machine("fabric_manager_down"), root, symlinks=True)
@@ -216,7 +187,7 @@ def test_a_users_process_is_no_fabric_manager(
     if program:
         (root / "proc/4100/exe").symlink_to(program)
     report = check(root, "--only", "fabric_manager")
-    assert [it["severity"] for it in report["findings"]] == severities
+    assert tuple(it["severity"] for it in report["findings"]) == severities
 
 
 @pytest.mark.parametrize(("session", "found"), [(800, []), (801, ["GPU_BUSY"])])
@@ -234,14 +205,7 @@ def test_laggards_own_ring_may_use_a_gpu_in_a_prolog(
     assert [it["code"] for it in report["findings"]] == found
 
 
-@pytest.mark.parametrize(
-    ("environ", "reason"),
-    [
-        ({"NVIDIA_VISIBLE_DEVICES": "void"}, "a container,"),  # by CDI, outside of Kubernetes
-        ({"KUBERNETES_SERVICE_HOST": "10.96.0.1"}, "a container of Kubernetes,"),  # nobody set the other variable
-        ({"KUBERNETES_SERVICE_HOST": "10.96.0.1", "NVIDIA_VISIBLE_DEVICES": "all"}, "a container of Kubernetes,"),
-    ],
-)
+@rows("probes/containers")
 def test_a_container_may_be_given_only_some_gpus(
     environ: dict[str, str], reason: str, machine: Machine, tmp_path: Path, check: Check
 ) -> None:
@@ -255,24 +219,7 @@ def test_a_container_may_be_given_only_some_gpus(
     assert report["findings"] == [] and reason in report["probes"][0]["reason"], report
 
 
-@pytest.mark.parametrize(
-    ("name", "probe", "verdict", "reason"),
-    [
-        ("plain", "gpu_ecc", "skipped", "no NVIDIA GPU among 5 PCI devices"),
-        ("plain", "gpu_xid", "skipped", "no NVIDIA GPU"),
-        ("gpu_amd", "gpu_count", "unknown", "8 AMD GPUs in the PCI tree, and the driver amdgpu is not loaded"),
-        ("mi300x_gpus", "gpu_clocks", "skipped", "of its 8 AMD GPUs this is not read"),
-        ("gpu_mig", "nvlink", "skipped", "all 8 GPUs are in MIG mode"),
-        ("gpu_consumer", "gpu_ecc", "skipped", "no GPU of this node has ECC"),
-        ("nvlink_unused", "nvlink", "skipped", "no NVLink of any GPU is connected"),
-        ("nvlink_bridge", "fabric_manager", "skipped", "no NVSwitch in the PCI tree"),
-        ("nvlink_bridge", "fabric", "skipped", "no GPU of this node has registration with a fabric"),
-        ("gpu_nvml_mismatch", "gpu_ecc", "unknown", "reload the driver or reboot"),
-        ("gpu_missing_in_a_container", "gpu_count", "unknown", "NVIDIA_VISIBLE_DEVICES"),
-        ("fabric_manager_out_of_sight", "fabric_manager", "unknown", "another PID namespace"),
-        ("gpu_nvml_old", "gpu_rows", "unknown", "row remapping of GPU 0, 1, 2, 3, 4, 5, 6, 7: FUNCTION_NOT_FOUND"),
-    ],
-)
+@rows("probes/nothing_judged")
 def test_why_nothing_was_judged(
     name: str, probe: str, verdict: str, reason: str, machine: Machine, check: Check
 ) -> None:
@@ -405,7 +352,7 @@ def test_recorded_nvml_answers_are_read_back_unchanged() -> None:
     assert encode_nvml(answers).count(b"\n") == 9 + 1
 
 
-FIELDS = [name for name in gpu(0) if name not in ("index", "errors")]
+FIELDS = [name for name in nvml()["gpus"][0] if name not in ("index", "errors")]
 ERRORS = st.sampled_from(["NOT_SUPPORTED", "GPU_IS_LOST", "UNKNOWN", "FUNCTION_NOT_FOUND", "NO_PERMISSION", None])
 
 

@@ -1,7 +1,5 @@
 """The pure parts of the GPU probes: kernel logs, Xids, SLURM's device numbers, NVML's bus ids, the fabric's mask."""
 
-from __future__ import annotations
-
 import gzip
 
 import msgspec
@@ -9,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.paths import SHARED
+from support.rows import rows
 
 from laggard.kit.majority import majority
 from laggard.model import Severity
@@ -57,14 +56,7 @@ def test_each_form_of_a_kernel_log_is_read(line: str, seconds: float | None) -> 
     assert (xid.bus_id, xid.code, xid.text) == ("0000:9b:00", 79, "pid=7, name=python, GPU has fallen off the bus.")
 
 
-@pytest.mark.parametrize(
-    ("text", "bus", "code"),
-    [
-        ("NVRM: Xid (0000:01:00): 13, 0005 00000000", "0000:01:00", 13),
-        ("NVRM: Xid (PCI:0000:CB:00 GPU-I:05): 31, pid=3", "0000:cb:00", 31),
-        ("NVRM: Xid (PCI:00010000:01:00): 48, pid='<unknown>'", "0000:01:00", 48),
-    ],
-)
+@rows("probes/xid_lines")
 def test_each_form_of_an_xid_line_is_read(text: str, bus: str, code: int) -> None:
     (found,) = find_xids(text)
     assert (found.bus_id, found.code) == (bus, code)
@@ -208,31 +200,12 @@ def test_no_job_and_no_list_of_devices() -> None:
         gpus_of_job({"SLURM_JOB_GPUS": "gpu:a100:2"}, _nvml(0))
 
 
-@pytest.mark.parametrize(
-    ("text", "name"),
-    [
-        ("00000000:9B:00.0", "0000:9b:00.0"),
-        ("00010000:01:00.0", "10000:01:00.0"),
-        ("0000000F:01:00.0", "000f:01:00.0"),
-    ],
-)
+@rows("probes/bus_ids")
 def test_bus_ids_as_sysfs_writes_them(text: str, name: str) -> None:
     assert sysfs_bus_id(text) == name
 
 
-@pytest.mark.parametrize(
-    ("mask", "words"),
-    [
-        (0, []),
-        (0xAA, []),
-        (0xA9, ["reduced NVLink bandwidth"]),
-        (0x9A, ["unhealthy route"]),
-        (0x566, ["recovering a route", "recovering from access timeouts", "too few NVLinks"]),
-        (0x1AA, []),
-        (0x51AA, []),
-        (0xA1AA, ["no partition", "lost the fabric manager"]),
-    ],
-)
+@rows("probes/health_masks")
 def test_the_health_mask(mask: int, words: list[str]) -> None:
     summaries = [summary for summary, _ in judge_fabric(GpuFabricInfo(state=3, health_mask=mask))]
     assert len(summaries) == len(words) and all(word in text for word, text in zip(words, summaries, strict=True))

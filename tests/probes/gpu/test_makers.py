@@ -1,7 +1,5 @@
 """A machine with GPUs of two makers: each is judged, and what is unknown of one hides nothing of the other."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

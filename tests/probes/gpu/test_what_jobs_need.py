@@ -1,7 +1,5 @@
 """A driver that stays away, and what CUDA needs beside it; GPUs in MIG mode where whole ones are asked for."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 

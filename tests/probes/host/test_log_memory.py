@@ -1,7 +1,5 @@
 """A flood of lines, which any user can cause, hides nothing: what was seen is kept, and what nobody saw is unknown."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,8 +1,6 @@
 """Text that a user writes into the kernel's log is no driver's message: it makes no finding, closes none, and explains
 nobody's end."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

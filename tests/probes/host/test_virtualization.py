@@ -1,7 +1,5 @@
 """A guest on Arm is told by its firmware's names alone: there is no CPU flag."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

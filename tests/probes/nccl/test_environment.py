@@ -1,7 +1,5 @@
 """The probe nccl_env: whose NCCL variables it reads, and that it reads nothing else of any environment."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -47,21 +45,15 @@ def test_a_finding_names_the_process_and_its_nccl_version(machine: Machine, chec
     assert report["facts"]["nccl_env"]["ranks"] == 1, "a shell that holds no GPU is no rank"
 
 
-@pytest.mark.parametrize(
-    ("base", "severity", "set_in"),
-    [
-        ("hgx_h100", "info", ["/etc/nccl.conf"]),
-        ("nccl_rank_over_tcp", "warning", ["/etc/nccl.conf", "process 4242"]),  # of NCCL 2.27.5
-    ],
-)
+@rows("probes/unknown_variables")
 def test_an_unknown_variable_is_a_warning_where_an_nccl_runs_that_does_not_know_it(
-    base: str, severity: str, set_in: list[str], copy_of: Machine, check: Check
+    base: str, severity: str, set_in: tuple[str, ...], copy_of: Machine, check: Check
 ) -> None:
     root = copy_of(base)
     (root / "etc").mkdir(exist_ok=True)
     (root / "etc/nccl.conf").write_text("NCCL_SESSION_PASSWORD=1\n")
     (found,) = [it for it in check(root, "nccl_env")["findings"] if it["code"] == "NCCL_ENV_UNKNOWN"]
-    assert (found["severity"], found["evidence"]["set_in"]) == (severity, set_in)
+    assert (found["severity"], tuple(found["evidence"]["set_in"])) == (severity, set_in)
 
 
 def test_ranks_with_the_same_variables_are_one_finding(copy_of: Machine, check: Check) -> None:

@@ -1,7 +1,5 @@
 """What a user can do to the probe nccl_env by the processes that they start: nothing that costs another user's."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

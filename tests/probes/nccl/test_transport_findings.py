@@ -1,7 +1,5 @@
 """Findings from logs of NCCL with their causes, and healthy logs that look similar."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import pytest

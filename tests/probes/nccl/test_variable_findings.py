@@ -1,7 +1,5 @@
 """The table of NCCL's variables, and findings about environments; published ones of providers are healthy."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

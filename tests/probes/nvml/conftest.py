@@ -1,7 +1,5 @@
 """The NVML library built for the tests, and the gate that runs with it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

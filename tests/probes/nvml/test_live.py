@@ -1,7 +1,5 @@
 """The gate with the real pynvml and an NVML library built for the test, as a process of its own."""
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path
@@ -193,14 +191,7 @@ def test_a_slow_file_system_is_no_fault_of_the_driver(gate: Gate, tmp_path: Path
     assert "importing pynvml may take 60 s" in outcome.reasons["gpu_driver"], outcome.reasons
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("raise ImportError('damaged')", "nvidia-ml-py is not installed: damaged"),
-        ("def (", "nvidia-ml-py cannot be imported: SyntaxError"),
-        ("", "this nvidia-ml-py is too old for it: upgrade it"),
-    ],
-)
+@rows("probes/damaged_pynvml")
 def test_a_damaged_nvidia_ml_py_is_unknown(text: str, reason: str, gate: Gate, tmp_path: Path) -> None:
     (tmp_path / "pynvml.py").write_text(f"{text}\n")
     outcome = gate("", python_path=tmp_path)

@@ -3,8 +3,6 @@
 The versions are downloaded, as wheels of some 50 KB; without a package index these tests are skipped.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import subprocess

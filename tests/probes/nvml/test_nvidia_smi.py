@@ -1,7 +1,5 @@
 """`nvidia-smi -q -x` is parsed into the values that NVML gives; anything else is refused with a reason."""
 
-from __future__ import annotations
-
 import contextlib
 import gzip
 import json

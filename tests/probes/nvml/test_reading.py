@@ -1,8 +1,6 @@
 """NVML read call by call, with a stand-in for pynvml: what a missing or failing call costs, which form of a call is
 asked, and which values are refused. test_live.py has the real pynvml."""
 
-from __future__ import annotations
-
 import ctypes
 import struct
 import sys

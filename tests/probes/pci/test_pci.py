@@ -1,7 +1,5 @@
 """PCI probes beyond the recorded machines: unreadable files, rules that no machine shows, real machines."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """RDMA probes on recordings of real machines, where those are in the folder shared beside the repository."""
 
-from __future__ import annotations
-
 import io
 import json
 import tarfile

@@ -1,7 +1,5 @@
 """A hole in the layout of a board's NICs, and boards whose layout says nothing."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

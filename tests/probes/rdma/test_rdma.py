@@ -1,7 +1,5 @@
 """RDMA probes: formats of the kernel's files, which ports are peers, and verdicts where files cannot be read."""
 
-from __future__ import annotations
-
 import shutil
 import struct
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """`laggard healthcheck record`: a recording replays the verdict and the findings of what was recorded."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

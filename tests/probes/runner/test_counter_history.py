@@ -1,7 +1,5 @@
 """Counters are judged by their increase since an earlier run in this boot; snapshots outlive processes."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator

@@ -1,8 +1,6 @@
 """Which probes have a process: those that read alone share one, what has nothing to judge has none, and one that is
 stuck keeps back those alone that would wait for the same."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import time

@@ -1,7 +1,5 @@
 """Each probe keeps its own findings when reports are made, merged, and relieved of some findings."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import msgspec

@@ -1,7 +1,5 @@
 """Whatever a probe does, the runner answers in time and reports what became of it."""
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

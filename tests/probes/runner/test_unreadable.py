@@ -1,7 +1,5 @@
 """What cannot be read is unknown, with the reason; never ok."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

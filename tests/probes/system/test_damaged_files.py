@@ -1,7 +1,5 @@
 """The system probes on recorded machines with damaged files: unknown with the reason, never ok, never a traceback."""
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """DISK_FULL of a file system that users fill: whose files these are, and whether that may drain a node."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

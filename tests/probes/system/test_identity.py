@@ -1,7 +1,5 @@
 """The facts of the probes identity and inventory, which the collector compares."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

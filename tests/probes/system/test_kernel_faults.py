@@ -1,7 +1,5 @@
 """What the kernel says of disks, memory and itself: each fault, and the machines that look like it and are sound."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """MOUNT_HUNG: a mount that hangs delays no other. The hung one is a FUSE file system that never answers."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -4,8 +4,6 @@ NHC is its own, where NHC_FOLDER names a folder with `nhc` and `scripts` (github
 lines, which has of NHC what laggard relies on: `-e`, nhc_load_conf, CHECKS, die, CHECK_DIED and NHC_CHECK_ALL.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import socket

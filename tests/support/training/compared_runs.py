@@ -4,8 +4,6 @@ Parts: input, forward, backward, optimizer, between_steps, checkpoint (each tent
 kilobytes more to reduce), gather (so many more to gather), rank1 (rank 1's forward pass alone).
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from typing import Any

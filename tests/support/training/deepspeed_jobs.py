@@ -1,7 +1,5 @@
 """DeepSpeed engines: one way to train after another in one process, then one in which rank 1 is late in each phase."""
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

@@ -187,38 +187,6 @@ def test_who_is_late_is_decided_on_the_device_and_not_by_the_hosts_launches(
     assert launched.index(min(launched)) == first_to_launch
 
 
-def test_a_collective_hidden_behind_computation_is_no_wait(rank: Rank) -> None:
-    def hidden() -> None:
-        handle = rank.reduce(LazyTensor(), "a", async_op=True)
-        rank.device.work(20 * MS)
-        handle.wait()
-
-    for _ in range(6):
-        rank.phase(FORWARD, 1 * MS)
-        rank.phase(BACKWARD, 5 * MS, hidden)
-        rank.end_step()
-    seen = rank.finish()
-    assert usual(seen.steps, lambda step: step.waited) == about(0.0)
-    assert usual(seen.steps, lambda step: step.own) == about(26 * MS)
-    assert all(it["end"] - it["start"] > 19.9 * MS for it in seen.collectives)
-
-
-def test_a_host_that_waits_for_the_second_stream_waits_for_the_collective(tmp_path: Path) -> None:
-    rank = Rank(0, tmp_path, takes(20 * MS))
-    second = rank.device.new_stream()
-
-    def overlapped() -> None:
-        with rank.device.on(second):
-            rank.reduce(LazyTensor(), "a")
-        assert rank.calls is not None
-        rank.calls.time_stream_wait(rank.device.synchronize, second)
-
-    for _ in range(6):
-        rank.phase(BACKWARD, 0.0, overlapped)
-        rank.end_step()
-    assert usual(rank.finish().steps, lambda step: step.waited) == about(20 * MS)
-
-
 def test_training_on_a_stream_of_the_users_own(rank: Rank) -> None:
     with rank.device.on(rank.device.new_stream()):
         for _ in range(6):

@@ -8,6 +8,7 @@ import pytest
 from support.lazy_cudart import CudaError
 from support.lazy_device import LazyDevice
 from support.lazy_torch import lazy_torch
+from support.rows import rows
 
 AT_ONCE = 11  # a build whose guards go back at once
 
@@ -126,16 +127,7 @@ def capturing(torch: Any, mode: str = "global") -> Any:
     return graph
 
 
-@pytest.mark.parametrize(
-    ("mode", "whose", "fails"),
-    [
-        ("global", "own", True),
-        ("global", "another", True),
-        ("thread_local", "own", True),
-        ("thread_local", "another", False),
-        ("relaxed", "own", False),
-    ],
-)
+@rows("hooks/capture_modes")
 def test_a_query_during_a_capture_by_its_mode(mode: str, whose: str, fails: bool) -> None:
     torch = two()
     event = recorded(torch)

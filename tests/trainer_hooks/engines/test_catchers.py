@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.paths import TRAINING
+from support.rows import rows
 from support.warm import Warm
 
 from laggard.agent.ranks.reader import RankFiles
@@ -49,14 +50,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-@pytest.mark.parametrize(
-    ("ends", "state", "exit_code", "exception"),
-    [
-        ("raise KeyError", "died", 1, "KeyError"),
-        ("sys.exit(3)", "died", 3, ""),
-        ("sys.exit(0)", "died", 1, "SystemExit"),
-    ],
-)
+@rows("hooks/caught_ends")
 def test_what_the_framework_caught_is_how_the_rank_ended(
     ends: str, state: str, exit_code: int, exception: str, tmp_path: Path, warm_torch_alone: Warm
 ) -> None:
