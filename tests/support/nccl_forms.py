@@ -30,7 +30,7 @@ STATEMENTS = dict(line.split("\t") for line in (TESTS / "data" / "nccl_statement
 
 _OLDEST = {"NCCL": (2, 18), "RCCL": (6, 0)}
 _BY_HAND = "RCCL develop"
-"""Forms of a library whose source has no clone (ROCm/rocm-systems, projects/rccl): they stay as they are."""
+"""Forms of a library whose source has no clone (ROCm/rocm-systems, projects/rccl, by version or commit): they stay."""
 _TAG = re.compile(r"v(2\.\d+\.\d+)-\d+|rocm-(\d+\.\d+\.\d+)")
 _SOURCES = ("*.cc", "*.cpp", "*.cu", "*.h")
 _PATTERN = r'NCCL_PARAM\(\w+, *"\w+"|NCCL_PARAM\(\w+, *\w+, *NCCL_\w+|"NCCL_[A-Z0-9_]+"'

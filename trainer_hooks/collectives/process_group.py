@@ -211,12 +211,13 @@ def _wrap_sized(ways: _Ways, method: CollectiveMethod, recorder: Recorder, group
         except Exception:
             totals.errors += 1
             return original(self, *_passed(one, two, three, rest), **named)
-        if live.device is not None:
+        device = live.device
+        if device is not None and device.timed and device.on_training_thread():
             usual = three is _MISSING and two is not _MISSING  # and then there is no rest
             args = (one, two) if usual else _passed(one, two, three, rest)
             sized = args[sized_at] if len(args) > sized_at else None
             called = original if type(self) is of_class else as_override
-            return live.device.call(called, self, args, named, (word, log, issued), sized, _size)
+            return device.call(called, self, args, named, (word, log, issued), sized, _size)
         try:
             if named or rest or two is _MISSING:
                 work = original(self, *_passed(one, two, three, rest), **named)
@@ -237,7 +238,10 @@ def _wrap_sized(ways: _Ways, method: CollectiveMethod, recorder: Recorder, group
                     size = (one if first else two).nbytes
             except (AttributeError, TypeError, ValueError):  # more than one, in lists; or one without a list
                 size = _size(one if first else two)
-            if work is None:
+            if device is not None:
+                options = named.get("opts", two if three is _MISSING else three)
+                device.launched_untimed(work, (word, log, issued, size, live.step), options)
+            elif work is None:
                 _log_returned(live, word, log, issued, size)
             else:
                 if pending.key:
@@ -271,11 +275,12 @@ def _wrap_other(ways: _Ways, method: CollectiveMethod, recorder: Recorder, group
         except Exception:
             totals.errors += 1
             return original(self, *args, **named)
-        if live.device is not None:
+        device = live.device
+        if device is not None and device.timed and device.on_training_thread():
             sized = args[sized_at] if 0 <= sized_at < len(args) else None
             size_of: Callable[[Any], int] = (lambda share: _size(share) * int(self.size())) if method.share else _size
             called = original if type(self) is of_class else as_override
-            return live.device.call(called, self, args, named, (word, log, issued), sized, size_of)
+            return device.call(called, self, args, named, (word, log, issued), sized, size_of)
         try:
             work = original(self, *args, **named)
         except BaseException:
@@ -286,7 +291,10 @@ def _wrap_other(ways: _Ways, method: CollectiveMethod, recorder: Recorder, group
             size = _size(args[sized_at]) if sized_at >= 0 else 0
             if method.share:
                 size *= self.size()
-            if work is None:
+            if device is not None:
+                options = named.get("opts", args[-1] if args else None)
+                device.launched_untimed(work, (word, log, issued, size, live.step), options)
+            elif work is None:
                 _log_returned(live, word, log, issued, size)
             else:
                 pending.add(work, (word, log, issued, size, live.step))
@@ -343,11 +351,15 @@ def _wrap_wait(original: Callable[..., Any], recorder: Recorder, of_torch: Colle
         if id(self) == pending.key:  # it was launched last, and the words show that
             word, log, issued, size, _ = pending.newest  # type: ignore[misc]
             pending.key = 0
+        elif live.device is not None and id(self) == live.device.at_once:
+            return original(self) if timeout is _MISSING else original(self, timeout)
         else:
-            pending.demote_newest()
+            if pending.key:
+                pending.demote_newest()
             entry = pending.others.pop(id(self), None)
             if entry is None:  # waited for a second time, expired, on a device, or the one of a batch
-                return wait_for_other(self, () if timeout is _MISSING else (timeout,))
+                called = original if type(self) in of_torch else as_wait
+                return wait_for_any(recorder, self, called, () if timeout is _MISSING else (timeout,))
             word, log, issued, size, _ = entry
             words[WORD_CURRENT] = word
         words[WORD_ISSUED] = began = clock()
@@ -364,9 +376,6 @@ def _wrap_wait(original: Callable[..., Any], recorder: Recorder, of_torch: Colle
         except Exception:
             totals.errors += 1
         return result
-
-    def wait_for_other(work: Any, args: tuple[Any, ...]) -> Any:
-        return wait_for_any(recorder, work, original if type(work) in of_torch else as_wait, args)
 
     return wait
 

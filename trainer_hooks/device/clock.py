@@ -184,7 +184,7 @@ class Timestamps:
         for mark in marks:
             if mark is None:
                 continue
-            further = self._further.pop(mark.serial, 0)
+            further = self._further.pop(mark.serial, 0) if self._further else 0
             if not further:
                 self._device.release(mark)
             elif further > 1:

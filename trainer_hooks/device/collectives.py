@@ -10,7 +10,6 @@ order.
 
 from __future__ import annotations
 
-import functools
 import logging
 import time
 from collections import deque
@@ -23,7 +22,7 @@ from laggard.rankfile.layout import WORD_CURRENT, WORD_ISSUED
 from laggard.trainer_hooks.device.clock import AsyncDevice
 from laggard.trainer_hooks.device.gpu import Placement
 from laggard.trainer_hooks.device.phases import DevicePhases
-from laggard.trainer_hooks.record.events import LaneLog, Launch, PendingWork
+from laggard.trainer_hooks.record.events import EVENT_NUMBERS, UNTIMED, LaneLog, Launch, PendingWork, untimed
 from laggard.trainer_hooks.record.recorder import Recorder
 
 log = logging.getLogger("laggard")
@@ -81,6 +80,7 @@ class DeviceCollectives(DevicePhases):
         self._mark_launches = mark_launches
         self._last = (0, 0)  # word and launch of the last collective that went to the device
         self._calls = self._calls_before = 0  # by now, and before this step
+        self.at_once = 0  # the id() of the work launched last, where a wait for it leaves no marks
 
     def call(
         self,
@@ -92,28 +92,22 @@ class DeviceCollectives(DevicePhases):
         sized: Any,
         size_of: Callable[[Any], int],
     ) -> Any:
-        """Returns original(group, ...), called once, between marks. `launch`: word, lane log, issued. `sized`: the
-        argument that has the operation's size; None where the operation moves no data."""
-        if get_ident() != self._home and not self._device.runs_backward():
-            call = functools.partial(original, group, *args, **named)
-            return self._call_on_other_thread(call, launch, lambda: size_of(sized))
-        is_async, timed, arrival = _is_async(args, named), self._timed, None
-        if timed:
-            arrival = self.mark(launch[2]) if self._mark_launches or not is_async else None
-            if arrival is None and (self._mark_launches or not is_async or not self.may_mark()):
-                self._skip_collective()
-                return original(group, *args, **named)
-            if not is_async:  # else it runs in a stream of its own
-                self._newest = None
+        """Returns original(group, ...), called once, between marks, in a step that has some and on the training thread.
+        `launch`: word, lane log, issued. `sized`: the argument that has the operation's size; None where the operation
+        moves no data."""
+        is_async = _is_async(named.get("opts") if named else args[-1] if args else None)
+        arrival = self.mark(launch[2]) if self._mark_launches or not is_async else None
+        if arrival is None and (self._mark_launches or not is_async or not self.may_mark()):
+            self._skip_collective()
+            return original(group, *args, **named)
+        if not is_async:  # else it runs in a stream of its own
+            self._newest = None
         try:
             work = original(group, *args, **named)
         except BaseException:
             self.release(arrival)
             self._restore_live_words()
             raise
-        if not timed:
-            self._launched_untimed(work, launch, is_async, sized, size_of)
-            return work
         try:
             on_device = self._device.carries(sized, group)
             elsewhere = None if on_device else self._device.other_index(sized)
@@ -134,60 +128,51 @@ class DeviceCollectives(DevicePhases):
             arrival = None
         try:
             entry = _new(_PendingCollective, (*launch, size, self._live.step, arrival, on_device, is_async))
+            self.recent.append((entry.word, entry.issued, size))
             self._launched(work, entry)
         except Exception as error:
             self._disable(error)
         self._left_at = clock()  # last: on a slow host what the hooks do takes as long as a launch
         return work
 
-    def _launched_untimed(
-        self, work: Any, launch: tuple[int, LaneLog, int], is_async: bool, sized: Any, size_of: Callable[[Any], int]
-    ) -> None:
-        """A collective was launched in a step without marks. One that its caller does not wait for at once may be
-        waited for in a step that has some."""
-        try:
-            entry = _new(_PendingCollective, (*launch, size_of(sized), self._live.step, None, True, is_async))
-            if is_async or work is None:
-                self._launched(work, entry)
-            else:
-                self._pass_untimed([entry])
-        except Exception:
-            self._recorder.totals.errors += 1
+    def launched_untimed(self, work: Any, known: Launch, options: Any) -> None:
+        """`known` was launched, with these options, in a step without marks, or on another thread than the training's.
+        There it has the host's times, and no part of the step waits for it. One that its caller does not wait for at
+        once may be waited for in a step that has marks. Any other is shown by the live words until the step is over."""
+        word, _, issued, size, _ = known
+        self.at_once = 0
+        self.recent.append((word, issued, size))
+        if not self.on_training_thread():
+            self._recorder.events.wait_counted_apart(known, issued, clock(), 0, by_device=False)
+            self._restore_live_words()
+        elif work is None or _is_async(options):
+            self._launched(work, _new(_PendingCollective, (*known, None, True, True)))
+        else:
+            self._untimed += (UNTIMED, word, size, issued, 0)
+            self._last = word, issued
+            self._live.words[WORD_ISSUED] = issued
+            self.at_once = id(work)
 
     def _pass_untimed(self, batch: Sequence[_PendingCollective]) -> None:
         """Nothing more will be known of these than that they are over with the step."""
-        self.release(*_marks(batch, None))
-        self._untimed += [entry.launch for entry in batch]
+        for word, _, issued, size, _, arrival, *_ in batch:
+            if arrival is not None:
+                self.release(arrival)
+            self._untimed += (UNTIMED, word, size, issued, 0)
         self._last = batch[-1].word, batch[-1].issued
         self._restore_live_words()
 
     def _launched(self, work: Any, entry: _PendingCollective) -> None:
-        self.recent.append((entry.word, entry.issued, entry.size))
         if work is None:
             if not self.pending.add_to_batch(entry):
                 self._waited([entry], entry.issued, entry.arrival)
             return
-        if self._live.pending:  # launched before there was a device, and dropped
-            self._live.pending.demote_newest(work)
+        former = self._live.pending
+        if former.key or former.others:  # launched before there was a device, and dropped
+            former.demote_newest(work)
         self.pending.add(work, entry)
         if entry.is_async:  # else its caller is about to wait for it
             self._restore_live_words()
-
-    def _call_on_other_thread(
-        self, call: Callable[[], Any], launch: tuple[int, LaneLog, int], size: Callable[[], int]
-    ) -> Any:
-        """Does as call(), on a thread that is not the training's: the collective has the host's times, and no part of
-        the step waits for it."""
-        try:
-            work = call()
-        finally:
-            self._restore_live_words()
-        try:
-            known = (*launch, size(), self._live.step)
-            self._recorder.events.wait_counted_apart(known, launch[2], clock(), 0, by_device=False)
-        except Exception:
-            self._recorder.totals.errors += 1
-        return work
 
     def end_batch(self, key: int | None) -> None:
         """Does as PendingWork.end_batch; logs what is over."""
@@ -199,15 +184,13 @@ class DeviceCollectives(DevicePhases):
 
     def wait(self, work: object, original: Callable[..., Any], *args: Any) -> Any:
         """Returns original(work, ...), the caller's own wait, called once, between marks."""
-        if not self._timed and not self.pending:
-            return original(work, *args)
         began = clock()
         batch = self.pending.awaited(work)
         if not batch:  # waited for a second time, expired, or not a collective's
             return original(work, *args)
         if get_ident() != self._home and not self._device.runs_backward():
             return self._wait_on_other_thread(batch, work, original, *args)
-        if not self._timed:
+        if not self.timed:
             self._pass_untimed(batch)
             return original(work, *args)
         last = batch[-1]
@@ -258,7 +241,7 @@ class DeviceCollectives(DevicePhases):
 
     def _waited(self, batch: Sequence[_PendingCollective], began: int, before: Any) -> None:
         """The host, or the present stream, has waited for these collectives since `before`."""
-        if not self._timed:
+        if not self.timed:
             return self._pass_untimed(batch)
         ended, after, last = clock(), self.mark(), batch[-1]
         if after is None:
@@ -296,8 +279,8 @@ class DeviceCollectives(DevicePhases):
     def log_ended(self, launches: Sequence[Launch], ended: int) -> None:
         """Logs collectives of which nothing is known but that they are over, for the host, at `ended`."""
         self._remember(launches)
-        if not self._timed:
-            self._untimed += launches
+        if not self.timed:
+            self._untimed += untimed(launches)
             return
         self.timeline.add(None, self.timeline.native_ended, tuple(launches), ended)
 
@@ -354,7 +337,7 @@ class DeviceCollectives(DevicePhases):
         placement, trained_here = self._placement, self._calls != self._calls_before or self.pending
         if self._elsewhere is not None and not trained_here:
             placement.index = self._elsewhere
-        self._elsewhere, self._calls_before = None, self._calls
+        self._elsewhere, self._calls_before, self.at_once = None, self._calls, 0
         if placement.index is None or placement.index == self._device.index:
             super().end_step(finished, next_step)
         elif self._enabled:
@@ -375,7 +358,7 @@ class DeviceCollectives(DevicePhases):
 
     def _disable(self, error: Exception) -> None:
         if self._enabled:
-            self._recorder.totals.lost += len(self.pending) + len(self._untimed)
+            self._recorder.totals.lost += len(self.pending) + len(self._untimed) // EVENT_NUMBERS
         super()._disable(error)
 
     def _on_other_stream(self, mark: Any) -> bool:
@@ -404,9 +387,8 @@ class DeviceCollectives(DevicePhases):
             self.timeline.add(entry.arrival, self.timeline.never_ended, entry.launch, entry.arrival)
 
 
-def _is_async(args: Sequence[Any], named: dict[str, Any]) -> bool:
-    """Tells by the options, which come last. They do not say before torch 2.8: then the call may be either."""
-    options = named.get("opts") if named else args[-1] if args else None
+def _is_async(options: Any) -> bool:
+    """Tells by a call's options, which come last. They do not say before torch 2.8: then the call may be either."""
     return getattr(options, "asyncOp", True) is not False
 
 

@@ -16,7 +16,7 @@ from laggard.rankfile.layout import WORD_ISSUED
 from laggard.trainer_hooks.device.clock import UNKNOWN, AsyncDevice
 from laggard.trainer_hooks.device.timeline import Timeline
 from laggard.trainer_hooks.record.ending import FACTS
-from laggard.trainer_hooks.record.events import INPUT, Launch
+from laggard.trainer_hooks.record.events import INPUT, OPTIMIZER
 from laggard.trainer_hooks.record.recorder import Recorder
 
 log = logging.getLogger("laggard")
@@ -60,15 +60,14 @@ class DutyCycle:
         self._began = 0  # the step
         self._measured: list[tuple[int, int]] = []  # of the last steps with marks: what these took, and the whole step
 
-    def step_ended(self, timed: bool, next_step: int) -> bool:
-        """A step ends, which had marks if `timed`. Returns whether the next one has."""
+    def step_ended(self, timed: bool) -> None:
+        """A step ends, which had marks if `timed`."""
         now = clock()
         if timed:
             self._measured.append((self.spent, now - self._began))
             if len(self._measured) == _STEPS_MEASURED:
                 self._adjust()
         self.spent, self._began = 0, now
-        return is_timed(next_step, self.period)
 
     def _adjust(self) -> None:
         spent, length = (sorted(each)[_STEPS_MEASURED // 2] for each in zip(*self._measured, strict=True))
@@ -98,9 +97,9 @@ class DevicePhases:
         self._live = recorder.live
         self._enabled = True
         self._home = get_ident()  # the training thread: the last that entered a phase other than input
-        self._timed = True  # whether the step has marks within it
+        self.timed = True  # whether the step has marks within it
         self._duty = DutyCycle()
-        self._untimed: list[Launch] = []  # the collectives of a step without marks
+        self._untimed: list[int] = []  # the collectives of a step without marks: events of what is over with the step
         self._newest: Any = None  # the last mark, while the hooks have seen nothing launched in its stream since
         self._serial = 0  # its serial
         self._left_at = 0  # when a hook returned last to what may launch something
@@ -110,7 +109,9 @@ class DevicePhases:
         """The training thread enters `phase`, at `now` on the host's clock. `work`: as Recorder.enter."""
         if phase != INPUT:  # a script's own thread may read ahead
             self._home = get_ident()
-        if not self._timed:
+        if not self.timed:
+            if phase > OPTIMIZER:  # it may last, with nothing in flight
+                self.poll()
             return
         mark = self.mark(now)
         if mark is not None:
@@ -121,7 +122,7 @@ class DevicePhases:
 
     def leave(self) -> None:
         """The training thread leaves the phase."""
-        if not self._timed:
+        if not self.timed:
             return
         mark = self.mark(clock())
         if self._enabled:
@@ -132,16 +133,17 @@ class DevicePhases:
 
     def end_step(self, finished: int, next_step: int) -> None:
         """The step `finished` ends with the phase left last."""
-        timed, self._timed = self._timed, True
+        timed, self.timed = self.timed, True
         mark = None if timed else self.mark()
         if self._enabled:
             if timed:
                 self.timeline.end_step(next_step)
             else:
-                launches, self._untimed = tuple(self._untimed), []
-                self.timeline.end_untimed_step(mark, launches, next_step)
+                events, self._untimed = self._untimed, []
+                self.timeline.end_untimed_step(mark, events, next_step, is_timed(next_step, self._duty.period))
             self.poll()
-            self._timed = self._duty.step_ended(timed, next_step)
+            self._duty.step_ended(timed)
+            self.timed = is_timed(next_step, self._duty.period)
         self._left_at = clock()
 
     def mark(self, now: int = UNKNOWN) -> Any:
@@ -149,7 +151,7 @@ class DevicePhases:
         `now`, on the host's clock: the last mark will do where nothing can have been launched since."""
         device, newest = self._device, self._newest
         try:
-            if not self._timed or not self._enabled or device.capturing():
+            if not self.timed or not self._enabled or device.capturing():
                 return None
             soon = newest is not None and now - self._left_at < self._same_boundary_ns
             if soon and newest.serial == self._serial and newest.stream == device.stream():
@@ -198,7 +200,7 @@ class DevicePhases:
 
     def _in_flight(self) -> bool:
         """Whether the device may have yet to come past a collective."""
-        return self.timeline.in_flight or bool(self._untimed)
+        return bool(self._untimed) or self.timeline.in_flight
 
     def abandon(self) -> None:
         """Asks the device nothing from here on: this process is a forked child, in which it does not answer."""

@@ -28,7 +28,7 @@ from typing import Any, Final
 
 from laggard.trainer_hooks.device.clock import AsyncDevice, Timestamps
 from laggard.trainer_hooks.record.event_log import EventLog
-from laggard.trainer_hooks.record.events import Launch, Wait, issued_at, with_waits
+from laggard.trainer_hooks.record.events import EVENT_NUMBERS, Launch, Wait, issued_at, with_waits
 
 _MAX_COLLECTIVES: Final = 1024  # collectives that are kept, because the main stream may still wait for them
 
@@ -149,15 +149,17 @@ class Timeline:
         else:
             self.add(None, self._replay_end_step, next_step)
 
-    def end_untimed_step(self, mark: Any, launches: tuple[Launch, ...], next_step: int) -> None:
-        """A step ends at `mark`, within which there are no marks. `launches`: its collectives, over by then."""
+    def end_untimed_step(self, mark: Any, events: list[int], next_step: int, is_timed: bool) -> None:
+        """A step ends at `mark`, within which there are no marks. `events`: its collectives, over by then. `is_timed`:
+        the next step has marks, so that it begins at this one."""
+        collectives = len(events) // EVENT_NUMBERS
         if self._skipping:
-            self._events.totals.lost += len(launches)
+            self._events.totals.lost += collectives
             self.release(mark)
             return self.end_step(next_step)
         self._newest_boundary = mark
-        self._collectives += len(launches)
-        self.add(mark, self._replay_end_untimed_step, mark, launches, next_step)
+        self._collectives += collectives
+        self.add(mark, self._replay_end_untimed_step, mark, events, next_step, is_timed)
 
     def collective(
         self,
@@ -233,12 +235,12 @@ class Timeline:
         """Logs what is over. What is not was never seen to end, and its step has no record."""
         self.poll()
         for _, replay, arguments in self._queue:
-            launches = arguments[1] if replay == self._replay_end_untimed_step else ()
             if replay == self._replay_collective:
-                launches = [launch for launch, *_ in (arguments, *arguments[-1])]
-            for launch in launches:
-                self._events.never_ended(launch)
-                self._collectives -= 1
+                for launch, *_ in (arguments, *arguments[-1]):
+                    self._events.never_ended(launch)
+                    self._collectives -= 1
+            elif replay == self._replay_end_untimed_step:
+                self._collectives -= self._events.never_passed(arguments[1])
         self.give_up()
 
     def _is_passed(self, mark: Any) -> bool:
@@ -271,10 +273,11 @@ class Timeline:
             self._overlapped.correct(correction)
         return correction
 
-    def _replay_end_untimed_step(self, mark: Any, launches: tuple[Launch, ...], next_step: int) -> None:
-        for launch in launches:
-            self._events.passed_untimed(launch)
-        self._collectives -= len(launches)
+    def _replay_end_untimed_step(self, mark: Any, events: list[int], next_step: int, is_timed: bool) -> None:
+        self._events.append(events)
+        self._collectives -= len(events) // EVENT_NUMBERS
+        if not is_timed:  # what the clocks show now, nobody will ask
+            return self.release(mark)
         self._timestamps.of_boundary(mark)
         self._correct()
         self._events.step_abandoned(next_step, 0 if mark is None else self._timestamps.now)
@@ -296,7 +299,9 @@ class Timeline:
         ready = timestamps.now  # at the earliest
         if arrival is not None:
             ready = began if arrival is before else min(began, timestamps.of(arrival))
-        self.release(*_marks((arrival, before, after, others)))
+        self.release(before, None if after is before else after, None if arrival in (before, after) else arrival)
+        if others:
+            self.release(*(mark for _, mark in others))
         if on_other_stream:
             self._on_other_streams -= 1
             self._overlapped.add(OverlappedCollective(launch, ready, end))

@@ -66,7 +66,7 @@ class Reducer:
 
         def arrived(parameter: Any) -> None:
             self._last = index, clock()
-            if live.device is not None:
+            if live.device is not None and live.device.timed:
                 self._put_mark(live.device, parameter)
 
         def nothing(_: Any) -> None:
@@ -112,7 +112,7 @@ class Reducer:
         self._recorder.ended_on_host(launches, end, end - launched if is_last else 0)
 
     def _record_on_device(self, device: DeviceCollectives, began: int, is_last: bool) -> None:
-        handed, before = device.take(began, self._lane_logs(), self._mark)
+        handed, before = device.take(began, self._lane_logs(), self._mark) if device.pending else ([], self._mark)
         after, self._mark = device.mark(), None
         launches = self._native.take_new(self.group, self._last[1], self._call_site)
         device.log_native([*launches, *handed], before, after, is_last)

@@ -23,7 +23,6 @@ from laggard.trainer_hooks.record.events import (
     PHASE_LEFT,
     STEP_ABANDONED,
     STEP_ENDED,
-    UNTIMED,
     WAIT_COUNTED_APART,
     WAITED,
     Append,
@@ -188,11 +187,6 @@ class EventLog(Aggregator):
         """Too much of the step under way is unknown; `next_step` begins at `began`, or (0) with its first phase."""
         self.append((STEP_ABANDONED, next_step, began, 0, 0))
 
-    def passed_untimed(self, launch: Launch) -> None:
-        """A collective that is over: it counts, and has no record."""
-        word, _, _, size, _ = launch
-        self.append((UNTIMED, word, size, 0, 0))
-
     def waited(self, nanoseconds: int) -> None:
         """The present segment waited so long for collectives whose own records do not count it."""
         self.append((WAITED, nanoseconds, 0, 0, 0))
@@ -201,6 +195,12 @@ class EventLog(Aggregator):
         """A collective that was never seen to end. `arrival` 0: when the host issued it."""
         word, _, issued, size, _ = launch
         self.append((word, arrival or issued, 0, 0, size))
+
+    def never_passed(self, events: Sequence[int]) -> int:
+        """The collectives of UNTIMED events were never seen to end. Returns how many they are."""
+        rows = list(zip(*[iter(events)] * EVENT_NUMBERS, strict=True))
+        self.append([number for _, word, size, issued, _ in rows for number in (word, issued, 0, 0, size)])
+        return len(rows)
 
     def ended_on_host(self, launch: Launch, end: int, waited: int = 0) -> None:
         """A collective that the host's clock timed: it was over at `end`."""

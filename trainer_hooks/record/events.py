@@ -98,7 +98,7 @@ PHASE_LEFT: Final = -2  # now
 STEP_ENDED: Final = -3  # the next step, the correction of times from here on
 STEP_ABANDONED: Final = -4  # the next step, when it begins (0: with its first phase); of this one too much is unknown
 WAITED: Final = -5  # nanoseconds that the segment waited for a collective whose own record does not count them
-UNTIMED: Final = -6  # the word of a collective that is over, and its bytes: of its times nothing is known
+UNTIMED: Final = -6  # a collective that is over, of whose times nothing is known: its word, bytes, and launch
 WAIT_COUNTED_APART: Final = -16  # less the word: such a collective
 
 Append = Callable[[Iterable[int]], None]
@@ -136,6 +136,11 @@ lane_log_of: Final[Callable[[tuple[Any, ...]], LaneLog]] = operator.itemgetter(1
 issued_at: Final[Callable[[tuple[Any, ...]], int]] = operator.itemgetter(2)
 """The time at which the host issued the collective, in nanoseconds of CLOCK_MONOTONIC."""
 step_of: Final[Callable[[tuple[Any, ...]], int]] = operator.itemgetter(4)
+
+
+def untimed(launches: Iterable[Launch]) -> list[int]:
+    """The events of collectives that are over, and of whose times nothing is known."""
+    return [number for word, _, issued, size, _ in launches for number in (UNTIMED, word, size, issued, 0)]
 
 
 def phase_name(phase: int) -> str | None:
@@ -244,10 +249,9 @@ class PendingWork(Generic[Entry]):
     def awaited(self, waited_for: object) -> list[Entry]:
         """Removes and returns what somebody waits for: the collective of a work, those of a batch, or those that a
         future stands for. Empty: nothing, or they were waited for before."""
-        if id(waited_for) in self.batches:
+        if self.batches and id(waited_for) in self.batches:
             return self.batches.pop(id(waited_for))
-        entry = self.pop(waited_for)
-        if entry is not None:
+        if (entry := self.pop(waited_for)) is not None:
             return [entry]
         tokens = self.promised.pop(id(waited_for), ((), None))[0]
         return [found for token in tokens if (found := self.others.pop(token, None)) is not None]

@@ -109,7 +109,7 @@ def _links(messages: Iterable[str]) -> Iterator[Finding]:
     downs: dict[str, _Lines] = {}
     is_down: dict[str, bool] = {}
     for change in link_changes((None, text) for text in messages):
-        device = f"{change.device} ({change.driver})"
+        device = f"{change.device} ({change.driver})".removesuffix(" ()")
         is_down[device] = change.down
         if change.down:
             _count(downs, device, change.text)

@@ -1,5 +1,5 @@
 """The format `kernel log`: dmesg in all its forms, journalctl -k, syslog, /dev/kmsg, netconsole. Logs of the clients
-of GPFS and BeeGFS are judged by the same rules.
+of GPFS and BeeGFS, and of systemd-networkd, are judged by the same rules.
 
 Beside the tables of rules two things are judged by what stands around them: storms of corrected PCIe errors, and
 records that say that something failed and that no rule knows.
@@ -20,8 +20,8 @@ from laggard.diagnose import kernel_findings
 from laggard.diagnose.file_format import FileContent, FileFormat, FileJudgement, KnownHardware
 from laggard.diagnose.kernel.judge import LogJudge
 from laggard.diagnose.kernel.lines import (
-    FILE_SYSTEM_CLIENTS,
     KERNEL,
+    OTHER_PROGRAMS,
     PROGRAMS,
     LogLine,
     indent_of,
@@ -137,9 +137,9 @@ def recognise(content: FileContent) -> bool:
     return kernel > 0 and (kernel >= _MIN_SHARE * lines or (headed >= _MIN_HEADED * lines <= kernel / _MIN_OF_SYSTEM))
 
 
-def recognise_file_system_log(content: FileContent) -> bool:
-    clients, _, lines = _counted(content, FILE_SYSTEM_CLIENTS)
-    return clients > 0 and clients >= _MIN_SHARE * lines
+def recognise_other_program(content: FileContent) -> bool:
+    count, _, lines = _counted(content, OTHER_PROGRAMS)
+    return count > 0 and count >= _MIN_SHARE * lines
 
 
 def _counted(content: FileContent, programs: Sequence[str]) -> tuple[int, int, int]:
@@ -241,4 +241,4 @@ def takes(line: str) -> bool:
 
 
 KERNEL_LOG = FileFormat("kernel log", recognise, judge, end_matters=True, covers=("job log", "NCCL log"), takes=takes)
-FILE_SYSTEM_LOG = KERNEL_LOG._replace(name="file system client's log", recognise=recognise_file_system_log)
+OTHER_LOG = KERNEL_LOG._replace(name="log of a system's program", recognise=recognise_other_program)

@@ -6,6 +6,7 @@ Sources: Linux, drivers/net/ethernet/mellanox/mlx5/core/{events,en_main}.c, driv
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
@@ -19,9 +20,11 @@ NIC_FIRMWARE_RULES, PCIE_RULES = (
 )
 
 LINK: Final = lazy_pattern(
-    r"(\S{1,40} [0-9a-f:.]{7,12}) (\S{1,40}): (?:(?:NIC )?Link (?:is )?|Port: \d+ Link )"
-    r"([Dd]own|[Uu]p|DOWN|UP|ACTIVE)\b"
+    r"(?:(\S{1,40} [0-9a-f:.]{7,12}) (\S{1,40}): (?:(?:NIC )?Link (?:is )?|Port: \d+ Link )"
+    r"|^((?:eth|en|ib|hsn)[\w.-]{1,14}): )(down|up|active|(?:lost|gained) carrier)\b",
+    re.IGNORECASE,
 )
+"""By a NIC's driver, or by systemd-networkd, which has no driver's name and tells of containers' interfaces as well."""
 _STARTED: Final = lazy_pattern(r"(mlx5_core [0-9a-f:.]{12}): firmware version: ")
 
 
@@ -41,9 +44,9 @@ def link_changes(messages: Iterable[tuple[float | None, str]]) -> Iterator[LinkC
     known: set[tuple[str, str]] = set()
     started: set[str] = set()
     for seconds, text in messages:
-        if "ink " in text and (match := LINK.search(text)):
-            driver, device, state = match.groups()
-            down = state.lower() == "down"
+        if ("ink " in text or " carrier" in text) and (match := LINK.search(text)):
+            driver, device, state = match[1] or "", match[2] or match[3], match[4]
+            down = state.lower() in ("down", "lost carrier")
             if not down or (driver, device) in known or driver not in started:
                 known.add((driver, device))
                 yield LinkChange(driver, device, down, seconds, text)

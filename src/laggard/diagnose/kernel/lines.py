@@ -167,8 +167,8 @@ def _of_journal(line: str) -> LogLine | None:
     )
 
 
-FILE_SYSTEM_CLIENTS: Final = ("mmfs", "beegfs")
-PROGRAMS: Final = frozenset((KERNEL, *FILE_SYSTEM_CLIENTS))
+OTHER_PROGRAMS: Final = ("mmfs", "beegfs", "systemd-networkd")
+PROGRAMS: Final = frozenset((KERNEL, *OTHER_PROGRAMS))
 """The programs whose messages are judged; others may quote the kernel."""
 _MAX_JOINED_LINES: Final = 16
 _MAX_RECORD_CHARACTERS: Final = 2048
