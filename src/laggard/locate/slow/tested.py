@@ -291,9 +291,9 @@ class _Test:
             return None
         of_moments, of_their_length = self._of_moments(part, level, unit, others)
         now = max(of_noise.now, of_moments)
-        # One step may be an accident: the others are beyond noise as well.
+        # One step that is most of it may be an accident: the others are beyond noise as well.
         rest = (level * length - float(self._relative[part.begin : part.end, unit].max())) / (length - 1)
-        of_rest = noise.chances(rest, before).now
+        of_rest = noise.chances(rest, before).now if rest < HALF * level else 0.0
         chance = max(by_noise, max(of_moments, of_rest) * tests / self._at_a_look)
         cost = level * length / len(self._relative)
         # What is there in most of all steps is no moment of a recording; that may be one itself, and tell nothing.
