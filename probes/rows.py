@@ -1,4 +1,5 @@
-"""What must be there, and is not: the one way in which all rows are judged, each for one kind of thing.
+"""What must be there, and is not: the one way in which all rows are judged, each for one kind of thing. And which of
+equal things is slower than it may be.
 
 What must be there say a site's line, the machine's own tables, and the machine's own past, in this order. A line or a
 table makes it critical; the past alone is a warning, since parts are also taken out on purpose. What most nodes have
@@ -107,6 +108,18 @@ def _finding(row: Row, severity: Severity, source: str, missing: Sequence[Item])
     )
     amounts = {name: format(amount, form) for name, amount in shown.items()}
     return words.found({"wanted": source, "items": evidence}, severity, **{**amounts, **row.named})
+
+
+SLOWER: Final = 0.75
+"""The share of its peers' pace below which one of equal things is at fault. GPUs of one model under one load differ by
+8 % on average, and by 22 % at most (Sinha et al., Not All GPUs Are Created Equal, SC22): that much is no fault. A
+synchronous job runs at the pace of its slowest part."""
+
+
+def holds_back(pace: float, of_all: Collection[float], share: float = SLOWER) -> bool:
+    """Whether a part at `pace` holds its peers back: most of all are faster by more than equal ones differ. Where half
+    of them or more are as slow, they were set so."""
+    return 2 * sum(pace < share * other for other in of_all) > len(of_all) > 2
 
 
 # Modules and device files, of which a site's line tells, and probes of what their devices need.

@@ -418,8 +418,10 @@ def _fuse(rng: random.Random, machine: Machine, age: float) -> Variant:
 
 @churn("power or clock set on purpose", 1.5, "nvidia-smi manual: -pl, -ac")
 def _power_cap(rng: random.Random, machine: Machine, age: float) -> Variant:
-    """An administrator or a job's owner set power or clocks lower on purpose, on all GPUs or on one."""
+    """An administrator or a job's owner set power or clocks lower on purpose, on all GPUs or on one. One clock that is
+    far below its peers' is a fault, whoever set it: the next job waits for it."""
     whole, what, share = rng.random() < 0.5, rng.choice(("watts", "clock")), rng.choice((0.6, 0.71, 0.86))
+    share = share if whole or what == "watts" else rng.choice((0.8, 0.86))
     which = range(machine.base.expected_gpus) if whole else (rng.randrange(machine.base.expected_gpus),)
 
     for number in which:

@@ -17,14 +17,14 @@ _LLAMA: Final = "Llama 3 (arXiv 2407.21783, table 5), {} of 419 interruptions in
 DRAM: Final = "Schroeder, Pinheiro, Weber: DRAM errors in the wild (SIGMETRICS 2009), a machine and year: "
 
 
-def _fault(
+def fault(
     name: str, rate: float, source: str, kinds: tuple[str, ...] = (), prior: str = ASSUMED, warns: bool = False
 ) -> Callable[[Look], Look]:
     """Makes the function below it a class of faults, `rate` of them a node and year."""
     return register(EVERYDAY, name, True, rate, source, prior, kinds, warns)
 
 
-@_fault("mount of fstab missing", 0.2, "fstab(5); systemd.mount(5): jobs start without a mount that is nofail")
+@fault("mount of fstab missing", 0.2, "fstab(5); systemd.mount(5): jobs start without a mount that is nofail")
 def _unmounted(rng: random.Random, machine: Machine, age: float) -> Variant:
     point, nofail, boot = rng.choice(("/scratch", "/scratch", "/home")), rng.random() < 0.5, rng.random() < 0.7
     if boot:
@@ -35,7 +35,7 @@ def _unmounted(rng: random.Random, machine: Machine, age: float) -> Variant:
     return Variant(f"{point} not mounted{', since the boot' if boot else ''}{', nofail' if nofail else ''}", 8 * HOUR)
 
 
-@_fault("NVMe controller dead", 3 / _LLAMA_YEARS, "Linux, drivers/nvme/host/pci.c", (), _LLAMA.format(3))
+@fault("NVMe controller dead", 3 / _LLAMA_YEARS, "Linux, drivers/nvme/host/pci.c", (), _LLAMA.format(3))
 def _nvme_dead(rng: random.Random, machine: Machine, age: float) -> Variant:
     """The file system stays in the table of mounts, and statvfs answers from memory."""
     number, gone = rng.choice((0, 1)), rng.random() < 0.5
@@ -70,7 +70,7 @@ def _array_of_scratch(machine: Machine, level: str, disks: int, lost: int) -> No
         machine.write(f"{folder}/{name}", str(text))
 
 
-@_fault("md array failed", 0.01, "Linux, drivers/md/raid5.c: Cannot continue operation; md.rst: broken", _SERVERS)
+@fault("md array failed", 0.01, "Linux, drivers/md/raid5.c: Cannot continue operation; md.rst: broken", _SERVERS)
 def _array_failed(rng: random.Random, machine: Machine, age: float) -> Variant:
     level, lost = rng.choice((("raid0", 1), ("raid5", 2)))
     _array_of_scratch(machine, level, 4, lost if age >= 0 else 0)
@@ -84,7 +84,7 @@ def _array_failed(rng: random.Random, machine: Machine, age: float) -> Variant:
     return Variant(f"{level} of /scratch lost {lost} of 4 disks", DAY, set_up=True)
 
 
-@_fault("md array degraded", 0.02, "Linux, Documentation/admin-guide/md.rst: degraded", _SERVERS, warns=True)
+@fault("md array degraded", 0.02, "Linux, Documentation/admin-guide/md.rst: degraded", _SERVERS, warns=True)
 def _array_degraded(rng: random.Random, machine: Machine, age: float) -> Variant:
     root = rng.random() < 0.5
     if root and age >= 0:
@@ -100,7 +100,7 @@ def _array_degraded(rng: random.Random, machine: Machine, age: float) -> Variant
     return Variant(f"array of {'/' if root else '/scratch'} runs without one disk", 3 * DAY, set_up=True)
 
 
-@_fault("memory missing", 2 / _LLAMA_YEARS, "Linux: MemTotal; EDAC: size_mb of the modules", BARE, _LLAMA.format(2))
+@fault("memory missing", 2 / _LLAMA_YEARS, "Linux: MemTotal; EDAC: size_mb of the modules", BARE, _LLAMA.format(2))
 def _memory_missing(rng: random.Random, machine: Machine, age: float) -> Variant:
     """The firmware mapped out modules at the last boot."""
     lost = rng.choice((1, 2, 8))
@@ -115,7 +115,7 @@ def _memory_missing(rng: random.Random, machine: Machine, age: float) -> Variant
     return Variant(f"{lost} of {DIMMS} memory modules mapped out", 3 * DAY)
 
 
-@_fault("memory used up on an idle node", 0.2, "Linux, Documentation/filesystems/proc.rst: MemAvailable")
+@fault("memory used up on an idle node", 0.2, "Linux, Documentation/filesystems/proc.rst: MemAvailable")
 def _memory_used(rng: random.Random, machine: Machine, age: float) -> Variant:
     """What an ended job or the kernel left; no job is there that uses it."""
     form = rng.choice(("SUnreclaim", "HugePages_Total", "AnonPages"))
@@ -131,7 +131,7 @@ def _memory_used(rng: random.Random, machine: Machine, age: float) -> Variant:
     return Variant(f"98 % of the memory gone, as {form}, and no job is there", 12 * HOUR, steady=True)
 
 
-@_fault("uncorrected memory errors", 0.013, "Linux, edac_mc.c, memory-failure.c", BARE, DRAM + "1.3 % have one")
+@fault("uncorrected memory errors", 0.013, "Linux, edac_mc.c, memory-failure.c", BARE, DRAM + "1.3 % have one")
 def _uncorrected(rng: random.Random, machine: Machine, age: float) -> Variant:
     count, slot, killed = rng.choice((1, 3, 40)), rng.randrange(DIMMS // 2), rng.random() < 0.7
     machine.add(f"{EDAC}/mc0/ue_count", count)
@@ -147,7 +147,7 @@ def _uncorrected(rng: random.Random, machine: Machine, age: float) -> Variant:
     return Variant(says, 2 * DAY, counters=True)
 
 
-@_fault("soft lockup that goes on", 0.05, "Linux, kernel/watchdog.c: watchdog_timer_fn")
+@fault("soft lockup that goes on", 0.05, "Linux, kernel/watchdog.c: watchdog_timer_fn")
 def _lockup(rng: random.Random, machine: Machine, age: float) -> Variant:
     cpu, name = rng.randrange(8), rng.choice(("python", "kworker/34:1", "nvidia-smi", "ll_ost_io00_012"))
     machine.start(70011, name, "R", age + 26, "/system.slice/slurmstepd.scope/job_77/step_0")
@@ -163,7 +163,7 @@ def _lockup(rng: random.Random, machine: Machine, age: float) -> Variant:
     return Variant(f"CPU {cpu} in the kernel for {name} and never back", 6 * HOUR)
 
 
-@_fault("kernel oops", 0.05, "Linux, arch/x86/mm/fault.c, arch/x86/kernel/dumpstack.c; taint flag D")
+@fault("kernel oops", 0.05, "Linux, arch/x86/mm/fault.c, arch/x86/kernel/dumpstack.c; taint flag D")
 def _oops(rng: random.Random, machine: Machine, age: float) -> Variant:
     where = rng.choice(("nvidia_p2p_put_pages+0x5c/0x120 [nvidia]", "xfs_buf_item_release+0x44/0xf0 [xfs]",
                         "cl_page_put+0x1c3/0x3f0 [obdclass]", "__list_del_entry_valid+0x25/0x90"))  # fmt: skip
@@ -180,7 +180,7 @@ def _oops(rng: random.Random, machine: Machine, age: float) -> Variant:
     return Variant(f"oops in {where}", 2 * DAY)
 
 
-@_fault("task in state D for an hour", 0.1, "Linux, kernel/hung_task.c: each 120 s, ten times; proc(5)")
+@fault("task in state D for an hour", 0.1, "Linux, kernel/hung_task.c: each 120 s, ten times; proc(5)")
 def _task_stuck(rng: random.Random, machine: Machine, age: float) -> Variant:
     """A process of an ended job waits in the kernel for good, and keeps its GPU's memory or its files."""
     since = age + HOUR
@@ -193,7 +193,7 @@ def _task_stuck(rng: random.Random, machine: Machine, age: float) -> Variant:
     return Variant(f"python in state D for an hour, in {where}", 12 * HOUR)
 
 
-@_fault("nvidia_uvm not loaded", 0.05, "soperator#2684: NVML answers, cuInit fails with 999")
+@fault("nvidia_uvm not loaded", 0.05, "soperator#2684: NVML answers, cuInit fails with 999")
 def _no_uvm(rng: random.Random, machine: Machine, age: float) -> Variant:
     boot = rng.random() < 0.7
     if boot:
@@ -208,37 +208,37 @@ def without_uvm(machine: Machine) -> None:
         machine.remove(path)
 
 
-@_fault("device file of a GPU gone", 0.02, "NVIDIA driver README: /dev/nvidiaN; NVML lists the GPU", BARE)
+@fault("device file of a GPU gone", 0.02, "NVIDIA driver README: /dev/nvidiaN; NVML lists the GPU", BARE)
 def _no_file(rng: random.Random, machine: Machine, age: float) -> Variant:
     minor = rng.randrange(machine.base.expected_gpus)
     machine.remove(f"dev/nvidia{minor}")
     return Variant(f"/dev/nvidia{minor} gone", DAY, steady=True)
 
 
-@_fault("driver never built for this kernel", 0.1, "dkms(8); NVIDIA GPUs on the bus and no driver bound")
+@fault("driver never built for this kernel", 0.1, "dkms(8); NVIDIA GPUs on the bus and no driver bound")
 def _unbuilt(rng: random.Random, machine: Machine, age: float) -> Variant:
     kernel = rng.choice(("5.15.0-119-generic", "6.8.0-60-generic"))
     machine.restart(age + 180)
     machine.without_driver()
     machine.write("proc/sys/kernel/osrelease", kernel)
-    return Variant(f"no driver for the new kernel {kernel}", 10 * HOUR)
+    return Variant(f"no driver for the new kernel {kernel}", 10 * HOUR, counters=True)  # earlier looks saw none either
 
 
-@_fault("library of another version for days", 0.1, "nvml.h: NVML_ERROR_LIB_RM_VERSION_MISMATCH")
+@fault("library of another version for days", 0.1, "nvml.h: NVML_ERROR_LIB_RM_VERSION_MISMATCH")
 def _mismatch(rng: random.Random, machine: Machine, age: float) -> Variant:
     logged = rng.random() < 0.5
     mismatch(machine)
     for number in range(3 if logged else 0):
         said = "NVRM: API mismatch: the client has the version 595.58.03, but this kernel module has the version"
         machine.say(age * (1 - number / 4), f"{said} {machine.driver}.")
-    return Variant("the library is newer than the loaded driver", 3 * DAY)
+    return Variant("the library is newer than the loaded driver", 3 * DAY, counters=True)
 
 
 def mismatch(machine: Machine) -> None:
     machine.nvml.update(gpus=[], p2p_read=[], p2p_write=[], error="LIB_RM_VERSION_MISMATCH")
 
 
-@_fault("/dev/shm tiny", 0.02, "shm_overview(7); tmpfs(5): size=; data loaders end by SIGBUS")
+@fault("/dev/shm tiny", 0.02, "shm_overview(7); tmpfs(5): size=; data loaders end by SIGBUS")
 def _tiny(rng: random.Random, machine: Machine, age: float) -> Variant:
     mebibytes = rng.choice((64, 512))
     machine.sub(MOUNTS, r" /dev/shm tmpfs rw", f" /dev/shm tmpfs rw,size={mebibytes << 10}k")
@@ -262,7 +262,7 @@ def alike(machine: Machine) -> None:
                 machine.write(f"{RDMA}/{device}/{name}", text + (device[-1] if name.endswith("lid") else ""))
 
 
-@_fault("rail down beside a spare of the same model", 0.05, "IBTA port states; boards with ten ConnectX-7", HGX)
+@fault("rail down beside a spare of the same model", 0.05, "IBTA port states; boards with ten ConnectX-7", HGX)
 def _rail(rng: random.Random, machine: Machine, age: float) -> Variant:
     device, how = rng.choice(machine.base.compute_ports), rng.choice(("2: Polling", "3: Disabled"))
     alike(machine)
@@ -273,7 +273,7 @@ def _rail(rng: random.Random, machine: Machine, age: float) -> Variant:
     return Variant(f"{device} down; ten NICs are alike", DAY, counters=True, set_up=True)
 
 
-@_fault("pkey lost from one port", 0.02, "IBTA: P_Key table; 0x7fff: limited member", ("hgx_h100_ib",))
+@fault("pkey lost from one port", 0.02, "IBTA: P_Key table; 0x7fff: limited member", ("hgx_h100_ib",))
 def _pkey(rng: random.Random, machine: Machine, age: float) -> Variant:
     device, first = rng.choice(machine.base.compute_ports), rng.choice(("0x7fff", "0xffff"))
     machine.write(f"{RDMA}/{device}/ports/1/pkeys/0", first)
@@ -281,7 +281,7 @@ def _pkey(rng: random.Random, machine: Machine, age: float) -> Variant:
     return Variant(f"{device} is in the default partition alone ({first})", DAY, steady=True)
 
 
-@_fault("leg of a LAG down", 0.1, "Linux, Documentation/networking/bonding.rst", HGX, warns=True)
+@fault("leg of a LAG down", 0.1, "Linux, Documentation/networking/bonding.rst", HGX, warns=True)
 def _leg(rng: random.Random, machine: Machine, age: float) -> Variant:
     name = rng.choice(LEGS)
     machine.sub(BOND, rf"(Slave Interface: {name}\nMII Status: )up", r"\1down")
@@ -291,7 +291,7 @@ def _leg(rng: random.Random, machine: Machine, age: float) -> Variant:
     return Variant(f"{name} of bond0 down", LOG, steady=True)
 
 
-@_fault("processors held down (PROCHOT)", 0.02, "Intel SDM 3B, 15.8.4.1; sysfs thermal_throttle", HGX, warns=True)
+@fault("processors held down (PROCHOT)", 0.02, "Intel SDM 3B, 15.8.4.1; sysfs thermal_throttle", HGX, warns=True)
 def _prochot(rng: random.Random, machine: Machine, age: float) -> Variant:
     khz = rng.choice((800_000, 1_200_000))
     for place in (machine.base.root / CPU).glob("cpufreq/policy*"):

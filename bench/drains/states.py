@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from common.scratch import scratch
 
-from drains import everyday_churn  # noqa: F401  its classes are those of CHURN
+from drains import everyday_churn, recurring_churn, recurring_faults  # noqa: F401  their classes are those of CHURN and EVERYDAY
 from drains.churn import CHURN
 from drains.events import DAY, EventClass, Variant, edges
 from drains.everyday_faults import EVERYDAY

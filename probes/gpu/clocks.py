@@ -2,9 +2,10 @@
 unlike its peers.
 
 A setting below the board's own default is somebody's: of who locked application clocks or lowered the power limit, for
-a benchmark or on purpose. It is a warning, for one GPU or for all. So is a limit that something beside the driver
-enforces (the BMC, the rack, the board itself): the site may cap the GPUs of one job. It is critical where it costs
-speed: the cap lowers the clocks of a GPU at work now, and most of its peers, at work as well, run faster.
+a benchmark or on purpose. It is a warning for all GPUs. Of few it is critical by what it costs: most peers are so much
+faster that they wait for it (rows.py). A limit that something beside the driver enforces (the BMC, the rack, the board
+itself) is a warning, too, since the site may cap the GPUs of one job. It is critical where the cap lowers the clocks of
+a GPU at work now, and most of its peers, at work as well, run faster.
 (NVML does not report clocks locked with `nvidia-smi -lgc`; those show as lower speed under load.)
 """
 
@@ -19,12 +20,10 @@ from laggard.probes.gpu.model.readings import gpu_peers, peer_key, query_gpus, q
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import UNSUPPORTED, Gpu
 from laggard.probes.probe import GPU, Fact, Probe, Ratio, Thresholds, say
+from laggard.probes.rows import SLOWER, holds_back
 
 _MIN_PEERS: Final = 3
 _IDLE, _POWER_CAP = 0x01, 0x04  # nvmlClocksEventReasonGpuIdle and ...SwPowerCap
-_SLOWER: Final = 0.75
-# The share of the peers' clock below which a cap costs speed. GPUs of one model under one load differ by 8 % on
-# average, and by 22 % at most (Sinha et al., Not All GPUs Are Created Equal, SC22).
 
 
 class _Setting(NamedTuple):
@@ -33,12 +32,20 @@ class _Setting(NamedTuple):
     description: str
     unit: str
     command: str
+    power: float = 1.0
+    """The pace follows the setting to this power: a third for watts, as a chip's power is its clock times the square of
+    a voltage that rises with the clock."""
 
 
 _REQUESTED: Final = (
     _Setting("application_sm_mhz", "default_sm_mhz", "application clock", "MHz", "nvidia-smi -rac -i {}"),
     _Setting(
-        "power_limit_watts", "default_power_limit_watts", "power limit", "W", "nvidia-smi -i {} -pl DEFAULT_WATTS"
+        "power_limit_watts",
+        "default_power_limit_watts",
+        "power limit",
+        "W",
+        "nvidia-smi -i {} -pl DEFAULT_WATTS",
+        1 / 3,
     ),
 )
 _HIGHEST: Final = (
@@ -58,13 +65,17 @@ class ClocksThresholds(Thresholds, frozen=True):
     """The share by which a clock may be lower than it should be and still count as the same: boards of one kind differ
     by a clock step (15 MHz) at most."""
 
+    slower_ratio: Ratio = SLOWER
+    """The share of most peers' pace below which one GPU's setting is critical; 0: it is a warning."""
+
 
 def check(host: Host, thresholds: ClocksThresholds) -> Iterator[Finding | Fact]:
     gpus = query_gpus(host)
     reading = read_field(gpus, "max_sm_mhz", "clocks")
     least = 1 - thresholds.tolerance_ratio
-    for setting in _REQUESTED:
-        yield from _judge_requested(gpus, setting, least)
+    for alike in grouped(gpus, peer_key).values():
+        for setting in _REQUESTED:
+            yield from _judge_requested(alike, setting, least, thresholds.slower_ratio)
     for peers in gpu_peers(gpus):
         for board in grouped(peers, _board).values():
             for setting in _HIGHEST:
@@ -104,11 +115,14 @@ def _judge_modes(gpus: Sequence[Gpu]) -> Iterator[Finding]:
             yield say("gpu", kind, gpu.device, {"not_supported": lacks}, index=gpu.index, fields=", ".join(lacks))
 
 
-def _judge_requested(gpus: Sequence[Gpu], setting: _Setting, least: float) -> Iterator[Finding]:
-    for gpu in gpus:
-        value, default = getattr(gpu, setting.field), getattr(gpu, setting.default)
+def _judge_requested(gpus: Sequence[Gpu], setting: _Setting, least: float, slower: float) -> Iterator[Finding]:
+    values = [getattr(gpu, setting.field) or 0 for gpu in gpus]
+    paces = [value**setting.power for value in values if value]
+    for gpu, value in zip(gpus, values, strict=True):
+        default = getattr(gpu, setting.default)
         if value and default and value < default * least:
-            yield _finding("requested", gpu, setting, value, default)
+            severity = Severity.CRITICAL if holds_back(value**setting.power, paces, slower) else None
+            yield _finding("requested", gpu, setting, value, default, severity)
 
 
 def _judge_enforced(gpus: Sequence[Gpu], least: float) -> Iterator[Finding]:
@@ -117,10 +131,9 @@ def _judge_enforced(gpus: Sequence[Gpu], least: float) -> Iterator[Finding]:
     known = [(gpu, enforced, gpu.power_limit_watts) for gpu in gpus if (enforced := gpu.enforced_power_limit_watts)]
     held = [(gpu, enforced, asked) for gpu, enforced, asked in known if asked and enforced < asked * least]
     keys, reasons = {gpu.key for gpu, _, _ in held}, {gpu.key: gpu.clocks_event_reasons or 0 for gpu in gpus}
-    free = sorted(gpu.sm_mhz for gpu in gpus if gpu.sm_mhz and gpu.key not in keys and not reasons[gpu.key] & _IDLE)
-    usual = free[len(free) // 2] if len(free) >= _MIN_PEERS else 0
+    free = [gpu.sm_mhz for gpu in gpus if gpu.sm_mhz and gpu.key not in keys and not reasons[gpu.key] & _IDLE]
     for gpu, enforced, asked in held:
-        costs = reasons[gpu.key] & _POWER_CAP and gpu.sm_mhz and gpu.sm_mhz < usual * _SLOWER
+        costs = reasons[gpu.key] & _POWER_CAP and gpu.sm_mhz and holds_back(gpu.sm_mhz, free)
         severity = Severity.CRITICAL if costs else Severity.WARNING
         yield _finding("enforced", gpu, _ENFORCED, enforced, asked, severity)
 

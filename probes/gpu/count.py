@@ -19,6 +19,7 @@ from laggard.probes.gpu.model.pci_devices import (
 )
 from laggard.probes.gpu.model.readings import explain_nvml_error, query_nvml
 from laggard.probes.host.host import Host
+from laggard.probes.host.jobs import declared_gpus
 from laggard.probes.nvml.model import Nvml
 from laggard.probes.probe import GPU, Count, Fact, Probe, Thresholds, facts
 from laggard.probes.rows import Item, Row, Told, judge_items
@@ -40,7 +41,8 @@ def check(host: Host, thresholds: CountThresholds) -> Told:
     """Compares NVML's list, and of AMD's GPUs those that the driver has, with the profile's number, else with the PCI
     tree. The profile's number also counts on a machine whose PCI tree shows no GPU at all."""
     pci = find_nvidia_devices(host)
-    least = max(len(pci.gpus), thresholds.least - len(pci.passed_through))
+    shown = max(len(pci.gpus), thresholds.least - len(pci.passed_through))
+    least = max(shown, 0 if pci.amd_gpus else declared_gpus(host) - len(pci.passed_through))
     expected = least if thresholds.expected is None else thresholds.expected
     if pci.amd_gpus:
         yield from _check_amd(host, pci, _expected_of_amd(pci, thresholds))
@@ -60,6 +62,7 @@ def check(host: Host, thresholds: CountThresholds) -> Told:
         raise Unknown(f"{len(pci.gpus)} GPUs in the PCI tree, and NVML: {problem}")
     yield from _facts(pci, nvml)
     listed, divided = len(nvml.gpus), [gpu.bus_id or str(gpu.index) for gpu in nvml.gpus if gpu.mig]
+    expected = shown if divided and not named else expected  # SLURM counts the parts
     if listed < expected:
         confined = why_confined(host)
         if confined and not named:
@@ -95,6 +98,8 @@ def _check_amd(host: Host, pci: NvidiaDevices, expected: int) -> Told:
     yield Fact("amd_memory_bytes", {gpu.device: gpu.vram_total_bytes for gpu in gpus if gpu.vram_total_bytes})
     uuids = {gpu.torch_uuid: {"bus_id": gpu.address} for gpu in gpus if gpu.torch_uuid}
     yield Fact("uuids", uuids)  # how a rank names the one that it trains on
+    if not any(gpu.partition not in ("", "SPX") for gpu in gpus):
+        expected = max(expected, declared_gpus(host))
     others = [gpu.address for gpu in gpus if not gpu.started]
     yield from judge_items(host, _STARTED, [Item(_name(others), len(gpus) - len(others), expected)])
     yield from judge_items(host, _PARTITIONED, _divided_otherwise(gpus))

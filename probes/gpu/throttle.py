@@ -2,7 +2,8 @@
 
 The driver counts, by reason, for how long clocks were lowered; the increase since the last snapshot is a share of time.
 A power cap alone is no fault: a busy GPU runs at its limit. A power brake of all GPUs at once is the site's, a warning.
-Without a snapshot, a reason that holds now is a warning.
+Without a snapshot, a reason that holds now is a warning. Whatever the reason, it is critical where most peers at work
+are so much faster that they wait for this GPU (rows.py), for longer than a moment.
 
 AMD's firmware counts its own cycles, and by reason those in which clocks were lowered (gpu_metrics 1.6 and newer);
 before that a GPU tells what holds now (1.3), or nothing (1.4, 1.5).
@@ -11,44 +12,36 @@ before that a GPU tells what holds now (1.3), or nothing (1.4, 1.5).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from typing import Final
 
 from laggard.model import Finding, Severity
 from laggard.probes.errors import NotApplicable
 from laggard.probes.gpu.model.amd_gpus import AmdGpu, raise_if_unread, started_amd_gpus
 from laggard.probes.gpu.model.pci_devices import of_each_maker
-from laggard.probes.gpu.model.readings import gpu_peers, query_gpus, read_field
+from laggard.probes.gpu.model.readings import gpu_peers, peer_key, query_gpus, read_field
 from laggard.probes.host.counter_history import CounterHistory, Increase, SaveCounters
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import Gpu
-from laggard.probes.probe import GPU, Fact, Probe, Ratio, Thresholds, say
+from laggard.probes.probe import GPU, Fact, Probe, Ratio, Thresholds, rules, say
+from laggard.probes.rows import holds_back
 
-_NAMES: Final = {
-    "sw_thermal": "heat (the driver's limit)",
-    "hw_thermal": "heat (the hardware's limit)",
-    "hw_power_brake": "the power supply (power brake)",
-    "hw_slowdown": "the hardware's protection",
-    "thermal": "heat",
-    "board_limit": "the board's limits",
-    "prochot": "the platform (PROCHOT)",
-    "socket_thm": "heat",
-    "vr_thm": "heat of its voltage regulators",
-    "hbm_thm": "heat of its memory",
-    "coolant": "heat of its coolant",
-}
-"""The reasons, those of NVIDIA's GPUs first. AMD's limit of power, ppt, is not among them: a busy GPU runs at it."""
-_BITS: Final = {"hw_slowdown": 0x08, "sw_thermal": 0x20, "hw_thermal": 0x40, "hw_power_brake": 0x80}
-"""The bits of nvmlClocksEventReason*. 0x08 is set along with the two that are more precise; SwPowerCap (0x04) is not
-judged."""
-_SMU_BITS: Final = {
-    **dict.fromkeys((32, 33, 35, 36, 37), "socket_thm"),
-    34: "hbm_thm",
-    **dict.fromkeys((38, 39, 40, 41, 44, 45), "vr_thm"),
-    **dict.fromkeys((42, 43), "coolant"),
-    **dict.fromkeys((46, 47), "prochot"),
-}
-"""The bits of indep_throttle_status for heat and for the platform (SMU_THROTTLER_*_BIT, amdgpu_smu.h). The limits of
-power and current below them (PPT, TDC, EDC) are those that a busy GPU runs at."""
+
+@cache
+def _names() -> Mapping[str, str]:
+    """Those of rules/throttle.ini, by counter."""
+    return {row.pattern.split()[-1]: row.says for row in rules("throttle")}
+
+
+def _bits(maker: str) -> Iterator[tuple[int, str]]:
+    for row in rules("throttle"):
+        *bits, name = row.pattern.split() if row.kind == maker else ("",)
+        yield from ((int(bit), name) for bit in bits if bit != "-")
+
+
+_IDLE: Final = 0x01
+_MOMENT_NANOSECONDS: Final = 60 * 10**9
+"""The time between two looks of an agent: what held for less may have been one spell of heat."""
 _WARNING_ONLY: Final = frozenset({"sw_thermal", "board_limit"})
 """Slower, but as designed; and what older drivers count as limits of the board, ordinary power capping perhaps among
 it: NVIDIA does not say."""
@@ -78,8 +71,8 @@ def _check_amd(host: Host, thresholds: ThrottleThresholds) -> Iterator[Finding |
         if shares := _amd_shares(host.counter_history, gpu):
             yield from _judge_shares(gpu, shares, thresholds, celsius)
         elif bits := (gpu.metrics and gpu.metrics.throttle_bits) or 0:
-            active = [name for bit, name in _SMU_BITS.items() if bits >> bit & 1]
-            told = {"indep_throttle_status": f"{bits:#x}", "reasons_now": sorted({_NAMES[name] for name in active})}
+            active = [name for bit, name in _bits("amd") if bits >> bit & 1]
+            told = {"indep_throttle_status": f"{bits:#x}", "reasons_now": sorted({_names()[name] for name in active})}
             yield from _judge_now(gpu, active, {**told, **celsius})
     raise_if_unread(gpus, "metrics", "a table of metrics (gpu_metrics)")
     versions = sorted({gpu.metrics.version for gpu in gpus if gpu.metrics and not _tells_throttling(gpu)})
@@ -105,7 +98,7 @@ def _amd_shares(history: CounterHistory, gpu: AmdGpu) -> _Shares:
     cycles = found.pop("cycles", None)
     if cycles is None or cycles.count <= 0:
         return {}
-    return {name: (min(it.count / cycles.count, 1.0), cycles.seconds) for name, it in found.items() if name in _NAMES}
+    return {name: (min(it.count / cycles.count, 1.0), cycles.seconds) for name, it in found.items() if name in _names()}
 
 
 def _increases(history: CounterHistory, key: str, counters: Mapping[str, int]) -> dict[str, Increase]:
@@ -125,12 +118,21 @@ def _check_nvidia(host: Host, thresholds: ThrottleThresholds) -> Iterator[Findin
     of_all = frozenset({"hw_power_brake"} if braked else ())
     for gpu in gpus:
         active = _active(gpu.clocks_event_reasons or 0)
+        slower = frozenset(active if _is_slower(gpu, gpus) else ())
         if shares := shares_of[gpu.key]:
             told = {"reasons_now": active, "celsius": gpu.temperature_celsius}
-            yield from _judge_shares(gpu, shares, thresholds, told, of_all)
+            yield from _judge_shares(gpu, shares, thresholds, told, of_all, slower)
         else:
-            yield from _judge_now(gpu, active, {"reasons_now": active})
+            lasting = any((gpu.throttled_nanoseconds or {}).get(it, 0) >= _MOMENT_NANOSECONDS for it in slower)
+            yield from _judge_now(gpu, active, {"reasons_now": active}, lasting)
     now.raise_if_incomplete()
+
+
+def _is_slower(gpu: Gpu, gpus: Sequence[Gpu]) -> bool:
+    """Whether most of its peers that work are so much faster now that they wait for it."""
+    at_work = [it for it in gpus if it.sm_mhz and not (it.clocks_event_reasons or 0) & _IDLE]
+    peers = [it.sm_mhz for it in at_work if it.sm_mhz and peer_key(it) == peer_key(gpu)]
+    return gpu in at_work and holds_back(gpu.sm_mhz or 0, peers)
 
 
 def _shares(history: CounterHistory, gpu: Gpu) -> _Shares:
@@ -140,7 +142,7 @@ def _shares(history: CounterHistory, gpu: Gpu) -> _Shares:
 
 def _active(reasons: int) -> list[str]:
     """Returns the reasons whose bits are set; hw_slowdown, the general one, only where no bit is more precise."""
-    names = [name for name, bit in _BITS.items() if reasons & bit]
+    names = [name for bit, name in _bits("nvidia") if reasons >> bit & 1] if reasons > _IDLE else []
     return [name for name in names if name != "hw_slowdown"] or names
 
 
@@ -150,12 +152,13 @@ def _judge_shares(
     thresholds: ThrottleThresholds,
     told: Mapping[str, object],
     of_all: frozenset[str] = frozenset(),
+    slower: frozenset[str] = frozenset(),
 ) -> Iterator[Finding]:
     """Yields a finding of the worst reason: a critical one before others, then by its share. `of_all`: the reasons
-    that hold for all GPUs of the node, which are warnings."""
+    that hold for all GPUs of the node, which are warnings; `slower`: those that make it slower than its peers now."""
     severities = {
         name: Severity.CRITICAL
-        if share >= thresholds.critical_ratio and name not in _WARNING_ONLY | of_all
+        if name in slower or (share >= thresholds.critical_ratio and name not in _WARNING_ONLY | of_all)
         else Severity.WARNING
         for name, (share, _) in shares.items()
         if share >= thresholds.warning_ratio
@@ -171,15 +174,19 @@ def _judge_shares(
     yield _finding(gpu, worst, when, severities[worst], evidence)
 
 
-def _judge_now(gpu: Gpu | AmdGpu, active: Sequence[str], evidence: Mapping[str, object]) -> Iterator[Finding]:
+def _judge_now(
+    gpu: Gpu | AmdGpu, active: Sequence[str], evidence: Mapping[str, object], lasting: bool = False
+) -> Iterator[Finding]:
+    """`lasting`: it has been slower than its peers for more than a moment."""
     if active:
-        yield _finding(gpu, active[0], "at this moment", Severity.WARNING, evidence)
+        when = f"to {gpu.sm_mhz} MHz, far below its peers" if isinstance(gpu, Gpu) and lasting else "at this moment"
+        yield _finding(gpu, active[0], when, Severity.CRITICAL if lasting else Severity.WARNING, evidence)
 
 
 def _finding(gpu: Gpu | AmdGpu, reason: str, when: str, severity: Severity, evidence: Mapping[str, object]) -> Finding:
     asks = f"nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER -i {gpu.index}" if isinstance(gpu, Gpu) else _AMD_SMI
     kind = f"slowed_{reason}" if reason in _NOT_BY_HEAT else "slowed"
-    return say("gpu", kind, gpu.device, evidence, severity, reason=_NAMES[reason], when=when, command=asks)
+    return say("gpu", kind, gpu.device, evidence, severity, reason=_names()[reason], when=when, command=asks)
 
 
 PROBE: Final = Probe("gpu_throttle", of_each_maker(_check_nvidia, _check_amd), ThrottleThresholds(), group=GPU)

@@ -19,6 +19,7 @@ from laggard.probes.host import live
 from laggard.probes.host.apart import read_credentials, read_users_file
 from laggard.probes.host.counter_history import CounterHistory
 from laggard.probes.host.kernel import (
+    PLACES_PATH,
     REPLIES_PATH,
     FileSystem,
     KernelClock,
@@ -147,7 +148,10 @@ class Host:
     def places(self, paths: Sequence[str]) -> Mapping[str, str]:
         """What is at each of `paths`, symlinks followed: kind and mode as `ls -l` writes them, with the numbers of a
         character device (`crw-rw-rw- 1:3`); the kernel's message where nothing is."""
-        return self._ask("places", "", "look at the places of all users", lambda: live.read_places(paths))
+        recording, action = self._recording, "look at the places of all users"
+        if recording and not os.path.exists(self._locate(PLACES_PATH)):
+            return _attempt(action, lambda: recording.modes(paths))
+        return self._ask("places", "", action, lambda: live.read_places(paths))
 
     def run_program(self, name: str, command: Sequence[str], text: str, seconds: float) -> ProgramEnd:
         """The end of a program of the site's, which runs for `seconds` at most; `text` is its input. On a recorded

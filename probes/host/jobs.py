@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from laggard.kit.words import lazy_pattern
 from laggard.probes.errors import or_none
 from laggard.probes.host.host import Host
+from laggard.probes.profiles import covers
 
 FIRST_USER: Final = 1000
 # The lowest number that login.defs gives to people (UID_MIN); the system's accounts are below.
@@ -25,8 +27,9 @@ _JOB: Final = lazy_pattern(r"^\d+:[^:]*:(?:/system\.slice)?/[^/\n]*slurm[^/\n]*/
 _POD: Final = lazy_pattern(r"^\d+:[^:]*:(?:/[^/\n]+)*?/kubepods[./]", re.M)
 _STEP: Final = lazy_pattern(r"slurmstepd: \[(\d+)")
 _SOCKET: Final = lazy_pattern(r".+_(\d+)\.\d+(?:\+\d+)?")
-_CONFIGURATIONS: Final = ("/run/slurm/conf/slurm.conf", "/etc/slurm/slurm.conf")  # first that of slurmd --conf-server
+CONFIGURATIONS: Final = ("/run/slurm/conf/slurm.conf", "/etc/slurm/slurm.conf")  # first that of slurmd --conf-server
 _MAX_DEPTH: Final = 64
+_MIG_PROFILE: Final = lazy_pattern(r"\dg\.\d")
 
 
 class Process(NamedTuple):
@@ -109,10 +112,39 @@ def slurm_setting(host: Host, name: str) -> str:
 def slurm_lines(host: Host, name: str) -> list[str]:
     """What stands behind `NAME=` in each line of slurm.conf that begins so, its words with one blank between; without
     what follows a `#` that is not escaped."""
-    text = next(filter(None, map(host.text, _CONFIGURATIONS)), "").replace("\\\n", " ")
+    text = next(filter(None, map(host.text, CONFIGURATIONS)), "").replace("\\\n", " ")
     text = re.sub(r"(?<!\\)#.*", "", text)
     found = re.findall(rf"^\s*{name}\s*=\s*(\S.*)", text, re.MULTILINE | re.IGNORECASE)
     return [" ".join(line.split()) for line in found]
+
+
+def declared(host: Host) -> Mapping[str, str]:
+    """What slurm.conf has for this node, by names in small letters. A node with less is refused by the controller, but
+    where it is told to take the numbers as they stand (slurm.conf(5), config_overrides)."""
+    if "config_overrides" in slurm_setting(host, "SlurmdParameters").lower():
+        return {}
+    usual: Mapping[str, str] = {}
+    for line in slurm_lines(host, "NodeName"):
+        names, _, rest = line.partition(" ")
+        words = {**usual, **dict(word.partition("=")[::2] for word in rest.lower().split())}
+        if names.upper() == "DEFAULT":
+            usual = words
+        else:
+            with suppress(ValueError, re.error):  # a range that is none: slurmd does not start with it
+                if covers(names, host.node()):
+                    return words
+    return {}
+
+
+def declared_numbers(host: Host) -> Mapping[str, int]:
+    return {name: int(value) for name, value in declared(host).items() if value.isdecimal()}
+
+
+def declared_gpus(host: Host) -> int:
+    """How many GPUs SLURM counts on here; 0 where it tells none, or counts parts of GPUs by their profiles (MIG)."""
+    parts = [part.partition("(")[0].split(":") for part in declared(host).get("gres", "").split(",")]
+    counts = [int(it[-1]) for it in parts if it[0] == "gpu" and it[-1].isdecimal()]
+    return 0 if any(_MIG_PROFILE.search(":".join(it)) for it in parts) else sum(counts)
 
 
 def users_at_work(host: Host) -> frozenset[str]:

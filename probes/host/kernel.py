@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -196,6 +196,19 @@ class RecordedKernel:
         if key in answers if key else answers is not None:
             return answers[key] if key else answers
         raise OSError(errno.EIO, errors.get(action, f"not recorded in {path}"))
+
+    def modes(self, paths: Sequence[str]) -> Mapping[str, str]:
+        """What a recording shows by the modes of its own files, in the form of Host.places(): one that was copied with
+        its modes has a sticky folder among `paths`. A file stands in for a device, and says nothing where its mode is
+        what each new file has. Raises OSError."""
+        told = {path: mode for path in paths if (mode := self._mode(path)) and mode != "-rw-r--r--"}
+        if not any(mode.endswith("t") for mode in told.values()):
+            raise OSError(errno.EIO, f"not recorded in {PLACES_PATH}")
+        return {path: mode if mode[0] == "d" else "c" + mode[1:] for path, mode in told.items()}
+
+    def _mode(self, path: str) -> str:
+        place = self._tree.resolve(path)
+        return stat.filemode(os.stat(place).st_mode) if os.path.exists(place) else ""
 
     def check_refusal(self, action: str) -> None:
         """Raises the OSError that `action` got on the machine, if it got one: the recording has an empty file or folder

@@ -161,6 +161,36 @@ def judge_log(log: str, rules: Sequence[Rule], beginnings: tuple[str, ...] = (""
     return judge
 
 
+AGAIN_SECONDS: Final = 12 * 3600.0
+"""The time within which an event that comes again is counted: gpud takes 12 hours for links, Azure's node check 24."""
+SPREAD_SECONDS: Final = 2 * 3600.0
+"""The time over which an event is spread before it is a state: an upgrade, of a switch or of this node, with its
+restarts, is over by then."""
+_AGAIN, _MANY = 3, 12
+# So often an event comes; and so often, however soon: four times as often as an upgrade restarts a switch.
+_ONE_SECONDS: Final = 60.0  # lines that are no further apart tell of one event
+_QUIET: Final = 3
+# Events that come by chance leave three times their mean distance without one in 5 % of cases (e^-3): it is over.
+
+
+def goes_on(times: Iterable[float | None], now: float) -> str:
+    """How an event comes again and again, up to now: then it is a state, and each look may find all well. Empty where
+    it came seldom, within the time of an upgrade, or has ended. `times` and `now`: in seconds after boot, in order."""
+    events: list[float] = []
+    for at in times:
+        if at is not None and now - at <= AGAIN_SECONDS and not (events and at - events[-1] < _ONE_SECONDS):
+            events.append(at)
+    spread = events[-1] - events[0] if events else 0.0
+    if len(events) < _AGAIN or (spread < SPREAD_SECONDS and len(events) < _MANY):
+        return ""
+    ended = now - events[-1] > _QUIET * spread / (len(events) - 1)
+    return (
+        ""
+        if ended
+        else f"{len(events)} times in {spread / 3600:.1f} h, the last one {age_text(int(now - events[-1]))} ago"
+    )
+
+
 class _Line(NamedTuple):
     """`head`: what all lines of one record share; empty where a line is a record. `begins`: whether the kernel wrote
     it, and it is no piece of another."""

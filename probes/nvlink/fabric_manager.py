@@ -29,7 +29,9 @@ _COMPLETED: Final = 3  # NVML_GPU_FABRIC_STATE_COMPLETED
 
 
 def check(host: Host, thresholds: Thresholds) -> Iterator[Finding | Fact]:
-    query_nvml(host)
+    unloaded = (
+        query_nvml(host).error == "DRIVER_NOT_LOADED"
+    )  # then it cannot run, and another probe tells of the driver
     nvswitches = find_nvidia_devices(host).nvswitches
     hidden = not nvswitches and _has_hidden_switches(host)
     if not nvswitches and not hidden:
@@ -47,7 +49,7 @@ def check(host: Host, thresholds: Thresholds) -> Iterator[Finding | Fact]:
         )
     board = "GPUs of an HGX board with NVSwitches" if hidden else f"{len(nvswitches)} NVSwitches"
     evidence = {"nvswitches": list(nvswitches), "gpus_registered_with_the_fabric": registered}
-    severity = Severity.WARNING if registered or hidden or starting else Severity.CRITICAL
+    severity = Severity.WARNING if registered or hidden or starting or unloaded else Severity.CRITICAL
     told = board + ", whose GPUs it had connected" * registered
     yield say("gpu", "manager", "nv-fabricmanager", evidence, severity, told=told)
 

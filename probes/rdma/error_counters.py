@@ -6,26 +6,23 @@ Their values prove nothing: a healthy link may carry a count of years ago.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from operator import itemgetter
 from typing import Final, NamedTuple
 
 from laggard.kernel_rules.devices import link_changes
-from laggard.kit.words import counted
+from laggard.kit.majority import grouped
+from laggard.kit.words import counted, lazy_pattern
 from laggard.model import Finding, Severity
 from laggard.probes.errors import NotApplicable, NotFound, Unknown, Unreadable, or_none
 from laggard.probes.host.counter_history import CounterHistory, Increase, SaveCounters
 from laggard.probes.host.host import Host
-from laggard.probes.host.kernel_log import messages_of
+from laggard.probes.host.kernel_log import SPREAD_SECONDS, messages_of
 from laggard.probes.host.virtualization import read_uptime
-from laggard.probes.probe import RDMA, Count, Fact, NotNegative, Probe, say
+from laggard.probes.probe import RDMA, Count, Fact, NotNegative, Probe, rules, say
 from laggard.probes.rdma.model.node import node_ports
 from laggard.probes.rdma.model.sysfs import NET, Port, RdmaThresholds, gpu_paths, netdev_name, read_ports
-
-# The increase that the error counters of an RDMA port may have in a period.
-#
-# The limits are those of NVSentinel's monitor of NIC counters where it has one. Its fatal counters are critical here if
-# they count faults of the link itself, and warnings if a peer that died can raise them. 120 symbol errors an hour are
-# the bit error rate that InfiniBand allows a link (10^-12). Amazon's EFA and Broadcom's NICs (bnxt_re) have other names
-# than ConnectX.
+from laggard.probes.rows import STARTING_SECONDS
 
 HOUR: Final = 3600.0
 
@@ -39,40 +36,14 @@ class CounterLimit(NamedTuple):
     meaning: str
 
 
-LIMITS: Final[Mapping[str, CounterLimit]] = {
-    "counters/symbol_error": CounterLimit(120, HOUR, True, "bits arrive damaged: cable, transceiver"),
-    "counters/local_link_integrity_errors": CounterLimit(0, 1, True, "the link was on the verge of failing"),
-    "counters/excessive_buffer_overrun_errors": CounterLimit(0, 1, True, "buffers overran for many packets in a row"),
-    "counters/link_error_recovery": CounterLimit(5, 60, False, "the link had to be trained anew"),
-    "counters/port_rcv_errors": CounterLimit(10, 1, False, "damaged packets arrive"),
-    "counters/port_xmit_discards": CounterLimit(
-        100, 1, False, "packets are thrown away, as the link is down or congested"
-    ),
-    "hw_counters/local_ack_timeout_err": CounterLimit(1, 1, False, "packets are lost: no answer came"),
-    "hw_counters/rnr_nak_retry_err": CounterLimit(0, 1, False, "a peer was not ready to receive until retries ran out"),
-    "hw_counters/packet_seq_err": CounterLimit(10, 1, False, "packets are lost on the way to peers"),
-    "hw_counters/implied_nak_seq_err": CounterLimit(10, 1, False, "answers are lost on the way back"),
-    "hw_counters/out_of_sequence": CounterLimit(100, 1, False, "packets arrive out of order, or are lost before here"),
-    "hw_counters/req_transport_retries_exceeded": CounterLimit(0, 1, False, "sends were given up: no answer came"),
-    "hw_counters/roce_adp_retrans_to": CounterLimit(10, 1, False, "packets are lost: they were sent again in time"),
-    "hw_counters/rx_icrc_encapsulated": CounterLimit(10, 1, False, "packets arrive damaged (ICRC)"),
-    "hw_counters/out_of_buffer": CounterLimit(100, 1, False, "packets are thrown away for want of receive buffers"),
-    "hw_counters/retrans_timeout_events": CounterLimit(10, 1, False, "EFA: packets are lost, and sent again"),
-    "hw_counters/unresponsive_remote_events": CounterLimit(1, 1, False, "EFA: a peer gave no answer"),
-    "hw_counters/impaired_remote_conn_events": CounterLimit(10, 1, False, "EFA: connections to peers are impaired"),
-    "hw_counters/to_retransmits": CounterLimit(1, 1, False, "packets are lost: no answer came"),
-    "hw_counters/seq_err_naks_rcvd": CounterLimit(10, 1, False, "packets are lost on the way to peers"),
-    "hw_counters/roce_slow_restart": CounterLimit(10, 1, False, "senders start slowly again after loss"),
-}
-SATURATED: Final = {  # highest values: PortCounters attribute, InfiniBand Architecture Specification 16.1.3.5
-    "counters/symbol_error": 0xFFFF,
-    "counters/link_error_recovery": 0xFF,
-    "counters/link_downed": 0xFF,
-    "counters/port_rcv_errors": 0xFFFF,
-    "counters/port_xmit_discards": 0xFFFF,
-    "counters/local_link_integrity_errors": 0xF,
-    "counters/excessive_buffer_overrun_errors": 0xF,
-}
+@cache
+def limits() -> Mapping[str, CounterLimit]:
+    """Those of rules/rdma_counters.ini, by counter."""
+    rows = ((row, row.pattern.split()) for row in rules("rdma_counters"))
+    return {
+        name: CounterLimit(float(most), float(period), row.kind == "critical", row.says)
+        for row, (name, most, period) in rows
+    }
 
 
 TRAFFIC_COUNTERS: Final[Mapping[str, tuple[str, int]]] = {
@@ -90,9 +61,7 @@ _CARRIER_DOWNS: Final = "carrier_down_count"
 _LINK_DOWNS: Final = ("counters/link_downed", "hw_counters/link_downed", _CARRIER_DOWNS)
 """The counters of the same events: of the port, of rxe's port, and of the network device."""
 _MIN_DOWNS = 1
-SPREAD_SECONDS: Final = 2 * HOUR
-"""The time over which the losses of a link are spread before they are critical: an upgrade of a switch, with its
-restarts, is over by then."""
+_READY: Final = lazy_pattern(r"IPv6: ADDRCONF\(NETDEV_CHANGE\): (\S{1,40}): link becomes ready")
 _MANY: Final = 4.0
 """The multiple of `flaps` from which a link is lost more often than an upgrade restarts a switch, however soon. Our own
 choice."""
@@ -172,13 +141,6 @@ def check(host: Host, thresholds: RdmaErrorThresholds) -> Iterator[Finding | Fac
 
 
 def _facts(read: list[PortCounters]) -> Iterator[Fact]:
-    full = {
-        each.port.name: names
-        for each in read
-        if (names := [name for name, value in each.errors.items() if value == SATURATED.get(name)])
-    }
-    if full:
-        yield Fact("at_their_limit", full)  # they cannot increase until they are reset
     not_readable = {each.port.name: each.not_readable for each in read if each.not_readable}
     if not_readable:
         yield Fact("not_readable", not_readable)
@@ -188,12 +150,18 @@ def _facts(read: list[PortCounters]) -> Iterator[Fact]:
 
 
 def _logged_losses(host: Host) -> Mapping[str, tuple[float, ...]]:
-    """How many seconds ago each network device lost its link, as far as the kernel's log goes back."""
-    uptime, found = or_none(read_uptime, host), dict[str, tuple[float, ...]]()
-    for change in link_changes(messages_of(or_none(host.kernel_log) or "")) if uptime else ():
-        if change.down and change.seconds is not None and uptime:
-            found[change.device] = (*found.get(change.device, ()), max(0.0, uptime - change.seconds))
-    return found
+    """How many seconds ago each network device lost its link, as far as the kernel's log goes back. Over InfiniBand
+    the driver says nothing, and IPv6 each time that the link is back."""
+    uptime, messages = or_none(read_uptime, host) or 0.0, messages_of(or_none(host.kernel_log) or "")
+    lost = [(it.device, it.seconds) for it in link_changes(messages) if it.down]
+    ready = [(found[1], at) for at, text in messages if "ready" in text and (found := _READY.match(text))]
+    ready = [(device, at) for device, at in ready if at is not None and at > STARTING_SECONDS]
+    ago: dict[str, tuple[float, ...]] = {}
+    for events in (grouped(lost, itemgetter(0)), grouped(ready, itemgetter(0))):
+        for device, times in events.items():
+            known = tuple(max(0.0, uptime - at) for _, at in times if at is not None)
+            ago[device] = max(ago.get(device, ()), known, key=len)  # both tell of the same
+    return ago
 
 
 def _read(host: Host, port: Port, logged: Mapping[str, tuple[float, ...]]) -> PortCounters:
@@ -218,7 +186,7 @@ def _read(host: Host, port: Port, logged: Mapping[str, tuple[float, ...]]) -> Po
 
 def _paths(host: Host, port: Port) -> dict[str, str]:
     """Returns the files of all counters that some driver has, by the counter's name."""
-    paths = {name: f"{port.folder}/{name}" for name in (*_LINK_DOWNS[:2], *LIMITS, *TRAFFIC_COUNTERS)}
+    paths = {name: f"{port.folder}/{name}" for name in (*_LINK_DOWNS[:2], *limits(), *TRAFFIC_COUNTERS)}
     netdev = or_none(netdev_name, host, port)
     if netdev:
         paths[_CARRIER_DOWNS] = f"{NET}/{netdev}/{_CARRIER_DOWNS}"
@@ -240,14 +208,16 @@ def _have_lost_links_together(read: Sequence[PortCounters], thresholds: RdmaErro
 def _judge_flaps(
     counters: PortCounters, thresholds: RdmaErrorThresholds, compute: bool, together: bool
 ) -> Iterator[Finding]:
-    """Takes the largest increase. A switch that is upgraded takes the
-    links of its ports away several times within an hour or two; a bad cable goes on. `together`: all ports did so."""
+    """Takes the largest increase. A switch that is upgraded takes the links of its ports away several times within an
+    hour or two; a bad cable goes on. A port that no GPU needs carries files: its losses are critical where they are
+    both many and spread. `together`: all ports did so."""
     increases = counters.losses(thresholds.flap_seconds)
     downs = max((increase.per(thresholds.flap_seconds) for increase in increases), default=0.0)
     if downs < _MIN_DOWNS:
         return
     spread = counters.spread_of_losses(thresholds.flap_seconds)
-    goes_on = not together and (spread >= SPREAD_SECONDS or downs >= _MANY * thresholds.flaps)
+    signs = (spread >= SPREAD_SECONDS, downs >= _MANY * thresholds.flaps)
+    goes_on = not together and (any(signs) if compute else all(signs))
     increase = max(increases, key=lambda increase: increase.count)
     evidence: dict[str, object] = {
         "losses": increase.count,
@@ -256,7 +226,7 @@ def _judge_flaps(
         "all_ports_did": together,
         **{name: counters.errors[name] for name in _LINK_DOWNS if name in counters.errors},
     }
-    severity = Severity.CRITICAL if compute and downs >= thresholds.flaps and goes_on else Severity.WARNING
+    severity = Severity.CRITICAL if downs >= thresholds.flaps and goes_on else Severity.WARNING
     told = {"times": counted(increase.count, "time"), "time": _time(increase.seconds), "device": counters.port.device}
     yield say("rdma", "flapping", counters.port.name, evidence, severity, **told)
 
@@ -265,13 +235,13 @@ def _judge_errors(counters: PortCounters, compute: bool) -> Iterator[Finding]:
     """Makes one finding for a port, of its worst counter; the others are in the evidence."""
     rising = {
         name: increase
-        for name, limit in LIMITS.items()
+        for name, limit in limits().items()
         if (increase := counters.increase(name, limit.period)) and increase.per(limit.period) > limit.most
     }
     if not rising:
         return
-    worst = min(rising, key=lambda name: not LIMITS[name].critical)
-    increase, limit, short = rising[worst], LIMITS[worst], worst.rpartition("/")[2]
+    worst = min(rising, key=lambda name: not limits()[name].critical)
+    increase, limit, short = rising[worst], limits()[worst], worst.rpartition("/")[2]
     evidence = {
         "counter": short,
         "growth": increase.count,

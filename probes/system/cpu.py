@@ -1,5 +1,9 @@
 """CPU_GOVERNOR, CPU_AFFINITY, CPU_SLOW and CPU_BUSY: how the processors are set, which of them a job has, and whether
-the board holds them far below their base frequency, or processes of no job use them."""
+the board holds them far below their base frequency, or processes of no job use them.
+
+Below half of its base frequency a processor costs a job half of its pace. It is critical where the processor itself
+counts that it is throttled. So it is where a machine is busy all over, and another socket runs faster. All sockets of a
+busy machine may be capped by the site: a warning."""
 
 from __future__ import annotations
 
@@ -10,14 +14,14 @@ from typing import Final
 
 from laggard.kit.majority import grouped
 from laggard.kit.words import lazy_pattern
-from laggard.model import Finding
+from laggard.model import Finding, Severity
 from laggard.probes.errors import NotApplicable, Unknown, if_present, or_none
 from laggard.probes.gpu.model.pci_devices import PciGpu, read_pci_gpus
 from laggard.probes.host.counter_history import SaveCounters
 from laggard.probes.host.host import Host
 from laggard.probes.host.jobs import living_jobs
 from laggard.probes.host.virtualization import format_cpu_list, is_virtual_machine, parse_cpu_list, read_status
-from laggard.probes.probe import KERNEL, Count, Fact, Probe, Thresholds, say
+from laggard.probes.probe import KERNEL, Count, Fact, Probe, Ratio, Thresholds, say
 
 _CPU, _NODE = "/sys/devices/system/cpu", "/sys/devices/system/node"
 
@@ -144,31 +148,42 @@ def _job_has_part_of_the_machine(host: Host, gpus: int) -> bool:
 _LOAD: Final = lazy_pattern(r"(\d{1,9}\.\d+) \S+ \S+ (\d{1,9})/.*")
 _BASE_KHZ: Final = 2_000_000
 # Is taken where the driver does not tell the base frequency. That of server processors is 1.5 to 3.5 GHz.
-_SLOW: Final = 0.5
-# The share of the base frequency below which all cores of a processor are slow. PROCHOT takes them to their lowest
-# state, 800 MHz or less; no governor keeps a busy one there.
 _BUSY: Final = 0.5
 # The share of the processors that are busy, now and over the last minute, where a node is in use.
+_ALL_OVER: Final = 0.75
+# The same where half of each of two sockets are.
 _MOST_DOMAINS: Final = 32
 # Kernels before 5.18 measure an idle core for 10 ms when it is read (arch/x86/kernel/cpu/aperfmperf.c).
 
 
-def check_speed(host: Host, thresholds: Thresholds) -> Iterator[Finding | Fact | SaveCounters]:
+class SpeedThresholds(Thresholds, frozen=True):
+    slow_ratio: Ratio = 0.5
+    """The share of the base frequency below which all cores of a processor are slow. PROCHOT takes them to their lowest
+    state, 800 MHz or less; no governor keeps a busy one there. 0: nothing is slow."""
+
+
+def check_speed(host: Host, thresholds: SpeedThresholds) -> Iterator[Finding | Fact | SaveCounters]:
     cpus = len(parse_cpu_list(host.read(f"{_CPU}/online"), f"{_CPU}/online"))
     found = _LOAD.fullmatch(host.read_if_present("/proc/loadavg"))
     load, running = (float(found[1]), int(found[2])) if found else (0.0, 0)
-    busy = min(load, running) >= _BUSY * cpus
+    used = min(load, running) / cpus
+    busy = used >= _BUSY
     asked = host.text(f"{_CPU}/cpufreq/policy0/scaling_governor") == "performance"
-    for package, policies in _packages(host).items():
-        fastest = _fastest(host, policies)
+    packages = _packages(host)
+    slow = {package: _fastest(host, policies, thresholds.slow_ratio) for package, policies in packages.items()}
+    for package, policies in packages.items():
+        fastest = slow[package]
         counts = (host.text(f"{_CPU}/cpu{name}/thermal_throttle/package_throttle_count") for name in policies)
         events = sum(int(count) for count in counts if count.isdecimal())
         counter = f"throttled {package}"
         yield SaveCounters({counter: events})
         since = host.counter_history.increase(counter, events)
-        if fastest and (busy or (since.count if since else asked and events)):
+        throttled = since.count if since else asked and events
+        if fastest and (busy or throttled):
             evidence = {"fastest_khz": fastest, "throttle_events": events, "load": load}
-            yield say("system", "cpu_slow", f"cpu{package}", evidence, mhz=fastest // 1000)
+            alone = used >= _ALL_OVER and not all(slow.values())
+            severity = Severity.CRITICAL if (throttled and (asked or busy)) or alone else Severity.WARNING
+            yield say("system", "cpu_slow", f"cpu{package}", evidence, severity, mhz=fastest // 1000)
     jobs = living_jobs(host) if busy else None
     if jobs and jobs.scheduled and jobs.all_seen and not jobs.jobs:
         evidence = {"load": load, "running": running, "processors": cpus}
@@ -183,14 +198,14 @@ def _packages(host: Host) -> Mapping[str, Sequence[str]]:
     return found if len(found) > 1 else dict.fromkeys(("",), names) if names else {}
 
 
-def _fastest(host: Host, policies: Sequence[str]) -> int:
+def _fastest(host: Host, policies: Sequence[str], slow: float) -> int:
     """Returns the highest frequency now, in kHz, where all processors that are looked at are slow; else 0."""
     fastest = 0
     for name in policies[:: 1 + len(policies) // _MOST_DOMAINS]:
         folder = f"{_CPU}/cpufreq/policy{name}"
         now, base = (host.text(f"{folder}/{each}") for each in ("scaling_cur_freq", "base_frequency"))
         fastest = max(fastest, int(now) if now.isdecimal() else 0)
-        if fastest >= _SLOW * (int(base) if base.isdecimal() else _BASE_KHZ):
+        if fastest >= slow * (int(base) if base.isdecimal() else _BASE_KHZ):
             return 0
     return fastest
 
@@ -198,5 +213,5 @@ def _fastest(host: Host, policies: Sequence[str]) -> int:
 PROBES: Final = (
     Probe("governor", check_governor, GovernorThresholds(), group=KERNEL),
     Probe("affinity", check_affinity, AffinityThresholds(), group=KERNEL),
-    Probe("cpu_speed", check_speed, Thresholds(), group=KERNEL),
+    Probe("cpu_speed", check_speed, SpeedThresholds(), group=KERNEL),
 )

@@ -59,6 +59,9 @@ def check(host: Host, thresholds: ExpectedThresholds) -> Told:
         (LINKS, {}),
         (SERVICES, dict.fromkeys(t.services, 1)),
         (PLACES, {}),
+        (NAMED, {}),
+        (CONTROLLERS, {}),
+        (RESOLVER, {}),
     )
     for row, site in lines:
         yield from judge(host, row, site, t.ignore)
@@ -74,5 +77,8 @@ SHM: Final = Row("shm", own_tables.read_shm, unit=1 << 30)
 LINKS: Final = Row("bond_links", own_tables.read_links)
 SERVICES: Final = Row("services", services.read_services)
 PLACES: Final = Row("places", own_tables.read_places)
+NAMED: Final = Row("named_files", own_tables.read_named_files)
+CONTROLLERS: Final = Row("controllers", own_tables.read_controllers)
+RESOLVER: Final = Row("resolver", own_tables.read_resolver)
 
 PROBE: Final = Probe("expected", check, ExpectedThresholds(), group=KERNEL)

@@ -2,7 +2,8 @@
 
 A state is proof by itself: a dead controller, an array without its data, a file system that is shut down or has lost
 its disk, memory errors that EDAC counted. A line of the kernel's log is critical where something confirms it that is
-true now, and a warning elsewhere; what came before a repair accuses nobody.
+true now, and a warning elsewhere; what came before a repair accuses nobody. What comes again and again for hours, up to
+now, is true now: a link that is lost, a controller that is reset.
 
 Sources: Linux, kernel/watchdog.c, kernel/hung_task.c, kernel/panic.c (TAINT_DIE), drivers/edac/edac_mc_sysfs.c,
 drivers/nvme/host/sysfs.c (nvme_sysfs_show_state), fs/proc_namespace.c, mm/memory-failure.c,
@@ -12,23 +13,26 @@ Documentation/ABI/stable/sysfs-block, Documentation/filesystems/proc.rst; fstab(
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from laggard.catalogue.rules import compiled
-from laggard.kernel_rules import disks
+from laggard.kernel_rules import devices, disks
 from laggard.kernel_rules import host as kernel
 from laggard.kernel_rules.rule import LIVE_BEGINNINGS, Hit, Rule
+from laggard.kit.majority import grouped
 from laggard.kit.words import lazy_pattern
 from laggard.model import Finding, Severity
 from laggard.probes.errors import or_none
 from laggard.probes.host import mount_table
+from laggard.probes.host.counter_history import SaveCounters
 from laggard.probes.host.host import Host
 from laggard.probes.host.jobs import status_words
-from laggard.probes.host.kernel_log import age_text, judge_log, last_at
+from laggard.probes.host.kernel_log import age_text, goes_on, judge_log, last_at, messages_of
 from laggard.probes.host.mount_table import Mount, printable_path
 from laggard.probes.host.virtualization import read_memory_sizes, read_uptime
 from laggard.probes.probe import GPU, NotNegative, Probe, Thresholds, finding, matches_any
+from laggard.probes.rows import SLOWER, Item, Row, Told, judge
 
 # The local mounts and the disks below them, as /proc and /sys show them now.
 
@@ -105,8 +109,12 @@ def _is_on(name: str, device: str) -> bool:
     return not rest or bool(_PART.fullmatch(rest) if device[-1:].isdigit() else rest.isdecimal())
 
 
-RULES: Final = (*kernel.LIVE_RULES, *disks.LIVE_RULES)
+RULES: Final = (*kernel.LIVE_RULES, *disks.LIVE_RULES, *devices.LIVE_RULES)
 _MEMORY: Final = "/sys/devices/system/edac/mc"
+_DAY: Final = 86400.0
+_STORM: Final = 1000.0
+"""Corrected errors a day: a hundred times as many as those from which mcelog reports a module (mcelog.conf, [dimm],
+ce-trigger), and an interrupt for each."""
 _NVME: Final = "/sys/class/nvme"
 _LOCKED_SECONDS: Final = 300.0
 """The time within which a CPU that hangs is reported again: a soft lockup each 20 s, a stall of RCU after three times
@@ -123,7 +131,8 @@ _PSTORE: Final = "/sys/fs/pstore"
 """What the kernel wrote down as it died, in memory that a boot leaves alone (admin-guide/pstore-blk.rst)."""
 _MAX_DUMPS: Final = 16
 _TAINT_DIE: Final = 1 << 7
-_OF_LOG: Final = ("CPU", "crash", "disk", "memory")
+_AGAIN: Final = ("again", "controller")
+_OF_LOG: Final = ("again", "CPU", "crash", "disk", "memory")
 """The kinds whose witness does not end with the fault: who resumes the node by hand knows of it."""
 _RAN: Final = lazy_pattern(r"se\.exec_start\s*:\s*(\d+)\.")
 
@@ -143,6 +152,8 @@ class _Told(NamedTuple):
     mount: Mount | None
     age: float
     errors: int = 0
+    again: str = ""
+    """How it comes again and again, up to now; empty: it does not."""
 
     @property
     def subject(self) -> str:
@@ -150,13 +161,15 @@ class _Told(NamedTuple):
         return self.mount.source if self.mount else self.rule.named.format(device=self.device, on="")
 
 
-def check(host: Host, thresholds: KernelFaultThresholds) -> Iterator[Finding]:
+def check(host: Host, thresholds: KernelFaultThresholds) -> Told:
     storage = Storage(host)
     now: dict[tuple[str, str], Finding] = {}
-    for subject, found in _states(host, storage):
+    uptime = read_uptime(host)
+    corrected = {name: host.number(f"{_MEMORY}/{name}/ce_count") or 0 for name in host.names(_MEMORY)}
+    yield SaveCounters({name: count for name, count in corrected.items() if count})
+    for subject, found in _states(host, storage, corrected, uptime):
         now.setdefault((found.code, subject), found)
     yield from now.values()
-    uptime = read_uptime(host)
     told: dict[tuple[str, str], Finding] = {}
     for each in _of_log(host, storage, uptime):
         key = each.rule.code, each.subject
@@ -166,15 +179,41 @@ def check(host: Host, thresholds: KernelFaultThresholds) -> Iterator[Finding]:
         if key not in told or (confirmed and told[key].severity is not Severity.CRITICAL):
             told[key] = _of_line(each, confirmed, host.boot_time(uptime))
     yield from told.values()
+    yield from judge(host, _SPEEDS)
 
 
-def _states(host: Host, storage: Storage) -> Iterator[tuple[str, Finding]]:
-    """Yields what is proof by itself, each with its subject."""
+_CAME_UP: Final = lazy_pattern(
+    r"[a-z0-9_]{2,12} [0-9a-f]{4}:[0-9a-f:.]{7} ([\w.-]{1,15}): .{0,24}?[Ll]ink is [Uu]p[ ,-]*(\d{1,6}) ?([MG])bps"
+)
+
+
+def _speeds(host: Host, asked: Collection[str]) -> Iterator[Item]:
+    """The speed of each network device whose link is up, in Mb/s, and the best with which it has come up since boot. A
+    damaged pair of wires, or a bad transceiver, makes both ends agree on less."""
+    found = [it for _, text in messages_of(host.kernel_log()) if "bps" in text and (it := _CAME_UP.match(text))]
+    for name, ups in grouped(found, lambda it: it[1]).items():
+        now = host.number(f"/sys/class/net/{name}/speed") or 0
+        best = max(int(up[2]) * (1000 if up[3] == "G" else 1) for up in ups)
+        if now > 0 and host.text(f"/sys/class/net/{name}/operstate") == "up":
+            yield Item(name, now, best, share=SLOWER)
+
+
+_SPEEDS: Final = Row("link_speeds", _speeds)
+
+
+def _states(host: Host, storage: Storage, corrected: Mapping[str, int], uptime: float) -> Iterator[tuple[str, Finding]]:
+    """Yields what is proof by itself, each with its subject. `corrected`: errors of memory, by controller."""
     for name in host.names(_MEMORY):
         if count := host.number(f"{_MEMORY}/{name}/ue_count"):
             summary = f"counted {count} memory errors since boot that could not be corrected (EDAC)"
             found = _made(kernel.UNCORRECTED, f"memory controller {name}", summary, True, count=count)
             yield kernel.UNCORRECTED.named, found
+    for name, count in corrected.items():
+        new, since = host.counter_history.recent(name, count, _DAY)
+        a_day = new * _DAY / max(uptime, _DAY) if new == count else new
+        if a_day >= _STORM:
+            summary = f"counted {new} memory errors {since}, all corrected (EDAC): a module is about to fail"
+            yield name, _made(kernel.UNCORRECTED, f"memory controller {name}", summary, False, count=new)
     for name in host.names(_NVME):
         if host.text(f"{_NVME}/{name}/state") == "dead":
             mount = storage.mount_of(name)
@@ -196,11 +235,12 @@ def _of_log(host: Host, storage: Storage, uptime: float) -> list[_Told]:
         rule, device = RULES[number], hit.groups.get("device") or hit.groups.get("on", "")
         mount = storage.mount_of(device) if rule.code == "DISK_FAILED" else None
         age = 0.0 if hit.seconds is None else max(0.0, uptime - hit.seconds)
-        each = _Told(rule, hit, device, mount, age)
+        again = goes_on(hit.latest, uptime) if rule.witness in _AGAIN else ""
+        each = _Told(rule, hit, device, mount, age, again=again)
         is_writable = rule is disks.READ_ONLY and mount is not None and not storage.is_read_only(mount)
         repaired[each.subject] = max(repaired[each.subject], hit.place if is_writable else hit.closed)
         told.append(each)
-    told = [each for each in told if each.hit.place > repaired[each.subject]]
+    told = [each for each in told if each.again or each.hit.place > repaired[each.subject]]
     for each in told:
         errors[each.subject] += sum(at is None or uptime - at <= _ERROR_SECONDS for at in each.hit.latest)
     return [each._replace(errors=errors[each.subject]) for each in told]
@@ -231,6 +271,8 @@ def _of_controller(told: _Told, host: Host, storage: Storage) -> str | None:
     state = host.text(f"{_NVME}/{told.device}/state")
     if state not in ("", "live") and (told.rule is disks.CONTROLLER or told.age >= _RESET_SECONDS):
         return f"it is {state} now"
+    if told.again and told.mount and storage.is_for_jobs(told.mount):
+        return f"again and again: {told.again}"
     if told.mount is None or told.rule is not disks.CONTROLLER or (state and " after " not in told.hit.last):
         return ""
     return f"{printable_path(told.mount.point)} is mounted from it as before"  # whose disks went with the controller
@@ -284,6 +326,15 @@ def _of_memory(told: _Told, host: Host, storage: Storage) -> str | None:
     return f"{lost >> 10} kB of memory are out of use for that (HardwareCorrupted)" if lost else ""
 
 
+def _of_repetition(told: _Told, host: Host, storage: Storage) -> str | None:
+    """Of links of network devices, those of RDMA ports are another probe's, and a bond does without one of its own."""
+    folder = f"/sys/class/net/{told.device}"
+    if not told.again or host.names(f"{folder}/device/infiniband"):
+        return None
+    spare = told.rule.severity is Severity.WARNING or host.names(f"{folder}/master")
+    return "" if spare else f"again and again: {told.again}"
+
+
 _WITNESSES: Final[Mapping[str, Callable[[_Told, Host, Storage], str | None]]] = {
     "controller": _of_controller,
     **dict.fromkeys(("disk", "file system", "shutdown"), _of_disk),
@@ -291,6 +342,7 @@ _WITNESSES: Final[Mapping[str, Callable[[_Told, Host, Storage], str | None]]] = 
     "process": _of_process,
     "crash": _of_crash,
     "memory": _of_memory,
+    "again": _of_repetition,
     "told": lambda told, host, storage: "",
 }
 

@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import suppress
 from typing import Final
 
 from laggard.kit.words import lazy_pattern
 from laggard.model import Severity
 from laggard.probes.errors import NotApplicable, if_present, or_none
-from laggard.probes.gpu.model.pci_devices import container_of, find_nvidia_devices, gpu_files
+from laggard.probes.gpu.model.pci_devices import container_of, exists, find_nvidia_devices, gpu_files
 from laggard.probes.host.host import Host
-from laggard.probes.host.jobs import slurm_lines, slurm_setting
+from laggard.probes.host.jobs import CONFIGURATIONS, declared_numbers, pids, slurm_setting
 from laggard.probes.host.mount_table import REMOTE_TYPES, in_container, printable_path, read_mounts, unescape
 from laggard.probes.host.virtualization import installed_memory, is_virtual_machine, parse_cpu_list, read_memory_sizes
 from laggard.probes.probe import matches_any
-from laggard.probes.profiles import covers
 from laggard.probes.rows import Item
+from laggard.probes.system.model.services import enabled_units
 
 READABLE: Final = 1
 WRITABLE: Final = 2
@@ -61,7 +60,7 @@ def _of_fstab(host: Host, mounted: Mapping[str, str]) -> Mapping[str, Item]:
     """The lines of fstab(5) that are mounted at boot; of several for one place, what the last asks for, or less.
     `mounted`: the type of what is mounted, by mount point. Another type (nfs4 is nfs) was mounted by no line, as the
     root of a diskless node: then a line says nothing of how."""
-    text = (if_present(host.read_bytes, "/etc/fstab") or b"").decode(errors="surrogateescape")
+    text = (if_present(host.read_bytes, "/etc/fstab") or b"").decode(errors="surrogateescape") + _of_units(host)
     found: dict[str, Item] = {}
     for words in (line.split() for line in text.splitlines() if not line.lstrip().startswith("#")):
         source, point, fstype, options = (*map(unescape, words[:4]), "", "", "", "")[:4]
@@ -77,6 +76,17 @@ def _of_fstab(host: Host, mounted: Mapping[str, str]) -> Mapping[str, Item]:
         amount = min(amount, found[point].wanted) if point in found else amount
         found[point] = Item(point, 0, amount, Severity.WARNING if excused else Severity.CRITICAL)
     return found
+
+
+def _of_units(host: Host) -> str:
+    """Systemd's mount units that are enabled, as lines of fstab (systemd.mount(5))."""
+    lines: list[str] = []
+    for unit, path in enabled_units(host).items():
+        if unit.endswith(".mount"):
+            has = dict(line.partition("=")[::2] for line in host.text(path).splitlines())
+            words = (has.get(name, usual) for name, usual in (("What", ""), ("Where", ""), ("Type", "auto")))
+            lines.append(" ".join(("\n", *words, has.get("Options", "") or "defaults")))
+    return "".join(lines)
 
 
 def _exists(host: Host, source: str, fstype: str) -> bool:
@@ -97,30 +107,11 @@ def read_memory(host: Host, asked: Collection[str]) -> Iterator[Item]:
     there = total + (host.number("/sys/kernel/kexec_crash_size") or 0)
     # The kernel's page structures take 1.6 % (64 of 4096 bytes), firmware some GiB. One of 32 modules is 3.1 %.
     yield Item("memory", there, installed, lasting=True, share=0.96)
-    yield Item("RealMemory", total, _declared(host).get("realmemory", 0) << 20)
-
-
-def _declared(host: Host) -> Mapping[str, int]:
-    """The numbers that slurm.conf has for this node, by their names in small letters. A node with less is refused by
-    the controller, but where it is told to take the numbers as they stand (slurm.conf(5), config_overrides)."""
-    if "config_overrides" in slurm_setting(host, "SlurmdParameters").lower():
-        return {}
-    usual: Mapping[str, int] = {}
-    for line in slurm_lines(host, "NodeName"):
-        names, _, rest = line.partition(" ")
-        pairs = (word.partition("=")[::2] for word in rest.lower().split())
-        numbers = {**usual, **{name: int(value) for name, value in pairs if value.isdecimal()}}
-        if names.upper() == "DEFAULT":
-            usual = numbers
-        else:
-            with suppress(ValueError, re.error):  # a range that is none: slurmd does not start with it
-                if covers(names, host.node()):
-                    return numbers
-    return {}
+    yield Item("RealMemory", total, declared_numbers(host).get("realmemory", 0) << 20)
 
 
 def _declared_processors(host: Host) -> int:
-    has = _declared(host)
+    has = declared_numbers(host)
     sockets = has.get("sockets") or has.get("boards", 1) * has.get("socketsperboard", 1)
     return has.get("cpus") or sockets * has.get("corespersocket", 1) * has.get("threadspercore", 1)
 
@@ -206,6 +197,7 @@ _EVERYBODYS: Final[Mapping[str, str]] = {
 }
 """The least that each place needs, in the form of Host.places(): what its group and all users may do there, of what
 kind it is, and a device's numbers, where they are fixed (devices.txt of the kernel; Filesystem Hierarchy Standard)."""
+_PASSING_PLACES: Final = ("/tmp/*", "/var/tmp/*", "/dev/*", "/run/*", "/var/run/*", "*%*")
 _NVIDIA: Final = 195  # the major number of /dev/nvidiaN and nvidiactl (nv-linux.h, NV_MAJOR_DEVICE_NUMBER)
 
 
@@ -213,15 +205,24 @@ def read_places(host: Host, asked: Collection[str]) -> Iterator[Item]:
     """The places that every user's job uses. Without its sticky bit a folder serves, and is not safe: a warning."""
     if container_of(host):
         raise NotApplicable("a container has files of its own")
-    wanted = {**_EVERYBODYS, **_gpu_files(host), **_rdma_files(host)}
+    wanted = {**_EVERYBODYS, **_open_folders(host), **_gpu_files(host), **_rdma_files(host)}
     places = or_none(host.places, tuple(wanted)) if host.recorded else host.places(tuple(wanted))
     for path, least in wanted.items() if places else ():
         about = places[path] if places and path in places else least
         missing = _rights(least) - _rights(about)
-        right = about[:1] == least[0] and least[10:] in ("", about[10:])
+        right = about[:1] == least[0] and about[10:] in (least[10:] or about[10:], "")
         severity = Severity.WARNING if right and missing == {"t"} else Severity.CRITICAL
         told = (about[:10], least[:10]) if right else (about, least)  # alike for all files of a kind
         yield Item(path, int(right and not missing), 1, severity, says="is {}, and has to be {}".format(*told))
+
+
+def _open_folders(host: Host) -> Mapping[str, str]:
+    """The folders that a site's own lines open to all: those of tmpfiles.d(5), and TmpFS of slurm.conf(5)."""
+    top, found = "/etc/tmpfiles.d", {slurm_setting(host, "TmpFS")} - {""}
+    for words in (line.split() for name in host.names(top) for line in host.text(f"{top}/{name}").splitlines()):
+        if len(words) > 2 and words[0][0] in "dDqQv" and words[2][-1] in "2367":
+            found.add(words[1].rstrip("/"))
+    return {path: "d------rw-" for path in found if path.startswith("/") and not matches_any(path, _PASSING_PLACES)}
 
 
 def _rights(mode: str) -> set[str]:
@@ -244,3 +245,65 @@ def _gpu_files(host: Host) -> Mapping[str, str]:
     numbers = {name: name[6:] for name in gpu_files(host)} | {"nvidiactl": "255"} if gpu_files(host) else {}
     mode = "c------rw-" if for_all else "c---------"
     return {f"/dev/{name}": f"{mode} {_NVIDIA}:{number}" for name, number in numbers.items()}
+
+
+_NAMES: Final = (
+    ("/etc/slurm", "plugstack.conf", r"^\s*required\s+(/\S+)"),
+    ("/run/cdi", "*", r"\b(?:hostPath|path)\"?: *\"?(/[^\s\",]+)"),
+    ("/etc/docker", "daemon.json", r"\"path\"\s*:\s*\"(/[^\"]+)\""),
+    ("/etc/containerd", "config.toml", r"^\s*BinaryName\s*=\s*[\"'](/[^\"']+)"),
+)
+"""The tables of files that each step or container needs: plug-ins of SLURM's that are required (spank(7)), what the
+Container Device Interface gives to containers, and the runtimes of containers."""
+
+
+def read_named_files(host: Host, asked: Collection[str]) -> Iterator[Item]:
+    """The files that a table names. Where a recording lacks their folder nothing is known of them."""
+    found = {
+        (path, f"{top}/{name}")
+        for top, pattern, named in _NAMES
+        for name in host.names(top)
+        if matches_any(name, (pattern,))
+        for path in re.findall(named, host.text(f"{top}/{name}"), re.MULTILINE)
+    }
+    for path, table in sorted(found):
+        folder, _, name = path.rpartition("/")
+        names = or_none(host.entries, folder)
+        if names is not None or not host.recorded:
+            yield Item(path, int(name in (names or ())), 1, says=f"is not there, and {table} names it")
+
+
+_CONSTRAINS: Final = {"ConstrainRAMSpace": "memory", "ConstrainSwapSpace": "memory", "ConstrainCores": "cpuset"}
+
+
+def read_controllers(host: Host, asked: Collection[str]) -> Iterator[Item]:
+    """The controllers of cgroups by which cgroup.conf constrains jobs: slurmd does not start without them."""
+    conf = next(filter(None, (host.text(f"{it.rpartition('/')[0]}/cgroup.conf") for it in CONFIGURATIONS)), "")
+    there = host.text("/sys/fs/cgroup/cgroup.controllers").split()
+    rows = [line.split() for line in host.text("/proc/cgroups").splitlines()]
+    there = there or [row[0] for row in rows if row[-1:] == ["1"]]
+    for name, controller in _CONSTRAINS.items() if there else ():
+        if re.search(rf"^\s*{name}\s*=\s*yes", conf, re.MULTILINE | re.IGNORECASE):
+            yield Item(f"cgroup controller {controller}", int(controller in there), 1)
+
+
+_RESOLVERS: Final = ("systemd-resolve", "dnsmasq", "unbound", "named", "pdns_recursor", "coredns", "kresd", "nscd")
+
+
+def read_resolver(host: Host, asked: Collection[str]) -> Iterator[Item]:
+    """Whether something answers where names are looked up, as far as this machine alone tells. resolv.conf(5) may name
+    only the machine itself, where nothing listens, or be a link to nothing."""
+    hosts = re.search(r"^\s*hosts:(.*)", host.text("/etc/nsswitch.conf"), re.MULTILINE)
+    if container_of(host) or not hosts or "dns" not in hosts[1].split():
+        return
+    text = host.text("/etc/resolv.conf")
+    servers = re.findall(r"^\s*nameserver\s+(\S+)", text, re.MULTILINE)
+    if or_none(host.read_link, "/etc/resolv.conf") and not exists(host, "/etc/resolv.conf"):
+        yield Item("name lookup", 0, 1, says="finds no server: /etc/resolv.conf is a link to nothing")
+    elif servers and all(it.startswith("127.") or it == "::1" for it in servers):
+        sockets = [host.text(f"/proc/net/{name}") for name in ("udp", "udp6")]
+        listens = any(re.search(r"^ *\d+: \w+:0035 ", text, re.MULTILINE) for text in sockets)
+        listens = listens or (
+            not any(sockets) and any(host.text(f"/proc/{it}/comm") in _RESOLVERS for it in pids(host))
+        )
+        yield Item("name lookup", int(listens), 1, says=f"finds no server: nothing listens at {servers[0]}")

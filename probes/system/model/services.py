@@ -51,6 +51,19 @@ def _homes_automounted(host: Host) -> bool:
     return any(f"{home}/".startswith(points) for home in ("/home", *read_homes(host)))
 
 
+def _imex_of_several(host: Host) -> bool:
+    """Its list of nodes has others: memory is shared with them by NVLink."""
+    lines = host.text("/etc/nvidia-imex/nodes_config.cfg").splitlines()
+    return len([line for line in lines if line.strip() and not line.startswith("#")]) > 1
+
+
+def _slurmd_died(host: Host) -> bool:
+    """Whether its own log does not end as it does where somebody stops it. One that dies is started again and again,
+    and takes the next job in between."""
+    lines = host.text(re.sub("%[nh]", host.node(), slurm_setting(host, "SlurmdLogFile"))).splitlines()
+    return bool(lines) and "shutdown complet" not in lines[-1]
+
+
 def _no_job(host: Host) -> bool:
     return False
 
@@ -62,12 +75,16 @@ _SERVICES: Final[Mapping[str, Callable[[Host], bool]]] = {
     "winbind": _users_of("winbind"),
     "ypbind": _users_of("nis"),
     "autofs": _homes_automounted,
-    **dict.fromkeys(("slurmd", "kubelet", "containerd", "crio", "docker", "rpc-gssd", "opensm", "opensmd"), _no_job),
+    "slurmd": _slurmd_died,
+    "nvidia-imex": _imex_of_several,
+    **dict.fromkeys(("kubelet", "containerd", "crio", "docker", "rpc-gssd", "opensm", "opensmd"), _no_job),
     **dict.fromkeys(("chrony", "chronyd", "ntp", "ntpd", "ntpsec", "systemd-timesyncd", "ptp4l"), _no_job),
-    **dict.fromkeys(("nvidia-persistenced", "nvidia-imex", "nvidia-dcgm", "dcgm", "nvidia-dcgm-exporter"), _no_job),
+    **dict.fromkeys(("nvidia-persistenced", "nvidia-dcgm", "dcgm", "nvidia-dcgm-exporter"), _no_job),
 }
 """Whether each job fails without it. Without the others jobs are slower, or are not watched, or none is started here:
 the scheduler itself sees that. Of the fabric manager another probe tells."""
+_STARTS_JOBS: Final = ("kubelet", "containerd", "crio")
+"""Where one of these has failed, no job can start here."""
 
 
 def read_services(host: Host, asked: Collection[str]) -> Iterator[Item]:
@@ -75,7 +92,7 @@ def read_services(host: Host, asked: Collection[str]) -> Iterator[Item]:
     active, cgroups = host.names(_ACTIVE), [name for folder in _CGROUPS for name in host.names(folder)]
     if not active and not cgroups:
         raise NotFound("neither systemd's units nor their cgroups are shown here")
-    enabled = {name for top in _WANTS for folder in _wanting(host, top) for name in host.names(f"{top}/{folder}")}
+    enabled = enabled_units(host)
     names = {name: name for name in _SERVICES if f"{name}.service" in enabled}
     names |= {name.removesuffix(".service"): name for name in asked}
     running = {name for name in names if {f"invocation:{name}.service", f"{name}.service"} & {*active, *cgroups}}
@@ -85,10 +102,11 @@ def read_services(host: Host, asked: Collection[str]) -> Iterator[Item]:
         there = name in running or state.get("ActiveState", "failed") not in ("failed", "inactive")
         excused = state.get("ConditionResult") == "no" or state.get("LoadState", "loaded") != "loaded"
         wanted = int(f"{name}.service" in enabled and not excused)
-        needed = wanted and not there and _SERVICES.get(name, _no_job)(host) and not _has_just_changed(host, state)
+        failed = not there and state.get("ActiveState") == "failed"
+        needs = _SERVICES.get(name, _no_job)(host) or (failed and name in _STARTS_JOBS)
+        needed = wanted and not there and needs and not _has_just_changed(host, state)
         severity = Severity.CRITICAL if needed else Severity.WARNING
-        failed = "has failed" if not there and state.get("ActiveState") == "failed" else ""
-        yield Item(as_asked, int(there), wanted, severity, says=failed)
+        yield Item(as_asked, int(there), wanted, severity, says="has failed" if failed else "")
 
 
 def _has_just_changed(host: Host, state: Mapping[str, str]) -> bool:
@@ -96,8 +114,10 @@ def _has_just_changed(host: Host, state: Mapping[str, str]) -> bool:
     return microseconds.isdecimal() and uptime is not None and uptime - int(microseconds) / 1e6 < RESTART_SECONDS
 
 
-def _wanting(host: Host, top: str) -> Iterator[str]:
-    return (name for name in host.names(top) if name.endswith((".wants", ".requires")))
+def enabled_units(host: Host) -> Mapping[str, str]:
+    """The units that start at boot, each with the path of its link."""
+    folders = [f"{top}/{name}" for top in _WANTS for name in host.names(top) if name.endswith((".wants", ".requires"))]
+    return {name: f"{folder}/{name}" for folder in folders for name in host.names(folder)}
 
 
 def _states(host: Host, names: Collection[str]) -> Mapping[str, Mapping[str, str]]:

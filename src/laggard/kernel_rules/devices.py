@@ -15,6 +15,8 @@ from laggard.kit.words import lazy_pattern
 
 _RULES: Final = read_rules("devices")
 COMMANDS_TIME_OUT: Final = _RULES["nic_commands"]
+LIVE_RULES: Final = tuple(rule for rule in _RULES.values() if rule.witness)
+"""The rules that probes judge the live log by where a record comes again and again."""
 NIC_FIRMWARE_RULES, PCIE_RULES = (
     tuple(rule for name, rule in _RULES.items() if name.startswith(kind)) for kind in ("nic", "pcie")
 )

@@ -74,20 +74,21 @@ def read_rules(name: str) -> Mapping[str, Rule]:
     return {row.kind: rule_of(row, row.more["word"]) for row in rows}
 
 
-LIVE_BEGINNINGS: Final = (
-    *("nvme nvme", "I/O error, dev ", "blk_update_request: ", "print_req_error: ", "critical ", "sd ", "EXT4-fs "),
-    *("Aborting journal", "XFS (", "BTRFS", "watchdog: ", "NMI watchdog: ", "rcu: ", "INFO: rcu_", "INFO: task "),
-    *("BUG: ", "kernel BUG at ", "Oops", "Internal error: Oops", "general protection fault", "invalid opcode: "),
-    *("divide error: ", "stack segment: ", "EDAC ", "mce: ", "CPU", "Memory failure: ", "[Hardware Error]", "{"),
-    "Out of memory: Kill",
+_BEGIN: Final = (
+    "nvme nvme|I/O error, dev |blk_update_request: |print_req_error: |critical |sd |EXT4-fs |Aborting journal|XFS (|"
+    "BTRFS|watchdog: |NMI watchdog: |rcu: |INFO: rcu_|INFO: task |BUG: |kernel BUG at |Oops|Internal error: Oops|"
+    "general protection fault|invalid opcode: |divide error: |stack segment: |EDAC |mce: |CPU|Memory failure: |"
+    "[Hardware Error]|{|Out of memory: Kill|pcieport |nvidia |mlx5_core |bnxt_en |ice |i40e |ixgbe |igb |igc |tg3 |"
+    "e1000e |qede "
 )
+LIVE_BEGINNINGS: Final = tuple(_BEGIN.split("|"))
 """The beginnings of the records that the rules with a witness take, and of those that close them. So text of a user in
 the middle of a record says nothing, and few records are searched."""
 
 
 _MAX_HITS: Final = 256
 """The most pairs of a rule and a device that one log is judged by."""
-_LATEST: Final = 3
+_LATEST: Final = 64
 
 Key = tuple[int, str]
 """The place of a rule in its table, and the device in small letters."""
@@ -102,7 +103,7 @@ class Hit(NamedTuple):
     last: str
     groups: Mapping[str, str]
     latest: tuple[float | None, ...] = ()
-    """When the last three records of it were written, the last one last."""
+    """When its last records were written, the last one last."""
     place: int = 0
     """The place of its last record."""
     closed: int = 0

@@ -281,12 +281,6 @@ def test_counters_that_cannot_be_read_are_facts(copy_of: Machine, check: Check) 
     assert document["facts"]["rdma_errors"]["not_readable"] == {"mlx5_3": ["hw_counters/out_of_sequence"]}
 
 
-def test_saturated_counters_are_facts(machine: Machine, check: Check) -> None:
-    document = check(machine("rdma_link_counts_of_old"), "rdma_errors")
-    full = document["facts"]["rdma_errors"]["at_their_limit"]
-    assert full["mlx5_0"] == ["counters/link_downed"]
-
-
 def test_a_port_without_any_counter_is_unknown(copy_of: Machine, check: Check) -> None:
     root = copy_of("hgx_h100_nics")
     for folder in ("counters", "hw_counters"):

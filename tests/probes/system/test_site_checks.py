@@ -7,7 +7,6 @@ lines, which has of NHC what laggard relies on: `-e`, nhc_load_conf, CHECKS, die
 import json
 import os
 import socket
-import stat
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 
 import pytest
 from support.judge import judge_host
+from support.nhc import nhc_settings
 from support.rows import rows
 from support.waiting import wait_for
 
@@ -30,23 +30,6 @@ from laggard.probes.system import site_checks
 from laggard.probes.system.site_checks import PROBE, SiteThresholds
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, as whom the checks run")
-
-STAND_IN = r"""#!/bin/bash
-# A stand-in for NHC 1.4.3.
-NAME=nhc; HOSTNAME=n1; CHECK_DIED=0
-die() { CHECK_DIED=1; echo "ERROR:  $NAME:  Health check failed:  ${*:2}"; [[ $NHC_CHECK_ALL == 1 ]] || exit "$1"; }
-check_file_test() { [[ -e ${!#} ]] || { die 1 "$FUNCNAME:  ${!#} is not there"; return 1; }; }
-nhc_load_conf() {
-    while read -r LINE; do
-        [[ $LINE == \#* || -z $LINE || $HOSTNAME != ${LINE%% ||*} ]] || CHECKS[${#CHECKS[*]}]="${LINE#*|| }"
-    done <"$1"
-}
-while getopts e: OPTION; do EVAL_LINE=$OPTARG; done
-shift $((OPTIND - 1))
-for WORD; do eval "$WORD"; done
-eval $EVAL_LINE
-exit $?
-"""
 
 Check = Callable[..., dict[str, Any]]
 
@@ -260,16 +243,7 @@ def test_who_is_not_root_and_has_nobody_to_ask_is_told_how(nobody: Path) -> None
 
 @pytest.fixture(params=["a stand-in", "NHC itself"])
 def nhc(request: pytest.FixtureRequest, folder: Path) -> str:
-    """The keys of `nhc` that name the program."""
-    real = os.environ.get("NHC_FOLDER", "")
-    if request.param == "NHC itself":
-        if not real:
-            pytest.skip("NHC_FOLDER names no folder with NHC")
-        return f"program: {real}/nhc, options: [-D, {real}]"
-    stand_in = folder / "nhc"
-    stand_in.write_text(STAND_IN)
-    stand_in.chmod(stat.S_IRWXU)
-    return f"program: {stand_in}"
+    return nhc_settings(folder, itself=request.param == "NHC itself")
 
 
 def test_nhcs_lines_run_as_they_are(nhc: str, check: Check, folder: Path) -> None:
