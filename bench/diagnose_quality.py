@@ -44,7 +44,7 @@ KINDS_OF_CODES: Final[Mapping[str, tuple[str, ...]]] = {
     "JOB_HOST_OUT_OF_MEMORY": ("host_out_of_memory",),
     "JOB_CUDA_ERROR": ("exception", "config", *_GPU),
     "JOB_SEGFAULT": ("signal", "host_out_of_memory"),
-    "JOB_KILLED": ("killed", "signal", "cancelled", "launcher", "scheduler", "host_out_of_memory"),
+    "JOB_KILLED": ("killed", "signal", "cancelled", "launcher", "scheduler", "host_out_of_memory", "network"),
     "JOB_PREEMPTED": ("scheduler", "time_limit", "cancelled"),
     "JOB_DATALOADER_DIED": ("data", "killed", "signal", "host_out_of_memory"),
     "JOB_DISK_FULL": ("disk_full", "host_out_of_memory", "nccl_setup"),

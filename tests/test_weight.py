@@ -19,7 +19,7 @@ ROOMS = {
     "cli, model and single files": 1_115,
     "collector": 12_785,
     "demo": 465,
-    "diagnose": 9_530,
+    "diagnose": 9_720,
     "gate": 1_860,
     "kernel_rules": 232,  # 230 is wanted
     "kit": 2_480,
@@ -41,7 +41,7 @@ ROOMS = {
 }
 """The most code lines of each room: without docstrings, comments and blanks."""
 
-FILES = 635
+FILES = 638
 """The most files of the product."""
 
 CARRIED = {"healthcheck": 14_985, "recommend": 13_810, "agent": 19_365, "collector": 22_570, "run": 11_520}

@@ -9,9 +9,10 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+from laggard.diagnose.kinds import kind_of
 from laggard.kit.parts import Line
 from laggard.kit.words import ascii_line, capital, counted, ranks_text
-from laggard.model import Finding, Severity, Verdict
+from laggard.model import Finding, Fix, Severity, Verdict
 from laggard.wire.diagnosis import Diagnosis, FileResult, JoinedAnswer, TimelineLine
 from laggard.wire.words import by_severity
 
@@ -139,8 +140,12 @@ def headline(diagnosis: Diagnosis, findings: Sequence[Finding]) -> str:
 def _left_lines(diagnosis: Diagnosis) -> Iterator[Line]:
     """The lines that say that something failed, of which no finding tells; without the one that the headline has."""
     listed = [(file, line) for file in diagnosis.files for line in file.left]
-    if diagnosis.verdict is Verdict.UNKNOWN:
-        listed = listed[1:]
+    if diagnosis.verdict is Verdict.UNKNOWN and listed:
+        (_, first), *listed = listed
+        yield from _advice_lines(first.fix)
+    elif diagnosis.verdict is Verdict.UNKNOWN:
+        told = (row.fix for file in diagnosis.files if (row := kind_of(file.unknown)) and row.more["role"] == "cause")
+        yield from _advice_lines(next(told, None))
     if listed:
         yield Line("")
         yield Line("Lines that say that something failed, and that no rule knows:")
@@ -151,11 +156,16 @@ def _left_lines(diagnosis: Diagnosis) -> Iterator[Line]:
             yield Line(f"    {line.reason}", "aside")
 
 
+def _advice_lines(fix: Fix | None) -> Iterator[Line]:
+    if fix:
+        yield Line(f"  What to do: {fix.text}")
+        yield from (Line(f"      {command}", whole=True) for command in fix.commands)  # to be copied: not broken
+
+
 def _finding_lines(found: Finding) -> Iterator[Line]:
     severity = found.severity.value
     yield Line(f"{severity} {found.code}: {found.device} {found.summary}", severity)
-    yield Line(f"  What to do: {found.fix.text}")
-    yield from (Line(f"      {command}", whole=True) for command in found.fix.commands)  # to be copied: not broken
+    yield from _advice_lines(found.fix)
     for name, value in found.evidence.items():
         if value is not None:
             yield Line(f"  {name.replace('_', ' ')}: {_value(value)}")

@@ -33,6 +33,7 @@ _SUSPECT, _WITNESS, _LOST = (_TABLE.of(kind)[0].regex for kind in ("suspect", "w
 _NAMES: Final = tuple(row for row in _TABLE.rows if row.kind not in ("suspect", "witness", "lost"))
 _CLAUSE: Final = re.compile(r"[!;]|[,.] ")
 _LIST_ITEM: Final = re.compile(r"\s*$|\s+\S|[/*\[\d(-]")
+_BRACKETS: Final = re.compile(r"\[[^\[\]]{0,80}\]")
 _BEFORE: Final = 40
 """The number of characters before a name within which a word tells its side."""
 _MAX_CHARACTERS: Final = 8000
@@ -65,7 +66,7 @@ def _of_line(line: str) -> Iterator[tuple[int, Entity]]:
             begin = match.start(match.lastindex or 1)
             if name.lower() in _WORDS:
                 continue
-            told = line[max(0, begin - _BEFORE, *(end for end in ends if end <= begin)) : begin]
+            told = _BRACKETS.sub("", line[max((end for end in ends if end <= begin), default=0) : begin])[-_BEFORE:]
             if row.pattern.startswith("^"):  # the head of whoever writes
                 side = Side.WITNESS
             else:

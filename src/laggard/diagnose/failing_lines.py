@@ -20,8 +20,10 @@ from typing import Final, NamedTuple
 import msgspec
 
 from laggard.diagnose.job.lines import PROGRESS_WORDS, JobLine, LastProgress, LineParser, last_progress, sparse
+from laggard.diagnose.kinds import advice_for, is_cause, is_vague
 from laggard.diagnose.rules import patterns, words
 from laggard.kit.words import counted, printable_line
+from laggard.model import Fix
 from laggard.wire.diagnosis import LeftLine
 
 _P: Final = patterns("failing")
@@ -36,6 +38,8 @@ _AROUND: Final = 12
 """The lines of a paragraph around a line that are looked at for whom it is about, and for its reason."""
 _SURVIVING_LINES: Final = 3
 """The lines of a training after which what was said before them ended nothing."""
+_MIN_REPEATED: Final = 3
+"""How often a warning comes before its last words are those of a failure: one may be of a start, two of a retry."""
 _LAST_LINES: Final = 6
 """The lines of the end in which a job that ended well says so."""
 
@@ -112,6 +116,9 @@ _SIGNALS: Final = "|".join(
 _BY_LIBC = re.compile(rf"(?:[:(\['\"] ?|^)(?:{_ERRNO})(?![\w-])|(?:^|: ?)(?:{_SIGNALS})(?=$| \()")
 
 
+_NO_ADVICE: Final = Fix("")
+
+
 class _Seen(NamedTuple):
     grade: Grade
     number: int
@@ -143,7 +150,7 @@ def _level_of(head: str) -> str:
         return {"I": "quiet", "W": "warned", "E": "failed", "F": "fatal"}[letter["glog"] or letter["c10d"]]
     found = None if _P["event"].search(head) else _P["level"].search(head)
     name = found.lastgroup if found else None
-    return "" if name is None or (name == "failed" and not _said(head)) else name
+    return "" if name is None or name == "own" or (name == "failed" and not _said(head)) else name
 
 
 def _said(text: str) -> Grade | None:
@@ -205,15 +212,31 @@ def _seen(grade: Grade, number: int, line: JobLine, piece: str, start: int, stop
 def _left(seen: dict[Grade, list[_Seen]], totals: dict[Grade, int], training: int, end: str) -> Left:
     """What is left once what went on and what ended well is taken away. Warnings count beside graver lines alone."""
     graver = [it for grade in (Grade.FATAL, Grade.FAILED) for it in seen[grade] if not _went_on(it, training, end)]
+    graver = graver or _repeated(seen[Grade.WARNED], totals[Grade.WARNED], training, end)
     if not graver or ends_well(end):
         return Left()
-    first = graver[0]
+    first = min(graver, key=_depth)
+    graver.remove(first)
     before = [it for it in seen[Grade.WARNED] if 0 < first.number - it.number <= _AROUND][-1:]
-    shown = [_shown(it) for it in (first, *before, *graver[1:])][:MAX_LEFT]
+    shown = [_shown(it) for it in (first, *before, *graver)][:MAX_LEFT]
     if before and not shown[0].reason:
         shown[0] = msgspec.structs.replace(shown[0], reason=f"before it: {shown[1].text}")
     total = totals[Grade.FATAL] + totals[Grade.FAILED]
-    return Left(max(len(graver), total), tuple(shown))
+    return Left(max(len(graver) + 1, total), tuple(shown))
+
+
+def _depth(seen: _Seen) -> tuple[bool, int, bool]:
+    """Sorts what tells of a cause before what tells of none; the graver first, and effects and ends after what tells
+    more, as they came."""
+    text = seen.line.text
+    return not is_cause(text), -seen.grade, is_vague(text)
+
+
+def _repeated(warned: list[_Seen], total: int, training: int, end: str) -> list[_Seen]:
+    """Warnings that came again until the text ends, with no training after them: what they warn of has failed."""
+    last = end.rstrip().rpartition("\n")[2]
+    until_the_end = total >= _MIN_REPEATED and warned[-1].line.text in last
+    return [it for it in warned if not _went_on(it, training, end)] if until_the_end else []
 
 
 def _went_on(seen: _Seen, training: int, end: str) -> bool:
@@ -237,6 +260,7 @@ def _shown(seen: _Seen) -> LeftLine:
         printable_line(own, _SHOWN_CHARACTERS),
         ", ".join(_who(seen.line, own, before, after)),
         "" if reason in own else printable_line(reason, _SHOWN_CHARACTERS),
+        fix if (fix := advice_for((own, reason), _NO_ADVICE)).text else None,
     )
 
 
@@ -254,7 +278,9 @@ def _who(line: JobLine, own: str, before: Sequence[str], after: Sequence[str]) -
             if _P["gap"].match(text) and found:
                 break
             found |= dict.fromkeys(_names(text))
-    return sorted(found, key=lambda name: name.casefold().startswith("local"))[:_MAX_NAMED]
+    return sorted(found, key=lambda name: (_P["own_side"].match(name) is not None, not _P["other_side"].match(name)))[
+        :_MAX_NAMED
+    ]
 
 
 def _names(text: str) -> Iterator[str]:

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from laggard.diagnose.job.reader import JobEvidence
+from laggard.diagnose.job.events import JobEvidence
 from laggard.model import Finding
 
 _PIECE_BYTES: Final = 1 << 19

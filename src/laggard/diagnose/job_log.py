@@ -6,8 +6,9 @@ from collections.abc import Iterable
 
 from laggard.diagnose.failing_lines import ends_well
 from laggard.diagnose.file_format import FileContent, FileFormat, FileJudgement, KnownHardware
+from laggard.diagnose.job.events import JobEvidence
 from laggard.diagnose.job.findings import judge_job
-from laggard.diagnose.job.reader import JobEvidence, JobLogReader
+from laggard.diagnose.job.reader import JobLogReader
 from laggard.diagnose.nccl import read_hardware_of_log, with_settings
 from laggard.diagnose.settings_compared import SettingsReader
 from laggard.nccl.log.reader import NcclLogReader

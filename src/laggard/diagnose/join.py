@@ -9,8 +9,8 @@ from typing import Final, NamedTuple
 
 from laggard.diagnose.file_format import ACCUSED, FileContent
 from laggard.diagnose.input_file import FoundLine, InputFile, LineFinder
-from laggard.diagnose.job.events import Event
-from laggard.diagnose.job.reader import JobEvidence, JobLogReader
+from laggard.diagnose.job.events import Event, JobEvidence
+from laggard.diagnose.job.reader import JobLogReader
 from laggard.diagnose.joined.clock import time_text, wall_time, year_of
 from laggard.diagnose.joined.exhibit import Exhibit, Origin, other_jobs, read_exhibit
 from laggard.diagnose.joined.explains import MEMORY

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from laggard.diagnose.file_format import ACCUSED, FileContent, FileFormat, FileJudgement, KnownHardware
-from laggard.diagnose.job.reader import JobEvidence
+from laggard.diagnose.job.events import JobEvidence
 from laggard.diagnose.joined.dump_lines import is_helper, own_frame, wait_of
 from laggard.diagnose.joined.exhibit import Origin, read_exhibit
 from laggard.diagnose.joined.processes import UNANSWERED_HEAD

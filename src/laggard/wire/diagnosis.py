@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from laggard.model import Finding, Verdict
+from laggard.model import Finding, Fix, Verdict
 
 DIAGNOSIS_SCHEMA: Final = "laggard.diagnosis/1"
 
@@ -22,6 +22,8 @@ class LeftLine(msgspec.Struct, frozen=True):
     """The host, pod, rank or device that is named nearest, as the text spells it; empty: none is."""
     reason: str = ""
     """What the text itself gives as the reason or the solution, near the line."""
+    fix: Fix | None = None
+    """What mends failures of the kind that the line's words tell of; None: they tell of none."""
 
 
 class FileResult(msgspec.Struct, frozen=True):

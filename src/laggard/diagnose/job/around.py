@@ -20,6 +20,7 @@ _CODE_LINE = re.compile(r'\s*File "([^"]{1,300})", line (\d{1,7})')
 _LOADER = re.compile(r'File "[^"]*torch/utils/data/dataloader\.py"')
 _SHARED = re.compile(r'File "[^"]*/multiprocessing/(?:connection|resource_sharer|queues|reductions)\.py"')
 _LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python3|<frozen|<string>")
+_LINES_OF_A_MESSAGE: Final = 8
 _RULE = re.compile(r"[-=*_]{8,}\s*$")
 _TRACEBACK: Final = "Traceback"
 _ANY_EXCEPTION = re.compile(r"(?:\w+\.)*[A-Z]\w+(?::|$)")
@@ -97,9 +98,25 @@ class Around:
 
     def last_error(self) -> str:
         """The text that follows `Last error:` in torch's message about NCCL."""
-        own = [each.text for each in self.after(12) if each.stream == self.line.stream]
+        own = [
+            each.text
+            for each in self.after(12)
+            if each.local_rank == self.line.local_rank and each.rank in (None, self.line.rank)
+        ]
         at = next((place for place, text in enumerate(own[:4]) if text.startswith("Last error:")), None)
         return own[at + 1].strip()[:200] if at is not None and at + 1 < len(own) else ""
+
+    def goes_on(self) -> str:
+        """The lines with which the message goes on, of the same process: those that are indented, and below a colon
+        those up to a gap."""
+        found: list[str] = []
+        lists = self.line.text.endswith(":")
+        for below in self.after(_LINES_OF_A_MESSAGE):
+            own = below.stream in (self.line.stream, _NOBODY) and not below.text.startswith(_TRACEBACK)
+            if not own or not below.text.strip() or not (lists or below.text.startswith(" ")):
+                break
+            found.append(below.text)
+        return "\n".join(found)
 
     def named(self) -> tuple[Entity, ...]:
         """Whom and what the paragraph names: the line, what it goes on with, and the lines above up to a gap."""

@@ -6,16 +6,22 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from laggard.diagnose.entities import suspects
-from laggard.diagnose.job.events import Event, Group, Place, Weight, WorkStatus, Writer
-from laggard.diagnose.job.reader import JobEvidence
-from laggard.diagnose.job.rules import CONCRETE
+from laggard.diagnose.entities import entities, only, suspects
+from laggard.diagnose.job.events import Event, Group, JobEvidence, Place, Weight, WorkStatus, Writer
+from laggard.diagnose.kinds import is_cause, is_vague, quote
 
 _SURVIVING_LINES: Final = 200
 """The number of lines of progress after a failure that show that the training went on. What stood in a rank's output
 buffer, at most 8 KiB, comes out at its end and is less."""
 _MAX_NAMED: Final = 8
 _QUOTED_CHARACTERS: Final = 180
+_BROAD_ENDS: Final = ("status", "aborted", "nccl_system", "daemon_lost")
+"""The kinds of events that tell that something failed, and neither what nor why."""
+_OF_ITS_OWN: Final = ("preempted", "time_limit", "node_failed", "interrupted")
+_EFFECTS: Final = (Weight.WAITED, Weight.SUMMARY)
+_PROGRESS_BETWEEN: Final = 2
+"""The lines of progress between two failures from which on the first did not bring about the other: one line may have
+their words by chance."""
 _CLOSE_CHARACTERS: Final = 2000
 """The longest way between two lines of one message: the messages of Open MPI have fifteen lines."""
 _CONCRETE: Final = (
@@ -67,7 +73,12 @@ def find_cause(evidence: JobEvidence) -> Cause | None:
     first = _first(events)
     rest = [event for event in events if event is not first]
     first = _explained(first._replace(writer=_named(first, rest)), evidence.warned)
-    first = _reasoned(first, evidence.said)
+    first = _reasoned(first, evidence)
+    if first.weight is Weight.FAILED and first.writer == Writer():
+        own = entities(f"{first.line}\n{first.more}")
+        rank, host = only(own, "rank"), only(own, "host")  # a host by itself may be whom it did not reach
+        if rank or first.kind == "said":
+            first = first._replace(writer=Writer(int(rank) if rank else None, host=host or None))
     if first.weight is Weight.DIED and first.writer == Writer() and not suspects(first.named):
         lost = (it.named for it in rest if it.weight is Weight.DIED and suspects(it.named))
         first = first._replace(named=next(lost, first.named))
@@ -83,23 +94,43 @@ def _explained(first: Event, warned: Sequence[Event]) -> Event:
     return first._replace(kind=reason.kind, summary=f"{reason.summary}; then {first.summary}"[:400])
 
 
-def _reasoned(first: Event, said: Sequence[Event]) -> Event:
-    """An end without a reason, and a wait, with what its process said before: of an end the lines just before it, of a
-    wait what failed by itself."""
-    before = [it for it in said if it.place.file == first.place.file and it.place.offset < first.place.offset]
-    own = first.writer
-    before = [it for it in before if not _differ(it.writer, own) and own.rank in (None, it.writer.rank)]
-    if first.kind == "status":
-        told = _block_before(first.place, before)
-    elif first.weight is Weight.WAITED:
-        told = [it for it in before if CONCRETE.match(it.line)][:1]
-    else:
+def _reasoned(first: Event, evidence: JobEvidence) -> Event:
+    """A wait, an end without a reason and a message of no kind, with what was said before it and brought it about: the
+    first line that tells of a cause; of an end and of such a message else the lines just before it."""
+    own = is_cause(first.line) or is_cause(first.more)
+    if first.kind not in _BROAD_ENDS and (own or first.weight not in _EFFECTS) or first.kind in _OF_ITS_OWN:
         return first
+    before = [it for it in evidence.said if _precedes(it, first, evidence)]
+    causes = [it for it in (*before, *evidence.events) if is_cause(it.line) and _precedes(it, first, evidence)]
+    told = sorted(causes, key=lambda it: (it.place.file, it.place.offset))[:1]
+    if not told and (first.kind in _BROAD_ENDS):
+        block = _block_before(first.place, [it for it in before if it.place.file == first.place.file])
+        told = [it for it in block if not is_vague(it.line)] or block
     if not told:
         return first
-    quoted = dict.fromkeys(it.summary[:_QUOTED_CHARACTERS] for it in (told[0], told[-1]))
+    quoted = dict.fromkeys(
+        quote(it.summary if it.kind == "said" else it.line, _QUOTED_CHARACTERS) for it in (told[0], told[-1])
+    )
     summary = f"{'; '.join(quoted)}; then {first.summary}"[:400]
-    return first._replace(kind="said", weight=Weight.FAILED, summary=summary, line=told[-1].line, place=told[-1].place)
+    reason = told[0] if len(told) == 1 else told[-1]
+    writer = first.writer if reason.writer == Writer() else reason.writer
+    if writer is first.writer and first.weight is Weight.WAITED:  # whoever waits is another one
+        waits = find_waiting(evidence)
+        writer = Writer(waits[0].missing[0]) if waits and len(waits[0].missing) == 1 else Writer()
+    return first._replace(
+        kind="said", weight=Weight.FAILED, summary=summary, line=reason.line, place=reason.place, writer=writer
+    )
+
+
+def _precedes(said: Event, first: Event, evidence: JobEvidence) -> bool:
+    """Whether a line can tell why: it stands before a failure, of any process, and no training after it."""
+    place = said.place
+    if place.file == first.place.file:
+        return place.offset < first.place.offset and first.place.progress - place.progress < _PROGRESS_BETWEEN
+    dated = place.dated and first.place.dated and place.seconds is not None and first.place.seconds is not None
+    if dated and (place.seconds or 0.0) > (first.place.seconds or 0.0):
+        return False
+    return evidence.progress[place.file] - place.progress < _PROGRESS_BETWEEN
 
 
 def _block_before(place: Place, said: Sequence[Event]) -> list[Event]:
@@ -125,7 +156,8 @@ def _last_failures(evidence: JobEvidence) -> list[Event]:
         start = 0
         for place, (event, after) in enumerate(zip(events, following, strict=True)):
             lines = after - event.place.progress
-            restarted = event.code == "JOB_PREEMPTED" and lines and place + 1 < len(events)
+            later = events[place + 1 :]
+            restarted = event.code == "JOB_PREEMPTED" and later and (lines or any(is_cause(it.line) for it in later))
             if lines >= _SURVIVING_LINES or restarted:  # a job that is queued again writes into the same file
                 start = place + 1
         kept += events[start:]

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import enum
 import re
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from laggard.diagnose.entities import Entity
@@ -69,6 +71,8 @@ class Event(NamedTuple):
     """Who and what the lines around it name."""
     next_rank: int | None = None
     """The rank that fails in the next lines: where nothing else names the writer, it is that one's."""
+    more: str = ""
+    """The lines with which its message goes on."""
     is_within: bool = False
     """True of an exception that a library raised, in a call of the program at `where`."""
 
@@ -97,6 +101,28 @@ class WorkStatus(NamedTuple):
     op: str = ""
     enqueued: int | None = None
     completed: int | None = None
+
+
+class JobEvidence(NamedTuple):
+    """The evidence that the files of one job hold; without arguments, that of files that no job wrote."""
+
+    events: tuple[Event, ...] = ()
+    statuses: tuple[WorkStatus, ...] = ()
+    ranks_seen: frozenset[int] = frozenset()
+    world_size: int | None = None
+    progress: tuple[int, ...] = ()
+    """The number of lines with a loss or a speed, for each file."""
+    nan: Event | None = None
+    """The first line whose loss is NaN."""
+    dropped: int = 0
+    """The number of events that were left out, because a process repeated itself or there were more than are kept."""
+    warned: tuple[Event, ...] = ()
+    """Warnings that may be the reason of a failure: they are none by themselves."""
+    settings: Mapping[str, str] = MappingProxyType({})
+    """The values of variables that the text tells, each as it was told first."""
+    said: tuple[Event, ...] = ()
+    """Lines that no rule takes and that say by themselves that something failed: of an end without a reason they are
+    the reason."""
 
 
 MAX_EVENTS: Final = 20_000

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any, Final
 
@@ -11,12 +11,12 @@ import msgspec
 
 from laggard.diagnose.entities import Entity, Side, suspects
 from laggard.diagnose.job.cause import Cause, Waiting, consequences, find_cause, find_waiting, ranks_of
-from laggard.diagnose.job.events import Event, Weight, Writer
-from laggard.diagnose.job.reader import JobEvidence
-from laggard.diagnose.job.rules import ADVICE
+from laggard.diagnose.job.events import Event, JobEvidence, Weight, Writer
+from laggard.diagnose.job.rules import ADVICE, BROAD
+from laggard.diagnose.kinds import advice_for
 from laggard.diagnose.rules import table
 from laggard.kit.words import printable_line, ranks_text
-from laggard.model import Finding, Severity
+from laggard.model import Finding, Fix, Severity
 from laggard.probes.probe import finding
 
 _WATCHDOG: Final = ("watchdog", "monitored")
@@ -49,7 +49,7 @@ def _finding(cause: Cause, evidence: JobEvidence) -> Finding:
     first = cause.first
     waits = find_waiting(evidence) if first.kind in _WATCHDOG else ()
     device, summary = said_of(cause, waits)
-    advice = ADVICE.get(_advised(first)) or ADVICE["killed"]
+    advice = advice_of(first, evidence.settings)
     return finding(
         first.code,
         device,
@@ -109,6 +109,19 @@ def suspect_of(event: Event) -> str:
 def _witness(event: Event) -> str:
     name = who(event.writer)
     return "" if name == _NOBODY else f", says {name}"
+
+
+def advice_of(first: Event, settings: Mapping[str, str]) -> Fix:
+    """What to do about a failure: what its rule says; where that is of the form of the message alone, what mends the
+    kind of failure that its words tell of. With the values that the job has of the variables that are named."""
+    kind = _advised(first)
+    advice = ADVICE.get(kind) or ADVICE["killed"]
+    if kind in BROAD:
+        advice = advice_for((f"{first.line}\n{first.more}", first.summary), advice)
+    named = ", ".join(
+        f"{name}={value}" for name, value in settings.items() if name in advice.text and name not in first.line
+    )
+    return msgspec.structs.replace(advice, text=f"{advice.text} Here {named}.") if named else advice
 
 
 def _advised(first: Event) -> str:
@@ -231,7 +244,7 @@ def _evidence(cause: Cause, waits: tuple[Waiting, ...]) -> dict[str, Any]:
     return {
         "at": _time(first),
         "where": first.where or None,
-        "line": printable_line(first.line, _MAX_LINE_CHARACTERS),
+        "line": printable_line(f"{first.line} {first.more}", _MAX_LINE_CHARACTERS),
         "alike": ranks_text(alike) or None,
         "named": ", ".join(dict.fromkeys(_named(it) for it in first.named))[:200] or None,
         "afterwards": consequences(cause) or None,

@@ -7,37 +7,33 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from typing import Final, NamedTuple
+from collections.abc import Iterator
+from typing import Final
 
 from laggard.diagnose.entities import Side, only
 from laggard.diagnose.failing_lines import ENDED_WELL, Grade, grade_of
 from laggard.diagnose.job import lines
 from laggard.diagnose.job.around import Around
-from laggard.diagnose.job.events import (
-    EXCEPTION_NAME,
-    MAX_EVENTS,
-    Event,
-    Group,
-    Place,
-    Rule,
-    Weight,
-    WorkStatus,
-    Writer,
-)
+from laggard.diagnose.job.events import EXCEPTION_NAME, MAX_EVENTS, Event, JobEvidence, Place, Rule, Weight, Writer
 from laggard.diagnose.job.exits import read_exit
-from laggard.diagnose.job.rules import NAN_LOSS, NCCL_REASON, WEAK_TEXT, reason_rule, rule_for
+from laggard.diagnose.job.of_lines import event_of, exception_event, with_hosts, with_rank, with_reason, writer_of
+from laggard.diagnose.job.rules import NAN_LOSS, NCCL_REASON, rule_for
+from laggard.diagnose.job.statuses import Statuses
+from laggard.diagnose.kinds import effect_of, is_vague
 from laggard.diagnose.rules import table
 
 _MAX_STREAMS: Final = 8192
 _MAX_SHAPES: Final = 8192
 _MAX_RANKS: Final = 1 << 18
-_MAX_STATUSES: Final = 1 << 15
 _MAX_LOCATED_EVENTS: Final = 256
 _MAX_REPEATS: Final = 64
+_MAX_REPEATING: Final = 1 << 15
 _MAX_LAST_LINES: Final = 64
 _QUOTE: Final = "> "
 _MAX_SAID: Final = 512
+_SETTINGS_CHARACTERS: Final = 1 << 18
+"""The most that is searched for variables, of all files: who starts says his settings first."""
+_MAX_SETTINGS: Final = 256
 _MIN_WARNED: Final = 3
 """How often a warning comes before it is taken for what the job waits for: the first may be of a start."""
 _OFTEN_CAUGHT: Final = ("download",)
@@ -52,6 +48,9 @@ _LINES_PER_CANDIDATE: Final = 8
 MIN_FINITE_LINES: Final = 3
 """The number of lines of progress without NaN after which a loss that was NaN is no failure."""
 
+_SETTING = re.compile(
+    r"\b([A-Z][A-Z0-9]{1,30}_[A-Z0-9_]{2,60})(?: set (?:by environment )?to |=)['\"]?([^\s'\",;]{1,200})"
+)
 _NUMBER = re.compile(r"[0-9]+")
 _NUMBERS_THAT_COUNT = re.compile(r"(?:error|status|Errno|[Ss]ignal:?)[ =](?:[A-Z_]{1,40}\()?(-?\d{1,3})\b")
 _STATUS_WORDS = re.compile(r"xit|ignal|status|code|enqueued")  # numbers that decide what a line says
@@ -63,45 +62,13 @@ _WARNED = table("job").of("warned")[0].regex
 """A line below an error's level that announces a traceback. What is only told at INFO before it does not."""
 _RANK_SEEN = re.compile(r"\[(?:rank ?|Rank )(\d{1,7})\](?! Watchdog caught)")
 _WORLD_SIZE = re.compile(r"(?:world_?size|WORLD_SIZE|n[rR]anks)['\"]?\s?[:= ]\s?['\"]?(\d{1,7})\b")
-_STATUS = table("job").of("work_status")[0].regex
-_OWN_NUMBER = re.compile(r"\[(?:(PG [^\]]{0,120}?) )?Rank (\d{1,7})\]")
 _ONE_NODE = re.compile(r"\bn(?:um_)?nodes['\"]?\s?[:= ]\s?['\"]?1\b(?!:)")
 _PASSED_ON = re.compile(r".{0,200}?NCCL INFO [\w/.-]{1,60}:\d+ -> \d")
 """A call of NCCL that gives on the error of the call below it."""
-_NCCL_HEAD = re.compile(r"([A-Za-z0-9][\w.-]{0,252}):\d+:\d+ \[-?\d+\] ")
-_TIMED_OUT = re.compile(r"\[Rank (\d{1,7})\] Watchdog caught .*?WorkNCCL\((?:SeqNum=(\d+), )?OpType=(\w+)")
+_HEAD_OF_NCCL = re.compile(r"^\S+:\d+:\d+ (?:\[-?\d+\] )?(?=\S+ NCCL WARN )")
 
 
-_NO_GROUP: Final = Group()
 _NOBODY: Final = lines.JobLine("").stream
-_GROUP = re.compile(r"PG(?: ID)? (\d{1,9})(?: PG GUID (\d{1,9}))?(?: ?\(([^()]{1,80})\))?")
-
-
-class _Process(NamedTuple):
-    """A process, by the heads of its lines and its number within a group."""
-
-    stream: tuple[object, ...]
-    number: int
-
-
-class JobEvidence(NamedTuple):
-    """The evidence that the files of one job hold; without arguments, that of files that no job wrote."""
-
-    events: tuple[Event, ...] = ()
-    statuses: tuple[WorkStatus, ...] = ()
-    ranks_seen: frozenset[int] = frozenset()
-    world_size: int | None = None
-    progress: tuple[int, ...] = ()
-    """The number of lines with a loss or a speed, for each file."""
-    nan: Event | None = None
-    """The first line whose loss is NaN."""
-    dropped: int = 0
-    """The number of events that were left out, because a process repeated itself or there were more than are kept."""
-    warned: tuple[Event, ...] = ()
-    """Warnings that may be the reason of a failure: they are none by themselves."""
-    said: tuple[Event, ...] = ()
-    """Lines that no rule takes and that say by themselves that something failed: of an end without a reason they are
-    the reason."""
 
 
 class JobLogReader:
@@ -110,7 +77,7 @@ class JobLogReader:
     def __init__(self) -> None:
         self._parser = lines.LineParser()
         self._events: list[Event] = []
-        self._statuses: dict[tuple[Group, _Process], WorkStatus] = {}
+        self._statuses = Statuses()
         self._ranks: set[int] = set()
         self._world_size: int | None = None
         self._one_node = False
@@ -137,6 +104,8 @@ class JobLogReader:
         """The last warning of each kind that may be the reason of a failure."""
         self._times_warned: Counter[str] = Counter()
         self._said: list[Event] = []
+        self._settings: dict[str, str] = {}
+        self._searched = 0
         self._dense = False
         """True where many lines have had one of the words."""
 
@@ -190,7 +159,7 @@ class JobLogReader:
     def _known(self) -> tuple[object, ...]:
         """Changes with each line that says anything."""
         found = len(self._events), self._dropped, len(self._tracebacks), len(self._chained)
-        return *found, self._nan is None, tuple(self._statuses.items())[-1:]
+        return *found, self._nan is None, self._statuses.latest()
 
     def evidence(self, ended: bool = True) -> JobEvidence:
         """`ended`: the file was read to its end."""
@@ -199,18 +168,19 @@ class JobLogReader:
             found = [*found, *self._raised_before, *self._raised]
         if ended and not found:
             found = [it._replace(weight=Weight.WAITED) for it in self._warned.values() if self._waits(it)]
-        events = _with_hosts(tuple(map(_with_rank, found) if self._one_node else found))
+        events = with_hosts(tuple(map(with_rank, found) if self._one_node else found))
         if not sum(self._progress) and all(event.kind == "bare" for event in events):
             events = ()  # a single word, in a text that shows no training
         return JobEvidence(
             events,
-            tuple(self._statuses.values()),
+            self._statuses.all(),
             frozenset(self._ranks),
             self._world_size,
             tuple(self._progress),
             None if self._is_finite_again() else self._nan,
             self._dropped,
             tuple(self._warned.values()),
+            self._settings,
             tuple(self._said),
         )
 
@@ -225,6 +195,10 @@ class JobLogReader:
         return last is not None and self._progress[last.file] - last.progress > MIN_FINITE_LINES
 
     def _note_ranks(self, piece: str) -> None:
+        if self._searched < _SETTINGS_CHARACTERS:
+            self._searched += min(len(piece), _SETTINGS_CHARACTERS)
+            for name, value in _SETTING.findall(piece, 0, _SETTINGS_CHARACTERS)[:_MAX_SETTINGS]:
+                self._settings.setdefault(name, value)
         if ("[rank" in piece or "[Rank " in piece) and len(self._ranks) < _MAX_RANKS:
             self._ranks.update(map(int, set(_RANK_SEEN.findall(piece))))
         if not self._one_node and "nodes" in piece:
@@ -244,7 +218,7 @@ class JobLogReader:
         if "the above exception" in text:
             self._chained[line.stream] = len(self._events) - 1
             return
-        self._note_status(line)
+        self._statuses.note(line)
         if exit_event := read_exit(line, place, lambda: around.before(8)):
             self._add(self._surrounded(exit_event, around))
             return
@@ -252,7 +226,7 @@ class JobLogReader:
             self._last_nan = place
             if self._nan is None:
                 self._nan = Event(
-                    "JOB_NAN_LOSS", "nan", Weight.FAILED, "the loss became NaN", text, place, _writer(line)
+                    "JOB_NAN_LOSS", "nan", Weight.FAILED, "the loss became NaN", text, place, writer_of(line)
                 )
         self._match(around, place)
 
@@ -261,7 +235,7 @@ class JobLogReader:
         opened = self._tracebacks.get(line.stream)
         rule = self._rule_for(line.text) or (self._rule_for(line.logged) if line.logged else None)
         if rule and rule.weight is Weight.WARNED:
-            self._warned[rule.kind] = _event_of(rule, line, place)
+            self._warned[rule.kind] = event_of(rule, line, place)
             self._times_warned[rule.kind] += 1
             return
         raised = _EXCEPTION.match(line.text)
@@ -279,13 +253,14 @@ class JobLogReader:
             return
         if raised and opened:
             del self._tracebacks[line.stream]
-            if opened.offset < 0:  # of an exception that ends nothing
+            if opened.offset < 0:  # of an exception that ends nothing by itself, as in a thread
+                self._note_said(around, place)
                 return
             place = opened
-        event = _event_of(rule, line, place) if rule is not None else self._exception(around, place)
+        event = event_of(rule, line, place) if rule is not None else self._exception(around, place)
         located = len(self._events) < _MAX_LOCATED_EVENTS
         if located and event.kind.startswith("nccl") and (reason := around.last_error()):
-            event = _with_reason(event, reason)
+            event = with_reason(event, reason)
         if raised and located:
             where, is_within = around.raised()
             event = event._replace(where=where, is_within=is_within)
@@ -296,7 +271,7 @@ class JobLogReader:
     def _reason_of_nccl(self, around: Around) -> Rule | None:
         """The last warning before calls that give on its error is their reason, whatever it is."""
         text = around.line.text
-        is_reason = " WARN " in text and NCCL_REASON.pattern.match(text)
+        is_reason = " WARN " in text and NCCL_REASON.pattern.match(text) and not is_vague(text)
         below = (it.text for it in around.after(2)) if is_reason else ()
         return NCCL_REASON if any(map(_PASSED_ON.match, below)) else None
 
@@ -306,7 +281,8 @@ class JobLogReader:
             return
         if len(self._said) >= 2 * _MAX_SAID:  # the first explain what waited, the last an end
             del self._said[_MAX_SAID]
-        self._said.append(Event("JOB_EXCEPTION", "said", Weight.FAILED, line.text, line.text, place, _writer(line)))
+        text = _HEAD_OF_NCCL.sub("", line.text)
+        self._said.append(Event("JOB_EXCEPTION", "said", Weight.FAILED, text, line.text, place, writer_of(line)))
 
     def _surrounded(self, event: Event, around: Around) -> Event:
         """The event with whom the lines around it name; where its writer is not told, as they tell it."""
@@ -319,13 +295,14 @@ class JobLogReader:
 
     def _exception(self, around: Around, place: Place) -> Event:
         """The event of an exception that no rule knows."""
-        event = _exception_event(around.line, place)
-        if not WEAK_TEXT.search(around.line.text):
+        event = exception_event(around.line, place)._replace(more=around.goes_on())
+        effect = effect_of(around.line.text)
+        if effect is None:
             return event
         if len(self._events) < _MAX_LOCATED_EVENTS and around.fetches():
             told = f"a DataLoader worker was gone when its batch was fetched: {around.line.text[:300]}"
             return event._replace(code="JOB_DATALOADER_DIED", kind="dataloader", summary=told)
-        return event._replace(kind="peer_gone", weight=Weight.SUMMARY)
+        return event._replace(kind=effect.kind, weight=Weight[effect.more["weight"].upper()])
 
     def _note_raised(self, around: Around, place: Place, rule: Rule | None) -> None:
         line = around.line
@@ -337,7 +314,7 @@ class JobLogReader:
         if _QUIET.search(head) or (head and not where and trains):
             return
         if len(self._raised) < _MAX_LAST_LINES:
-            event = _event_of(rule, line, place) if rule else _exception_event(line, place)
+            event = event_of(rule, line, place) if rule else exception_event(line, place)
             self._raised.append(event._replace(where=where, is_within=is_within))
         self._raised_end = self._offset + around.end
 
@@ -380,7 +357,7 @@ class JobLogReader:
         """Counts an event of this kind and process. Returns whether there were so many that it need not be kept."""
         key = (kind, line.stream)
         count = self._repeated.get(key, 0) + 1
-        if len(self._repeated) < _MAX_STATUSES or key in self._repeated:
+        if len(self._repeated) < _MAX_REPEATING or key in self._repeated:
             self._repeated[key] = count
         self._dropped += count > _MAX_REPEATS
         return count > _MAX_REPEATS
@@ -395,30 +372,6 @@ class JobLogReader:
                 self._shapes.clear()
             self._shapes[shape] = rule_for(text)
         return self._shapes[shape]
-
-    def _note_status(self, line: lines.JobLine) -> None:
-        """Of the two numbers in `[rank218]: [PG ID 6 PG GUID 623(PIPELINE) Rank 13]` the one in front is the rank in
-        the job, the other that within the group."""
-        text = line.text
-        if len(self._statuses) >= _MAX_STATUSES:
-            return
-        if "last enqueued" in text and (match := _STATUS.search(text)):
-            group, number = _group_of(match[1]), int(match[2])
-            process = _Process(line.stream, number)
-            before = self._statuses.pop((_NO_GROUP, process), None) or self._statuses.get((group, process))
-            timed_out = int(match[3]) if match[3] else before.timed_out if before else None
-            op = before.op if before and before.timed_out in (None, timed_out) else ""
-            rank = number if line.rank is None and group.is_default else line.rank
-            status = WorkStatus(group, rank, number, timed_out, op, int(match[4]), int(match[5]))
-            self._statuses[group, process] = status
-        elif "Watchdog caught" in text and (match := _TIMED_OUT.search(text)):
-            process, work = _Process(line.stream, int(match[1])), int(match[2]) if match[2] else None
-            if not any(status.timed_out == work for status in self._of_process(process)):
-                status = WorkStatus(_NO_GROUP, line.rank, process.number, work, match[3])
-                self._statuses[_NO_GROUP, process] = status
-
-    def _of_process(self, process: _Process) -> Iterator[WorkStatus]:
-        return (status for (_, other), status in list(self._statuses.items())[-64:] if other == process)
 
     def _place(self, start: int, line: lines.JobLine) -> Place:
         if line.seconds is not None:
@@ -436,102 +389,19 @@ class JobLogReader:
         self._tracebacks[line.stream] = place._replace(offset=-1) if ends_nothing else place
         self._announced.pop(line.stream, None)
         if before is not None and line.stream == _NOBODY and before.stream != _NOBODY and before.logged:
-            self._announced[line.stream] = _writer(before)
+            self._announced[line.stream] = writer_of(before)
         if ends_nothing or (ending := around.ending()) is None:
             return
         last, raised = ending
         if last.stream != line.stream:  # its lines have no heads
             self._tracebacks[last.stream] = self._tracebacks.pop(line.stream)
-            self._announced[last.stream] = _writer(line)
+            self._announced[last.stream] = writer_of(line)
         if not _EXCEPTION.match(last.text) and self._rule_for(last.text) is None:
             del self._tracebacks[last.stream]
-            event = _exception_event(last, place)._replace(where=raised.where, is_within=raised.is_within)
+            event = exception_event(last, place)._replace(where=raised.where, is_within=raised.is_within)
             writer = self._announced.pop(last.stream, event.writer)
             self._add_raised(self._surrounded(event._replace(writer=writer), around), last)
 
 
 def _count_progress(piece: str, start: int, end: int) -> int:
     return sum(piece.count(word, start, end) for word in lines.PROGRESS_WORDS)
-
-
-def _event_of(rule: Rule, line: lines.JobLine, place: Place) -> Event:
-    match = rule.pattern.match(line.text) or rule.pattern.match(line.logged)
-    groups = [(group or "").strip() for group in match.groups()] if match else []
-    is_bare = rule.weight is Weight.DIED and rule.pattern.match(line.text.split(" (")[0]) and _is_bare(line)
-    accused = tuple(map(int, re.findall(r"\d{1,7}", groups[0])[:64])) if rule.kind == "monitored" else ()
-    return Event(
-        rule.code,
-        "bare" if is_bare else rule.kind,
-        rule.weight,
-        _said(rule, line.text, line.logged)[:400],
-        line.text,
-        place,
-        _named(match.groupdict() if match else {}, _writer(line)),
-        accused=accused,
-    )
-
-
-def _named(fields: Mapping[str, str | None], writer: Writer) -> Writer:
-    """The writer with the rank and the host that a rule's pattern names as those of the failure."""
-    rank, host = fields.get("rank"), fields.get("host")
-    return writer._replace(rank=int(rank[:7]) if rank else writer.rank, host=host or writer.host)
-
-
-def _exception_event(line: lines.JobLine, place: Place) -> Event:
-    return Event("JOB_EXCEPTION", "exception", Weight.FAILED, line.text[:400], line.text, place, _writer(line))
-
-
-def _with_reason(event: Event, reason: str) -> Event:
-    """The event with the reason that NCCL gave below `Last error:`; where that is a known one, of its code and kind."""
-    rule = reason_rule(reason)
-    if rule is None or event.kind not in ("nccl_system", "nccl_usage"):
-        return event._replace(summary=f"{event.summary}: {reason}")
-    summary = f"{_said(rule, f'NCCL WARN {reason}')}: {reason}"
-    return event._replace(code=rule.code, kind=rule.kind, weight=rule.weight, summary=summary[:400])
-
-
-def _said(rule: Rule, *texts: str) -> str:
-    match = next(filter(None, map(rule.pattern.match, texts)), None)
-    groups = [(group or "").strip() for group in match.groups()] if match else []
-    return rule.summary.format(*groups, *[""] * 4).strip().rstrip(":. ")
-
-
-def _with_hosts(events: tuple[Event, ...]) -> tuple[Event, ...]:
-    """The events with the host of their rank, where Megatron's rerun machine names it after them."""
-    hosts = {it.writer.rank: it.writer.host for it in events if it.kind == "rerun" and it.writer.host}
-    named = (it.writer._replace(host=it.writer.host or hosts.get(it.writer.rank)) for it in events)
-    return tuple(it._replace(writer=writer) for it, writer in zip(events, named, strict=True)) if hosts else events
-
-
-def _with_rank(event: Event) -> Event:
-    """The same of a job on one node, on which a local rank is a rank."""
-    own = event.writer
-    return (
-        event
-        if own.rank is not None or own.local_rank is None
-        else event._replace(writer=own._replace(rank=own.local_rank))
-    )
-
-
-def _is_bare(line: lines.JobLine) -> bool:
-    return len(line.text) < 40 and line.rank is None and line.task is None and ":" not in line.text
-
-
-def _group_of(text: str) -> Group:
-    """The group of `PG ID 3 PG GUID 12(DATA_PARALLEL_GROUP)`, `PG ID 0 PG GUID 0`, `PG 3`, `PG 0 (default_pg)`. The ID
-    is the group's place in a process's own list: without a GUID or a name there is nothing better."""
-    match = _GROUP.match(text)
-    if match is None:
-        return Group(text.strip())
-    index, guid, name = match[1], match[2] or "", match[3] or ""
-    return Group(name or f"PG {guid or index}", guid)
-
-
-def _writer(line: lines.JobLine) -> Writer:
-    rank = line.rank
-    if rank is None and (match := _OWN_NUMBER.search(line.text[:240])):
-        rank = int(match[2]) if match[1] is None or _group_of(match[1]).is_default else None
-    host = line.host
-    if host is None and (match := _NCCL_HEAD.match(line.text)):
-        host = match[1]
-    return Writer(rank, line.task, line.local_rank, host)

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from laggard.diagnose.job.events import Rule, Weight
+from laggard.diagnose.kinds import EFFECTS
 from laggard.diagnose.rules import table
 from laggard.model import Fix
 
@@ -18,7 +19,9 @@ RULES: Final = tuple(
     if "weight" in row.more
 )
 """The rules in order: the first that matches counts."""
-ADVICE: Final[Mapping[str, Fix]] = _TABLE.advice
+ADVICE: Final[Mapping[str, Fix]] = {**EFFECTS, **_TABLE.advice}
+BROAD: Final = frozenset(section.kind for section in _TABLE.sections.values() if "broad" in section.more)
+"""The kinds whose advice is of the form of the message alone: the kind of failure that its words tell says more."""
 EXIT_LINES: Final = tuple(row.regex for row in _TABLE.of("exit"))
 """Forms in which launchers report how a process ended."""
 NAN_LOSS: Final = _TABLE.of("metric")[0].regex
@@ -27,10 +30,6 @@ NCCL_REASON: Final = next(
     Rule(row.code, row.kind, Weight.FAILED, row.regex, row.says) for row in _TABLE.of("nccl_reason")
 )
 """A warning of NCCL that no other rule takes: the reason, where the calls that failed by it follow."""
-CONCRETE: Final = _TABLE.of("concrete")[0].regex
-"""The words of a line about a resource of the process's own, or about an address, which no wait explains."""
-WEAK_TEXT: Final = _TABLE.of("peer_gone")[0].regex
-"""The words in an exception's text which say that a peer is gone."""
 _SETTING: Final = re.compile(r"#|(?:export |\+ )?[A-Z]\w{2,}=")  # of a variable, or a comment
 
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from laggard.diagnose.job.cause import Cause, find_cause, find_waiting, ranks_of
 from laggard.diagnose.job.events import Event, Weight, Writer
-from laggard.diagnose.job.findings import MAX_ODD_SHARE, said_of, who
+from laggard.diagnose.job.findings import MAX_ODD_SHARE, advice_of, said_of, who
 from laggard.diagnose.job.rules import ADVICE
 from laggard.diagnose.joined.clock import is_near
 from laggard.diagnose.joined.explains import (
@@ -141,7 +141,7 @@ def _fault_before(event: Event, roster: Roster, faults: Sequence[Fault]) -> Faul
     if not there and len({it.host for it in able}) == 1 and (waits or not hosts or able[0].host is None):
         there = able
     grave = [it for it in able if it.critical]
-    if not there and waits and len({it.host for it in grave}) == 1:
+    if not there and waits and len({it.host for it in grave} - {None}) <= 1:
         there = grave
     if not there and waits and all(it.seconds is not None for it in able):
         there = able
@@ -173,7 +173,7 @@ def _of_event(cause: Cause, roster: Roster) -> First:
         first.code,
         subject,
         says + (f" ({first.where})" if first.where else ""),
-        ADVICE.get(first.kind) or ADVICE["killed"],
+        advice_of(first, roster.evidence.settings),
         (
             Clue.of_event(Role.FIRST, first, roster),
             *shown(Role.THEN, (event for event in victims if event is not first), roster),
@@ -336,5 +336,5 @@ def _of_network(cause: Cause, roster: Roster) -> First:
         fix = table("hangs").advice["network"]
     else:
         subject, says = said_of(cause, find_waiting(roster.evidence))
-        fix = ADVICE.get(first.kind) or ADVICE["killed"]
+        fix = advice_of(first, roster.evidence.settings)
     return First(first.code, subject, says, fix, shown(Role.SHOWS, victims.events or (first,), roster))

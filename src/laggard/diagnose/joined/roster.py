@@ -8,8 +8,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from laggard.diagnose.job.events import Event, Writer
-from laggard.diagnose.job.reader import JobEvidence
+from laggard.diagnose.job.events import Event, JobEvidence, Writer
 from laggard.diagnose.joined.exhibit import Origin
 from laggard.diagnose.joined.processes import Identity
 from laggard.kit.words import joined as listed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
@@ -17,10 +18,22 @@ from laggard.rings.judge import MIN_MEASURED, centre_of
 
 _MIN_STEPS: Final = 4 * MIN_MEASURED
 """The fewest steps that tell a course: a quarter of them is told by a median."""
-_STEP_RATES: Final = ("tps", "wps", "ups", "throughput", "step", "samples per", "tokens per", "it", "steps per")
+_STEP_RATES: Final = (
+    "tps",
+    "wps",
+    "ups",
+    "throughput",
+    "speed",
+    "step",
+    "samples per",
+    "tokens per",
+    "it",
+    "steps per",
+)
 
 
 _SAYS: Final = table("numbers").sections
+_EPOCH: Final = re.compile(r"(?i)\bep(?:och)?\b\W{0,4}(\d{1,7})")
 _PER_SECOND: Final = " Hz"
 
 
@@ -58,7 +71,8 @@ def _gaps(rows: Sequence[Row]) -> Iterator[Finding]:
         usual = values[len(values) // 2]
         long = sorted((it for it in gaps if it.seconds >= max(LONG_SECONDS, usual / HALF)), key=lambda it: -it.seconds)
         lost = sum(it.seconds - usual for it in long)
-        if long and lost >= HALF * sum(values):
+        warms_up = _begins(own[0]) and max(map(gaps.index, long), default=0) < len(long)
+        if long and lost >= HALF * sum(values) and not warms_up:
             shown = [it._replace(shown=seconds_text(it.seconds)) for it in long]
             yield _stalled(lost, sum(values), f"{seconds_text(usual)} between two lines", shown)
 
@@ -87,12 +101,19 @@ def _judge(steps: Sequence[_Step]) -> Iterator[Finding]:
             return
     usual = sorted(values)[len(values) // 4]  # what holds a step up makes it longer
     stalls = [step for step in kept if step.seconds * HALF > usual]
+    if stalls and stalls[-1] is kept[len(stalls) - 1] and _begins(steps[0].row):
+        return  # the first steps compile and fill caches: what held them up is over
     lost = sum(step.seconds - usual for step in stalls)
     least = 1 - MOST if len(stalls) < (1 - MOST) * len(kept) else HALF  # inputs of many lengths spread as well
     if stalls and lost >= least * sum(values) and _are_times(kept):
         often = every([place for place, step in enumerate(kept) if step in stalls])
         longest = sorted(stalls, reverse=True, key=lambda step: step.seconds)
         yield _stalled(lost, sum(values), f"{seconds_text(usual)}{often}", longest)
+
+
+def _begins(row: Row) -> bool:
+    """Whether a line can be of a training's beginning: it names no later epoch."""
+    return all(int(number) <= 1 for number in _EPOCH.findall(row.text))
 
 
 def _are_times(steps: Sequence[_Step]) -> bool:
