@@ -1,5 +1,5 @@
-"""The kind of a failure by its own words, whatever program prints them: whether it is a cause or what another one
-brings about, and what mends it; and the advice that a library's own message gives. Pure."""
+"""The kind of a failure by its own words, whatever program prints them. It tells whether it is a cause or what another
+one brings about, and what mends it. A library's own message may give advice as well. Pure."""
 
 from __future__ import annotations
 
@@ -73,8 +73,8 @@ def own_advice(text: str) -> str:
 
 
 def advice_for(texts: Sequence[str], otherwise: Fix) -> Fix:
-    """What to do about a failure that these texts tell of: what the library says itself, and what mends the first cause
-    whose kind is known; where it is not: `otherwise`."""
+    """What to do about a failure that these texts tell of: what the library says itself, and what mends the first cause.
+    If no cause's kind is known, `otherwise`."""
     causes = (row for row in map(kind_of, texts) if row is not None and row.more["role"] == "cause")
     cause = next(causes, None)
     fix = cause.fix if cause else otherwise

@@ -247,8 +247,8 @@ ENDED_SECONDS = 600.0
 
 
 def prune(directory: str) -> None:
-    """Removes this user's files whose writers ended ten minutes ago, with what lies beside them under their names, such
-    as stacks, because the files take memory. A process may have been killed: only others can do that for it."""
+    """Removes this user's files whose writers ended ten minutes ago, because they take memory. So it does what lies
+    beside them under their names, such as stacks. A process may have been killed: only others can do that for it."""
     now = time.time()
     for path in Path(directory).glob(f"*{SUFFIX}"):
         with contextlib.suppress(OSError):  # its writer lives and holds the lock, or another process removes it as well
