@@ -73,8 +73,8 @@ def own_advice(text: str) -> str:
 
 
 def advice_for(texts: Sequence[str], otherwise: Fix) -> Fix:
-    """What to do about a failure that these texts tell of: what the library says itself, and what mends the first cause.
-    If no cause's kind is known, `otherwise`."""
+    """What to do about a failure that these texts tell of: what the library says, and what mends the first cause. If no
+    cause's kind is known, `otherwise`."""
     causes = (row for row in map(kind_of, texts) if row is not None and row.more["role"] == "cause")
     cause = next(causes, None)
     fix = cause.fix if cause else otherwise
