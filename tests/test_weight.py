@@ -24,7 +24,7 @@ ROOMS = {
     "kernel_rules": 232,  # 230 is wanted
     "kit": 2_480,
     "kubernetes": 1_185,
-    "locate": 5_826,  # pairs, and transfers per byte; 5,800 is wanted
+    "locate": 5_830,  # pairs, and transfers per byte; 5,800 is wanted
     "nccl": 1_995,
     "probes": 11_945,
     "rankfile": 765,
@@ -44,7 +44,7 @@ ROOMS = {
 FILES = 638
 """The most files of the product."""
 
-CARRIED = {"healthcheck": 14_985, "recommend": 13_810, "agent": 19_365, "collector": 22_570, "run": 11_520}
+CARRIED = {"healthcheck": 14_985, "recommend": 13_816, "agent": 19_365, "collector": 22_570, "run": 11_520}
 """The most code lines of all files that a command imports, also those that it imports late."""
 
 OWN_PROCESSES = {"agent": ("laggard.agent.prober.known",)}

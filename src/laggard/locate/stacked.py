@@ -41,6 +41,7 @@ from laggard.stacks.sampled import (
     TERMINATED,
     Counted,
     Sampled,
+    Thread,
     frame_text,
     is_library,
     merged,
@@ -59,8 +60,9 @@ _STILL_NOTES = ("deadlock", "mismatch", "waiting", "starting", "hang", "unseen_r
 _ENDED_NOTES = ("first_unseen", "ended")
 _OF_DEATHS = ("first_unseen", "rank_died", "unfinished")
 MOST_SAMPLES, FEW_SAMPLES = HALF, 0.05
-"""The least share of a slow rank's samples in one function of the user's own, and the largest of its peers', where the
-code explains the rank. Of 60 samples, of which none is there, the true share is below 0.05 (rule of three, 95 %)."""
+"""The least share of a slow rank's samples in its slow phase in one function of the user's own, and the largest of its
+peers', where the code explains the rank. Of 60 samples, of which none is there, the true share is below 0.05 (rule of
+three, 95 %)."""
 
 _MAX_PLACES = 4
 _MAX_TEXT = 400
@@ -148,7 +150,7 @@ class _Stacks:
         peer = max(peers, key=lambda each: each.training.samples)
         place = short_text(found.caller or found.frame)
         stack = _stack(rank, found.text(), place, found.stack, peer.rank, _typical(peer, found))
-        return structs.replace(stack, only_here=_is_only_there(found))
+        return structs.replace(stack, only_here=_is_only_there(found, self.running[rank].training))
 
     def _of_hung(self, ranks: Sequence[int]) -> CulpritStack | None:
         """Where the first of these ranks stands, by its stack or in the kernel, beside a rank that waits for it."""
@@ -204,9 +206,12 @@ def _line(sampled: Sampled) -> tuple[str, int | None]:
     return own.file, own.line
 
 
-def _is_only_there(found: Difference) -> bool:
+def _is_only_there(found: Difference, own: Thread) -> bool:
+    """Whether most of the samples in the phase, in which the rank is slow, are in a function that peers are not in."""
+    in_phase = sum(each.times for each in own.stacks if each.phase == found.phase and not found.where)
+    share = found.share * (own.samples / in_phase if in_phase else 1.0)
     peers = found.peers_share
-    known = peers is not None and peers < FEW_SAMPLES and found.share > MOST_SAMPLES
+    known = peers is not None and peers < FEW_SAMPLES and share > MOST_SAMPLES
     return known and not is_library(found.frame)
 
 
