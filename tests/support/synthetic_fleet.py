@@ -93,7 +93,7 @@ def series_of(metric: Metric) -> Iterator[dict[str, str]]:
     )
     if metric in PROCESS_METRICS or metric.name == "laggard_connections_turned_away_total":
         yield from ({"instance": node, "job": "laggard-agent"} for node in NODES)
-    if metric.name == "laggard_culprit":
+    if metric.name in ("laggard_culprit", "laggard_job_incident"):
         rows = [row for row in rows if row["rank"] == SLOW_RANK]
     for row in rows:
         if collectors:
