@@ -76,9 +76,8 @@ def find_cause(evidence: JobEvidence) -> Cause | None:
     first = _reasoned(first, evidence)
     if first.weight is Weight.FAILED and first.writer == Writer():
         own = entities(f"{first.line}\n{first.more}")
-        rank, host = only(own, "rank"), only(own, "host")  # a host by itself may be whom it did not reach
-        if rank or first.kind == "said":
-            first = first._replace(writer=Writer(int(rank) if rank else None, host=host or None))
+        if rank := only(own, "rank"):  # a host by itself may be whom it did not reach
+            first = first._replace(writer=Writer(int(rank), host=only(own, "host") or None))
     if first.weight is Weight.DIED and first.writer == Writer() and not suspects(first.named):
         lost = (it.named for it in rest if it.weight is Weight.DIED and suspects(it.named))
         first = first._replace(named=next(lost, first.named))
@@ -102,7 +101,7 @@ def _reasoned(first: Event, evidence: JobEvidence) -> Event:
         return first
     before = [it for it in evidence.said if _precedes(it, first, evidence)]
     causes = [it for it in (*before, *evidence.events) if is_cause(it.line) and _precedes(it, first, evidence)]
-    told = sorted(causes, key=lambda it: (it.place.file, it.place.offset))[:1]
+    told = sorted(causes, key=lambda it: (it.place.file != first.place.file, it.place.file, it.place.offset))[:1]
     if not told and (first.kind in _BROAD_ENDS):
         block = _block_before(first.place, [it for it in before if it.place.file == first.place.file])
         told = [it for it in block if not is_vague(it.line)] or block
@@ -113,13 +112,20 @@ def _reasoned(first: Event, evidence: JobEvidence) -> Event:
     )
     summary = f"{'; '.join(quoted)}; then {first.summary}"[:400]
     reason = told[0] if len(told) == 1 else told[-1]
-    writer = first.writer if reason.writer == Writer() else reason.writer
-    if writer is first.writer and first.weight is Weight.WAITED:  # whoever waits is another one
+    writer = reason.writer if reason.writer != Writer() else _owner(reason.place.file, evidence)
+    if writer is None and first.weight is Weight.WAITED:  # whoever waits is another one
         waits = find_waiting(evidence)
         writer = Writer(waits[0].missing[0]) if waits and len(waits[0].missing) == 1 else Writer()
+    writer = first.writer if writer is None else writer
     return first._replace(
         kind="said", weight=Weight.FAILED, summary=summary, line=reason.line, place=reason.place, writer=writer
     )
+
+
+def _owner(file: int, evidence: JobEvidence) -> Writer | None:
+    """The one process that wrote all of the file that names a process; None where several did, or nothing tells."""
+    writers = {it.writer for it in (*evidence.events, *evidence.said) if it.place.file == file} - {Writer()}
+    return writers.pop() if len(writers) == 1 else None
 
 
 def _precedes(said: Event, first: Event, evidence: JobEvidence) -> bool:
