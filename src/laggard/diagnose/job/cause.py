@@ -102,7 +102,7 @@ def _reasoned(first: Event, evidence: JobEvidence) -> Event:
     before = [it for it in evidence.said if _precedes(it, first, evidence)]
     causes = [it for it in (*before, *evidence.events) if is_cause(it.line) and _precedes(it, first, evidence)]
     told = sorted(causes, key=lambda it: (it.place.file != first.place.file, it.place.file, it.place.offset))[:1]
-    if not told and (first.kind in _BROAD_ENDS):
+    if not told and first.kind in _BROAD_ENDS[:-1]:  # a lost daemon's message names the node
         block = _block_before(first.place, [it for it in before if it.place.file == first.place.file])
         told = [it for it in block if not is_vague(it.line)] or block
     if not told:
@@ -117,8 +117,9 @@ def _reasoned(first: Event, evidence: JobEvidence) -> Event:
         waits = find_waiting(evidence)
         writer = Writer(waits[0].missing[0]) if waits and len(waits[0].missing) == 1 else Writer()
     writer = first.writer if writer is None else writer
+    weight = first.weight if first.weight is Weight.WAITED else Weight.FAILED
     return first._replace(
-        kind="said", weight=Weight.FAILED, summary=summary, line=reason.line, place=reason.place, writer=writer
+        kind="said", weight=weight, summary=summary, line=reason.line, place=reason.place, writer=writer
     )
 
 
