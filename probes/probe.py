@@ -92,6 +92,11 @@ def rules(table: str) -> tuple[Row, ...]:
     return _table(table).rows
 
 
+def meanings(table: str, kind: str) -> Mapping[str, tuple[str, Severity]]:
+    """What the rows of the sections of one kind say, and how bad it is, by their patterns."""
+    return {row.pattern: (row.says, row.severity or Severity.WARNING) for row in _table(table).of(kind)}
+
+
 def section(table: str, kind: str) -> Row:
     """The section `kind` of rules/TABLE.ini."""
     return _table(table).sections[kind]

@@ -63,8 +63,8 @@ class Row(NamedTuple):
 
 
 def judge(host: Host, row: Row, site: Mapping[str, int] | None = None, ignore: Sequence[str] = ()) -> Told:
-    """The findings of one row. `site`: the amounts that a site's line asks for; `ignore`: patterns of items."""
-    lines = site or {}
+    """The findings of one row. `site`: the amounts that a site's line asks for, 0: none; `ignore`: of names."""
+    lines = {name: amount for name, amount in (site or {}).items() if amount}
     try:
         items = {item.name: item for item in row.read(host, lines)}
     except (NotApplicable, Unknown) as error:

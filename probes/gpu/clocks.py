@@ -16,14 +16,14 @@ from typing import Final, NamedTuple
 
 from laggard.kit.majority import grouped, majority, with_peers
 from laggard.model import Finding, Severity
-from laggard.probes.gpu.model.readings import gpu_peers, peer_key, query_gpus, query_nvml, read_field
+from laggard.probes.gpu.model.readings import gpu_peers, is_slower, peer_key, query_gpus, query_nvml, read_field
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import UNSUPPORTED, Gpu
 from laggard.probes.probe import GPU, Fact, Probe, Ratio, Thresholds, say
 from laggard.probes.rows import SLOWER, holds_back
 
 _MIN_PEERS: Final = 3
-_IDLE, _POWER_CAP = 0x01, 0x04  # nvmlClocksEventReasonGpuIdle and ...SwPowerCap
+_POWER_CAP: Final = 0x04  # nvmlClocksEventReasonSwPowerCap
 
 
 class _Setting(NamedTuple):
@@ -32,20 +32,12 @@ class _Setting(NamedTuple):
     description: str
     unit: str
     command: str
-    power: float = 1.0
-    """The pace follows the setting to this power: a third for watts, as a chip's power is its clock times the square of
-    a voltage that rises with the clock."""
 
 
 _REQUESTED: Final = (
     _Setting("application_sm_mhz", "default_sm_mhz", "application clock", "MHz", "nvidia-smi -rac -i {}"),
     _Setting(
-        "power_limit_watts",
-        "default_power_limit_watts",
-        "power limit",
-        "W",
-        "nvidia-smi -i {} -pl DEFAULT_WATTS",
-        1 / 3,
+        "power_limit_watts", "default_power_limit_watts", "power limit", "W", "nvidia-smi -i {} -pl DEFAULT_WATTS"
     ),
 )
 _HIGHEST: Final = (
@@ -116,26 +108,26 @@ def _judge_modes(gpus: Sequence[Gpu]) -> Iterator[Finding]:
 
 
 def _judge_requested(gpus: Sequence[Gpu], setting: _Setting, least: float, slower: float) -> Iterator[Finding]:
-    values = [getattr(gpu, setting.field) or 0 for gpu in gpus]
-    paces = [value**setting.power for value in values if value]
+    """The pace follows the third root of a limit in watts: a chip's power is its clock times the square of a voltage
+    that rises with the clock."""
+    values, power = [getattr(gpu, setting.field) or 0 for gpu in gpus], 1 / 3 if setting.unit == "W" else 1
+    paces = [value**power for value in values if value]
     for gpu, value in zip(gpus, values, strict=True):
         default = getattr(gpu, setting.default)
         if value and default and value < default * least:
-            severity = Severity.CRITICAL if holds_back(value**setting.power, paces, slower) else None
+            severity = Severity.CRITICAL if holds_back(value**power, paces, slower) else None
             yield _finding("requested", gpu, setting, value, default, severity)
 
 
 def _judge_enforced(gpus: Sequence[Gpu], least: float) -> Iterator[Finding]:
-    """Compares what is enforced with what the driver was asked for. The clocks of at least three peers at work that
-    are not held are the second witness of what it costs; where all are held back it is the site's power budget."""
-    known = [(gpu, enforced, gpu.power_limit_watts) for gpu in gpus if (enforced := gpu.enforced_power_limit_watts)]
-    held = [(gpu, enforced, asked) for gpu, enforced, asked in known if asked and enforced < asked * least]
-    keys, reasons = {gpu.key for gpu, _, _ in held}, {gpu.key: gpu.clocks_event_reasons or 0 for gpu in gpus}
-    free = [gpu.sm_mhz for gpu in gpus if gpu.sm_mhz and gpu.key not in keys and not reasons[gpu.key] & _IDLE]
-    for gpu, enforced, asked in held:
-        costs = reasons[gpu.key] & _POWER_CAP and gpu.sm_mhz and holds_back(gpu.sm_mhz, free)
-        severity = Severity.CRITICAL if costs else Severity.WARNING
-        yield _finding("enforced", gpu, _ENFORCED, enforced, asked, severity)
+    """Compares what is enforced with what the driver was asked for. The clocks of peers at work are the second witness
+    of what it costs; where half of them are held back it is the site's power budget."""
+    for gpu in gpus:
+        enforced, asked = gpu.enforced_power_limit_watts, gpu.power_limit_watts
+        if enforced and asked and enforced < asked * least:
+            costs = (gpu.clocks_event_reasons or 0) & _POWER_CAP and is_slower(gpu, gpus)
+            severity = Severity.CRITICAL if costs else Severity.WARNING
+            yield _finding("enforced", gpu, _ENFORCED, enforced, asked, severity)
 
 
 def _finding(

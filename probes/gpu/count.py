@@ -17,10 +17,10 @@ from laggard.probes.gpu.model.pci_devices import (
     unlisted_gpus,
     why_confined,
 )
-from laggard.probes.gpu.model.readings import explain_nvml_error, query_nvml
+from laggard.probes.gpu.model.readings import query_nvml
 from laggard.probes.host.host import Host
 from laggard.probes.host.jobs import declared_gpus
-from laggard.probes.nvml.model import Nvml
+from laggard.probes.nvml.model import Nvml, explain_nvml_error
 from laggard.probes.probe import GPU, Count, Fact, Probe, Thresholds, facts
 from laggard.probes.rows import Item, Row, Told, judge_items
 

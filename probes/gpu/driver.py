@@ -18,11 +18,11 @@ from laggard.probes.errors import Unknown, or_none
 from laggard.probes.gpu.model.amd_gpus import DRIVER_CALL, driver_is_loaded
 from laggard.probes.gpu.model.driver_log import find_xids
 from laggard.probes.gpu.model.pci_devices import container_of, driver_of, exists, find_nvidia_devices
-from laggard.probes.gpu.model.readings import explain_nvml_error, query_nvml
+from laggard.probes.gpu.model.readings import query_nvml
 from laggard.probes.host.counter_history import SaveCounters
 from laggard.probes.host.host import Host
 from laggard.probes.host.virtualization import loaded_modules, read_uptime
-from laggard.probes.nvml.model import CALL_LIMIT_SECONDS, Hang
+from laggard.probes.nvml.model import CALL_LIMIT_SECONDS, Hang, explain_nvml_error
 from laggard.probes.probe import GPU, Fact, Probe, Thresholds, say
 from laggard.probes.rows import FILES, MODULES, Item, Row, Told, judge, judge_items
 

@@ -9,10 +9,10 @@ from laggard.model import Finding, Severity
 from laggard.probes.errors import Unknown
 from laggard.probes.gpu.model.amd_gpus import POWER_OFF, read_amd_gpus
 from laggard.probes.gpu.model.pci_devices import find_nvidia_devices, of_each_maker, unlisted_gpus, why_confined
-from laggard.probes.gpu.model.readings import explain_nvml_error, query_gpus
+from laggard.probes.gpu.model.readings import query_gpus
 from laggard.probes.gpu.rules.xid_rules import explain_recovery_action
 from laggard.probes.host.host import Host
-from laggard.probes.nvml.model import HANDLE_FAULTS, LOST_ERRORS, Gpu
+from laggard.probes.nvml.model import HANDLE_FAULTS, LOST_ERRORS, Gpu, explain_nvml_error
 from laggard.probes.probe import GPU, Fact, Probe, Thresholds, say
 
 _BASIC: Final = (

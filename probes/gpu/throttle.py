@@ -19,12 +19,11 @@ from laggard.model import Finding, Severity
 from laggard.probes.errors import NotApplicable
 from laggard.probes.gpu.model.amd_gpus import AmdGpu, raise_if_unread, started_amd_gpus
 from laggard.probes.gpu.model.pci_devices import of_each_maker
-from laggard.probes.gpu.model.readings import gpu_peers, peer_key, query_gpus, read_field
+from laggard.probes.gpu.model.readings import IDLE, gpu_peers, is_slower, query_gpus, read_field
 from laggard.probes.host.counter_history import CounterHistory, Increase, SaveCounters
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import Gpu
 from laggard.probes.probe import GPU, Fact, Probe, Ratio, Thresholds, rules, say
-from laggard.probes.rows import holds_back
 
 
 @cache
@@ -39,7 +38,6 @@ def _bits(maker: str) -> Iterator[tuple[int, str]]:
         yield from ((int(bit), name) for bit in bits if bit != "-")
 
 
-_IDLE: Final = 0x01
 _MOMENT_NANOSECONDS: Final = 60 * 10**9
 """The time between two looks of an agent: what held for less may have been one spell of heat."""
 _WARNING_ONLY: Final = frozenset({"sw_thermal", "board_limit"})
@@ -118,7 +116,7 @@ def _check_nvidia(host: Host, thresholds: ThrottleThresholds) -> Iterator[Findin
     of_all = frozenset({"hw_power_brake"} if braked else ())
     for gpu in gpus:
         active = _active(gpu.clocks_event_reasons or 0)
-        slower = frozenset(active if _is_slower(gpu, gpus) else ())
+        slower = frozenset(active if is_slower(gpu, gpus) else ())
         if shares := shares_of[gpu.key]:
             told = {"reasons_now": active, "celsius": gpu.temperature_celsius}
             yield from _judge_shares(gpu, shares, thresholds, told, of_all, slower)
@@ -128,13 +126,6 @@ def _check_nvidia(host: Host, thresholds: ThrottleThresholds) -> Iterator[Findin
     now.raise_if_incomplete()
 
 
-def _is_slower(gpu: Gpu, gpus: Sequence[Gpu]) -> bool:
-    """Whether most of its peers that work are so much faster now that they wait for it."""
-    at_work = [it for it in gpus if it.sm_mhz and not (it.clocks_event_reasons or 0) & _IDLE]
-    peers = [it.sm_mhz for it in at_work if it.sm_mhz and peer_key(it) == peer_key(gpu)]
-    return gpu in at_work and holds_back(gpu.sm_mhz or 0, peers)
-
-
 def _shares(history: CounterHistory, gpu: Gpu) -> _Shares:
     found = _increases(history, gpu.key, gpu.throttled_nanoseconds or {})
     return {name: (increase.count / 1e9 / increase.seconds, increase.seconds) for name, increase in found.items()}
@@ -142,7 +133,7 @@ def _shares(history: CounterHistory, gpu: Gpu) -> _Shares:
 
 def _active(reasons: int) -> list[str]:
     """Returns the reasons whose bits are set; hw_slowdown, the general one, only where no bit is more precise."""
-    names = [name for bit, name in _bits("nvidia") if reasons >> bit & 1] if reasons > _IDLE else []
+    names = [name for bit, name in _bits("nvidia") if reasons >> bit & 1] if reasons > IDLE else []
     return [name for name in names if name != "hw_slowdown"] or names
 
 

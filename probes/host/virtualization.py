@@ -12,27 +12,8 @@ from laggard.kit.words import lazy_pattern, runs
 from laggard.probes.errors import NotFound, Unknown, or_none
 from laggard.probes.host.host import Host
 from laggard.probes.host.jobs import status_words
+from laggard.probes.probe import rules
 
-_VENDORS: Final = (
-    "QEMU",
-    "Xen",
-    "VMware, Inc.",
-    "innotek GmbH",
-    "OpenStack Foundation",
-    "Bochs",
-    "Amazon EC2",
-    "Alibaba Cloud",
-    "KubeVirt",
-    "Parallels",
-)
-_PRODUCTS: Final = (
-    "KVM",
-    "KVM Virtual Machine",
-    "Virtual Machine",
-    "Google Compute Engine",
-    "HVM domU",
-    "OpenStack Nova",
-)
 _METAL: Final = lazy_pattern(r"[a-z0-9-]+\.metal(-[a-z0-9]+)?")
 """The product names of Amazon's machines without a hypervisor: `g5g.metal`, `i8g.metal-24xl`."""
 
@@ -45,7 +26,7 @@ def is_virtual_machine(host: Host) -> bool | None:
     if flags is not None:
         return "hypervisor" in flags.split()
     vendor, product = host.text("/sys/class/dmi/id/sys_vendor"), host.text("/sys/class/dmi/id/product_name")
-    if vendor in _VENDORS or product in _PRODUCTS:
+    if {vendor, product} & {row.pattern for row in rules("virtual_machines")}:
         return not _METAL.fullmatch(product)
     return False if cpus and vendor else None
 

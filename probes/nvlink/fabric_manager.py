@@ -29,9 +29,8 @@ _COMPLETED: Final = 3  # NVML_GPU_FABRIC_STATE_COMPLETED
 
 
 def check(host: Host, thresholds: Thresholds) -> Iterator[Finding | Fact]:
-    unloaded = (
-        query_nvml(host).error == "DRIVER_NOT_LOADED"
-    )  # then it cannot run, and another probe tells of the driver
+    # Without the driver it cannot run, and another probe tells of the driver.
+    unloaded = query_nvml(host).error == "DRIVER_NOT_LOADED"
     nvswitches = find_nvidia_devices(host).nvswitches
     hidden = not nvswitches and _has_hidden_switches(host)
     if not nvswitches and not hidden:

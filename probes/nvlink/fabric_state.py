@@ -12,36 +12,14 @@ from laggard.kit.majority import grouped
 from laggard.kit.words import lazy_pattern
 from laggard.model import Finding, Severity
 from laggard.probes.errors import NotApplicable
-from laggard.probes.gpu.model.readings import explain_nvml_error, has_nvlinks, query_non_mig_gpus, read_field
+from laggard.probes.gpu.model.readings import has_nvlinks, query_non_mig_gpus, read_field
 from laggard.probes.host.host import Host
 from laggard.probes.host.virtualization import has_just_booted, is_virtual_machine
-from laggard.probes.nvml.model import UNSUPPORTED, Gpu, GpuFabricInfo, error_name
-from laggard.probes.probe import GPU, Fact, Probe, Thresholds, say
+from laggard.probes.nvml.model import UNSUPPORTED, Gpu, GpuFabricInfo, error_name, explain_nvml_error
+from laggard.probes.probe import GPU, Fact, Probe, Thresholds, meanings, say
 
-_STATES: Final = {1: "has not been connected", 2: "is still being connected"}
+_CONNECTING: Final = (1, 2)  # NVML_GPU_FABRIC_STATE_NOT_STARTED and _IN_PROGRESS
 _COMPLETED: Final = 3
-_TRUE, _FALSE = 1, 2
-_TWO_BITS: Final = {  # shift in NVML_GPU_FABRIC_HEALTH_MASK, and the value of the two bits: what it means
-    (0, _TRUE): ("has reduced NVLink bandwidth", Severity.CRITICAL),
-    (2, _TRUE): ("is recovering a route", Severity.WARNING),
-    (4, _TRUE): ("has an unhealthy route", Severity.CRITICAL),
-    (6, _TRUE): ("is recovering from access timeouts", Severity.WARNING),
-    (12, _FALSE): ("has no partition assigned", Severity.WARNING),
-    (14, _FALSE): ("has lost the fabric manager", Severity.WARNING),  # jobs go on, later faults are not repaired
-}
-_SUMMARY: Final = {  # NVML_GPU_FABRIC_HEALTH_SUMMARY_*
-    2: ("reports its connection as unhealthy", Severity.CRITICAL),
-    3: ("reports its connection as of limited capacity", Severity.WARNING),
-}
-_CONFIGURATION: Final = {  # bits 8 to 11; 0 not supported, 1 none
-    2: "has the wrong system GUID",
-    3: "has the wrong chassis serial number",
-    4: "belongs to no partition",
-    5: "has too few NVLinks",
-    6: "has firmware that does not fit",
-    7: "is in the wrong place",
-    8: "is in an invalid state",
-}
 _ALWAYS_IN_ONE: Final = lazy_pattern(r"\bGB[23]00\b|\bB[23]00\b|\bH[128]00\b(?! NVL| PCIe)|\bH20\b")
 """GPUs whose boards have NVSwitches. An HGX H100 of four and a GB200 NVL4 have none: they connect their GPUs directly,
 and so have NVLinks up."""
@@ -72,10 +50,10 @@ def check(host: Host, thresholds: FabricThresholds) -> Iterator[Finding | Fact]:
         yield Fact("imex", "recognised, not judged")
     yield from outside(listed, is_virtual_machine(host))
     yield from _apart([(gpu, fabric) for gpu, fabric in registered if fabric.state == _COMPLETED])
-    why_waiting = _why_waiting(host, thresholds) if any(fabric.state in _STATES for _, fabric in registered) else ""
+    why_waiting = _why_waiting(host, thresholds) if any(fabric.state in _CONNECTING for _, fabric in registered) else ""
     for gpu, fabric in registered:
         for summary, severity in judge_fabric(fabric):
-            waits = why_waiting if fabric.state in _STATES else ""
+            waits = why_waiting if fabric.state in _CONNECTING else ""
             yield _finding(gpu, fabric, f"{summary}{waits}", Severity.WARNING if waits else severity)
     reading.raise_if_incomplete()
     if not registered:
@@ -122,23 +100,27 @@ def judge_fabric(fabric: GpuFabricInfo) -> Iterator[tuple[str, Severity]]:
     """Yields what is wrong with a registration. Status and health mean something once it is completed. The summary
     counts where nothing else says more."""
     if fabric.state != _COMPLETED:
-        yield _STATES.get(fabric.state, f"is in state {fabric.state}"), Severity.CRITICAL
+        unknown = f"is in state {fabric.state}", Severity.CRITICAL
+        yield meanings("nvml", "fabric_state").get(str(fabric.state), unknown)
         return
     if fabric.status:
         yield f"could not be connected: {explain_nvml_error(error_name(fabric.status))}", Severity.CRITICAL
     details = list(_judge_mask(fabric.health_mask or 0))
     yield from details
-    if not details and not fabric.status and fabric.health_summary in _SUMMARY:
-        yield _SUMMARY[fabric.health_summary]
+    summary = meanings("nvml", "fabric_summary").get(str(fabric.health_summary))
+    if summary and not details and not fabric.status:
+        yield summary
 
 
 def _judge_mask(mask: int) -> Iterator[tuple[str, Severity]]:
-    for (shift, value), (summary, severity) in _TWO_BITS.items():
+    for bits, meaning in meanings("nvml", "fabric_bits").items():
+        shift, value = map(int, bits.split())
         if mask >> shift & 0b11 == value:
-            yield summary, severity
+            yield meaning
     configuration = mask >> 8 & 0xF
     if configuration > 1:
-        yield _CONFIGURATION.get(configuration, f"is wrongly configured ({configuration})"), Severity.CRITICAL
+        unknown = f"is wrongly configured ({configuration})", Severity.CRITICAL
+        yield meanings("nvml", "fabric_configuration").get(str(configuration), unknown)
 
 
 def _finding(gpu: Gpu, fabric: GpuFabricInfo, summary: str, severity: Severity) -> Finding:

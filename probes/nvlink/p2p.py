@@ -11,26 +11,11 @@ from typing import Final
 
 from laggard.model import Finding, Severity
 from laggard.probes.errors import NotApplicable, Unknown
-from laggard.probes.gpu.model.readings import (
-    explain_nvml_error,
-    gpu_peers,
-    has_nvlinks,
-    has_nvswitches,
-    query_non_mig_gpus,
-    query_nvml,
-)
+from laggard.probes.gpu.model.readings import gpu_peers, has_nvlinks, has_nvswitches, query_non_mig_gpus, query_nvml
 from laggard.probes.host.host import Host
-from laggard.probes.nvml.model import Gpu
-from laggard.probes.probe import GPU, Fact, Probe, Thresholds, say
+from laggard.probes.nvml.model import Gpu, explain_nvml_error
+from laggard.probes.probe import GPU, Fact, Probe, Thresholds, meanings, say
 
-_STATUS: Final = {
-    1: "the chipset does not support it",
-    2: "the GPU does not support it",
-    3: "the way through the I/O hub does not support it",
-    4: "switched off by a registry key of the driver",
-    5: "not supported",
-    6: "unknown to the driver",
-}
 _BY_KEY: Final = 4
 
 Pairs = dict[int, list[tuple[Gpu, Gpu, str]]]
@@ -88,7 +73,8 @@ def _finding(status: int, pairs: list[tuple[Gpu, Gpu, str]], switched: bool, set
     alone = all(most in pair[:2] for pair in pairs)
     severity = Severity.CRITICAL if switched and not set_so else Severity.WARNING
     evidence = {"pairs": [f"{source.index}->{target.index} {access}" for source, target, access in pairs[:56]]}
-    named = {"count": len(pairs), "status": _STATUS.get(status, f"status {status}")}
+    said, _ = meanings("nvml", "p2p").get(str(status), (f"status {status}", severity))
+    named = {"count": len(pairs), "status": said}
     kind = "p2p_by_key" if status == _BY_KEY else "p2p"
     return say("gpu", kind, most.device if alone else "GPUs", evidence, severity, **named)
 

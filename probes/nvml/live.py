@@ -166,9 +166,8 @@ _FABRIC_STATES: Final = range(4)  # NVML_GPU_FABRIC_STATE_*
 
 def _plausible(name: str, value: Any) -> Any:
     """The value; Failed where no GPU can have it."""
-    return (
-        value if isinstance(value, Failed) or _is_plausible(name, value) else Failed(f"{IMPLAUSIBLE} {value!r}"[:100])
-    )
+    is_kept = isinstance(value, Failed) or _is_plausible(name, value)
+    return value if is_kept else Failed(f"{IMPLAUSIBLE} {value!r}"[:100])
 
 
 def _is_plausible(name: str, value: Any) -> bool:
@@ -467,9 +466,8 @@ _READINGS: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "rows": lambda nvml, handle: _rows(*nvml.nvmlDeviceGetRemappedRows(handle)),
     "inforom_valid": _inforom_is_valid,
     "repair": lambda nvml, handle: _repair(*nvml.nvmlDeviceGetRepairStatus(handle)),  # driver 580 and newer
-    "unrepairable_memory": lambda nvml, handle: bool(
-        nvml.nvmlDeviceGetUnrepairableMemoryFlag_v1(handle)
-    ),  # from 590 on
+    # From 590 on.
+    "unrepairable_memory": lambda nvml, handle: bool(nvml.nvmlDeviceGetUnrepairableMemoryFlag_v1(handle)),
     "clocks_event_reasons": lambda nvml, handle: int(_newest(nvml, *_CLOCKS_EVENT_REASONS)(handle)),
     "temperature_celsius": lambda nvml, handle: int(_newest(nvml, *_TEMPERATURE)(handle, 0)),
     "shutdown_celsius": lambda nvml, handle: nvml.nvmlDeviceGetTemperatureThreshold(handle, 0),

@@ -11,42 +11,14 @@ from typing import Final
 
 import msgspec
 
+from laggard.probes.probe import meanings
+
 NVML_PATH: Final = "/laggard/nvml.json"
 
 CALL_LIMIT_SECONDS: Final = 8.0
 """The time that one call may take. A reading takes milliseconds once the driver is up, and seconds where it waits for
 the driver's locks. A call that exceeds this limit waits for the GPU's firmware, for which the driver's own timeout is 6
 s (`Timeout after 6s of waiting for RPC response`, Xid 119), or for a lock that nobody gives back."""
-
-ERRORS: Final[dict[int, str]] = {
-    1: "UNINITIALIZED",
-    2: "INVALID_ARGUMENT",
-    3: "NOT_SUPPORTED",
-    4: "NO_PERMISSION",
-    6: "NOT_FOUND",
-    8: "INSUFFICIENT_POWER",
-    9: "DRIVER_NOT_LOADED",
-    10: "TIMEOUT",
-    11: "IRQ_ISSUE",
-    12: "LIBRARY_NOT_FOUND",
-    13: "FUNCTION_NOT_FOUND",
-    14: "CORRUPTED_INFOROM",
-    15: "GPU_IS_LOST",
-    16: "RESET_REQUIRED",
-    17: "OPERATING_SYSTEM",
-    18: "LIB_RM_VERSION_MISMATCH",
-    19: "IN_USE",
-    20: "MEMORY",
-    21: "NO_DATA",
-    23: "INSUFFICIENT_RESOURCES",
-    25: "ARGUMENT_VERSION_MISMATCH",
-    26: "DEPRECATED",
-    27: "NOT_READY",
-    28: "GPU_NOT_FOUND",
-    29: "INVALID_STATE",
-    999: "UNKNOWN",
-}
-"""The values of nvmlReturn_t without its prefix NVML_ERROR_."""
 
 LOST_ERRORS: Final = frozenset({"GPU_IS_LOST", "RESET_REQUIRED"})
 """The errors which say that the GPU no longer works."""
@@ -214,7 +186,14 @@ def encode_nvml(nvml: Nvml) -> bytes:
 
 def error_name(code: int) -> str:
     """The name of an nvmlReturn_t, without NVML_ERROR_."""
-    return ERRORS.get(code, f"ERROR_{code}")
+    names = {number: name for number, name in map(str.split, meanings("nvml", "error"))}
+    return names.get(str(code), f"ERROR_{code}")
+
+
+def explain_nvml_error(error: str) -> str:
+    """The name of an error, with its meaning where the name says too little."""
+    says = {key.split()[1]: words for key, (words, _) in meanings("nvml", "error").items() if words}
+    return f"{error}: {says[error]}" if error in says else error
 
 
 def sysfs_bus_id(text: str) -> str:

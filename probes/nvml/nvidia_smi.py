@@ -11,6 +11,7 @@ from typing import Any, Final
 from xml.etree import ElementTree
 
 from laggard.probes.nvml.model import Gpu, GpuFabricInfo, GpuProcess, Nvml, RemappedRows, Repair, sysfs_bus_id
+from laggard.probes.probe import meanings
 
 _MAX_CHARACTERS: Final = 64 << 20
 _DECLARATIONS = re.compile(r"<!(?:ENTITY|ELEMENT|ATTLIST|NOTATION)|<!DOCTYPE[^>\[]*\[")
@@ -313,48 +314,14 @@ _GROUPS: Final[dict[str, Callable[[ElementTree.Element], Any]]] = {
 # Turns `nvidia-smi -q` as text into the elements that `nvidia-smi -q -x` has, so that both are read by one parser.
 #
 # The text is a tree by indentation, with `Name : value` at its leaves. Most names become elements by lower case and
-# underscores; _NAMES has the others. What grep left of such a text is read as well: a GPU begins with its own line.
+# underscores; rules/nvidia_smi.ini has the others. What grep left of such a text is read as well: a GPU begins with its
+# own line.
 
 _MAX_GPUS: Final = 1024
 _NVIDIA_SMI_TEXT_MAX_DEPTH: Final = 12
 _GPU = re.compile(r"GPU ([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d)\s*$")
 _LINE = re.compile(r"( *)([A-Za-z][\w .()/#-]{0,80}?) *(?::(?: (.*))?)?$")
 _DRIVER = re.compile(r"^Driver Version +: +([\w.]+)", re.MULTILINE)
-_CLOCKS: Final = ("clocks", "max_clocks", "applications_clocks", "default_applications_clocks")
-_NAMES: Final = {
-    "gpu_uuid": "uuid",
-    "gpu_current_temp": "gpu_temp",
-    "gpu_t_limit_temp": "gpu_temp_tlimit",
-    "gpu_shutdown_temp": "gpu_temp_max_threshold",
-    "gpu_slowdown_temp": "gpu_temp_slow_threshold",
-    "gpu_max_operating_temp": "gpu_temp_max_gpu_threshold",
-    "memory_current_temp": "memory_temp",
-    "memory_max_operating_temp": "gpu_temp_max_mem_threshold",
-    "gpu_slowdown_t_limit_temp": "gpu_temp_slow_tlimit_threshold",
-    "gpu_max_operating_t_limit_temp": "gpu_temp_max_gpu_tlimit_threshold",
-    "link_width": "link_widths",
-    "pcie_generation": "pcie_gen",
-    "gpu_link_info": "pci_gpu_link_info",
-    "clusteruuid": "clusterUuid",
-    "sram_uncorrectable_sec_ded": "sram_uncorrectable_secded",
-    "remapping_failure_occurred": "remapped_row_failure",
-}
-_NAMES_WITHIN: Final = {
-    **{(section, old): new for section in _CLOCKS for old, new in (("graphics", "graphics_clock"), ("sm", "sm_clock"),
-       ("memory", "mem_clock"))},
-    ("mig_mode", "current"): "current_mig",
-    ("ecc_mode", "current"): "current_ecc",
-    ("pcie_gen", "max"): "max_link_gen",
-    ("pcie_gen", "current"): "current_link_gen",
-    ("link_widths", "max"): "max_link_width",
-    ("link_widths", "current"): "current_link_width",
-    ("remapped_rows", "correctable_error"): "remapped_row_corr",
-    ("remapped_rows", "uncorrectable_error"): "remapped_row_unc",
-    ("remapped_rows", "pending"): "remapped_row_pending",
-    ("retired_pages", "pending_page_blacklist"): "pending_blacklist",
-    ("fabric", "cliqueid"): "cliqueId",
-    ("utilization", "gpu"): "gpu_util",
-}  # fmt: skip
 
 
 def is_text(text: str) -> bool:
@@ -399,4 +366,5 @@ def _tag(parent: str, name: str, reasons: ElementTree.Element | None) -> str:
     if reasons is not None:
         tag = {"idle": "gpu_idle", "display_clock_setting": "display_clocks_setting"}.get(tag, tag)
         return f"{reasons.tag.removesuffix('s')}_{tag}"
-    return _NAMES_WITHIN.get((parent, tag)) or _NAMES.get(tag, tag)
+    names = meanings("nvidia_smi", "name")
+    return names.get(f"{parent} {tag}", names.get(tag, (tag,)))[0]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Hashable, Iterable, Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from laggard.kit.majority import majority
 from laggard.model import Finding, Severity
 from laggard.probes.errors import NotApplicable, Unknown
 from laggard.probes.gpu.model.amd_gpus import busy_amd_gpus
-from laggard.probes.gpu.model.readings import gpus_are_held, known_gpus
+from laggard.probes.gpu.model.readings import IDLE, gpus_are_held, known_gpus
 from laggard.probes.host.host import Host
 from laggard.probes.pci.model.sysfs import VirtualThresholds, read_tree, select_endpoints, with_config, with_links
 from laggard.probes.pci.model.tree import AMD, PciDevice, PciTree
@@ -21,10 +21,14 @@ from laggard.probes.probe import PCI, Fact, Probe, say
 # peers do (the same model in the same role on this node). Below what both ends can do, a NIC's link is at fault, in
 # speed and in width. Peers alone are a hint: a slot may have fewer lanes than its neighbours by design. A GPU lowers
 # the speed of its link when it is idle (nvidia-smi's manual: "may be reduced when the GPU is not in use"): its width
-# counts, and its speed only where its port is set to less, or where it works and peers that work run faster. So does
-# the link above the bridges that are a part of an AMD GPU.
+# counts, and its speed only where its port is set to less, or where most peers that do as it does run faster: that work
+# as well, or are idle as well. So does the link above the bridges that are a part of an AMD GPU.
 
 _MIN_PEERS: Final = 3
+
+Doing: TypeAlias = Mapping[str, Hashable]
+"""By a GPU's address what it does now: the same for those that do the same. One that is held open and idle is
+another case than one that nobody holds."""
 
 
 class PcieLink(NamedTuple):
@@ -113,12 +117,12 @@ def unjudged_links(links: Iterable[PcieLink]) -> tuple[str, ...]:
 
 
 def find_slow_links(
-    links: Iterable[PcieLink], expected: Mapping[str, tuple[float, int]], at_work: Collection[str] | None = None
+    links: Iterable[PcieLink], expected: Mapping[str, tuple[float, int]], doing: Doing | None = None
 ) -> Iterator[SlowLink]:
-    """`expected`: speed and width by the address of the link's lower end, from the profile. `at_work`: the addresses of
-    the GPUs that compute now; None: not known, and any may."""
+    """`expected`: speed and width by the address of the link's lower end, from the profile. `doing`: what the GPUs do
+    now; None: not known, and all may do the same."""
     known = tuple(link for link in links if link.speed and link.width)
-    working = tuple(link for link in known if at_work is None or any(end in at_work for end in link.serves))
+    of_gpus = {link: [doing.get(end) for end in link.serves] if doing is not None else [] for link in known}
     for link in known:
         address = link.device.address
         if address in expected:
@@ -126,7 +130,8 @@ def find_slow_links(
             continue
         yield from _judge(link, "width", link.width, link.max_width, _majority(link, known, lambda it: it.width))
         if link.device.is_gpu or link.device.vendor == AMD:  # ATI's number: its only bridges are those of its GPUs
-            yield from _gpu_speed(link, _majority(link, working, lambda it: it.speed) if link in working else 0.0)
+            alike = tuple(it for it in known if of_gpus[it] == of_gpus[link] and None not in of_gpus[it])
+            yield from _gpu_speed(link, _majority(link, alike, lambda it: it.speed))
         else:
             yield from _judge(link, "speed", link.speed, link.max_speed, _majority(link, known, lambda it: it.speed))
 
@@ -166,9 +171,6 @@ def _majority(link: PcieLink, others: tuple[PcieLink, ...], value: Callable[[Pci
     return majority((value(other) for other in peers), _MIN_PEERS) or 0
 
 
-_IDLE: Final = 1  # nvmlClocksEventReasonGpuIdle
-
-
 class PcieLinkThresholds(VirtualThresholds, frozen=True):
     expected: dict[str, tuple[float, int]] = {}
     """GT/s and lanes by the PCI address of a link's lower end, as {"0000:1a:00.0": [32.0, 16]}."""
@@ -186,7 +188,7 @@ def check(host: Host, thresholds: PcieLinkThresholds) -> Iterator[Finding | Fact
     yield Fact("links", {link.device.address: _shown(link.speed, link.width) for link in links})
     if virtual is not False:
         links = as_seen_by_a_guest(links)
-    yield from judge(links, thresholds, _at_work(host) if _speeds_of_gpus_differ(links) else ())
+    yield from judge(links, thresholds, _doing(host) if _speeds_of_gpus_differ(links) else {})
     if virtual:
         unknown = yield from _without_measure(links, thresholds)
     else:
@@ -199,11 +201,9 @@ def check(host: Host, thresholds: PcieLinkThresholds) -> Iterator[Finding | Fact
         )
 
 
-def judge(
-    links: tuple[PcieLink, ...], thresholds: PcieLinkThresholds, at_work: Collection[str] | None = None
-) -> Iterator[Finding]:
-    """Judges links of sysfs or of `lspci`; `at_work` as find_slow_links() takes it. Pure."""
-    return map(_finding, find_slow_links(links, thresholds.expected, at_work))
+def judge(links: tuple[PcieLink, ...], thresholds: PcieLinkThresholds, doing: Doing | None = None) -> Iterator[Finding]:
+    """Judges links of sysfs or of `lspci`; `doing` as find_slow_links() takes it. Pure."""
+    return map(_finding, find_slow_links(links, thresholds.expected, doing))
 
 
 def _without_measure(
@@ -229,13 +229,16 @@ def _speeds_of_gpus_differ(links: Iterable[PcieLink]) -> bool:
     return len(speeds) > len({key for key, _ in speeds})
 
 
-def _at_work(host: Host) -> tuple[str, ...]:
-    """Returns the addresses of the GPUs that compute now, by NVML or amdgpu; none where these do not say. NVML is not
-    asked where nobody holds a GPU: to start them would take longer than this probe may."""
+def _doing(host: Host) -> Doing:
+    """What the GPUs do, by NVML or amdgpu, as far as these say. NVML is not asked where nobody holds a GPU: to start
+    them would take longer than this probe may."""
     gpus = known_gpus(host) if host.recorded or gpus_are_held(host, 1) else ()
-    in_use = (gpu for gpu in gpus if gpu.processes and gpu.clocks_event_reasons is not None)
-    of_nvidia = tuple(gpu.bus_id for gpu in in_use if gpu.bus_id and not (gpu.clocks_event_reasons or 0) & _IDLE)
-    return of_nvidia + busy_amd_gpus(host)
+    of_nvidia = {
+        gpu.bus_id: (bool(gpu.processes), gpu.clocks_event_reasons & IDLE)
+        for gpu in gpus
+        if gpu.bus_id and gpu.processes is not None and gpu.clocks_event_reasons is not None
+    }
+    return {**of_nvidia, **busy_amd_gpus(host)}
 
 
 def _ports_of_slowed_gpus(tree: PciTree, ends: Iterable[PciDevice]) -> list[PciDevice]:

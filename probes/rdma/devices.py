@@ -8,6 +8,7 @@ from typing import Final
 
 from laggard.model import Finding, Severity
 from laggard.probes.errors import NotApplicable, Unknown, Unreadable, or_none
+from laggard.probes.gpu.model.pci_devices import LENDING
 from laggard.probes.host.host import Host
 from laggard.probes.host.mount_table import in_container, read_mounts
 from laggard.probes.probe import RDMA, Count, Fact, Probe, Thresholds, matches_any, say
@@ -18,7 +19,6 @@ from laggard.probes.rdma.rules.uniformity import judge_beside, judge_firmware, j
 from laggard.probes.rows import Item, Row, Told, judge, judge_items
 
 _ALL: Final = "RDMA devices"
-_STUBS = ("pci-stub", "pci_stub", "pciback", "xen-pciback", "xen_pciback")
 
 
 class RdmaDeviceThresholds(Thresholds, frozen=True):
@@ -48,8 +48,7 @@ def check(host: Host, thresholds: RdmaDeviceThresholds) -> Told:
     needed = bool(gpu_addresses(host)) and not judged
     items = [Item(nic.address, 0, 1, it) for nic in nics if (it := _severity(nic, nics, needed)) is not None]
     items.append(Item(_ALL, len(judged)))
-    site = {_ALL: thresholds.expected} if thresholds.expected else {}
-    yield from judge_items(host, _DEVICES, items, site)
+    yield from judge_items(host, _DEVICES, items, {_ALL: thresholds.expected})
     if is_listed:
         yield from judge_gone(host, all_nics)
     if judged:
@@ -63,7 +62,7 @@ def _severity(nic: Nic, nics: tuple[Nic, ...], needed: bool) -> Severity | None:
     """Returns how severe it is that `nic` has no RDMA device; None where it has one, or that is no fault. An Ethernet
     NIC may be used for plain Ethernet, unless its peers are RDMA devices. The second function of a bond has none of its
     own. `needed`: the machine has GPUs and no RDMA device at all."""
-    is_lent = "vfio" in nic.driver or nic.driver in _STUBS  # to a virtual machine
+    is_lent = "vfio" in nic.driver or nic.driver in LENDING  # to a virtual machine
     if nic.rdma_device or is_lent or nic.physical_function:
         return None
     peers = [other for other in nics if other.model == nic.model and other.subsystem == nic.subsystem]

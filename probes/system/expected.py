@@ -43,42 +43,36 @@ class ExpectedThresholds(Thresholds, frozen=True):
     """Patterns of what may be missing, or different: a mount point, `memory`, `processors`, `bond0 *`, a service."""
 
 
+_ROWS: Final = (
+    Row("mounts", own_tables.read_points),
+    Row("memory", own_tables.read_memory, unit=1 << 30),
+    Row("free", leftovers.read_free, unit=1 << 30),
+    Row("leftovers", leftovers.read_leftovers),
+    Row("limits", own_tables.read_limits),
+    Row("processors", own_tables.read_processors),
+    MODULES,
+    FILES,
+    Row("bond_links", own_tables.read_links),
+    Row("services", services.read_services),
+    Row("places", own_tables.read_places),
+    Row("named_files", own_tables.read_named_files),
+    Row("controllers", own_tables.read_controllers),
+    Row("resolver", own_tables.read_resolver),
+)
+
+
 def check(host: Host, thresholds: ExpectedThresholds) -> Told:
     t = thresholds
-    mounts = {it.removesuffix(" ro"): READABLE if it.endswith(" ro") else WRITABLE for it in t.mounts}
-    lines: tuple[tuple[Row, Mapping[str, int]], ...] = (
-        (MOUNTS, mounts),
-        (MEMORY, {"memory": t.memory_bytes} if t.memory_bytes else {}),
-        (FREE, {}),
-        (LEFT, {}),
-        (LIMITS, {}),
-        (PROCESSORS, {"processors": t.processors} if t.processors else {}),
-        (SHM._replace(read=partial(own_tables.read_shm, least=t.shm_bytes)), {}),
-        (MODULES, dict.fromkeys(t.modules, 1)),
-        (FILES, dict.fromkeys(t.device_files, 1)),
-        (LINKS, {}),
-        (SERVICES, dict.fromkeys(t.services, 1)),
-        (PLACES, {}),
-        (NAMED, {}),
-        (CONTROLLERS, {}),
-        (RESOLVER, {}),
-    )
-    for row, site in lines:
-        yield from judge(host, row, site, t.ignore)
+    lines: Mapping[str, Mapping[str, int]] = {
+        "mounts": {it.removesuffix(" ro"): READABLE if it.endswith(" ro") else WRITABLE for it in t.mounts},
+        "memory": {"memory": t.memory_bytes},
+        "processors": {"processors": t.processors},
+        "modules": dict.fromkeys(t.modules, 1),
+        "device_files": dict.fromkeys(t.device_files, 1),
+        "services": dict.fromkeys(t.services, 1),
+    }
+    for row in (*_ROWS, Row("shm", partial(own_tables.read_shm, least=t.shm_bytes), unit=1 << 30)):
+        yield from judge(host, row, lines.get(row.name), t.ignore)
 
-
-MOUNTS: Final = Row("mounts", own_tables.read_points)
-MEMORY: Final = Row("memory", own_tables.read_memory, unit=1 << 30)
-FREE: Final = Row("free", leftovers.read_free, unit=1 << 30)
-LEFT: Final = Row("leftovers", leftovers.read_leftovers)
-LIMITS: Final = Row("limits", own_tables.read_limits)
-PROCESSORS: Final = Row("processors", own_tables.read_processors)
-SHM: Final = Row("shm", own_tables.read_shm, unit=1 << 30)
-LINKS: Final = Row("bond_links", own_tables.read_links)
-SERVICES: Final = Row("services", services.read_services)
-PLACES: Final = Row("places", own_tables.read_places)
-NAMED: Final = Row("named_files", own_tables.read_named_files)
-CONTROLLERS: Final = Row("controllers", own_tables.read_controllers)
-RESOLVER: Final = Row("resolver", own_tables.read_resolver)
 
 PROBE: Final = Probe("expected", check, ExpectedThresholds(), group=KERNEL)

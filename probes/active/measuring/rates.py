@@ -7,11 +7,11 @@ the median of the other devices of the same model; with neither it is not judged
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from laggard.model import Finding, Severity
 from laggard.probes.errors import Unknown
-from laggard.probes.probe import NotNegative, Ratio, Thresholds, say, section
+from laggard.probes.probe import NotNegative, Ratio, Thresholds, rules, say, section
 
 EMULATED = "CPU, standing for a device"
 """The model of a device that is no GPU."""
@@ -68,20 +68,6 @@ class RateTest(NamedTuple):
     unit: str
 
 
-_FAULTS: Final = {
-    "uncorrectable ecc error": "GPU_ECC_UNCORRECTED",
-    "uncorrectable nvlink error": "GPU_WRONG_RESULT",
-    "illegal memory access": "GPU_WRONG_RESULT",
-    "illegal instruction": "GPU_WRONG_RESULT",
-    "invalid program counter": "GPU_WRONG_RESULT",
-    "misaligned address": "GPU_WRONG_RESULT",
-    "hardware stack error": "GPU_WRONG_RESULT",
-    "unspecified launch failure": "GPU_WRONG_RESULT",
-}
-"""Errors of CUDA (cudaErrorECCUncorrectable and others, driver_types.h) that the probes' own programs, which are right
-on every other GPU, get from a faulty GPU alone. CUDA then serves the process no more."""
-
-
 def judge(
     measured: Sequence[Measurement], not_measured: Sequence[NotMeasured], test: RateTest, thresholds: ActiveThresholds
 ) -> Iterator[Finding]:
@@ -108,7 +94,7 @@ def judge(
 
 def fault_code(text: str) -> str:
     """Returns the code of the finding for an error of CUDA; empty where the GPU need not be at fault."""
-    return next((code for words, code in _FAULTS.items() if words in text.lower()), "")
+    return next((row.code for row in rules("cuda") if row.pattern in text.lower()), "")
 
 
 def facts_of(measured: Sequence[Measurement], unit: str) -> dict[str, object]:

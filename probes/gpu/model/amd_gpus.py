@@ -235,12 +235,10 @@ def bad_page_threshold(host: Host) -> int | None:
     return value if value is not None and value > 0 else None
 
 
-def busy_amd_gpus(host: Host) -> tuple[str, ...]:
-    """Returns the addresses of the GPUs that compute at this moment, as far as the driver tells."""
-    texts = {
-        address: host.text(f"{_DEVICES}/{address}/gpu_busy_percent") for address in find_nvidia_devices(host).amd_gpus
-    }
-    return tuple(address for address, text in texts.items() if text.isdecimal() and int(text))
+def busy_amd_gpus(host: Host) -> dict[str, bool]:
+    """Whether each GPU computes at this moment, by address, as far as the driver tells."""
+    shares = {it: host.number(f"{_DEVICES}/{it}/gpu_busy_percent") for it in find_nvidia_devices(host).amd_gpus}
+    return {address: share > 0 for address, share in shares.items() if share is not None}
 
 
 def _read(host: Host, address: str) -> AmdGpu:

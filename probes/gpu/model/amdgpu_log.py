@@ -4,11 +4,11 @@ loaded anew. A message is the driver's where its record begins so: see host/kern
 from __future__ import annotations
 
 import enum
-import re
 from collections.abc import Collection, Iterable, Iterator
 from functools import cache
 from typing import Final, NamedTuple
 
+from laggard.catalogue.rules import compiled
 from laggard.probes.errors import Unknown
 from laggard.probes.gpu.model.driver_log import LOADED_ANEW, WAS_RESET
 from laggard.probes.host.host import Host
@@ -22,11 +22,6 @@ from laggard.probes.probe import rules
 # threshold), amdgpu_xgmi.c, amdgpu_job.c (ring timeouts), amdgpu_device.c (resets, lost from the bus), amdgpu_mes.c,
 # amdkfd/kfd_device_queue_manager.c, gmc_v9_0.c (page faults), pm/swsmu/smu_cmn.c (SMU). Newer drivers put the number of
 # a RAS event before a message, as `{1}`.
-
-ADDRESS: Final = r"(?P<device>(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])"
-"""A PCI address, as the group `device`."""
-
-AMDGPU: Final = rf"amdgpu {ADDRESS}: (?:amdgpu: )?"
 
 
 class Kind(enum.Enum):
@@ -62,18 +57,12 @@ class AmdgpuMessage(NamedTuple):
 
 
 @cache
-def amdgpu_messages() -> tuple[AmdgpuMessage, ...]:
-    """All messages that say something of a GPU's health, of rules/amdgpu.ini; of several that take one record the first
-    counts."""
-    return tuple(AmdgpuMessage(Kind[row.kind.upper()], row.says, row.pattern) for row in rules("amdgpu"))
+def amdgpu_messages(live: bool = False) -> tuple[AmdgpuMessage, ...]:
+    """The messages that say something of a GPU's health, of rules/amdgpu.ini, with those that only the live probe asks
+    for where `live`; of several that take one record the first counts."""
+    rows = [row for row in rules("amdgpu") if live or "live" not in row.more]
+    return tuple(AmdgpuMessage(Kind[row.kind.upper()], row.says, row.pattern) for row in rows)
 
-
-OTHER_MESSAGES: Final[tuple[AmdgpuMessage, ...]] = (
-    AmdgpuMessage(Kind.RESET_BEGUN, "GPU reset begin", AMDGPU + r".{0,160}?GPU reset begin"),
-    AmdgpuMessage(Kind.PAGE_FAULT, "page fault", AMDGPU + r".{0,160}?page fault \("),
-)
-"""Those that only the live probe asks for: a reset's beginning says nothing where its end is logged, and a page fault
-is a program's."""
 
 DRIVER_LOADED: Final = "[drm] amdgpu kernel modesetting enabled"
 """The beginning of what the driver writes when its module is loaded (amdgpu_drv.c)."""
@@ -159,13 +148,8 @@ def _events(messages: Iterable[KernelMessage]) -> Iterator[AmdgpuEvent | None]:
         if text.startswith(DRIVER_LOADED):
             yield None
             continue
-        for word, kind, pattern in _patterns():
-            if word in text and (found := pattern.search(text)):
+        for kind, word, pattern in amdgpu_messages(live=True):
+            if word in text and (found := compiled(pattern).search(text)):
                 address = (found.groupdict().get("device") or "").lower()
                 yield AmdgpuEvent(message.seconds, address, kind, text[:200])
                 break
-
-
-@cache
-def _patterns() -> tuple[tuple[str, Kind, re.Pattern[str]], ...]:
-    return tuple((each.word, each.kind, re.compile(each.pattern)) for each in (*amdgpu_messages(), *OTHER_MESSAGES))

@@ -15,7 +15,7 @@ from laggard.probes.nvml.model import Gpu
 _DEVICES: Final = "/sys/bus/pci/devices"
 _DRIVERS: Final = "/sys/bus/pci/drivers"
 _NVIDIA, _AMD = "0x10de", "0x1002"
-_LENDING: Final = ("pciback", "xen-pciback", "xen_pciback", "pci-stub", "pci_stub")
+LENDING: Final = ("pciback", "xen-pciback", "xen_pciback", "pci-stub", "pci_stub")
 _VGA: Final = "0x0300"
 _DISPLAY: Final = (_VGA, "0x0302")  # VGA and 3D controllers (pci_ids.h)
 _AMD_GPUS: Final = ("0x0302", "0x0380", "0x1200")  # 3D and other display controllers, processing accelerators
@@ -99,7 +99,7 @@ def _lent(host: Host) -> frozenset[str]:
     nvgrace-gpu-vfio-pci, Xen's pciback, and pci-stub, which holds them for none. sysfs writes `-` or `_` in such
     names."""
     drivers = if_present(host.entries, _DRIVERS) or ()
-    lending = [name for name in drivers if "vfio" in name or name in _LENDING]
+    lending = [name for name in drivers if "vfio" in name or name in LENDING]
     return frozenset(device for driver in lending for device in host.entries(f"{_DRIVERS}/{driver}"))
 
 

@@ -9,21 +9,15 @@ from laggard.kit.majority import peer_groups
 from laggard.probes.errors import NotApplicable, Unknown, or_none
 from laggard.probes.gpu.model.pci_devices import find_nvidia_devices
 from laggard.probes.host.host import Host
-from laggard.probes.nvml.model import NOT_IN_NVIDIA_ML_PY, UNSUPPORTED, Gpu, Nvml
+from laggard.probes.nvml.model import UNSUPPORTED, Gpu, Nvml, explain_nvml_error
+from laggard.probes.rows import holds_back
+
+IDLE: Final = 0x01
+"""nvmlClocksEventReasonGpuIdle"""
 
 START_SECONDS: Final = 10.0
 """The time that a GPU which no process holds open may take to start, beyond that of any call: it takes 1 to 3 s in
 NVIDIA's driver-persistence guide, which is older than GPUs with 80 GB and more to clear."""
-
-_MEANINGS: Final = {
-    "DEPRECATED": "this laggard is too old for the driver, which no longer answers the call",
-    "LIBRARY_NOT_FOUND": "libnvidia-ml.so.1 is not to be found here",
-    "DRIVER_NOT_LOADED": "the driver is not loaded",
-    "LIB_RM_VERSION_MISMATCH": "library and loaded driver are of different versions: reload the driver or reboot",
-    "NO_PERMISSION": "this user may not use it",
-    "FUNCTION_NOT_FOUND": "the library is too old for it",
-    NOT_IN_NVIDIA_ML_PY: "this nvidia-ml-py is too old for it: upgrade it",
-}
 
 
 def query_nvml(host: Host) -> Nvml:
@@ -90,16 +84,19 @@ def gpu_peers(gpus: Iterable[Gpu]) -> list[list[Gpu]]:
     return peer_groups((gpu for gpu in gpus if not gpu.mig), peer_key)
 
 
+def is_slower(gpu: Gpu, gpus: Iterable[Gpu]) -> bool:
+    """Whether most of its peers that work are so much faster now that they wait for it, which works as well."""
+    at_work = [it for it in gpus if it.sm_mhz and not (it.clocks_event_reasons or 0) & IDLE]
+    paces = [it.sm_mhz or 0 for it in at_work if peer_key(it) == peer_key(gpu)]
+    return gpu in at_work and holds_back(gpu.sm_mhz or 0, paces)
+
+
 def has_nvswitches(host: Host, gpus: Iterable[Gpu]) -> bool:
     """Returns whether NVSwitches connect the GPUs. Those of newer systems, and those of a virtual machine's host, are
     not in the PCI tree; there the GPUs' registration with a fabric shows them."""
     if find_nvidia_devices(host).nvswitches:
         return True
     return any(gpu.fabric is not None and gpu.fabric.state > 0 for gpu in gpus)
-
-
-def explain_nvml_error(error: str) -> str:
-    return f"{error}: {_MEANINGS[error]}" if error in _MEANINGS else error
 
 
 def gpus_are_held(host: Host, gpus: int) -> bool:

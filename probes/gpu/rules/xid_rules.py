@@ -19,14 +19,7 @@ from laggard.kit.words import lazy_pattern
 from laggard.model import Severity
 from laggard.probes.gpu.model.driver_log import RECOVERY_ACTION, XidLine
 from laggard.probes.nvml.model import HANDLE_FAULTS, LOST_ERRORS, Gpu, Nvml
-from laggard.probes.probe import rules
-
-# The action that the driver asks for after a fault: NVML's recovery action, and the Xid 154 that reports its change,
-# have one table.
-#
-# Sources: nvml.h 13.1 (NVML_GPU_RECOVERY_ACTION_*; NVML's field and Xid 154 have the same numbers) and "GPU memory
-# error management", recovery action flag. NVIDIA's own checks take a GPU out of service for each action but `recover
-# IMEX domain`: the DRA driver for Kubernetes (TestIsEventNonFatal), nvidia-resiliency-ext (GPUHealthCheck).
+from laggard.probes.probe import meanings, rules
 
 
 class RecoveryAction(NamedTuple):
@@ -38,20 +31,12 @@ class RecoveryAction(NamedTuple):
 
 NOTHING: Final = 0
 
-_ACTIONS: Final = {
-    1: RecoveryAction("reset the GPU", Severity.CRITICAL),
-    2: RecoveryAction("reboot the node", Severity.CRITICAL),
-    3: RecoveryAction("end the jobs that use peer-to-peer on it", Severity.CRITICAL),
-    4: RecoveryAction("drain it and then reset it", Severity.CRITICAL),
-    5: RecoveryAction("recover the IMEX domain", Severity.WARNING),
-    6: RecoveryAction("reset its bus", Severity.CRITICAL),
-    7: RecoveryAction("reboot the system", Severity.CRITICAL),
-}
-
 
 def explain_recovery_action(number: int) -> RecoveryAction:
-    """Returns what a number other than 0 asks for. What a newer driver asks for accuses nobody."""
-    return _ACTIONS.get(number, RecoveryAction(f"take action {number}, which laggard does not know", Severity.WARNING))
+    """Returns what the driver asks for after a fault, by a number other than 0: NVML's recovery action, or that of Xid
+    154, which reports its change. What a newer driver asks for accuses nobody."""
+    unknown = f"take action {number}, which laggard does not know", Severity.WARNING
+    return RecoveryAction(*meanings("nvml", "recovery").get(str(number), unknown))
 
 
 TABLE_VERSION: Final = "NVIDIA Xid catalog of 2025-10, nverror.h of driver 595.45"

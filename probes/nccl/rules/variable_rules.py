@@ -21,7 +21,7 @@ from laggard.nccl.variables import (
     parse_version,
     variables,
 )
-from laggard.probes.probe import say
+from laggard.probes.probe import rules, say
 from laggard.probes.rdma.model.nccl_settings import parse_hca_selection
 
 Environment = Mapping[str, str]
@@ -82,64 +82,39 @@ class _Setting(NamedTuple):
         return any("ll128" in names.split(",") for names in lists if not names.startswith("^"))
 
 
-class _Harm(NamedTuple):
-    """What a setting does to its job."""
-
-    text: str
-    lost: str = ""
-    """The hardware that is not used then, a field of VariableContext: critical where it is there, a note where not."""
-
-    severity: Severity = Severity.WARNING
-
-
 _ABSENT: Final = {"rdma": "this machine has no RDMA device", "several_gpus": "this machine does not have two GPUs"}
-_NO_P2P: Final = _Harm("direct copies between GPUs are off, NVLink too", "several_gpus")
-_NO_SHM: Final = _Harm("ranks of a node that cannot use P2P talk over the network")
-_NO_DEVICE: Final = "selects none of this machine's devices ({devices}): every transfer goes over TCP"
-_CORRUPTED: Final = "LL128 is forced; on platforms that do not support it data is corrupted"
-_WRONG: Final = _Harm("chunks of 1 MiB and more gave wrong results without an error", severity=Severity.CRITICAL)
-_HARMS: Final[tuple[tuple[str, Callable[[_Setting], object], _Harm], ...]] = (
-    ("CHECK_MODE", lambda it: it.value.upper() != "DEFAULT", _Harm("every call's arguments are checked")),
-    ("CHECK_POINTERS", lambda it: it.number, _Harm("every call's pointers are checked")),
-    ("CHUNK_SIZE", lambda it: it.number >= _WRONG_RESULTS_BYTES, _WRONG),
-    ("CHUNK_SIZE", lambda it: it.number, _Harm("undocumented, and its larger values gave wrong results")),
-    ("DEBUG", lambda it: it.value.upper() == "TRACE", _Harm("every call is logged")),
-    ("GDR_FLUSH_DISABLE", lambda it: it.number, _Harm("a GPU may read data before it has arrived")),
-    (
-        "IB_DISABLE",
-        lambda it: it.number and not it.has_plugin,
-        _Harm("RDMA is off and every transfer between nodes goes over TCP", "rdma"),
-    ),
-    ("IB_HCA", lambda it: it.selects_no_device and not it.has_plugin, _Harm(_NO_DEVICE, "rdma")),
-    ("NET", lambda it: it.value.lower() == "socket", _Harm("every transfer between nodes goes over TCP", "rdma")),
-    (
-        "NET_GDR_LEVEL",
-        lambda it: parse_level(it.value) == "LOC",
-        _Harm("GPUDirect RDMA is off and all data goes through host memory", "rdma"),
-    ),
-    ("P2P_DISABLE", lambda it: it.number == 1, _NO_P2P),  # any other number leaves P2P on
-    ("P2P_LEVEL", lambda it: parse_level(it.value) == "LOC", _NO_P2P),
-    ("PROTO", lambda it: it.forces_ll128 and not it.has_plugin, _Harm(_CORRUPTED)),
-    ("SHM_DISABLE", lambda it: it.number and it.context.several_gpus is not False, _NO_SHM),
-    ("SHM_DISABLE", lambda it: it.number, _NO_SHM._replace(severity=Severity.INFO)),
+_CASES: Final[tuple[tuple[str, Callable[[_Setting], object]], ...]] = (
+    ("CHECK_MODE", lambda it: it.value.upper() != "DEFAULT"),
+    ("CHECK_POINTERS", lambda it: it.number),
+    ("CHUNK_SIZE large", lambda it: it.number >= _WRONG_RESULTS_BYTES),
+    ("CHUNK_SIZE", lambda it: it.number),
+    ("DEBUG", lambda it: it.value.upper() == "TRACE"),
+    ("GDR_FLUSH_DISABLE", lambda it: it.number),
+    ("IB_DISABLE", lambda it: it.number and not it.has_plugin),
+    ("IB_HCA", lambda it: it.selects_no_device and not it.has_plugin),
+    ("NET", lambda it: it.value.lower() == "socket"),
+    ("NET_GDR_LEVEL", lambda it: parse_level(it.value) == "LOC"),
+    ("P2P_DISABLE", lambda it: it.number == 1),  # any other number leaves P2P on
+    ("P2P_LEVEL", lambda it: parse_level(it.value) == "LOC"),
+    ("PROTO", lambda it: it.forces_ll128 and not it.has_plugin),
+    ("SHM_DISABLE", lambda it: it.number and it.context.several_gpus is not False),
+    ("SHM_DISABLE alone", lambda it: it.number),
 )
-"""Variable, condition and harm. Of a variable's rows the first that applies counts."""
+"""The row of rules/nccl_variables.ini, and when it applies. Of a variable's rows the first that does counts."""
 
 
-def _find_harm(setting: _Setting) -> _Harm | None:
-    """The harm of the setting on this machine; None: no rule knows of any."""
-    for name, applies, harm in _HARMS:
-        if setting.name == f"NCCL_{name}" and applies(setting):
-            text = harm.text.format(devices=", ".join(setting.context.devices or ()))
-            present = getattr(setting.context, harm.lost) if harm.lost else None
-            if present is None:
-                return _Harm(text, severity=harm.severity)
-            return (
-                _Harm(text, severity=Severity.CRITICAL)
-                if present
-                else _Harm(f"{text}; {_ABSENT[harm.lost]}", severity=Severity.INFO)
-            )
-    return None
+def _find_harm(setting: _Setting) -> tuple[str, Severity] | None:
+    """The harm of the setting on this machine, and how bad it is; None: no rule knows of any."""
+    of_it = ((case, applies) for case, applies in _CASES if setting.name == f"NCCL_{case.split()[0]}")
+    case = next((case for case, applies in of_it if applies(setting)), None)
+    row = next((row for row in rules("nccl_variables") if row.pattern == case), None)
+    if row is None:
+        return None
+    text, lost = row.says.format(devices=", ".join(setting.context.devices or ())), row.more.get("lost", "")
+    present = getattr(setting.context, lost) if lost else None
+    if present is None:
+        return text, row.severity or Severity.WARNING
+    return (text, Severity.CRITICAL) if present else (f"{text}; {_ABSENT[lost]}", Severity.INFO)
 
 
 def _reason_inert(setting: _Setting) -> str | None:
@@ -188,7 +163,7 @@ def _judge(name: str, value: str, environment: Mapping[str, str], context: Varia
         return
     setting = _Setting(name, value, environment, context)
     if harm := _find_harm(setting):
-        yield _harmful(name, f"is {value!r}: {harm.text}", evidence, harm.severity)
+        yield _harmful(name, f"is {value!r}: {harm[0]}", evidence, harm[1])
     if inert := _reason_inert(setting):
         yield _inert(name, inert, evidence, Severity.INFO)
 

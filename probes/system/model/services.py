@@ -64,11 +64,7 @@ def _slurmd_died(host: Host) -> bool:
     return bool(lines) and "shutdown complet" not in lines[-1]
 
 
-def _no_job(host: Host) -> bool:
-    return False
-
-
-_SERVICES: Final[Mapping[str, Callable[[Host], bool]]] = {
+_SERVICES: Final[Mapping[str, Callable[[Host], bool] | None]] = {
     "munge": _slurm_by_munge,
     "sssd": _users_of("sss", "/etc/sssd/sssd.conf"),
     "nslcd": _users_of("ldap", "/etc/nslcd.conf"),
@@ -77,9 +73,9 @@ _SERVICES: Final[Mapping[str, Callable[[Host], bool]]] = {
     "autofs": _homes_automounted,
     "slurmd": _slurmd_died,
     "nvidia-imex": _imex_of_several,
-    **dict.fromkeys(("kubelet", "containerd", "crio", "docker", "rpc-gssd", "opensm", "opensmd"), _no_job),
-    **dict.fromkeys(("chrony", "chronyd", "ntp", "ntpd", "ntpsec", "systemd-timesyncd", "ptp4l"), _no_job),
-    **dict.fromkeys(("nvidia-persistenced", "nvidia-dcgm", "dcgm", "nvidia-dcgm-exporter"), _no_job),
+    **dict.fromkeys(("kubelet", "containerd", "crio", "docker", "rpc-gssd", "opensm", "opensmd")),
+    **dict.fromkeys(("chrony", "chronyd", "ntp", "ntpd", "ntpsec", "systemd-timesyncd", "ptp4l")),
+    **dict.fromkeys(("nvidia-persistenced", "nvidia-dcgm", "dcgm", "nvidia-dcgm-exporter")),
 }
 """Whether each job fails without it. Without the others jobs are slower, or are not watched, or none is started here:
 the scheduler itself sees that. Of the fabric manager another probe tells."""
@@ -103,7 +99,8 @@ def read_services(host: Host, asked: Collection[str]) -> Iterator[Item]:
         excused = state.get("ConditionResult") == "no" or state.get("LoadState", "loaded") != "loaded"
         wanted = int(f"{name}.service" in enabled and not excused)
         failed = not there and state.get("ActiveState") == "failed"
-        needs = _SERVICES.get(name, _no_job)(host) or (failed and name in _STARTS_JOBS)
+        jobs_need = _SERVICES.get(name)
+        needs = (jobs_need and jobs_need(host)) or (failed and name in _STARTS_JOBS)
         needed = wanted and not there and needs and not _has_just_changed(host, state)
         severity = Severity.CRITICAL if needed else Severity.WARNING
         yield Item(as_asked, int(there), wanted, severity, says="has failed" if failed else "")
