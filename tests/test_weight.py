@@ -19,7 +19,7 @@ ROOMS = {
     "cli, model and single files": 1_115,
     "collector": 12_785,
     "demo": 465,
-    "diagnose": 9_720,
+    "diagnose": 9_721,  # kinds of failures as one table; rows of rules/job.ini that say the same are to leave
     "gate": 1_860,
     "kernel_rules": 232,  # 230 is wanted
     "kit": 2_480,

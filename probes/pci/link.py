@@ -230,11 +230,12 @@ def _speeds_of_gpus_differ(links: Iterable[PcieLink]) -> bool:
 
 def _doing(host: Host) -> Doing:
     """What the GPUs do, by NVML or amdgpu, as far as these say. NVIDIA's take their links down while they are idle,
-    each for itself: they are compared at work alone. NVML is not asked where nobody holds a GPU: to start them would take
-    longer than this probe may."""
+    each for itself: they are compared at work alone. NVML is not asked where nobody holds a GPU: to start them would
+    take longer than this probe may."""
     gpus = known_gpus(host) if host.recorded or gpus_are_held(host, 1) else ()
-    in_use = (gpu for gpu in gpus if gpu.bus_id and gpu.processes and gpu.clocks_event_reasons is not None)
-    of_nvidia = {gpu.bus_id: True for gpu in in_use if not (gpu.clocks_event_reasons or 0) & IDLE}
+    in_use = (gpu for gpu in gpus if gpu.processes and gpu.clocks_event_reasons is not None)
+    at_work = (gpu.bus_id for gpu in in_use if not (gpu.clocks_event_reasons or 0) & IDLE)
+    of_nvidia = dict.fromkeys(filter(None, at_work), True)
     return {**of_nvidia, **busy_amd_gpus(host)}
 
 
