@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import msgspec
@@ -17,16 +16,14 @@ from msgspec import Meta
 
 from laggard.catalogue.findings import finding as finding  # probes take it from here
 from laggard.model import Finding, Severity
+from laggard.probes.tables import rules as rules
+from laggard.probes.tables import section as section
 
 if TYPE_CHECKING:
-    from laggard.catalogue.rules import Row, Table
     from laggard.probes.errors import Unreadable
     from laggard.probes.host.counter_history import SaveCounters
     from laggard.probes.host.host import Host
     from laggard.probes.nvml.model import Hang
-
-
-_RULES: Final = Path(__file__).parent / "rules"
 
 
 class Fact(NamedTuple):
@@ -87,21 +84,6 @@ def matches_any(name: str, patterns: Iterable[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def rules(table: str) -> tuple[Row, ...]:
-    """The rows of rules/TABLE.ini."""
-    return _table(table).rows
-
-
-def meanings(table: str, kind: str) -> Mapping[str, tuple[str, Severity]]:
-    """What the rows of the sections of one kind say, and how bad it is, by their patterns."""
-    return {row.pattern: (row.says, row.severity or Severity.WARNING) for row in _table(table).of(kind)}
-
-
-def section(table: str, kind: str) -> Row:
-    """The section `kind` of rules/TABLE.ini."""
-    return _table(table).sections[kind]
-
-
 def say(
     table: str,
     kind: str,
@@ -113,12 +95,6 @@ def say(
 ) -> Finding:
     """The finding of the section `kind` of rules/TABLE.ini, in its words, with what is `named` in them."""
     return section(table, kind)._replace(device=device).found(evidence, severity, **named)
-
-
-def _table(name: str) -> Table:
-    from laggard.catalogue.rules import read_table  # a healthy node needs no rule
-
-    return read_table(_RULES / f"{name}.ini")
 
 
 GPU: Final = ProbeGroup("gpu", 29.5)

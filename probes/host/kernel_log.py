@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from laggard.kernel_rules.rule import LIVE_BEGINNINGS, Rule, RuleJudge
 from laggard.kit.words import lazy_pattern
-from laggard.probes.probe import rules
+from laggard.probes.tables import rules
 
 KMSG_PATH: Final = "/laggard/kmsg"
 """The log of a recorded machine."""

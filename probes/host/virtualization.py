@@ -12,7 +12,7 @@ from laggard.kit.words import lazy_pattern, runs
 from laggard.probes.errors import NotFound, Unknown, or_none
 from laggard.probes.host.host import Host
 from laggard.probes.host.jobs import status_words
-from laggard.probes.probe import rules
+from laggard.probes.tables import rules
 
 _METAL: Final = lazy_pattern(r"[a-z0-9-]+\.metal(-[a-z0-9]+)?")
 """The product names of Amazon's machines without a hypervisor: `g5g.metal`, `i8g.metal-24xl`."""

@@ -16,7 +16,8 @@ from laggard.probes.gpu.model.readings import has_nvlinks, query_non_mig_gpus, r
 from laggard.probes.host.host import Host
 from laggard.probes.host.virtualization import has_just_booted, is_virtual_machine
 from laggard.probes.nvml.model import UNSUPPORTED, Gpu, GpuFabricInfo, error_name, explain_nvml_error
-from laggard.probes.probe import GPU, Fact, Probe, Thresholds, meanings, say
+from laggard.probes.probe import GPU, Fact, Probe, Thresholds, say
+from laggard.probes.tables import meanings
 
 _CONNECTING: Final = (1, 2)  # NVML_GPU_FABRIC_STATE_NOT_STARTED and _IN_PROGRESS
 _COMPLETED: Final = 3

@@ -14,7 +14,8 @@ from laggard.probes.errors import NotApplicable, Unknown
 from laggard.probes.gpu.model.readings import gpu_peers, has_nvlinks, has_nvswitches, query_non_mig_gpus, query_nvml
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import Gpu, explain_nvml_error
-from laggard.probes.probe import GPU, Fact, Probe, Thresholds, meanings, say
+from laggard.probes.probe import GPU, Fact, Probe, Thresholds, say
+from laggard.probes.tables import meanings
 
 _BY_KEY: Final = 4
 

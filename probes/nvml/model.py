@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from laggard.probes.probe import meanings
+from laggard.probes.tables import meanings
 
 NVML_PATH: Final = "/laggard/nvml.json"
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 from xml.etree import ElementTree
 
 from laggard.probes.nvml.model import Gpu, GpuFabricInfo, GpuProcess, Nvml, RemappedRows, Repair, sysfs_bus_id
-from laggard.probes.probe import meanings
+from laggard.probes.tables import meanings
 
 _MAX_CHARACTERS: Final = 64 << 20
 _DECLARATIONS = re.compile(r"<!(?:ENTITY|ELEMENT|ATTLIST|NOTATION)|<!DOCTYPE[^>\[]*\[")

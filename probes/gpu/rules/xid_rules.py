@@ -19,7 +19,7 @@ from laggard.kit.words import lazy_pattern
 from laggard.model import Severity
 from laggard.probes.gpu.model.driver_log import RECOVERY_ACTION, XidLine
 from laggard.probes.nvml.model import HANDLE_FAULTS, LOST_ERRORS, Gpu, Nvml
-from laggard.probes.probe import meanings, rules
+from laggard.probes.tables import meanings, rules
 
 
 class RecoveryAction(NamedTuple):
