@@ -22,7 +22,6 @@ from laggard.trainer_hooks.engines.known_calls import hook_known_calls
 from laggard.trainer_hooks.output.run_environment import WATCH
 from laggard.trainer_hooks.output.witness import WITNESS
 from laggard.trainer_hooks.pytorch.training import hooked_optimizer
-from laggard.trainer_hooks.record.recorder import clock
 from laggard.trainer_hooks.session import Session
 from laggard.trainer_hooks.wrapping import after_import, call_after, suppress_errors
 
@@ -297,24 +296,23 @@ class waits(ContextDecorator):
     """Records what runs in it as a wait for other ranks, in collectives that no hook sees: of Horovod, or of one's own
     sockets. Those of mpi4py that block are recorded so."""
 
-    def __init__(self) -> None:
-        self._began: list[int] = []  # a decorated function may call itself
-
     def __enter__(self) -> waits:
-        self._began.append(clock())
+        if (session := _session_of_this_thread(current_session())) is not None:
+            suppress_errors(session.waits.begin)
         return self
 
     def __exit__(self, *_: object) -> None:
-        began, session = self._began.pop(), _session_of_this_thread(current_session())
-        if session is not None:
-            session.waits.said(began)
+        if (session := _session_of_this_thread(current_session())) is not None:
+            suppress_errors(session.waits.end)
 
 
-_MPI_BLOCKS: Final = re.compile(
-    r"all(gatherv?|reduce|toall[vw]?)|barrier|bcast|(ex)?scan|(gather|scatter)v?|reduce(_scatter(_block)?)?|recv|sendrecv",
+_MPI_CALLS: Final = re.compile(
+    r"(i?)(?:all(?:gatherv?|reduce|toall[vw]?)|barrier|bcast|(?:ex)?scan|(?:gather|scatter)v?"
+    r"|reduce(?:_scatter(?:_block)?)?|recv|sendrecv)",
     re.IGNORECASE,
 )
-"""The methods of mpi4py's communicators that wait for other ranks: Allreduce and allreduce, ..."""
+"""The methods of mpi4py's communicators that wait for other ranks: Allreduce, allreduce. After Iallreduce a request
+waits, which no hook sees."""
 _MPI_MAKES: Final = ("Create", "Create_group", "Split", "Split_type")
 """Those whose result is another communicator, of no subclass."""
 
@@ -323,11 +321,22 @@ def _hook_mpi(mpi: Any) -> None:
     """Has the methods of MPI.COMM_WORLD, and of what is split off it, recorded as waits. They are C's, and cannot be
     replaced: a subclass takes the place of theirs."""
     original = mpi.Intracomm
-    methods = {name: waits()(getattr(original, name)) for name in dir(original) if _MPI_BLOCKS.fullmatch(name)}
+    calls = [(name, found) for name in dir(original) if (found := _MPI_CALLS.fullmatch(name))]
+    methods = {name: (_hiding if found[1] else waits())(getattr(original, name)) for name, found in calls}
     watched = type("Intracomm", (original,), methods)
     for name in _MPI_MAKES:
         setattr(watched, name, _making(getattr(original, name), watched))
     mpi.COMM_WORLD = watched(mpi.COMM_WORLD)
+
+
+def _hiding(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def begun(*args: Any, **named: Any) -> Any:
+        if (session := current_session()) is not None:
+            suppress_errors(session.waits.hide)
+        return original(*args, **named)
+
+    return begun
 
 
 def _making(original: Callable[..., Any], watched: type) -> Callable[..., Any]:

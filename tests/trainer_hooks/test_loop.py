@@ -114,12 +114,13 @@ from laggard.trainer_hooks import step, waits
 def gather(): time.sleep(0.03)
 for number in range(6):
     with step():
-        with waits(): time.sleep(0.02)
-        gather()
+        with waits():
+            time.sleep(0.02)
+            gather()
 """
     done = run_fresh(tmp_path, script, RANK="1", WORLD_SIZE="2")
     assert (done.returncode, done.stderr) == (0, "")
-    assert all(step.waited >= 0.05e9 for step in steps_in(tmp_path)[1:])
+    assert all(0.05e9 <= step.waited <= step.end - step.start for step in steps_in(tmp_path)[1:]), "each moment once"
     (path,) = (tmp_path / "ranks").rglob("*.rank")
     with RankFileReader(str(path)) as file:
         assert "unseen_waits" not in file.facts()
@@ -131,6 +132,8 @@ class Intracomm:
     def __new__(cls, other=None): return object.__new__(cls)
     def Allreduce(self, sent, received): time.sleep(0.05); received[:] = sent
     def bcast(self, it, root=0): time.sleep(0.05); return it
+    def Ibarrier(self): return self
+    def Wait(self): time.sleep(0.05)
     def Get_rank(self): return 1
     def Split(self, color=0, key=0): return Intracomm()
     Create = Create_group = Split_type = Split
@@ -138,8 +141,10 @@ COMM_WORLD = Intracomm()
 """
 
 
-def test_what_mpi4py_waits_for_is_a_wait(tmp_path: Path) -> None:
-    """The module stands in for mpi4py, whose classes are C's: only a subclass can take the place of COMM_WORLD's."""
+@pytest.mark.parametrize("request_waits", [False, True])
+def test_what_mpi4py_waits_for_is_a_wait(tmp_path: Path, request_waits: bool) -> None:
+    """The module stands in for mpi4py, whose classes are C's: only a subclass can take the place of COMM_WORLD's. What
+    a request waits for, no hook sees, and the rank says so."""
     (tmp_path / "mpi4py").mkdir()
     (tmp_path / "mpi4py" / "__init__.py").touch()
     (tmp_path / "mpi4py" / "MPI.py").write_text(MPI)
@@ -153,12 +158,14 @@ for number in range(6):
         world.Allreduce([number], sums)
         assert (part.bcast(number), sums, part.Get_rank()) == (number, [number], 1)
 """
+    script += "        part.Ibarrier().Wait()\n" * request_waits
     done = run_fresh(tmp_path, script, OMPI_COMM_WORLD_RANK="1", OMPI_COMM_WORLD_SIZE="4", SLURM_PROCID="0")
     assert (done.returncode, done.stderr) == (0, "")
     assert all(step.waited >= 0.1e9 for step in steps_in(tmp_path)[1:])
     (path,) = (tmp_path / "ranks").rglob("*.rank")
     with RankFileReader(str(path)) as file:
         assert (file.identity["rank"], file.identity["world_size"]) == (1, 4)
+        assert file.facts().get("unseen_waits", False) is request_waits
 
 
 TORCH = """

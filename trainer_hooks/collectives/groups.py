@@ -282,6 +282,8 @@ class FunctionalWaits:
         self._waits: list[Wait] = []
         self._count = 0
         self._unseen = 0.0
+        self._saying, self._said_at = 0, 0
+        self._hidden = False
 
     def hook(self, module: Any) -> None:
         """Hooks torch.distributed._functional_collectives; torch's compiler goes on with the function as it was."""
@@ -315,11 +317,27 @@ class FunctionalWaits:
         except Exception:
             self._recorder.totals.errors += 1
 
-    def said(self, began: int) -> None:
-        """The script, or what it calls, has waited for other ranks since then, for collectives that no hook sees."""
-        if self._facts.get(UNSEEN_WAITS):
-            self._facts.set(UNSEEN_WAITS, None)
-        self._recorder.events.waited(clock() - began)
+    def begin(self) -> None:
+        """The script, or what it calls, waits for other ranks from here on, for collectives that no hook sees."""
+        self._saying += 1
+        if self._saying == 1:
+            self._said_at = clock()
+
+    def end(self) -> None:
+        """It no longer does. Of waits within each other the outer one counts; one that began before there was a
+        session is left out."""
+        if not self._saying:
+            return
+        self._saying -= 1
+        if not self._saying:
+            if not self._hidden:
+                self._facts.set(UNSEEN_WAITS, None)
+            self._recorder.events.waited(clock() - self._said_at)
+
+    def hide(self) -> None:
+        """A library was asked for what it does beside the script: who waits for that, nobody sees."""
+        self._hidden = True
+        self._facts.set(UNSEEN_WAITS, True)
 
     def take(self) -> list[Wait]:
         """The waits on the host's clock since the last time."""
@@ -333,7 +351,7 @@ class FunctionalWaits:
         self._unseen = self._unseen * _DECAY + unseen
         if self._unseen > _MANY_UNSEEN:
             self._facts.set(UNSEEN_WAITS, True)
-        elif self._unseen < _FEW_UNSEEN:
+        elif self._unseen < _FEW_UNSEEN and not self._hidden:
             self._facts.set(UNSEEN_WAITS, None)
 
 

@@ -94,33 +94,43 @@ def _explained(first: Event, warned: Sequence[Event]) -> Event:
 
 
 def _reasoned(first: Event, evidence: JobEvidence) -> Event:
-    """A wait, an end without a reason and a message of no kind, with what was said before it and brought it about: the
-    first line that tells of a cause; of an end and of such a message else the lines just before it."""
+    """A wait, an end without a reason and a message of no kind, with what was said before it and brought it about."""
     own = is_cause(first.line) or is_cause(first.more)
     if first.kind not in _BROAD_ENDS and (own or first.weight not in _EFFECTS) or first.kind in _OF_ITS_OWN:
         return first
-    before = [it for it in evidence.said if _precedes(it, first, evidence)]
-    causes = [it for it in (*before, *evidence.events) if is_cause(it.line) and _precedes(it, first, evidence)]
-    told = sorted(causes, key=lambda it: (it.place.file != first.place.file, it.place.file, it.place.offset))[:1]
-    if not told and first.kind in _BROAD_ENDS[:-1]:  # a lost daemon's message names the node
-        block = _block_before(first.place, [it for it in before if it.place.file == first.place.file])
-        told = [it for it in block if not is_vague(it.line)] or block
+    told = _told_before(first, evidence)
     if not told:
         return first
     quoted = dict.fromkeys(
         quote(it.summary if it.kind == "said" else it.line, _QUOTED_CHARACTERS) for it in (told[0], told[-1])
     )
     summary = f"{'; '.join(quoted)}; then {first.summary}"[:400]
-    reason = told[0] if len(told) == 1 else told[-1]
-    writer = reason.writer if reason.writer != Writer() else _owner(reason.place.file, evidence)
-    if writer is None and first.weight is Weight.WAITED:  # whoever waits is another one
-        waits = find_waiting(evidence)
-        writer = Writer(waits[0].missing[0]) if waits and len(waits[0].missing) == 1 else Writer()
-    writer = first.writer if writer is None else writer
+    reason, writer = told[-1], _of_reason(told[-1], first, evidence)
     weight = first.weight if first.weight is Weight.WAITED else Weight.FAILED
     return first._replace(
         kind="said", weight=weight, summary=summary, line=reason.line, place=reason.place, writer=writer
     )
+
+
+def _told_before(first: Event, evidence: JobEvidence) -> Sequence[Event]:
+    """The first line that tells of a cause; of an end that says nothing, else the lines just before it. The message on
+    a lost daemon names its node, so that these tell no more."""
+    before = [it for it in evidence.said if _precedes(it, first, evidence)]
+    causes = [it for it in (*before, *evidence.events) if is_cause(it.line) and _precedes(it, first, evidence)]
+    if causes or first.kind not in _BROAD_ENDS or first.kind == "daemon_lost":
+        return sorted(causes, key=lambda it: (it.place.file != first.place.file, it.place.file, it.place.offset))[:1]
+    block = _block_before(first.place, [it for it in before if it.place.file == first.place.file])
+    return [it for it in block if not is_vague(it.line)] or block
+
+
+def _of_reason(reason: Event, first: Event, evidence: JobEvidence) -> Writer:
+    """Whose the failure is: who says the reason, else the one process of its file. Else whoever waits is another one:
+    the only rank that did not come, if one did not."""
+    writer = reason.writer if reason.writer != Writer() else _owner(reason.place.file, evidence)
+    if writer is not None or first.weight is not Weight.WAITED:
+        return first.writer if writer is None else writer
+    waits = find_waiting(evidence)
+    return Writer(waits[0].missing[0]) if waits and len(waits[0].missing) == 1 else Writer()
 
 
 def _owner(file: int, evidence: JobEvidence) -> Writer | None:
