@@ -240,6 +240,17 @@ def test_a_folder_that_was_a_symlink_leads_out_of_no_recording(tmp_path: Path) -
     assert os.listdir(outside) == ["conf"]
 
 
+def test_all_probes_read_one_machine(tmp_path: Path) -> None:
+    """A file system is mounted after one probe has asked for the sizes of all, and before another lists them."""
+    mounts, recording = tmp_path / "mounts", tmp_path / "recording"
+    recording.mkdir()
+    mounts.write_text("tmpfs /scratch tmpfs rw 0 0\n")
+    before = RecordingHost("/", str(recording)).read_bytes(str(mounts))
+    mounts.write_text("tmpfs /scratch tmpfs rw 0 0\ntmpfs /late tmpfs rw 0 0\n")
+    assert RecordingHost("/", str(recording)).read_bytes(str(mounts)) == before
+    assert (recording / str(mounts)[1:]).read_bytes() == before
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("place", ["proc/sys/kernel/hostname", "laggard/facts.json"])
 def test_a_recording_of_pipes_holds_nobody_up(place: str, copy_of: Copy) -> None:
