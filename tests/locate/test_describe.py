@@ -78,7 +78,7 @@ def test_a_note_that_is_in_the_sentence_is_not_repeated() -> None:
 def test_a_cut_list_of_victims_is_not_taken_for_all() -> None:
     victims = tuple(range(64))
     lines = details(_location(Verdict.FAIL, _culprit(ranks=(70,), victims=victims), ranks_seen=512))
-    assert lines == ["64 and more of the other 511 ranks wait for it"]
+    assert lines == ["At least 64 of the other 511 ranks wait for it"]
 
 
 @pytest.mark.parametrize(

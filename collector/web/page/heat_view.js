@@ -1,6 +1,7 @@
 // The card of the heat map: the choice of a measure, the map, its legend, its tip, and the same as a table.
 
 import { byId, element, setText } from "./dom.js";
+import { count } from "./format.js";
 import { drawHeat, drawLegend } from "./heatmap.js";
 import { MEASURES, scaleOf } from "./measures.js";
 import { fillRanksTable } from "./ranks_table.js";
@@ -47,7 +48,7 @@ export function heatView({ measure, onMeasure, onRow }) {
 }
 
 function foldText(heat) {
-  const folds = heat.shown ? ` ${heat.ranks_seen} ranks; each row folds ${heat.rows[0].count} of them and shows the one that stands out.` : "";
+  const folds = heat.shown ? ` ${count(heat.ranks_seen, "rank")}; each row folds ${heat.rows[0].count} of them and shows the one that stands out.` : "";
   const columns = heat.step_fold > 1 ? ` Each column is the mean of ${heat.step_fold} steps.` : "";
   return folds + columns;
 }

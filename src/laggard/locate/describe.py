@@ -148,7 +148,7 @@ def _victims(culprit: Culprit, location: Location) -> str:
     count, others = len(culprit.victims), location.ranks_seen - len(culprit.ranks)
     if count < MAX_NAMED_RANKS or others <= count:
         return ranks_text(culprit.victims)
-    return f"{count} and more of the other {others} ranks"
+    return f"at least {count} of the other {others:,} ranks"
 
 
 _CONDITIONS: Final = {

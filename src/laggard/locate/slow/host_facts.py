@@ -26,7 +26,7 @@ WAKE_DELAY_SECONDS: Final = 0.002
 """The delay, beyond the peers', with which a sleeping thread wakes where busy threads are the cause: Python's lock is
 handed over after 5 ms at the earliest where somebody computes (sys.getswitchinterval)."""
 
-NOT_KNOWN = "whether its threads waited for a CPU is not known, or not yet: the kind may become slow_host"
+NOT_KNOWN = "whether its threads waited for a CPU is not known"
 
 
 class _Missed(NamedTuple):
