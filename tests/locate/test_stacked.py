@@ -54,6 +54,7 @@ def test_the_advice_begins_with_the_line_that_explains_a_slow_rank() -> None:
     line = "look at tokenize (data.py:88), where rank 1 alone is; else compare the clocks"
     assert advice(Counted(150, SLOW), Counted(50, WAIT)) == line
     assert advice(Counted(80, SLOW, "forward"), Counted(120, WAIT, "backward")) == line  # most of its slow phase
+    assert advice(Counted(150, SLOW), Counted(50, WAIT), findings=("CPU_BUSY",)) == line  # which no line is slow by
     some = (Counted(20, SLOW), Counted(180, WAIT))
     for other in (
         advice(Counted(80, SLOW), Counted(120, WAIT)),  # less than half of its time

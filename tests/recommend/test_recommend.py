@@ -466,9 +466,14 @@ def test_ranks_that_pause_to_collect_garbage_do_so_together() -> None:
 def test_a_line_that_one_rank_alone_is_at_is_looked_at_and_no_machine_repaired() -> None:
     line = CulpritStack("forward: 94 % of the samples", "Model.forward (slow_rank.py:19)", 2, (), only_here=True)
     slow = Culprit("slow_compute", (2,), node="n1", phase="forward", advice="look at Model.forward", stack=line)
+    slow = structs.replace(slow, recoverable_ratio=1 / 3)
     (item,) = keys_of(Situation(culprits=(slow,))).values()
     assert item.key == "what rank 2 alone does in Model.forward (slow_rank.py:19)" and not item.repairs
     assert item.apply == slow.advice and "n1" not in str(item)
+    assert item.gain.ratio == pytest.approx(1.5), "what it costs, at most"
+    input_ = structs.replace(slow, kind="slow_input", phase="input")
+    late = Situation(culprits=(input_,), profile=JobProfile(1.0, input_share=0.5, exposed_share=0.0, collectives={}))
+    assert [item.key.split(" ")[0] for item in recommend(late).items] == ["what"], "no worker shares its line"
     throttled = structs.replace(slow, findings=("GPU_THROTTLED",))
     (item,) = keys_of(Situation(culprits=(throttled,))).values()
     assert item.key == "rank 2 on n1" and item.repairs

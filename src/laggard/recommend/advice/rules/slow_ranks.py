@@ -59,6 +59,10 @@ def gain_of(culprit: Culprit) -> Gain:
     return Gain("measured") if share is None or not 0 < share < 1 else _at_most(share)
 
 
+def _ratio(gain: Gain) -> float:
+    return gain.ratio or 0.0
+
+
 def _at_most(share: float) -> Gain:
     """The gain of a step without this share of it."""
     return Gain("measured", 1 / (1 - share), 1.0, 1 / (1 - share))
@@ -108,7 +112,7 @@ OWN_PROGRAM_SOURCE: Final = "docs/development/location.md: whose fault it is"
 
 class _Change(NamedTuple):
     key: str
-    recommended: str
+    recommended: str | None
     risk: str
     revert: str
 
@@ -122,7 +126,7 @@ _CHANGES: Final = {
     ),
     "in_the_code": _Change(
         "what {} alone does in {place}",
-        "nothing, or the same on all ranks",
+        None,
         "Whatever that line is there for goes with it.",
         "the line as it was",
     ),
@@ -136,8 +140,8 @@ _CHANGES: Final = {
 
 
 def judge_own_program(situation: Situation) -> Iterator[Item]:
-    """Advises on work of the program's own. The others have to do what is taken from one rank, so that the gain is not
-    what the rank costs."""
+    """Advises on work of the program's own. The others have to do what is taken from a rank that has more work, so that
+    the gain is not what the rank costs; what one line costs that it alone is at is gained at most."""
     for culprit in situation.culprits:
         change = _CHANGES.get("in_the_code" if culprit.is_in_the_code else culprit.kind)
         if change is None:
@@ -150,7 +154,7 @@ def judge_own_program(situation: Situation) -> Iterator[Item]:
             recommended=change.recommended,
             reason=f"{culprit_text(whose)}, and the others wait",
             evidence=culprit.evidence[:4],
-            gain=Gain("rule"),
+            gain=gain_of(culprit) if culprit.is_in_the_code else Gain("rule"),
             risk=change.risk,
             apply=culprit.advice,
             revert=change.revert,
@@ -164,9 +168,11 @@ _MIN_SHARE: Final = 0.05
 
 def judge_data_loader(situation: Situation) -> Iterator[Item]:
     """A rank that alone is slow to get its input is a culprit, and what the job waits for it was measured: one cause
-    has one gain. Where all ranks wait for input, it is at most what the rank waits that waits longest."""
+    has one gain, and one advice, its line of code where that is known. Where all ranks wait for input, it is at most
+    what the rank waits that waits longest."""
     share = situation.profile.input_share if situation.profile else None
-    if share is None or share < _MIN_SHARE:
+    late = [each for each in situation.culprits if each.kind == "slow_input"]
+    if share is None or share < _MIN_SHARE or any(each.is_in_the_code for each in late):
         return
     yield Item(
         target="launcher",
@@ -175,17 +181,12 @@ def judge_data_loader(situation: Situation) -> Iterator[Item]:
         recommended="more workers, at most the cores of a rank; pin_memory=True; persistent_workers=True",
         reason=f"a rank waits for input for {share * 100:.0f} % of each step",
         evidence=(f"input: {share:.1%} of a step",),
-        gain=_gain_of_culprit(situation) or _at_most(share),
+        gain=max((gain for gain in map(gain_of, late) if gain.ratio), key=_ratio, default=_at_most(share)),
         risk="Each worker takes memory of the host; a storage that is slow stays slow.",
         apply="DataLoader(..., num_workers=N, pin_memory=True, persistent_workers=True)",
         revert="the arguments as they were",
         source=DATA_LOADER_SOURCE,
     )
-
-
-def _gain_of_culprit(situation: Situation) -> Gain | None:
-    gains = [gain_of(each) for each in situation.culprits if each.kind == "slow_input"]
-    return max((gain for gain in gains if gain.ratio), key=lambda gain: gain.ratio or 0.0, default=None)
 
 
 GARBAGE_COLLECTION_SOURCE: Final = (
