@@ -17,29 +17,12 @@ from msgspec import structs
 
 from laggard.collector.incidents.identity import Ends, same_place
 from laggard.collector.incidents.incident import Incident, Moment, Run, bounded, family
+from laggard.collector.jobs.snapshot import STOPPING, shares
 from laggard.locate.describe import culprit_text
 from laggard.model import Culprit, JobKey
 
 _WITH_JOB: Final = ("job_ended", "ended_while_down", "job_gone")
 """The reasons of incidents that ended since their job did."""
-
-_STOPPING: Final = ("hung", "dead")
-"""The kinds of culprits for which the whole job stands still."""
-
-
-def shares(culprits: Sequence[Culprit], slowdown_ratio: float | None) -> list[float]:
-    """The share of the job's time that each takes, at most 1 in all. While one stops the job, it takes everything, and
-    several take equal parts. Of slow ones each takes its recoverable_ratio; together they take no more than the verdict
-    says that all of them do, 1 - 1 / slowdown_ratio, where no single one takes more."""
-    stopping = [culprit.kind in _STOPPING for culprit in culprits]
-    if any(stopping):
-        return [1 / sum(stopping) if stops else 0.0 for stops in stopping]
-    wanted = [min(max(culprit.recoverable_ratio or 0.0, 0.0), 1.0) for culprit in culprits]
-    together = 1 - 1 / slowdown_ratio if slowdown_ratio and slowdown_ratio > 1 else 1.0
-    most = max(together, max(wanted, default=0.0))
-    scale = min(1.0, most / sum(wanted)) if sum(wanted) > 0 else 1.0
-    return [share * scale for share in wanted]
-
 
 OPENING_ROUNDS = 2
 REWRITE_SECONDS = 60.0
@@ -388,7 +371,7 @@ def _closed(incident: Incident, at: float, reason: str, part_of: int | None = No
 def _is_of_earlier_attempt(incident: Incident, seen: Observation) -> bool:
     """Whether it stopped a run of the job that was started anew since."""
     is_later = incident.run is not None and seen.run is not None and incident.run.attempt < seen.run.attempt
-    return is_later and incident.culprit.kind in _STOPPING
+    return is_later and incident.culprit.kind in STOPPING
 
 
 def _has_place(culprit: Culprit) -> bool:

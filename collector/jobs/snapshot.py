@@ -8,7 +8,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from msgspec import structs
 
@@ -30,6 +30,23 @@ from laggard.wire.nodes import NodeFinding, NodeRow
 log = logging.getLogger("laggard.collector")
 
 Locate = Callable[[JobTimings], Location]
+
+STOPPING: Final = ("hung", "dead")
+"""The kinds of culprits for which the whole job stands still."""
+
+
+def shares(culprits: Sequence[Culprit], slowdown_ratio: float | None) -> list[float]:
+    """The share of the job's time that each takes, at most 1 in all. While one stops the job, it takes everything, and
+    several take equal parts. Of slow ones each takes its recoverable_ratio; together they take no more than the verdict
+    says that all of them do, 1 - 1 / slowdown_ratio, where no single one takes more."""
+    stopping = [culprit.kind in STOPPING for culprit in culprits]
+    if any(stopping):
+        return [1 / sum(stopping) if stops else 0.0 for stops in stopping]
+    wanted = [min(max(culprit.recoverable_ratio or 0.0, 0.0), 1.0) for culprit in culprits]
+    together = 1 - 1 / slowdown_ratio if slowdown_ratio and slowdown_ratio > 1 else 1.0
+    most = max(together, max(wanted, default=0.0))
+    scale = min(1.0, most / sum(wanted)) if sum(wanted) > 0 else 1.0
+    return [share * scale for share in wanted]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,6 +73,17 @@ class JobSnapshot:
     elsewhere: bool = False
     seen_once: tuple[Culprit, ...] = ()
     attempt: int = 0
+
+    @property
+    def lost_ranks(self) -> float:
+        """The culprits cost as much as if so many ranks did nothing."""
+        return self.location.ranks_seen * sum(shares(self.location.culprits, self.location.slowdown_ratio))
+
+    @property
+    def urgency(self) -> tuple[bool, bool, float]:
+        """The least comes first: a job that runs and has a culprit, of several the one that loses most; then those that
+        run."""
+        return not self.running, self.location.verdict is not Verdict.FAIL, -self.lost_ranks
 
 
 class Calm(Protocol):
@@ -107,11 +135,11 @@ class ClusterSnapshot:
     evaluators: int | None = None
 
     def job(self, name: str | None) -> JobSnapshot | None:
-        """The job with that key or name; without one the job that progressed last, of those that run where any does.
+        """The job with that key or name; without one the most urgent, of several the one that progressed last.
         None where there is none, where several users have a job of that name, and without a name where none runs and
         another is about to."""
         if not name:
-            first = next(iter(self.jobs), None)
+            first = min(self.jobs, key=lambda job: job.urgency, default=None)
             return first if first is None or first.running or not self._starting else None
         found = self._named(name)
         return found[0] if len(found) == 1 else None

@@ -95,8 +95,8 @@ class CollectorSource:
 
 
 def ask(url: str, job: str | None) -> CollectorSource:
-    """Asks for the verdict on `job`; None: on the one that progressed last. Raises UsageError where no collector
-    answers at `url`."""
+    """Asks for the verdict on `job`; None: on the one that loses most, else the latest. Raises UsageError where no
+    collector answers at `url`."""
     return CollectorSource(url, job, ask_for(url, "location", _fresh(by_uid(job)), Location))
 
 

@@ -46,11 +46,14 @@ class Question(Struct, frozen=True, kw_only=True):
 
 
 class OfJob(Question, frozen=True, kw_only=True):
-    job: Annotated[Name | None, Meta(description="A job's key or id. Without it: the job that progressed last.")] = None
+    job: Annotated[
+        Name | None,
+        Meta(description="A job's key or id. Without it: the job that loses most, else the latest."),
+    ] = None
 
     @property
     def job_name(self) -> str | None:
-        """None for the job that progressed last."""
+        """None for the job that loses most, else the latest."""
         return self.job or None
 
 
@@ -60,7 +63,8 @@ class OfNode(Question, frozen=True, kw_only=True):
 
 class OfNodes(OfNode, frozen=True, kw_only=True):
     job: Annotated[
-        Name | None, Meta(description="Those of this job's nodes; with no name, of the job that progressed last.")
+        Name | None,
+        Meta(description="Those of this job's nodes; with no name, of the job that loses most, else the latest."),
     ] = None
 
 
@@ -144,7 +148,8 @@ class Links(OfJob, frozen=True, kw_only=True):
 
 class Incidents(OfNode, frozen=True, kw_only=True):
     job: Annotated[
-        Name | None, Meta(description="Those of this job; with no name, of the job that progressed last.")
+        Name | None,
+        Meta(description="Those of this job; with no name, of the job that loses most, else the latest."),
     ] = None
     since: Annotated[UnixTime | None, Meta(description="Those that lasted at this Unix time, or began later.")] = None
     before: Annotated[Number | None, Meta(description="Those with a lower number, to read on.")] = None

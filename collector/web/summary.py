@@ -11,7 +11,6 @@ from msgspec import structs
 
 from laggard import __version__
 from laggard.collector.incidents.incident import Incident, JobName
-from laggard.collector.incidents.tracker import shares
 from laggard.collector.jobs.snapshot import ClusterSnapshot, JobSnapshot
 from laggard.collector.outliers import fleet_lines
 from laggard.collector.web.documents import JobCounts, JobLine, SummaryDocument
@@ -56,20 +55,11 @@ def _found(jobs: Sequence[JobSnapshot], text: str) -> Sequence[JobSnapshot]:
 def _first(jobs: Sequence[JobSnapshot], shown: JobSnapshot | None, limit: int) -> list[JobSnapshot]:
     """The first jobs, at most `limit`: rather those that run and have a culprit, of these those that lose most, then
     those that run; and the one that is shown, whatever its place. They stay in the snapshot's order."""
-    places = sorted(range(len(jobs)), key=lambda place: (_weight(jobs[place]), -_lost_ranks(jobs[place])))[:limit]
+    places = sorted(range(len(jobs)), key=lambda place: jobs[place].urgency)[:limit]
     chosen = [jobs[place] for place in sorted(places)]
     if shown is not None and not any(it.key == shown.key for it in chosen):
         chosen.append(shown)
     return chosen
-
-
-def _weight(job: JobSnapshot) -> int:
-    fails = job.location.verdict is Verdict.FAIL
-    return 2 if not job.running else 0 if fails else 1
-
-
-def _lost_ranks(job: JobSnapshot) -> float:
-    return job.location.ranks_seen * sum(shares(job.location.culprits, job.location.slowdown_ratio))
 
 
 def job_names(snapshot: ClusterSnapshot, incidents: Iterable[Incident]) -> dict[str, JobName]:
@@ -105,7 +95,7 @@ def _job_line(job: JobSnapshot, user: str) -> JobLine:
         script=job.script,
         started_at=job.started_at,
         sentence=sentence(job.location),
-        lost_ranks=round(_lost_ranks(job), 1),
+        lost_ranks=round(job.lost_ranks, 1),
     )
 
 

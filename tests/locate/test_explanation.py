@@ -1,6 +1,7 @@
 """Findings beside a culprit are those that can be its cause, and every culprit comes with what to do."""
 
 import pytest
+from msgspec import structs
 from support.rows import rows
 from support.timings import job
 
@@ -171,3 +172,10 @@ def test_a_gpus_finding_explains_it_although_one_gpu_of_each_other_machine_has_i
     one, all_of_it = of_gpus(GPU_THROTTLED=(MINE,)), of_gpus(GPU_THROTTLED=EIGHT)
     assert explained(rank(), job(24, findings_by_node=dict.fromkeys(("n0", "n1", "n2"), one))).findings
     assert not explained(rank(), job(16, findings_by_node={"n0": one, "n1": all_of_it})).findings
+
+
+def test_busy_processors_explain_only_a_rank_that_waits_for_one() -> None:
+    timings = job(16, findings_by_node={"n0": of_gpus("CPU_BUSY")})
+    assert not explained(rank(), timings).findings
+    waits = structs.replace(rank("slow_host"), neighbours=())
+    assert explained(waits, timings).advice.startswith("follow CPU_BUSY first")

@@ -153,3 +153,13 @@ def test_a_job_that_fills_its_scratch_drains_nobody_until_it_has_ended(nodes: An
         path.unlink()
     assert nodes.refuses("n1"), "nobody has cleaned up"
     assert nodes.wait_settled("n1").startswith("drained laggard: user: DISK_FULL")
+
+
+def test_roots_files_are_the_machines_also_where_root_runs_jobs(nodes: Any, folder: Path) -> None:
+    assert nodes.srun("n1").stdout.split() == ["n1"]
+    wait_for(lambda: "end" in (nodes.folder / "run-n1/gate-jobs").read_text(), lambda: "its end is not noted", 60.0)
+    processes = fill(nodes.set_machine("n1", "disk_full"), 0)
+    for pid in ("700", "811"):
+        shutil.rmtree(processes / pid)
+    assert nodes.refuses("n1"), nodes.log("n1")
+    assert nodes.wait_settled("n1").startswith("drained laggard: DISK_FULL")

@@ -29,11 +29,11 @@ function badgeOf({ verdict, culprits }) {
 function sinceWhen({ culprits: [first] }, incidents) {
   const open = incidents?.incidents.filter((incident) => incident.closed_at === null) ?? [];
   if (!first || !open.length) return [];
-  const since = Math.min(...open.map((incident) => incident.opened_at));
+  const { opened_at: since, opened_as: { since_step: step } } = open.reduce((a, b) => (b.opened_at < a.opened_at ? b : a));
   const lost = open.reduce((sum, incident) => sum + incident.lost_gpu_hours, 0);
-  const step = first.since_step === null ? "" : `, since step ${number(first.since_step)}`;
+  const from = step === null ? "" : `, since step ${number(step)}`; // as it was then: the steps that are held move on
   const cost = lost ? [["GPU-hours lost so far", lost < 0.1 ? "under 0.1" : number(lost)]] : [];
-  return [[`named first, ${age(Math.max(0, incidents.now - since))} ago${step}`, clock(since, incidents.now)], ...cost];
+  return [[`named first, ${age(Math.max(0, incidents.now - since))} ago${from}`, clock(since, incidents.now)], ...cost];
 }
 
 function figuresOf({ culprits, slowdown_ratio: slowdown, window: steps, ranks_seen: ranks, world_size: world }) {

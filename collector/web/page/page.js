@@ -66,7 +66,7 @@ async function openCell(row, heat, { row: place, column }) {
 // A busy collector of tens of thousands of ranks answers late; one that is gone refuses at once.
 const PATIENCE_MS = 30000;
 
-// `job`: null for all jobs; without a name it is the one that progressed last.
+// `job`: null for all jobs; without a name it is the one that loses most, else the latest.
 async function ask(path, parameters = {}, job = state.job ?? "") {
   const query = new URLSearchParams(parameters);
   if (job !== null) query.set("job", job);

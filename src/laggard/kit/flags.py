@@ -15,7 +15,7 @@ from laggard.kit.words import TIME_UNITS, span
 DEFAULT_URL: Final = f"http://127.0.0.1:{COLLECTOR_PORT}"
 JOB_HELP: Final = (
     "the collector's job: its name or script, or how its name begins, with its user's name or uid where several have "
-    "such a job; default: the job that progressed last"
+    "such a job; default: the job that loses most, else the latest"
 )
 
 _TWINS: Final = {

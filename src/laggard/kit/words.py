@@ -63,7 +63,8 @@ def step_times_text(own: float, peers: float, where: str, whom: str = "its peers
     """`101 ms a step in forward, its peers 0.26 ms`: both in the unit of the larger, so that they compare at sight."""
     larger = max(own, peers)
     scale, unit = (1.0, "s") if larger >= 1 else (1e3, "ms") if larger >= 1e-3 else (1e6, "us")
-    return f"{_digits_text(own * scale)} {unit} a step in {where}, {whom} {_digits_text(peers * scale)} {unit}"
+    place = where if where.startswith("between") else f"in {where}"
+    return f"{_digits_text(own * scale)} {unit} a step {place}, {whom} {_digits_text(peers * scale)} {unit}"
 
 
 def _digits_text(value: float) -> str:

@@ -76,6 +76,7 @@ _CAUSES_IN: Final[_Codes] = {
 }
 """The same of what is slow, by its phase; of another phase, or none, all of them."""
 
+_BUSY = "CPU_BUSY"
 _MEASURED_BY_RINGS = ("RING_SLOW", "RING_FAILED")
 _OTHER_REASONS = ("slow_link", "hung")
 _MAX_FOLLOWED_CULPRITS = 3
@@ -150,10 +151,11 @@ def _explaining_findings(culprit: Culprit, node: str, timings: JobTimings) -> li
     here = timings.findings_by_node.get(node, NOTHING)
     others = [timings.findings_by_node.get(other or "", NOTHING) for other in set(timings.nodes) - {node}]
     causes = _CAUSES.get(culprit.kind) or _CAUSES_IN.get(culprit.phase or "", (*_COMPUTING, *_READING))
+    none = _BUSY if culprit.neighbours is None else ""  # of whom it is not known that its threads wait for a CPU
     found = [
         (it, here.place(it, culprit.gpu) if is_one_rank else Place.MACHINE)
         for it in here.codes
-        if it.startswith(causes)
+        if it.startswith(causes) and it != none
     ]
     return [each for each in found if each[1] is not Place.ELSEWHERE and not _is_shared(*each, others)]
 
