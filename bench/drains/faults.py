@@ -300,7 +300,8 @@ def _mount(rng: random.Random, machine: Machine, age: float) -> Variant:
 def _disk_full(rng: random.Random, machine: Machine, age: float) -> Variant:
     point, free = rng.choice(("/", "/scratch")), rng.choice((0, 4 << 30))  # no room for a checkpoint
 
-    machine.size(point, machine.facts["file_systems"][point]["total_bytes"], free)
+    total = machine.facts["file_systems"][point]["total_bytes"]
+    machine.size(point, total, free, "0" if point == "/" else "1001")  # where every user may write, one has
 
     return Variant(f"{point} has {free >> 30} GiB left", 5 * HOUR, steady=True)
 

@@ -156,14 +156,14 @@ class Machine:
         self.facts["file_systems"].pop(point, None)
         self.replies.pop(point, None)
 
-    def size(self, point: str, total: int, free: int) -> None:
+    def size(self, point: str, total: int, free: int, user: str = "0") -> None:
         """Sets a file system's size in bytes; if it is nearly full, it is of root's files."""
         one = self.facts["file_systems"].setdefault(
             point, dict.fromkeys(("inodes", "inodes_free", "inodes_available"), 0)
         )
         one.update(total_bytes=total, free_bytes=free, available_bytes=free)
         if free < total / 10:
-            used = {"bytes_by_user": {"0": total - free}, "complete": True, "for_all": False}
+            used = {"bytes_by_user": {user: total - free}, "complete": True, "for_all": user != "0"}
             self.facts.setdefault("usages", {})[point] = used
 
     def start(self, pid: int, name: str, state: str, age: float, cgroup: str, uid: int = 1001) -> None:
