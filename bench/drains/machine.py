@@ -157,7 +157,7 @@ class Machine:
         self.replies.pop(point, None)
 
     def size(self, point: str, total: int, free: int, user: str = "0") -> None:
-        """Sets a file system's size in bytes; if it is nearly full, it is of root's files."""
+        """Sets a file system's size in bytes; if it is nearly full, it is of the `user`'s files."""
         one = self.facts["file_systems"].setdefault(
             point, dict.fromkeys(("inodes", "inodes_free", "inodes_available"), 0)
         )
