@@ -46,14 +46,11 @@ class Question(Struct, frozen=True, kw_only=True):
 
 
 class OfJob(Question, frozen=True, kw_only=True):
-    job: Annotated[
-        Name | None,
-        Meta(description="A job's key or id. Without it: the job that loses most, else the latest."),
-    ] = None
+    job: Annotated[Name | None, Meta(description="A job's key or id. Without it: the job that loses most.")] = None
 
     @property
     def job_name(self) -> str | None:
-        """None for the job that loses most, else the latest."""
+        """None for the job that loses most."""
         return self.job or None
 
 
@@ -63,8 +60,7 @@ class OfNode(Question, frozen=True, kw_only=True):
 
 class OfNodes(OfNode, frozen=True, kw_only=True):
     job: Annotated[
-        Name | None,
-        Meta(description="Those of this job's nodes; with no name, of the job that loses most, else the latest."),
+        Name | None, Meta(description="Those of this job's nodes; with no name, of the job that loses most.")
     ] = None
 
 
@@ -147,10 +143,7 @@ class Links(OfJob, frozen=True, kw_only=True):
 
 
 class Incidents(OfNode, frozen=True, kw_only=True):
-    job: Annotated[
-        Name | None,
-        Meta(description="Those of this job; with no name, of the job that loses most, else the latest."),
-    ] = None
+    job: Annotated[Name | None, Meta(description="Those of this job; with no name, of the job that loses most.")] = None
     since: Annotated[UnixTime | None, Meta(description="Those that lasted at this Unix time, or began later.")] = None
     before: Annotated[Number | None, Meta(description="Those with a lower number, to read on.")] = None
     limit: Annotated[int, Meta(ge=1, le=MAX_LIMIT, description="So many.")] = DEFAULT_LIMIT

@@ -13,6 +13,7 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Final, TypeVar, cast
 
 from laggard import wire
@@ -113,8 +114,9 @@ class RecordingHost(Host):
 
     def _read_and_record(self, path: str, read: Callable[[], bytes]) -> bytes:
         place = self._resolve(path)
-        if first := self._recorded_before(place):
-            return first
+        with contextlib.suppress(OSError):  # all probes judge one machine, though mounts and counters change meanwhile
+            if first := self._recorded_before(self._folder + place):
+                return first
         try:
             data = read()
         except OSError as error:
@@ -128,15 +130,10 @@ class RecordingHost(Host):
         self._write_file(place, data)
         return data
 
-    def _recorded_before(self, place: str) -> bytes:
-        """What another probe has read of the file: all of them judge one machine, the one that is replayed, and not
-        mounts or counters that change between their readings. Empty where nobody has, or a symlink leads away."""
-        path = self._folder + place
-        with contextlib.suppress(OSError):
-            if os.path.realpath(path) == path:
-                with open(path, "rb") as file:
-                    return file.read()
-        return b""
+    @staticmethod
+    def _recorded_before(path: str) -> bytes:
+        """What another probe has read of the file; nothing where a symlink leads away from the recording."""
+        return Path(path).read_bytes() if os.path.realpath(path) == path else b""
 
     def _read_parts(self, path: str, parse: Callable[[ReadAt], T]) -> T:
         """Records the parts that `parse` reads, and zeros between them."""

@@ -195,8 +195,8 @@ class Culprit(msgspec.Struct, frozen=True):
     def is_in_the_code(self) -> bool:
         """Whether the line of code that it alone is at explains it, and no device or file system does. A busy processor
         makes all of its code slow, and no line its own."""
-        devices = [code for code in self.findings if not code.startswith("CPU_")]
-        return self.stack is not None and self.stack.only_here and not (devices or self.neighbours)
+        of_busy = all(code.startswith("CPU_") for code in self.findings) and not self.neighbours
+        return self.stack is not None and self.stack.only_here and of_busy
 
     @property
     def is_within_machine(self) -> bool:

@@ -46,7 +46,6 @@ LATE: Final = f"{PASS}, no answer was there in time"
 does."""
 WRONG_SETUP: Final = "WRONG SETUP"
 """Stands in each line about a mistake in the gate's own setup, for whoever reads the log."""
-_ROOT: Final = "0"
 _NOT_CHECKED: Final = "gate: setup not checked"
 """Begins the line after which the scripts check the setup again next time."""
 
@@ -170,7 +169,7 @@ def _without_jobs_files(settings: GateSettings, report: Report) -> tuple[Report,
     """The report in which a file system is a warning that is full of the files of a job of SLURM that has just ended:
     the site cleans up after it, in epilogs that may come after this one. Of one that runs the probe `disks` knows.
     Root's files are the machine's, also where root runs jobs."""
-    ended = {*map(str, report.facts.get("jobs", {}).get("users", {}).get("ended", ()))} - {_ROOT}
+    ended = {*map(str, report.facts.get("jobs", {}).get("users", {}).get("ended", ()))} - {"0"}
     why = "filled by a job, whose clean-up is waited for"
     critical = ((place, it) for place, it in enumerate(report.findings) if it.severity is Severity.CRITICAL)
     largest = ((place, it, next(iter(it.evidence.get("bytes_by_user") or ()), "")) for place, it in critical)

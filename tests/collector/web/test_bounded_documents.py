@@ -103,7 +103,7 @@ def test_the_nodes_of_a_job_and_what_was_found_on_them(collector: httpx.Client) 
     nodes = collector.get("nodes?job=1000:pretrain").json()
     assert nodes["job"] == "1000:pretrain" and nodes["total"] == 4096
     assert OUTSIDE not in {row["node"] for row in nodes["nodes"]}
-    assert collector.get("nodes?job=").json()["job"] == "1000:pretrain", "the job that loses most, else the latest"
+    assert collector.get("nodes?job=").json()["job"] == "1000:pretrain", "the job that loses most"
     assert collector.get("nodes?job=nobody").json()["job"] is None
 
 

@@ -24,7 +24,7 @@ RANK = f"{WHOLE} 2147483648"
 NUMBER = f"{WHOLE} 9007199254740992"
 NAME = "a text of up to 300 characters"
 MEASURES = "own, waited, input, forward, backward, optimizer, between_steps, evaluation, checkpoint, logging, other"
-LATEST_JOB = "a job's key or id. Without it: the job that loses most, else the latest"
+LATEST_JOB = "a job's key or id. Without it: the job that loses most"
 
 WRONG = {
     "nodes?limit": (("-1", "1.5", "+1", " 1", "1_0", "٣", "", "null", "1e3", "2147483649", "9" * 5000), RANK),
