@@ -63,13 +63,13 @@ def test_a_slow_rank_of_a_live_pipeline_is_named(make: Any) -> None:
 def test_stages_that_nobody_declared_are_known_by_whom_they_exchange_with(make: Any) -> None:
     facts = {0: _groups(("pp", (0, 1))), 1: _groups(("pp", (0, 1)), ("pp", (1, 2))), 2: _groups(("pp", (1, 2)))}
     facts |= {3: _groups(("pp", (3, 4))), 4: _groups(("pp", (3, 4)), ("pp", (4, 5))), 5: _groups(("pp", (4, 5)))}
-    positions = LiveLayout(_rows(make, facts, 6)).positions.classes
+    positions = LiveLayout(_rows(make, facts, 6)).positions.positions
     assert positions is not None and positions.tolist() == [0, 1, 2, 0, 1, 2]
 
 
 def test_replicas_alone_are_all_peers(make: Any) -> None:
     rows = _rows(make, {rank: _groups(("dp", tuple(range(8)))) for rank in range(8)}, 8)
-    assert LiveLayout(rows).positions.classes is None and LiveLayout({}).positions.classes is None
+    assert LiveLayout(rows).positions.positions is None and LiveLayout({}).positions.positions is None
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_replicas_alone_are_all_peers(make: Any) -> None:
      {str(number): [0, 2, 1] for number in range(1000)}],
 )  # fmt: skip
 def test_a_rank_that_lies_about_its_groups_changes_nothing(make: Any, value: Any) -> None:
-    assert LiveLayout(_rows(make, {0: {GROUPS: value}}, 2)).positions.classes is None
+    assert LiveLayout(_rows(make, {0: {GROUPS: value}}, 2)).positions.positions is None
 
 
 def test_work_that_differs_by_the_place_in_groups_accuses_nobody_in_a_live_job(make: Any) -> None:

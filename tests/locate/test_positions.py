@@ -13,7 +13,7 @@ def positions(indices: Sequence[Indices]) -> Positions:
 
 
 def classes(indices: Sequence[Indices]) -> list[set[int]]:
-    numbers = positions(indices).classes
+    numbers = positions(indices).positions
     assert numbers is not None
     return [set(np.flatnonzero(numbers == number).tolist()) for number in sorted(set(numbers.tolist()))]
 

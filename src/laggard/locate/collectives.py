@@ -50,8 +50,6 @@ class Collectives:
     groups: tuple[ProcessGroup, ...]
     numbered_by_group: bool = False
     """True: `seq` counts all collectives of a group, as torch does; False: those of a group and operation."""
-    begun: NDArray[np.bool_] | None = None
-    """[C]: whether the device is known to have begun it; where it did on no rank, nothing is known of that."""
 
     @classmethod
     def from_records(cls, records: Iterable[tuple[float, ...]], groups: Iterable[ProcessGroup]) -> Collectives:
@@ -77,8 +75,7 @@ class Collectives:
     @property
     def is_message(self) -> NDArray[np.bool_]:
         """[C]"""
-        found: NDArray[np.bool_] = (self.op == SEND) | (self.op == RECV)
-        return found
+        return np.isin(self.op, (SEND, RECV))
 
 
 # What each rank's device has yet to finish of what its host launched, in the order of the launches, as values.

@@ -43,12 +43,8 @@ def _answer(location: Location) -> str:
 def details(location: Location) -> list[str]:
     """Lines of evidence, one culprit after the other, each with its advice first, then the notes that are not in the
     sentence."""
-
-    def lines(it: Culprit) -> Iterator[str]:
-        yield f"what to do: {it.advice}" if it.advice else ""
-        yield from _support(it, location)
-
-    return _of_each(location, lines) + note_lines(location)
+    lines = _of_each(location, lambda it: (f"what to do: {it.advice}" if it.advice else "", *_support(it, location)))
+    return lines + note_lines(location)
 
 
 def advice_lines(location: Location) -> list[str]:

@@ -59,18 +59,16 @@ _STOPPING = (
     "PEERMEM_MISSING", "FLEET_OUTLIER", "SERVICE_DOWN", "FILE_MODE_WRONG",
 )  # fmt: skip
 
-_Codes = Mapping[str, tuple[str, ...]]
-_CORRUPTING = ("GPU_WRONG_RESULT", "GPU_ECC_", "GPU_ROW_", "GPU_XID")
 _CAUSES: Final[Mapping[str, tuple[str, ...]]] = {
     "hung": _STOPPING,
     "dead": _STOPPING,
-    "corrupt": _CORRUPTING,
+    "corrupt": ("GPU_WRONG_RESULT", "GPU_ECC_", "GPU_ROW_", "GPU_XID"),
     "slow_link": _SENDING,
 }
 """The beginnings of the codes of findings that can be the cause, by the kind of the culprit."""
 _PASSES = ("forward", "backward")
 _BETWEEN = ("between_steps", *SCRIPT_PHASES)
-_CAUSES_IN: Final[_Codes] = {
+_CAUSES_IN: Final[Mapping[str, tuple[str, ...]]] = {
     **dict.fromkeys(("input", *_BETWEEN), _READING),
     **dict.fromkeys((*_PASSES, "optimizer"), _COMPUTING),
 }

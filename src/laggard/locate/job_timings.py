@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import groupby
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeVar
@@ -87,9 +88,6 @@ UNNAMED: Final = "?"
 """The stand-in for the UUID of a GPU whose name does not say which it is."""
 
 
-_WHOLE_GPU = "GPU-"
-
-
 class Place(enum.Enum):
     """The place of a finding, seen from a rank."""
 
@@ -116,7 +114,7 @@ class NodeFindings(NamedTuple):
         about = self.of_gpus[code]
         if gpu in self.gpus:
             return Place.OWN if gpu in about else Place.UNKNOWN if UNNAMED in about else Place.ELSEWHERE
-        fell_off = bool(self.gpus) and UNLISTED in about and (gpu or "").startswith(_WHOLE_GPU)
+        fell_off = bool(self.gpus) and UNLISTED in about and (gpu or "").startswith("GPU-")
         return Place.OWN if fell_off else Place.UNKNOWN
 
     def has_everywhere(self, code: str) -> bool:
@@ -307,6 +305,11 @@ class JobTimings:
     steps_in_each: float = 1.0
     """The number of steps whose average each row is: of averages the steps are the first of each row."""
 
+    @cached_property
+    def column_of(self) -> Mapping[int, int]:
+        """The column of each rank."""
+        return {rank: column for column, rank in enumerate(self.ranks.tolist())}
+
 
 class RankInfo(NamedTuple):
     """The place where a rank runs, and its state."""
@@ -380,21 +383,17 @@ def live_timings(
         ranks[rank] = RankInfo(row.node, row.gpu, state)
     timings = build_timings(job_id, world_size, ranks, steps_by_rank, findings_by_node)
     facts = [newest_rows[rank].facts for rank in timings.ranks.tolist()]
-    told = tuple(map(digests, facts))
     unseen = tuple(rank for rank in sorted(ranks) if newest_rows[rank].facts.get(fact_names.UNSEEN_WAITS) is True)
     layout = layout or LiveLayout(newest_rows)
     return dataclasses.replace(
         timings,
         live=True,
-        positions=layout.positions.classes,
-        stages=layout.positions.stages,
-        alone=layout.positions.alone,
         group_places=layout.group_places,
         unseen_waits=unseen,
         hidden_by=tuple(sorted({name for each in facts for name in hiding_libraries(each)})),
         own_threads=tuple(map(own_threads, facts)),
-        digests=told if any(told) else (),
-        replicas=layout.positions.replicas if any(told) else None,
+        digests=tuple(map(digests, facts)),
+        **layout.positions._asdict(),
     )
 
 

@@ -110,6 +110,14 @@ def numbered(keys: Sequence[Hashable]) -> NDArray[np.int64]:
     return np.array([numbers[key] for key in keys], np.int64)
 
 
+def least_of(kinds: NDArray[np.integer[Any]], values: NDArray[np.float64], count: int) -> NDArray[np.float64]:
+    """[count]: the least of the `values` [N] of each of so many kinds, of which `kinds` [N] are numbers; infinite of
+    none."""
+    found = np.full(count, np.inf)
+    np.minimum.at(found, kinds, values)
+    return found
+
+
 def middle(values: NDArray[Any] | Sequence[float]) -> float:
     """The median of at least one value; nan where one is not known. It takes a tenth of np.median's time for the steps
     of one rank."""

@@ -105,7 +105,7 @@ def _undecided_note(group: _Digests, ranks: tuple[int, ...], most: int) -> Note:
 def _culprit(rank: int, own: Mapping[int, int], right: _Digests, step: int, timings: JobTimings) -> Culprit:
     """The rank that differs from those that are `right`. Where an update takes the parameters from another rank, as
     with ZeRO-1, it is right again later."""
-    column = timings.ranks.tolist().index(rank)
+    column = timings.column_of[rank]
     digests = timings.digests[column]
     same = [at for at in own if own[at] in _at(at, right)]
     agreed = max(at for at in same if at < step)

@@ -83,7 +83,7 @@ class Positions(NamedTuple):
     says that any does other work. What hosts do by themselves, as loading input and logging, is alike within a stage,
     also where experts or parts of layers are not."""
 
-    classes: NDArray[np.int32] | None = None
+    positions: NDArray[np.int32] | None = None
     alone: NDArray[np.bool_] | None = None
     stages: NDArray[np.int32] | None = None
     replicas: NDArray[np.int32] | None = None

@@ -302,9 +302,10 @@ def _stood_to_the_end(rank: int, timings: JobTimings, stacks: _Stacks, since: fl
         return False
     if not len(timings.ranks):
         return True
-    if rank not in timings.ranks:  # one that is held writes nothing; of an earlier standstill its dump may be as well
+    # One that is held writes nothing; of an earlier standstill its dump may be as well.
+    if rank not in timings.column_of:
         return last.why == HELD and last.at >= since
-    column = timings.ranks.tolist().index(rank)
+    column = timings.column_of[rank]
     state, beat = timings.states[column], timings.last_beats[column] if timings.last_beats else None
     if state.in_flight is not None or state.stopped:
         return False
@@ -316,7 +317,7 @@ def _stood_to_the_end(rank: int, timings: JobTimings, stacks: _Stacks, since: fl
 
 def _culprit(standing: Standing, waiting: Sequence[Standing], stacks: _Stacks, timings: JobTimings) -> Culprit:
     own = [stacks.last[rank] for rank in standing.ranks]
-    columns = [place for place, rank in enumerate(timings.ranks.tolist()) if rank in standing.ranks]
+    columns = [timings.column_of[rank] for rank in standing.ranks if rank in timings.column_of]
     nodes = {each.node for each in own}
     steps = [step for column in columns if (step := timings.states[column].step) is not None]
     victims = sorted(rank for each in waiting for rank in each.ranks)

@@ -42,10 +42,9 @@ class _Rows(NamedTuple):
     size: NDArray[np.int64]
     peer: NDArray[np.int32]
     done: NDArray[np.bool_]
-    begun: NDArray[np.bool_]
 
 
-_KINDS: tuple[Any, ...] = (np.int32, np.int32, np.int8, np.int64, np.int64, np.int32, np.bool_, np.bool_)
+_KINDS: tuple[Any, ...] = (np.int32, np.int32, np.int8, np.int64, np.int64, np.int32, np.bool_)
 
 
 def _world_size(dumps: Sequence[Dump]) -> int:
@@ -98,7 +97,6 @@ def _timings(dumps: Sequence[Dump], world_size: int, groups: tuple[ProcessGroup,
             waited=np.full(len(rows.seq), np.nan),
             groups=groups,
             numbered_by_group=True,
-            begun=rows.begun,
         ),
     )
 
@@ -107,7 +105,6 @@ def _collectives(dump: Dump, column: int, matched: Groups, miscounted: frozenset
     """One row for each collective of the dump: those that NCCL launched as one have a record each and one number. The
     size is not known where the recorder may have dropped some of them."""
     records = dump.records
-    begun = records.begun | records.done | (not dump.timed)
     places = np.array(matched.places[column], np.int32)
     usable = ~np.isin(places[records.group], sorted(miscounted))
     chosen = np.flatnonzero((records.source < 0) & (records.seq >= 0) & usable)
@@ -132,7 +129,6 @@ def _collectives(dump: Dump, column: int, matched: Groups, miscounted: frozenset
         total,
         np.full(len(first), UNKNOWN, np.int32),
         np.logical_and.reduceat(records.done[chosen], first),
-        np.logical_or.reduceat(begun[chosen], first),
     )
 
 

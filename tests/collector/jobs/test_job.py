@@ -96,7 +96,7 @@ STAGES = {rank: rank // 4 for rank in range(8)}
 
 def _is_as_made_anew(layout: LiveLayout, rows: Mapping[int, RankRow]) -> bool:
     kept, made = layout.positions, LiveLayout(rows).positions
-    assert made.classes is not None and made.classes.max() > 0
+    assert made.positions is not None and made.positions.max() > 0
     return [None if each is None else each.tolist() for each in kept] == [
         None if each is None else each.tolist() for each in made
     ]

@@ -26,7 +26,7 @@ from laggard.kit.constants import OPS, PHASES
 from laggard.kit.majority import grouped
 from laggard.kit.words import printable_line
 from laggard.locate.job_timings import WARM_UP_STEPS, Floats, JobTimings
-from laggard.locate.links.channels import Transfers, channels_and_transfers
+from laggard.locate.links.channels import channels_and_transfers
 from laggard.locate.medians import as_slice, last_axis_median, median, median_over_steps, middle, over_phases
 from laggard.locate.shares import HALF, MOST
 from laggard.locate.slow.noise import Noise, Spread, Where, blocks_of
@@ -39,13 +39,9 @@ from laggard.wire.digest import IN_FEW_STEPS, MAX_ROWS, Digest, DigestOperation,
 NOTHING: Final = Estimate(0.0, 0.0)
 
 
-def usual_seconds(series: Floats) -> Estimate:
-    """What a part that every step has takes, in seconds a step; `series` [S] ascends by step, nan is not known."""
-    return _estimate(series, 1 - MOST)
-
-
-def _estimate(series: Floats, trimmed: float = 0.0) -> Estimate:
-    """The mean without the share that is `trimmed` at each end, and its error. What two runs differ by for good is in
+def usual_seconds(series: Floats, trimmed: float = 1 - MOST) -> Estimate:
+    """What a part that every step has takes, in seconds a step: the mean without the share that is `trimmed` at each
+    end, and its error. `series` [S] ascends by step, nan is not known. What two runs differ by for good is in
     proportion to the part, as what two ranks differ by is to the step. Of what may be in one step and not in the next,
     as waiting for a data loader, all counts: of eleven real runs with a slow disk one is told by that alone."""
     known = series[np.isfinite(series)].astype(np.float64)
@@ -197,7 +193,7 @@ def _own(series: Floats, whole: float) -> Iterator[Estimate]:
         if phase in SCRIPTS or (len(known) and (known > 0).mean() < HALF):
             yield from (rare_seconds(column), NOTHING)
         elif phase == PHASES.index("input"):
-            yield from (_estimate(column), NOTHING)
+            yield from (usual_seconds(column, trimmed=0.0), NOTHING)
         else:
             yield from _usual_and_rare(column, whole)
 
@@ -268,10 +264,11 @@ def _operations(timings: JobTimings) -> tuple[DigestOperation, ...]:
     found = []
     for (op, role, members), several in alike.items():
         rows = np.array(several)
-        numbers, seconds, count = _by_step_and_channel(transfers, rows, timings.steps)
+        numbers, cells, count = transfers.by_step(rows, timings.steps)
+        taken = np.bincount(cells, np.nan_to_num(transfers.least[rows]), count.size).astype(np.float64)
         is_usual = float((count > 0).mean()) >= HALF
         estimate = usual_seconds if is_usual else rare_seconds
-        seconds = np.where((count > 0) | (not is_usual), seconds, np.nan)
+        seconds = np.where((count > 0) | (not is_usual), taken.reshape(count.shape), np.nan)
         slowest = int(np.argmax(np.nanmean(seconds, axis=0)))
         sizes = transfers.size[rows]
         is_one_size = 0 < sizes.max() == sizes.min()
@@ -290,15 +287,3 @@ def _operations(timings: JobTimings) -> tuple[DigestOperation, ...]:
             )
         )
     return tuple(sorted(found, key=lambda it: -it.slowest.seconds)[: wire.MAX_OPERATIONS])
-
-
-def _by_step_and_channel(
-    transfers: Transfers, rows: NDArray[np.int64], steps: NDArray[np.int64]
-) -> tuple[NDArray[Any], Floats, NDArray[Any]]:
-    """The numbers [C] of the channels of the transfers in `rows`; their seconds, and how many they are [S, C]."""
-    numbers, position = np.unique(transfers.channel[rows], return_inverse=True)
-    cells = np.searchsorted(steps, transfers.step[rows]) * len(numbers) + position.reshape(-1)
-    shape = len(steps), len(numbers)
-    count = np.bincount(cells, minlength=shape[0] * shape[1])
-    seconds = np.bincount(cells, np.nan_to_num(transfers.least[rows]), count.size).astype(np.float64)
-    return numbers, seconds.reshape(shape), count.reshape(shape)

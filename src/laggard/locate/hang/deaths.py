@@ -411,9 +411,8 @@ def lived_until(timings: JobTimings) -> list[int]:
     missing = {*groups[~done & (calls.seq[rows] > finished_by_all(calls, rows, lanes)[lanes])].tolist()}
     steps = np.full(len(calls.groups), -1, np.int64)
     np.maximum.at(steps, groups[done], calls.step[rows][done])
-    columns = {int(rank): column for column, rank in enumerate(timings.ranks)}
     for place, group in enumerate(calls.groups):
-        for column in (columns[rank] for rank in group.ranks if rank in columns):
+        for column in (timings.column_of[rank] for rank in group.ranks if rank in timings.column_of):
             missed = place in missing or reached[column] < 0
             reached[column] = -1 if missed else max(reached[column], int(steps[place]))
     return reached

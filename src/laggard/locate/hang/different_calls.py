@@ -183,6 +183,4 @@ def beside_abort(timings: JobTimings, column: int) -> DifferentCalls | None:
 def _stood_in(state: RankState) -> str:
     """The collective that the rank was in last, for people: by its hook, else by torch's Flight Recorder. Empty: not
     known."""
-    group = in_the_world(state)
-    stands = group is not None and stands_in(group)
-    return flight_text(state.in_flight) if state.in_flight else OF_THE_WORLD if stands else ""
+    return flight_text(state.in_flight) if state.in_flight else OF_THE_WORLD if stands_in(in_the_world(state)) else ""

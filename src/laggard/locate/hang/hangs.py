@@ -38,13 +38,11 @@ from laggard.locate.hang.wait_graph import (
     circle_note,
     culprit_at,
     find_waits,
-    is_alive,
     is_silent,
     least_seconds,
     next_step,
     place_text,
     ranks_of,
-    silent_seconds,
 )
 from laggard.locate.job_timings import WARM_UP_STEPS, JobTimings, LastBeat, RankState
 from laggard.locate.partial_verdict import NOTHING_FOUND, PartialVerdict
@@ -117,7 +115,7 @@ def hung_ranks(
     known. `ended`: the states are the last before the job was killed, and a silent rank did not come back. `whole`: who
     fell silent inside a collective was the first."""
     states = timings.states
-    stopped = frozenset(column for column, state in enumerate(states) if state.stopped and is_alive(state))
+    stopped = frozenset(column for column, state in enumerate(states) if state.stopped and state.state == "running")
     if stopped and len(stopped) == len(states):
         who = "its process is" if len(states) == 1 else f"all {len(states)} processes are"
         return PartialVerdict(notes=(Note("suspended", f"the job is suspended: {who} stopped"),))
@@ -136,7 +134,7 @@ def hung_ranks(
         note = different or circle_note([int(timings.ranks[column]) for column in circle])
         return PartialVerdict(notes=(note, *hang.waiting_notes()))
     # Where all came, the silent ranks entered the collective and stand still in it, with every thread.
-    silent = frozenset(column for column, state in enumerate(states) if is_alive(state) and is_silent(state))
+    silent = frozenset(column for column, state in enumerate(states) if state.state == "running" and is_silent(state))
     roots = graph.roots or (silent if whole and len(silent) < len(states) else frozenset())
     if roots:
         return hang.at_roots(roots)
@@ -253,8 +251,8 @@ class _Hang(NamedTuple):
         if state.stopped:
             brief = wait is None and not is_silent(state)
             yield f"its process is stopped, by a signal or a debugger{', and may go on' if brief else ''}"
-        elif is_silent(state):
-            age = seconds_text(silent_seconds(state))
+        elif state.beat and is_silent(state):
+            age = seconds_text(state.beat.age_seconds)
             when = f"came at least {age} before the others'" if self.ended else f"is {age} old"
             yield f"its last sign of life {when}: none of its threads gets to run"
         yield f"it is {place_text(state, next_step(state))}"

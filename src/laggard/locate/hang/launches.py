@@ -50,8 +50,7 @@ class Device(NamedTuple):
 Members = Mapping[Device, RasRank]
 
 
-@dataclasses.dataclass(frozen=True)
-class LaunchedJob:
+class LaunchedJob(NamedTuple):
     """A job as NCCL RAS tells of it. `nodes`: names of its hosts; a host that no agent is on has none."""
 
     report: RasJob

@@ -141,7 +141,7 @@ class Members:
     name that others gave may look like one that spans: `dp:0-4` may be two ranks."""
 
     def __init__(self, timings: JobTimings) -> None:
-        self._columns = {int(rank): column for column, rank in enumerate(timings.ranks)}
+        self._columns = timings.column_of
         groups = timings.collectives.groups if timings.collectives is not None else ()
         self._declared = {group.name: group.ranks for group in groups if group.ranks}
 
@@ -157,10 +157,6 @@ class Members:
         return frozenset(column for rank, column in spanned if not (rank - first) % stride)
 
 
-def is_alive(state: RankState) -> bool:
-    return state.state == "running"
-
-
 def has_left(state: RankState) -> bool:
     """Whether the rank's process ended with status 0, and it is known how far it had come."""
     return state.state == "finished" and state.end is not None and state.beat is not None
@@ -172,12 +168,7 @@ def silence(beat: BeatRow, step_seconds: float | None = 0.0) -> float:
 
 
 def is_silent(state: RankState) -> bool:
-    return state.beat is not None and silent_seconds(state) > silence(state.beat)
-
-
-def silent_seconds(state: RankState) -> float:
-    """Seconds since the rank's last sign of life; 0.0 where it never gave one."""
-    return state.beat.age_seconds if state.beat else 0.0
+    return state.beat is not None and state.beat.age_seconds > silence(state.beat)
 
 
 def next_step(state: RankState) -> int:
@@ -245,8 +236,8 @@ class Arrivals:
     """How far each rank (its column) has come in each lane."""
 
     def __init__(self, timings: JobTimings) -> None:
-        self._ranks = [int(rank) for rank in timings.ranks]
-        self._columns = {rank: column for column, rank in enumerate(self._ranks)}
+        self._columns = timings.column_of
+        self._ranks = [*self._columns]
         self._states = timings.states
         self._members = Members(timings)
         self._entered: dict[_Lane, dict[int, int]] = {}
@@ -272,7 +263,7 @@ class Arrivals:
         """Where the rank waits; None where it does not. The messages of a batch are waited for together, and the live
         word is the last: if the partner has come to that, another in flight whose partner has not."""
         state, flight = self._states[column], self._states[column].in_flight
-        if not is_alive(state) or flight is None or flight.seconds < WAITING_SECONDS:
+        if state.state != "running" or flight is None or flight.seconds < WAITING_SECONDS:
             return None
         rows = state.beat.lanes if state.beat and flight.op in MESSAGES else ()
         batch = (
@@ -306,7 +297,7 @@ class Arrivals:
         they are its last."""
         state = self._states[column]
         is_read = state.beat is not None and was_read_since(state, state.beat.age_seconds, begin_seconds)
-        return has_left(state) or (is_alive(state) and is_read)
+        return has_left(state) or (state.state == "running" and is_read)
 
     def _is_sure(self, column: int, lane: _Lane, begin_seconds: float) -> bool:
         """Whether the rank's count of a lane is of what others count there: not where a message of it may be from any
@@ -348,8 +339,8 @@ class Arrivals:
     def _went_on_in_the_world(self, column: int, left: int) -> bool:
         """Whether a rank stands in a collective of the world that C++ made, which only torch's Flight Recorder tells
         of, and had come as far as the other, which had entered no collective of the world in which this one is not."""
-        state, group = self._states[column], in_the_world(self._states[column])
-        went_on = group is not None and stands_in(group) and next_step(self._states[left]) <= next_step(state)
+        state = self._states[column]
+        went_on = stands_in(in_the_world(state)) and next_step(self._states[left]) <= next_step(state)
         lanes = (each for lane, each in self._entered.items() if len(self._members_of(lane)) == len(self._states))
         return went_on and all(entered.get(left, 0) <= entered.get(column, 0) for entered in lanes)
 
@@ -410,7 +401,8 @@ def _waits_in_the_world(
     them had stood still when torch was asked and others have not arrived, or where their own collective is not done.
     How long ago torch was asked counts for nothing: the ranks may have moved since."""
     states = timings.states
-    torch = {column: group for column, state in enumerate(states) if is_alive(state) and (group := in_the_world(state))}
+    running = (column for column, state in enumerate(states) if state.state == "running")
+    torch = {column: group for column in running if (group := in_the_world(states[column]))}
     newest = max((group.enqueued for group in torch.values()), default=-1)
     front = {column: group for column, group in torch.items() if group.enqueued == newest and column not in stopped}
     if any(group.seconds < least for group in front.values()):
@@ -437,9 +429,9 @@ def in_the_world(state: RankState) -> GroupProgress | None:
     return next((group for group in state.beat.groups if group.name == THE_WORLD), None)
 
 
-def stands_in(group: GroupProgress) -> bool:
-    """Whether the rank's last collective of the group is not done."""
-    return 0 <= group.completed < group.enqueued
+def stands_in(group: GroupProgress | None) -> bool:
+    """Whether the rank's last collective of the group, as far as torch told of it, is not done."""
+    return group is not None and 0 <= group.completed < group.enqueued
 
 
 def _asked(state: RankState) -> float:

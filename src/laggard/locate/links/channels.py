@@ -9,7 +9,6 @@ bound alone. The transfer has lasted at least for as long as all members were bl
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 
 from laggard.locate.collectives import RECV, SEND, Collectives, Numbers, Times
 from laggard.locate.job_timings import JobTimings
-from laggard.locate.medians import distinct, middle, numbered
+from laggard.locate.medians import distinct, least_of, middle, numbered
 from laggard.locate.shares import MOST
 from laggard.locate.slow.steps import node_numbers
 
@@ -44,8 +43,7 @@ class Channel(NamedTuple):
     columns: tuple[int, ...]
 
 
-@dataclasses.dataclass(frozen=True)
-class Transfers:
+class Transfers(NamedTuple):
     """T transfers: through which channel, in which step, of which operation and size, and how long each took, at most
     (`most`) and at least (`least`)."""
 
@@ -55,6 +53,14 @@ class Transfers:
     size: Numbers
     most: Times
     least: Times
+
+    def by_step(self, rows: Numbers, steps: Numbers) -> tuple[Numbers, Numbers, Numbers]:
+        """The numbers [C] of the channels of the transfers in `rows` [K], the cell of each by step and channel [K], and
+        how many are in each [S, C]. `steps` [S] ascend, and have all of theirs."""
+        channels, place = np.unique(self.channel[rows], return_inverse=True)
+        cells = np.searchsorted(steps, self.step[rows]) * len(channels) + place.reshape(-1)
+        count = np.bincount(cells, minlength=len(steps) * len(channels))
+        return channels, cells, count.reshape(len(steps), len(channels))
 
 
 class Category(NamedTuple):
@@ -78,10 +84,10 @@ class Ways(NamedTuple):
     categories: Sequence[Category]
 
 
-def ways_of(timings: JobTimings, steps: Numbers) -> Ways | None:
-    """Those of a job in each of `steps` [S], ascending; None where its collectives are not recorded."""
+def ways_of(timings: JobTimings, steps: Numbers) -> Ways:
+    """Those of a job in each of `steps` [S], ascending; none where its collectives are not recorded."""
     if timings.collectives is None:
-        return None
+        return Ways((), ())
     return _ways_by(timings, steps, *channels_and_transfers(timings, timings.collectives))
 
 
@@ -130,13 +136,10 @@ def _categories(
     found = []
     for those_of in np.split(order, first[1:]) if len(known) else ():
         rows = known[those_of]
-        those, position = np.unique(transfers.channel[rows], return_inverse=True)
-        cells = np.searchsorted(steps, transfers.step[rows]) * len(those) + position
-        table = len(steps), len(those)
-        count = np.bincount(cells, minlength=len(steps) * len(those)).reshape(table)
+        those, cells, count = transfers.by_step(rows, steps)
         usual = middle(count[count > 0])  # a record that is lost does not make a step shorter
         taken = (each[rows] * share[those_of] for each in (transfers.most, transfers.least))
-        most, least = (_a_step(each, cells, table) * usual for each in taken)
+        most, least = (_a_step(each, cells, count.shape) * usual for each in taken)
         numbers = tuple(those.tolist())
         on = tuple(machines[number] for number in numbers)
         found.append(Category(numbers, on, kinds[0, those], kinds[1, those], most, least))
@@ -157,7 +160,7 @@ def _comparable(kind: Numbers, op: Numbers, size: Numbers, channel: Numbers) -> 
     return alike, share
 
 
-def _a_step(seconds: Times, cells: Numbers, table: tuple[int, int]) -> Times:
+def _a_step(seconds: Times, cells: Numbers, table: tuple[int, ...]) -> Times:
     """[S, K]: the mean of those `seconds` of each cell that are known; nan of none."""
     known = np.isfinite(seconds)
     total, count = (np.bincount(cells[known], each, math.prod(table)) for each in (seconds[known], None))
@@ -176,47 +179,43 @@ def _grouped(key: Sequence[NDArray[np.integer]]) -> tuple[Numbers, Numbers]:
 
 def channels_and_transfers(timings: JobTimings, collectives: Collectives) -> tuple[list[Channel], Transfers]:
     """The channels of a job, and every transfer through them."""
-    channels: list[Channel] = []
-    found = [_of_groups(collectives, timings, channels)]
+    channels, of_groups = _of_groups(collectives, timings)
+    found = [of_groups]
     messages = _messages_of(collectives, timings)
     if messages is not None:
         found.append(_copied(messages, channels) or _ended_together(messages, channels))
-    names = [field.name for field in dataclasses.fields(Transfers)]
-    return channels, Transfers(*(np.concatenate([getattr(each, name) for each in found]) for name in names))
+    return channels, Transfers(*map(np.concatenate, zip(*found, strict=True)))
 
 
-def _of_groups(collectives: Collectives, timings: JobTimings, channels: list[Channel]) -> Transfers:
-    """The transfers of collectives that the members of the group have finished: all of them, as far as records of
-    members that are seen are not lost."""
+def _of_groups(collectives: Collectives, timings: JobTimings) -> tuple[list[Channel], Transfers]:
+    """Each group as a channel, and the transfers of collectives that its members have finished: all of them, as far as
+    records of members that are seen are not lost."""
     rows = np.flatnonzero((collectives.peer < 0) & (collectives.seq >= 0) & (collectives.op >= 0))
     order, first = _grouped((collectives.group[rows], collectives.op[rows], collectives.seq[rows]))
     rows = rows[order]
     group = collectives.group[rows][first]
-    members = _members(collectives, timings, rows)
+    members, groups = _members(collectives, timings, rows), collectives.groups
     seconds, blocked = collectives.end[rows] - collectives.start[rows], _blocked_seconds(collectives, rows)
     most, least = (np.minimum.reduceat(each, first) for each in (seconds, blocked))
     count = np.diff(np.append(first, len(rows)))
-    needed = {number: _needed(columns) for number, columns in members.items()}
-    known = np.isfinite(most) & (count >= np.array([needed[it] for it in group.tolist()])) & (count > 1)
-    places = {number: len(channels) + place for place, number in enumerate(members)}
-    for number, columns in members.items():
-        channels.append(Channel(collectives.groups[number].name, collectives.groups[number].role, columns))
-    channel = np.array([places[it] for it in group[known].tolist()], np.int64)
+    channels = [Channel(groups[number].name, groups[number].role, columns) for number, columns in members.items()]
+    needed = np.array([*map(_needed, members.values())])
+    place = np.searchsorted([*members], group)
+    known = np.isfinite(most) & (count >= needed[place]) & (count > 1)
     some = rows[first[known]]
-    return Transfers(channel, collectives.step[some], collectives.op[some].astype(np.int64), collectives.size[some],
-                      most[known], least[known])  # fmt: skip
+    step, op, size = collectives.step[some], collectives.op[some].astype(np.int64), collectives.size[some]
+    return channels, Transfers(place[known], step, op, size, most[known], least[known])
 
 
 def _members(collectives: Collectives, timings: JobTimings, rows: Numbers) -> dict[int, tuple[int, ...]]:
     """The columns of each group's members: as declared, -1 for one that is not seen; else of the ranks whose records
     name the group."""
-    columns = {int(rank): column for column, rank in enumerate(timings.ranks)}
     seen = distinct(np.stack((collectives.group[rows], collectives.column[rows])), axis=1)
     members = {}
     for number in distinct(seen[0]).tolist():
         declared = collectives.groups[number].ranks
         of_records = tuple(seen[1, seen[0] == number].tolist())
-        members[number] = tuple(columns.get(rank, -1) for rank in declared) if declared else of_records
+        members[number] = tuple(timings.column_of.get(rank, -1) for rank in declared) if declared else of_records
     return members
 
 
@@ -333,17 +332,10 @@ def _round_trips(messages: Messages, ended: NDArray[np.bool_]) -> Trips:
     kind[order] = np.repeat(np.arange(len(first)), np.diff(np.append(first, len(order))))
     way, total, waits = messages.came - messages.sent, np.zeros(len(first)), np.full(len(first), np.inf)
     for goes in (messages.source == low, messages.target == low):
-        total += _least(kind, np.where(goes & ended, way, np.inf), len(first))
-        waits = np.minimum(waits, -_least(kind, np.where(goes, -messages.blocked[1], 0.0), len(first)))
+        total += least_of(kind, np.where(goes & ended, way, np.inf), len(first))
+        waits = np.minimum(waits, -least_of(kind, np.where(goes, -messages.blocked[1], 0.0), len(first)))
     seconds = np.where(np.isfinite(total), np.maximum(total, 0.0) / 2, np.nan)
     return Trips(kind, seconds, waits >= MOST * seconds)
-
-
-def _least(kind: Numbers, values: Times, count: int) -> Times:
-    """[count]: the least of the `values` [M] of each kind."""
-    found = np.full(count, np.inf)
-    np.minimum.at(found, kind, values)
-    return found
 
 
 def _on_the_way(messages: Messages, trips: Trips) -> Times:
@@ -352,7 +344,7 @@ def _on_the_way(messages: Messages, trips: Trips) -> Times:
     ended = messages.blocked[1] > 0
     way = np.where(ended, messages.came - messages.sent, np.inf)
     direction = 2 * trips.kind + (messages.source < messages.target)
-    shortest = _least(direction, way, 2 * len(trips.seconds))[direction]
+    shortest = least_of(direction, way, 2 * len(trips.seconds))[direction]
     usual = trips.seconds[trips.kind]
     known = ended & np.isfinite(usual)
     longer = np.where(known, way, 0.0) - np.where(known, shortest, 0.0)

@@ -7,7 +7,6 @@ The culprit is the smallest place that covers what is raised (places.py), and th
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -69,8 +68,7 @@ class _Job(NamedTuple):
 def in_network(timings: JobTimings, steps: Steps, is_slow: bool, slow: Sequence[Culprit]) -> InNetwork:
     """What the transfers tell. `slow`: the ranks that are named; `is_slow`: whether any is slow, named or not: messages
     that wait for it come in other moments than usual."""
-    ways = ways_of(timings, steps.numbers) or Ways((), ())
-    job = _Job(timings, steps, ways)
+    job = _Job(timings, steps, ways_of(timings, steps.numbers))
     found = _by_equals(job, bool(is_slow or slow or timings.hidden_by))
     told = _moved_by_cpus(timings, found.links, slow)
     if told.hosts or told.links or slow or timings.hidden_by:
@@ -145,7 +143,7 @@ def replayed(job: _Job, raised: Mapping[int, Raised]) -> float | None:
     if replay is None or job.timings.collectives is None:
         return None
     now, shares = replay.seconds(()), _shares(job, job.timings.collectives, raised, replay.rows)
-    repaired = dataclasses.replace(replay, transfers=replay.transfers * shares)
+    repaired = replay._replace(transfers=replay.transfers * shares)
     return float(np.clip((now - repaired.seconds(())) / max(now, replay.recorded), 0.0, 1.0))
 
 

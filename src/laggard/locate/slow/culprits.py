@@ -21,7 +21,7 @@ from laggard.locate.slow.ranks import Slow, fast_ranks, is_waited_for
 from laggard.locate.slow.replay import Replay
 from laggard.locate.slow.steps import MIN_STEPS, PASSES, SCRIPTS, Steps
 from laggard.locate.slow.tested import DOUBTED_COST, Turns, confidence
-from laggard.locate.slow.uneven_work import Compared, more_work, uneven_work_note
+from laggard.locate.slow.uneven_work import Compared, medians, more_work, uneven_work_note
 from laggard.model import MAX_NAMED_RANKS, Culprit, Note
 
 # The gain of a job if its slow ranks were as fast as their peers. Pure.
@@ -47,17 +47,9 @@ _Seconds = Callable[[tuple[Slow, ...]], Floats]
 """What the steps take where such culprits are as fast as their peers: each of them, or all together."""
 
 
-def payoff(timings: JobTimings, steps: Steps, slow: Sequence[Slow]) -> Payoff:
-    """What fixing the culprits gains."""
-    if not slow:
-        return Payoff([], 1.0)
-    return _by_replay(timings, steps, tuple(slow)) or _by_busiest(steps, tuple(slow))
-
-
 def _worth(slow: tuple[Slow, ...], seconds: _Seconds) -> list[Floats]:
     """The mean of what fixing each culprit saves before and after all others are fixed: of two that are equally slow
     neither saves anything alone, and each half of what both save."""
-    seconds = functools.cache(seconds)
     others = [tuple(other for other in slow if other is not each) for each in slow]
     return [
         (seconds(()) - seconds((each,)) + seconds(rest) - seconds(slow)) / 2
@@ -114,14 +106,11 @@ def _busiest(steps: Steps, slow: tuple[Slow, ...]) -> _Seconds:
     others = ~np.isin(np.arange(steps.busy.shape[1]), [column for each in slow for column in each.columns])
     rest = np.fmax.reduce(steps.busy, axis=1, where=others[None, :], initial=-np.inf)
     own = {each: np.fmax.reduce(steps.busy[:, each.columns], axis=1) for each in slow}
-    since = {each: np.arange(len(rest)) >= each.since for each in slow}
-    less = {each: own[each] - np.where(since[each], np.fmax(each.series, 0.0), 0.0) for each in slow}
-
-    def seconds(fixed: tuple[Slow, ...]) -> Floats:
-        found: Floats = np.fmax.reduce([rest, *(less[each] if each in fixed else own[each] for each in slow)])
-        return found
-
-    return seconds
+    place = np.arange(len(rest))
+    less = {each: own[each] - np.where(place >= each.since, np.fmax(each.series, 0.0), 0.0) for each in slow}
+    return functools.cache(
+        lambda fixed: np.fmax.reduce([rest, *(less[each] if each in fixed else own[each] for each in slow)])
+    )
 
 
 INPUT, BETWEEN_STEPS = PHASES.index("input"), PHASES.index("between_steps")
@@ -150,7 +139,9 @@ class SlowCulprits(NamedTuple):
 
 def slow_culprits(timings: JobTimings, steps: Steps, slow: list[Slow]) -> SlowCulprits:
     """Describes the slow ranks and machines whose repair saves MIN_COST of the time, or their part of that."""
-    saved, ratio, replayed = payoff(timings, steps, slow)
+    if not slow:
+        return SlowCulprits((), 1.0, ())
+    saved, ratio, replayed = _by_replay(timings, steps, tuple(slow)) or _by_busiest(steps, tuple(slow))
     # Where work is unequal, the busiest rank tells nothing of what the others wait for.
     is_known = replayed or len(steps.peers.classes) == len(steps.peers.classes[0]) == 1
     kept = [
@@ -346,14 +337,14 @@ def _compare(steps: Steps, given: Compared) -> _Comparison:
     first = steps.past.first if not len(peers) and steps.past.alone[columns].all() else None
     longer = {}
     for phase in steps.judged_phases:
-        took = _medians(steps.phases[:, :, phase], rows, columns)
-        usual = _medians(steps.phases[:, :, phase], rows, peers) if first is None else median(first[:, columns, phase])
+        took = medians(steps.phases[:, :, phase], rows, columns)
+        usual = medians(steps.phases[:, :, phase], rows, peers) if first is None else median(first[:, columns, phase])
         longer[phase] = median(took - usual)
     known = [phase for phase, seconds in longer.items() if np.isfinite(seconds)]
     phase = max(known, key=lambda each: longer[each]) if known else steps.judged_phases[-1]
-    own = median(_medians(steps.phases[:, :, phase], rows, columns))
-    waited, peers_waited = (median(_medians(steps.waited, rows, those)) for those in (columns, peers))
-    busy = median(_medians(steps.busy, rows, peers) if first is None else steps.past.base[columns])
+    own = median(medians(steps.phases[:, :, phase], rows, columns))
+    waited, peers_waited = (median(medians(steps.waited, rows, those)) for those in (columns, peers))
+    busy = median(medians(steps.busy, rows, peers) if first is None else steps.past.base[columns])
     return _Comparison(phase, own, own - longer[phase], waited, peers_waited, busy, len(peers))
 
 
@@ -363,11 +354,6 @@ def _peers(steps: Steps, slow: list[Slow], column: int) -> NDArray[np.int64]:
     culprits = {other for each in slow for other in each.columns}
     others = [int(other) for other in same[:: max(1, len(same) // MAX_COMPARED)] if other != column]
     return np.array([other for other in others if other not in culprits] or others, np.int64)
-
-
-def _medians(values: Floats, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> Floats:
-    """[K]: the medians of `values` [S, R] over `columns` in each of `rows` [K]; nan without any."""
-    return last_axis_median(values[np.ix_(rows, columns)])
 
 
 def _evidence(steps: Steps, each: Slow, compared: _Comparison) -> tuple[str, ...]:

@@ -58,7 +58,6 @@ class _Hosts:
     def __init__(self, timings: JobTimings, slow: Set[int]) -> None:
         ranks = timings.ranks.tolist()
         self._timings = timings
-        self.column = {rank: column for column, rank in enumerate(ranks)}
         self.waits = {rank: state.cpu_wait for rank, state in zip(ranks, timings.states, strict=True)}
         self._threads = dict(zip(ranks, timings.own_threads, strict=True)) if timings.own_threads else {}
         missed = [_Missed.of(wait) for rank, wait in self.waits.items() if wait and rank not in slow]
@@ -71,7 +70,7 @@ class _Hosts:
         if culprit.kind not in _KINDS:
             return culprit
         waits = [wait for rank in culprit.ranks if (wait := self.waits[rank])]
-        states = (self._timings.states[self.column[rank]].state for rank in culprit.ranks)
+        states = (self._timings.states[self._timings.column_of[rank]].state for rank in culprit.ranks)
         if waits:
             worst = max(waits, key=lambda wait: _Missed.of(wait).total)
             culprit = self.without_cpu(culprit, worst) or culprit
@@ -127,7 +126,7 @@ def as_slow_host(timings: JobTimings, rank: int, culprit: Culprit) -> Culprit | 
     return structs.replace(
         found,
         ranks=(rank,),
-        node=timings.nodes[hosts.column[rank]],
+        node=timings.nodes[timings.column_of[rank]],
         phase=None,
         group=None,
         link=None,

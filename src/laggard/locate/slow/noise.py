@@ -207,9 +207,8 @@ class _Model(NamedTuple):
 
 def _mixtures() -> Iterator[_Model]:
     for slow, weight in RHOS.items():
-        parts = [(fast, quick) for fast in FAST if fast < slow for quick in QUICK]
-        yield _Model(slow, 0.0, 0.0, weight / (1 + len(parts)))
-        yield from (_Model(slow, fast, quick, weight / (1 + len(parts))) for fast, quick in parts)
+        parts = [(0.0, 0.0), *((fast, quick) for fast in FAST if fast < slow for quick in QUICK)]
+        yield from (_Model(slow, fast, quick, weight / len(parts)) for fast, quick in parts)
 
 
 def _of_sum(model: _Model, steps: int) -> float:

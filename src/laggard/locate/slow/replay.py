@@ -7,7 +7,7 @@ taken: slack in pipelines, overlap and several culprits are in it.
 
 from __future__ import annotations
 
-import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from laggard.locate.collectives import NEEDS_ALL, Collectives
 from laggard.locate.job_timings import JobTimings
+from laggard.locate.medians import least_of
 from laggard.locate.slow.ranks import Slow
-from laggard.locate.slow.steps import Peers, Steps, node_numbers
+from laggard.locate.slow.steps import Steps, node_numbers
 
 MAX_RECORDS = 40_000
 """The most records of collectives that are replayed, of the last steps: a microsecond or two each."""
@@ -45,8 +46,7 @@ class _Event(NamedTuple):
     step: int
 
 
-@dataclasses.dataclass(frozen=True)
-class Replay:
+class Replay(NamedTuple):
     """The events of each rank by column, in order; of each meeting how many come to it, and how long it then takes."""
 
     events: Mapping[int, tuple[_Event, ...]]
@@ -54,8 +54,7 @@ class Replay:
     transfers: NDArray[np.float64]
     rows: NDArray[np.int64]  # [M]: a record of each meeting
     first_step: int
-    peers: Peers
-    numbers: NDArray[np.int64]  # [S]: the steps of the window
+    steps: Steps  # the window that they are of
     recorded: float  # seconds of the steps that `seconds` counts
 
     @classmethod
@@ -65,8 +64,7 @@ class Replay:
         collectives = timings.collectives
         if collectives is None:
             return None
-        last = steps.numbers[since:]
-        chosen = _last_steps(collectives, last) if len(last) else last  # none where the newest step is a stall
+        chosen = _last_steps(collectives, steps.numbers[since:])
         if len(chosen) < MIN_REPLAYED_STEPS:
             return None
         rows = np.flatnonzero(np.isin(collectives.step, chosen) & np.isfinite(collectives.end) & (collectives.seq >= 0))
@@ -82,7 +80,7 @@ class Replay:
         transfers = _transfers(collectives, rows, meeting, node_numbers(timings.nodes))
         events = _events(collectives, rows, meeting)
         recorded = float(steps.duration[int(np.searchsorted(steps.numbers, chosen[0])) + 1 :].sum())
-        made = cls(events, members, transfers, rows[first], int(chosen[0]), steps.peers, steps.numbers, recorded)
+        made = cls(events, members, transfers, rows[first], int(chosen[0]), steps, recorded)
         return made if abs(made.seconds(()) - recorded) <= TOLERANCE * recorded else None
 
     def seconds(self, fixed: Sequence[Slow]) -> float:
@@ -90,14 +88,13 @@ class Replay:
         not come to an end."""
         culprits = {column: each for each in fixed for column in each.columns if column in self.events}
         replaced = {column: self._as_peers(column, each, culprits) for column, each in culprits.items()}
-        ends = _run({**self.events, **replaced}, self.members, self.transfers, self.first_step)
-        return float("nan") if ends is None else ends[1] - ends[0]
+        return _run({**self.events, **replaced}, self.members, self.transfers, self.first_step)
 
     def _as_peers(self, column: int, slow: Slow, culprits: Mapping[int, Slow]) -> tuple[_Event, ...]:
         """The rank's events with its work replaced by the median of its peers', event by event; where no peer does the
         same in the same order, shortened by its excess."""
         own = self.events[column]
-        mates = np.flatnonzero(self.peers.number == self.peers.number[column]).tolist()
+        mates = np.flatnonzero(self.steps.peers.number == self.steps.peers.number[column]).tolist()
         alike = [self.events[mate] for mate in mates if mate not in culprits and mate in self.events]
         alike = [events for events in alike if [each.waits for each in events] == [each.waits for each in own]]
         if not alike:
@@ -110,7 +107,7 @@ class Replay:
         work: dict[int, float] = {}
         for event in own:
             work[event.step] = work.get(event.step, 0.0) + event.work
-        excess = dict(zip(self.numbers.tolist(), np.nan_to_num(slow.series).tolist(), strict=True))
+        excess = dict(zip(self.steps.numbers.tolist(), np.nan_to_num(slow.series).tolist(), strict=True))
         left = {
             step: min(1.0, max(0.0, 1 - excess.get(step, 0.0) / total)) if total else 1.0
             for step, total in work.items()
@@ -119,10 +116,9 @@ class Replay:
 
 
 def _last_steps(collectives: Collectives, steps: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The last steps that hold at most MAX_RECORDS records together."""
-    place = np.searchsorted(steps, collectives.step)
-    known = (place < len(steps)) & (steps[np.minimum(place, len(steps) - 1)] == collectives.step)
-    count = np.bincount(place[known], minlength=len(steps))
+    """The last of `steps` [S] that hold at most MAX_RECORDS records together; none where the newest step is a stall."""
+    recorded = collectives.step[np.isin(collectives.step, steps)]
+    count = np.bincount(np.searchsorted(steps, recorded), minlength=len(steps))
     held = np.cumsum(count[::-1])
     return steps[len(steps) - int((held <= MAX_RECORDS).sum()) :]
 
@@ -144,14 +140,12 @@ def _transfers(
     one, tell more: the time from the last one's start to the first one's end. Where an operation that needs all seems
     to end before it, each has a clock of its own."""
     start, end = collectives.start[rows], collectives.end[rows]
-    least = np.full(int(meeting.max(initial=-1)) + 1, np.inf)
-    np.minimum.at(least, meeting, end - start)
+    least = least_of(meeting, end - start, int(meeting.max(initial=-1)) + 1)
     joint = np.isin(collectives.op[rows], list(NEEDS_ALL))
     there = np.stack((meeting, machine[collectives.column[rows]]))[:, joint]
     (number, node), place = np.unique(there, axis=1, return_inverse=True)
-    came, over = np.full(len(number), -np.inf), np.full(len(number), np.inf)
-    np.maximum.at(came, place.reshape(-1), start[joint])
-    np.minimum.at(over, place.reshape(-1), end[joint])
+    came = -least_of(place.reshape(-1), -start[joint], len(number))
+    over = least_of(place.reshape(-1), end[joint], len(number))
     one_clock = ~np.isin(node, node[over < came])
     np.minimum.at(least, number[one_clock], (over - came)[one_clock])
     return least
@@ -166,9 +160,7 @@ def _events(
     waited = np.where(np.isnan(collectives.waited[rows]), end - start, collectives.waited[rows])
     time = np.concatenate((start, np.maximum(end - waited, start)))
     until = np.concatenate((start, end))
-    number = np.concatenate((meeting, meeting))
-    step = np.concatenate((collectives.step[rows], collectives.step[rows]))
-    column = np.concatenate((collectives.column[rows], collectives.column[rows]))
+    number, step, column = (np.tile(each, 2) for each in (meeting, collectives.step[rows], collectives.column[rows]))
     waits = np.arange(len(time)) >= len(rows)
     order = np.lexsort((waits, time, column))
     found: dict[int, tuple[_Event, ...]] = {}
@@ -185,8 +177,8 @@ def _run(
     members: NDArray[np.int64],
     transfers: NDArray[np.float64],
     first_step: int,
-) -> tuple[float, float] | None:
-    """The times at which the last rank is through with the first step, and with all; None where ranks wait for ever."""
+) -> float:
+    """The time that the last rank needs for all steps but the first; nan where ranks wait for ever."""
     left, ready, takes = members.tolist(), [0.0] * len(members), transfers.tolist()
     waiting: dict[int, list[int]] = {}
     now, place = dict.fromkeys(events, 0.0), dict.fromkeys(events, 0)
@@ -213,4 +205,4 @@ def _run(
             at += 1
         place[rank], now[rank] = at, clock
         done += at == len(own)
-    return (first_end, max(now.values(), default=0.0)) if done == len(events) else None
+    return max(now.values(), default=0.0) - first_end if done == len(events) else math.nan

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterator
 from functools import lru_cache
@@ -81,8 +80,7 @@ BLOCK_VALUES = 1 << 21
 """The number of values that are sorted at once."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Peers:
+class Peers(NamedTuple):
     """The ranks that are compared with each other. `classes` has the columns of ranks that do the same work, those of
     equal size in one array [K, M]. `apart` has, for the ranks of a crowded machine, their columns and those that they
     are compared with."""
@@ -95,13 +93,9 @@ class Peers:
     @classmethod
     def of(cls, positions: NDArray[np.int32], nodes: tuple[str | None, ...]) -> Peers:
         _, number, count = np.unique(positions, return_inverse=True, return_counts=True)
-        order = np.argsort(number, kind="stable")
-        first = np.cumsum(count) - count
-        classes = []
-        for size in distinct(count):
-            starts = first[count == size]
-            classes.append(order[starts[:, None] + np.arange(size)])
-        return cls(tuple(classes), tuple(_apart(number, nodes, order, first, count)), number, count[number])
+        order, sizes = np.argsort(number, kind="stable"), count[number]
+        classes = tuple(order[sizes[order] == size].reshape(-1, size) for size in distinct(count))
+        return cls(classes, tuple(_apart(number, nodes)), number, sizes)
 
     def medians(
         self, values: Floats, without: NDArray[np.bool_] | None = None, of: NDArray[np.bool_] | None = None
@@ -125,23 +119,18 @@ class Peers:
 
 
 def _apart(
-    number: NDArray[np.int64],
-    nodes: tuple[str | None, ...],
-    order: NDArray[np.int64],
-    first: NDArray[np.int64],
-    count: NDArray[np.int64],
+    number: NDArray[np.int64], nodes: tuple[str | None, ...]
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
     """The ranks in a class of each machine that has several and no small part of it, and the others. They are compared
     with these: else a slow machine would hide its ranks behind each other."""
-    node = node_numbers(nodes)
-    width = len(nodes) + 1
-    cells, size = np.unique(number * width + node, return_counts=True)
-    which, where = cells // width, cells % width
+    node, count = node_numbers(nodes), np.bincount(number)
+    cells, size = np.unique(number * len(nodes) + node, return_counts=True)
+    which, where = np.divmod(cells, len(nodes))
     others = count[which] - size
     crowded = (size > 1) & (size > (1 - MOST) * count[which]) & (others > 0)
     crowded &= (others > 2) | (2 * (size - 1) >= count[which] - 1)  # of two, one that is slow moves the median
     for cell, machine in zip(which[crowded], where[crowded], strict=True):
-        members = order[first[cell] : first[cell] + count[cell]]
+        members = np.flatnonzero(number == cell)
         here = node[members] == machine
         yield members[here], members[~here]
 
@@ -160,8 +149,7 @@ STALL_RATIO = 20.0
 """A step so many times as long as most is a stall: one of 150 s would drown what each of a thousand others loses."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Steps:
+class Steps(NamedTuple):
     """The steps to judge by, over S steps, R ranks and P phases. Times in seconds; nan where a rank has no row.
     `excess` is `busy` less the median of the rank's peers in the same step; of a rank without any, less what it was in
     its own first steps (Past)."""
@@ -194,19 +182,19 @@ class Steps:
         """The same steps, with `ranks` [R], whole classes, compared with no rank of `culprits` [R]."""
         ranks = ranks & ~self.past.alone
         excess = self.busy - self.peers.medians(self.busy, culprits, ranks)
-        return dataclasses.replace(self, excess=np.where(ranks, excess, self.excess))
+        return self._replace(excess=np.where(ranks, excess, self.excess))
 
     def regrouped(self, classes: NDArray[np.int64], nodes: tuple[str | None, ...]) -> Steps:
         """The same steps, with those as peers that have the same number in `classes` [R]."""
         peers = Peers.of(classes.astype(np.int32), nodes)
-        return dataclasses.replace(self, peers=peers, excess=_excess(self.busy, peers, self.past))
+        return self._replace(peers=peers, excess=_excess(self.busy, peers, self.past))
 
     def with_other(self) -> Steps:
         """The same steps, with the time that belongs to no phase judged as well."""
         busy = over_phases(self.phases)
         past = Past.of(self.past.first, busy.shape[1], False)
         excess = _excess(busy, self.peers, past)
-        return dataclasses.replace(self, busy=busy, excess=excess, past=past, phased=False)
+        return self._replace(busy=busy, excess=excess, past=past, phased=False)
 
     @staticmethod
     def usable(timings: JobTimings) -> Steps | None:

@@ -105,15 +105,14 @@ class Part(NamedTuple):
 
 class Found(NamedTuple):
     """`level`: the unit's excess in the part, in step times; `cost`: as a share of all steps; `chance`: that of healthy
-    noise, over what is allowed, so that 1 and less accuse. `doubtful`: it is not harmless either. `needed`: the steps
-    that would decide."""
+    noise, over what is allowed, so that 1 and less accuse, and more is a doubt. `needed`: the steps that would
+    decide."""
 
     unit: int
     part: Part
     level: float
     cost: float
     chance: float
-    doubtful: bool
     needed: int
 
 
@@ -240,7 +239,7 @@ class _Test:
                 level = float(levels[place][unit])
                 wider = self._of_pair(part, unit, level, tests) if usual is None else self._wider(part, unit, usual)
                 each = self._beside_others(part, unit, levels[place], blocks, wider, tests)
-                if each is not None and (each.chance <= 1 or each.doubtful):
+                if each is not None:
                     found.append(each)
         return found
 
@@ -301,7 +300,8 @@ class _Test:
         unlikely = max(of_noise.ever, 0.0 if lasts else of_their_length) * tests <= DOUBTED_ERRORS
         more = math.log(self._at_a_look / tests) / math.log(min(0.5, max(now, 1e-300)))
         doubtful = unlikely and cost >= DOUBTED_COST and not self._live
-        return Found(unit, part, level, cost, chance, doubtful, math.ceil(length * max(1.0, more)))
+        is_told = chance <= 1 or doubtful
+        return Found(unit, part, level, cost, chance, math.ceil(length * max(1.0, more))) if is_told else None
 
     def _within(self, part: Part) -> Sequence[Blocks]:
         """The blocks of the series. Of few, none across the bounds of the part, nor near them, where the change may lie

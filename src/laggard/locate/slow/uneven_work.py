@@ -46,12 +46,11 @@ def more_work(steps: Steps, compared: Compared, phases: Sequence[int]) -> tuple[
     sides = compared.columns, compared.peers
     elements, usual = (_mean(steps.work[np.ix_(compared.steps, it)]) for it in sides)
     took, usually = (_seconds(steps, compared.steps, it, phases) for it in sides)
-    if not (elements > usual > 0 and usually > 0):
+    has_more = elements > usual > 0 and usually > 0
+    if not has_more or (elements / usual) ** TIME_EXPONENT < took / usually:
         return ()
-    more = elements / usual
-    if more**TIME_EXPONENT < took / usually:
-        return ()
-    return (f"its model gets {elements:,.0f} elements a step, its peers' {usual:,.0f}: {times_text(more)} as many",)
+    gets = f"its model gets {elements:,.0f} elements a step, its peers' {usual:,.0f}"
+    return (f"{gets}: {times_text(elements / usual)} as many",)
 
 
 def _mean(work: Floats) -> float:
@@ -62,8 +61,12 @@ def _mean(work: Floats) -> float:
 
 def _seconds(steps: Steps, rows: NDArray[np.int64], columns: NDArray[np.int64], phases: Sequence[int]) -> float:
     """What the median rank takes in the phases."""
-    some = np.ix_(rows, columns)
-    return sum(median(last_axis_median(steps.phases[:, :, phase][some])) for phase in phases)
+    return sum(median(medians(steps.phases[:, :, phase], rows, columns)) for phase in phases)
+
+
+def medians(values: Floats, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> Floats:
+    """[K]: the medians of `values` [S, R] over `columns` in each of `rows` [K]; nan without any."""
+    return last_axis_median(values[np.ix_(rows, columns)])
 
 
 def is_slower_at_update(steps: Steps, own: NDArray[Any], others: NDArray[Any], rows: slice = slice(None)) -> bool:
