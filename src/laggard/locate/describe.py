@@ -28,13 +28,13 @@ def sentence(location: Location) -> str:
 
 
 def _answer(location: Location) -> str:
-    if location.culprits:
+    cause = _cause(location)
+    if location.culprits and cause is None:
         return printable_line(_culprit_sentence(location))
     if location.verdict is Verdict.OK:
         steps = _step_count(location)
         looked_at = counted(location.ranks_seen, "rank") + (f", {counted(steps, 'step')}" if steps else "")
         return f"No rank is slow: {looked_at} looked at."
-    cause = _cause(location)
     reason = cause.text.rstrip(".") if cause else "nothing is known about any rank"
     start = "Something is wrong" if location.verdict is Verdict.FAIL else "Cannot tell"
     return printable_line(f"{start}: {reason}.")
@@ -77,7 +77,7 @@ def _support(culprit: Culprit, location: Location) -> Iterator[str]:
 
 
 def note_lines(location: Location) -> list[str]:
-    in_sentence = None if location.culprits or location.verdict is Verdict.OK else _cause(location)
+    in_sentence = None if location.verdict is Verdict.OK else _cause(location)
     notes = (note for note in location.notes if note is not in_sentence and note.kind != NOT_HELD)
     return [capital(printable_line(note.text)) for note in notes]
 
@@ -105,12 +105,15 @@ def culprit_text(culprit: Culprit) -> str:
 
 
 WRONG: Final = ("deadlock", "mismatch")
-"""Notes of what is wrong without a culprit."""
+"""Notes of what is wrong, with or without a culprit."""
 
 
 def _cause(location: Location) -> Note | None:
-    """The note that says why there is no verdict, which the sentence quotes; what is wrong comes before what is not
-    known, and where the processes stand before the rest of that."""
+    """The note that says why there is no verdict, or what the culprit did, which the sentence quotes; what is wrong
+    comes before what is not known, and where the processes stand before the rest of that."""
+    if location.culprits:
+        of_it = (note for note in location.notes if note.kind in WRONG and note.ranks == location.culprits[0].ranks)
+        return next(of_it, None)
     causes = [note for note in location.notes if note.kind not in SURROUNDING]
     causes.sort(key=lambda note: (note.kind not in WRONG, note.kind != "stacks"))
     return next(iter(causes), next((note for note in location.notes if note.kind != NOT_HELD), None))

@@ -106,7 +106,7 @@ def test_a_rank_that_gloo_aborts_is_told_of_with_what_it_called(end: RankEnd) ->
     assert [note.ranks for note in location.notes if note.text.startswith(said)] == [(1,)]
 
 
-def recorded(last: Sequence[Sequence[tuple[str, int]]], dead: Sequence[int] = ()) -> JobTimings:
+def recorded(last: Sequence[Sequence[tuple[str, int]]], dead: Sequence[int] = (), per_node: int = 3) -> JobTimings:
     """Recordings of ranks that called one all_reduce in each of twenty steps, and in the one after them what is in
     `last`: operation and bytes. They died in it, those in `dead` by SIGABRT and first."""
     group = ProcessGroup("world:0-2", "world", (0, 1, 2))
@@ -122,18 +122,19 @@ def recorded(last: Sequence[Sequence[tuple[str, int]]], dead: Sequence[int] = ()
         made.append(Row(column, step, 0, op, seq, start, start + 0.02 if finished else math.nan, size=size))
     aborted = RankEnd(NOW, 0.0, signal="SIGABRT")
     states = tuple(RankState("died", 21, None, None, end=aborted if each in dead else FAILED) for each in range(3))
-    return job(3, 20, collectives=collectives(made, [group]), states=states, per_node=3)
+    return job(3, 20, collectives=collectives(made, [group]), states=states, per_node=per_node)
 
 
 GRADIENTS = ("all_reduce", 4096)
 
 
+@pytest.mark.parametrize("per_node", [3, 1])
 @rows("locate/mismatches")
 def test_recordings_tell_who_called_something_else_and_that_one_is_named(
-    odd: Sequence[tuple[str, int]], dead: Sequence[int], text: str
+    odd: Sequence[tuple[str, int]], dead: Sequence[int], text: str, per_node: int
 ) -> None:
     """Whom gloo aborts is whose buffer is too small, and not who took another way."""
-    location = locate(recorded([[GRADIENTS], odd, [GRADIENTS]], dead))
+    location = locate(recorded([[GRADIENTS], odd, [GRADIENTS]], dead, per_node))
     (note,) = [note for note in location.notes if note.kind == "mismatch"]
     assert note.text.startswith(text) and note.ranks == (1,), note.text
     assert "where ranks 0 and 2 called all_reduce number 21 of world:0-2 of 4,096 bytes" in note.text

@@ -195,7 +195,7 @@ class _Deaths:
         unknown = any(state.state == "unknown" for state in timings.states)
         if unknown or len(timings.states) < timings.world_size:
             text = "all that are seen died as ranks do when another is gone: the first may be one that is not seen"
-        elif len({death.node for death in self.first if death.why is Why.FOR_OTHERS}) > 1:
+        elif len({it.node for it in self.first if it.why is Why.FOR_OTHERS}) > 1 and not self._called_differently():
             text = "collectives failed on several machines at once, none died of itself: look at what connects them"
         else:
             return None

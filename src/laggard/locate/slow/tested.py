@@ -316,19 +316,30 @@ class _Test:
         return joined_blocks([*(blocks_of(each) for each in pieces if len(each)), self._earlier])
 
     def _of_moments(self, part: Part, level: float, unit: int, others: NDArray[np.int64]) -> tuple[float, float]:
-        """The chance that moments alone make the unit stray by half of its level in as many blocks, and that they last
-        for as long: one step of half a minute is one block."""
+        """The chance that moments alone make the unit stray in as many blocks, and that they last for as long. They
+        have to explain half of its level, as often as the others stray so far; and half of what it strays by where it
+        does, which is much more if that is now and then, as often as the one of them that strays so far most."""
         first = -((self._first - part.begin) // self._block) if part.begin > self._first else 0
         last = (part.end - self._first) // self._block
-        moments = self._moments[first:last, unit]
-        own, own_begins = _strays(moments[:, None] > level / 2)
-        longer = float(np.maximum(moments[moments > level / 2] - 1, 0.0).sum())
-        strayed = self._moments[:, others] > level / 2
-        theirs, their_begins = _strays(strayed, math.ceil(LONGEST_MOMENT_SECONDS / (self._block * self._step)))
-        share = (their_begins + self._stray_share * PRIOR_BLOCKS) / (strayed.size + PRIOR_BLOCKS)
-        lasts = (theirs - their_begins + self._usually_lasts * PRIOR_BLOCKS) / (theirs + PRIOR_BLOCKS)
-        blocks, lasts = max(last - first, 0), max(lasts, self._usually_lasts)
-        chance = chance_of_moments(own_begins, own, blocks, min(max(share, self._stray_share), 0.999), lasts)
+        moments, theirs = self._moments[first:last, unit], self._moments[:, others]
+        late = np.maximum(moments, 0.0)
+        typical = max(level, float((late**2).sum() / max(late.sum(), 1e-12)))
+        chance, of_length = self._beyond(level / 2, moments, theirs)
+        most = (theirs > typical / 2).sum(axis=0).argsort()[-1:]  # nobody, where it is alone
+        rare, of_rare = self._beyond(typical / 2, moments, theirs[:, most])
+        return min(chance, 2 * rare), min(of_length, 2 * of_rare)  # two tests, the second has half of what is allowed
+
+    def _beyond(self, bound: float, moments: Floats, theirs: Floats) -> tuple[float, float]:
+        """The chance that moments make it stray so far in as many blocks, beside `theirs`, and for as long: one step of
+        half a minute is one block."""
+        own, own_begins = _strays(moments[:, None] > bound)
+        longer = float(np.maximum(moments[moments > bound] - 1, 0.0).sum())
+        strayed = theirs > bound
+        beside, begins = _strays(strayed, math.ceil(LONGEST_MOMENT_SECONDS / (self._block * self._step)))
+        share = (begins + self._stray_share * PRIOR_BLOCKS) / (strayed.size + PRIOR_BLOCKS)
+        lasts = (beside - begins + self._usually_lasts * PRIOR_BLOCKS) / (beside + PRIOR_BLOCKS)
+        lasts = max(lasts, self._usually_lasts)
+        chance = chance_of_moments(own_begins, own, len(moments), min(max(share, self._stray_share), 0.999), lasts)
         return chance, chance * lasts**longer
 
     def by_turns(self) -> Turns:
