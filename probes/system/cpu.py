@@ -152,6 +152,8 @@ _BUSY: Final = 0.5
 # The share of the processors that are busy, now and over the last minute, where a node is in use.
 _ALL_OVER: Final = 0.75
 # The same where half of each of two sockets are.
+_ALL_IDLE: Final = 1e-3
+# The chance that all processors that are looked at are idle, up to which their clocks tell something. Our choice.
 _MOST_DOMAINS: Final = 32
 # Kernels before 5.18 measure an idle core for 10 ms when it is read (arch/x86/kernel/cpu/aperfmperf.c).
 
@@ -179,7 +181,8 @@ def check_speed(host: Host, thresholds: SpeedThresholds) -> Iterator[Finding | F
         yield SaveCounters({counter: events})
         since = host.counter_history.increase(counter, events)
         throttled = since.count if since else asked and events
-        if fastest and (busy or throttled):
+        some_run = (1 - min(used, 1)) ** len(_some(policies)) <= _ALL_IDLE
+        if fastest and (busy or throttled or some_run):
             evidence = {"fastest_khz": fastest, "throttle_events": events, "load": load}
             alone = used >= _ALL_OVER and not all(slow.values())
             severity = Severity.CRITICAL if (throttled and (asked or busy)) or alone else Severity.WARNING
@@ -198,10 +201,14 @@ def _packages(host: Host) -> Mapping[str, Sequence[str]]:
     return found if len(found) > 1 else dict.fromkeys(("",), names) if names else {}
 
 
+def _some(policies: Sequence[str]) -> Sequence[str]:
+    return policies[:: 1 + len(policies) // _MOST_DOMAINS]
+
+
 def _fastest(host: Host, policies: Sequence[str], slow: float) -> int:
     """Returns the highest frequency now, in kHz, where all processors that are looked at are slow; else 0."""
     fastest = 0
-    for name in policies[:: 1 + len(policies) // _MOST_DOMAINS]:
+    for name in _some(policies):
         folder = f"{_CPU}/cpufreq/policy{name}"
         now, base = (host.text(f"{folder}/{each}") for each in ("scaling_cur_freq", "base_frequency"))
         fastest = max(fastest, int(now) if now.isdecimal() else 0)

@@ -117,11 +117,11 @@ def _declared_processors(host: Host) -> int:
 
 
 def read_shm(host: Host, asked: Collection[str], least: int = 0) -> Iterator[Item]:
-    """The size of /dev/shm, where jobs use the one that is seen here: on a machine with GPUs, and not in a container,
-    which has one of its own."""
-    mounts, pci = read_mounts(host), or_none(find_nvidia_devices, host)
-    used = pci is not None and (pci.gpus or pci.amd_gpus) and not in_container(mounts)
-    if used and any(mount.point == "/dev/shm" for mount in mounts) and (size := or_none(host.file_system, "/dev/shm")):
+    """The size of /dev/shm, or of /dev below it where nothing is mounted there, where jobs use the one that is seen
+    here: on a machine with GPUs, and not in a container, which has one of its own."""
+    pci = or_none(find_nvidia_devices, host)
+    used = pci is not None and (pci.gpus or pci.amd_gpus) and not in_container(read_mounts(host))
+    if used and (size := or_none(host.file_system, "/dev/shm")):
         yield Item("/dev/shm", size.total_bytes, least)
 
 
