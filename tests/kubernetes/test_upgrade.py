@@ -44,7 +44,7 @@ def earlier_charts() -> list[str]:
 
 
 def chart_of(commit: str, folder: Path) -> Path:
-    command = ["git", "archive", "--format=tar", commit, str(PATH)]
+    command = ["git", "archive", "--format=tar", commit, "deploy"]  # into which the chart has links
     packed = subprocess.run(command, cwd=REPOSITORY, capture_output=True, check=True, timeout=120).stdout
     with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
         unpack(archive, folder)

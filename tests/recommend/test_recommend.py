@@ -473,7 +473,10 @@ def test_a_line_that_one_rank_alone_is_at_is_looked_at_and_no_machine_repaired()
     assert item.gain.ratio == pytest.approx(1.5), "what it costs, at most"
     input_ = structs.replace(slow, kind="slow_input", phase="input")
     late = Situation(culprits=(input_,), profile=JobProfile(1.0, input_share=0.5, exposed_share=0.0, collectives={}))
-    assert [item.key.split(" ")[0] for item in recommend(late).items] == ["what"], "no worker shares its line"
+    assert [item.key[:6] for item in recommend(late).items] == ["what r"], "no worker takes over its line"
+    loaded = structs.replace(line, frames=("read (/u/data.py:9)", "fetch (/v/torch/utils/data/_utils/fetch.py:52)"))
+    late = late._replace(culprits=(structs.replace(input_, stack=loaded),))
+    assert sorted(item.key[:6] for item in recommend(late).items) == ["DataLo", "what r"]
     throttled = structs.replace(slow, findings=("GPU_THROTTLED",))
     (item,) = keys_of(Situation(culprits=(throttled,))).values()
     assert item.key == "rank 2 on n1" and item.repairs

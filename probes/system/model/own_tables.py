@@ -117,8 +117,8 @@ def _declared_processors(host: Host) -> int:
 
 
 def read_shm(host: Host, asked: Collection[str], least: int = 0) -> Iterator[Item]:
-    """The size of /dev/shm, or of /dev below it where nothing is mounted there, where jobs use the one that is seen
-    here: on a machine with GPUs, and not in a container, which has one of its own."""
+    """The size of /dev/shm, or of /dev below it where nothing is mounted there. Jobs use the one that is seen here on a
+    machine with GPUs; a container has one of its own."""
     pci = or_none(find_nvidia_devices, host)
     used = pci is not None and (pci.gpus or pci.amd_gpus) and not in_container(read_mounts(host))
     if used and (size := or_none(host.file_system, "/dev/shm")):

@@ -219,4 +219,4 @@ def test_of_deepspeed_whole_parameters_are_compared(stage: str, recorded: Callab
 
 def test_without_the_variable_there_are_no_digests(train: Train, tmp_path: Path) -> None:
     train(2, every=0)
-    assert read_recording([tmp_path / "recording"]).timings.digests == ()
+    assert not any(read_recording([tmp_path / "recording"]).timings.digests)

@@ -40,8 +40,8 @@ NOTHING: Final = Estimate(0.0, 0.0)
 
 
 def usual_seconds(series: Floats, trimmed: float = 1 - MOST) -> Estimate:
-    """What a part that every step has takes, in seconds a step: the mean without the share that is `trimmed` at each
-    end, and its error. `series` [S] ascends by step, nan is not known. What two runs differ by for good is in
+    """What a part that every step has takes, in seconds a step, and its error: the mean without the share `trimmed` at
+    each end. `series` [S] ascends by step, nan is not known. What two runs differ by for good is in
     proportion to the part, as what two ranks differ by is to the step. Of what may be in one step and not in the next,
     as waiting for a data loader, all counts: of eleven real runs with a slow disk one is told by that alone."""
     known = series[np.isfinite(series)].astype(np.float64)

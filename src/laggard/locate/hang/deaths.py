@@ -304,7 +304,7 @@ class _Deaths:
             kind="hung" if state.doubted or stuck else "dead",
             silent=state.doubted and not stuck,
             device_stopped=stuck is not None and stuck.in_flight is not None,
-            confidence=round(sure / math.sqrt(len(rivals)), 2),
+            confidence=round(sure / math.sqrt(max(1, len(rivals))), 2),
             evidence=tuple(self._evidence(together, first, rivals)),
             end=state.end,
         )

@@ -59,6 +59,11 @@ def gain_of(culprit: Culprit) -> Gain:
     return Gain("measured") if share is None or not 0 < share < 1 else _at_most(share)
 
 
+def _reads_by_itself(culprit: Culprit) -> bool:
+    stack = culprit.stack if culprit.is_in_the_code else None
+    return stack is not None and not any("/torch/utils/data/" in frame for frame in stack.frames)
+
+
 def _ratio(gain: Gain) -> float:
     return gain.ratio or 0.0
 
@@ -168,11 +173,11 @@ _MIN_SHARE: Final = 0.05
 
 def judge_data_loader(situation: Situation) -> Iterator[Item]:
     """A rank that alone is slow to get its input is a culprit, and what the job waits for it was measured: one cause
-    has one gain, and one advice, its line of code where that is known. Where all ranks wait for input, it is at most
-    what the rank waits that waits longest."""
+    has one gain. No worker takes over a line of code that it alone is at outside of its DataLoader. Where all ranks
+    wait for input, the gain is at most what the rank waits that waits longest."""
     share = situation.profile.input_share if situation.profile else None
     late = [each for each in situation.culprits if each.kind == "slow_input"]
-    if share is None or share < _MIN_SHARE or any(each.is_in_the_code for each in late):
+    if share is None or share < _MIN_SHARE or any(map(_reads_by_itself, late)):
         return
     yield Item(
         target="launcher",
