@@ -91,7 +91,7 @@ def test_it_grows_old_while_the_process_is_stopped(train: Any, tmp_path: Path) -
     process = train(WAIT)
     assert not until(tmp_path, lambda row: row.beat).stopped
     process.send_signal(signal.SIGSTOP)
-    stopped = until(tmp_path, lambda row: row.beat.age_seconds > 2.0)
+    stopped = until(tmp_path, lambda row: row.beat and row.beat.age_seconds > 2.0)
     assert stopped.stopped and stopped.state == "running"
     process.send_signal(signal.SIGCONT)
     until(tmp_path, lambda row: row.beat.age_seconds < 1.0 and not row.stopped)
@@ -101,7 +101,7 @@ def test_it_grows_old_while_the_process_is_stopped(train: Any, tmp_path: Path) -
 def test_it_grows_old_while_the_gil_is_held(train: Any, tmp_path: Path) -> None:
     """A call into C that reads from standard input stands in for one that waits for a GPU."""
     process = train("ctypes.PyDLL(None).read(0, ctypes.create_string_buffer(3), 3)\n" + WAIT)
-    assert not until(tmp_path, lambda row: row.beat.age_seconds > 2.0).stopped
+    assert not until(tmp_path, lambda row: row.beat and row.beat.age_seconds > 2.0).stopped
     process.stdin.write("go\n")
     process.stdin.flush()
     until(tmp_path, lambda row: row.beat.age_seconds < 1.0)

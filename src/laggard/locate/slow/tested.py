@@ -260,7 +260,7 @@ class _Test:
     def _of_pair(self, part: Part, unit: int, level: float, tests: int) -> float:
         """The share of a pair's variance that is noise, where single steps hold the unit up and never the other: each
         of noise would do so by turns, and noise that lasts for longer."""
-        if len(self._some) != 2:
+        if len(self._some) != 2 or unit not in self._some:
             return 1.0
         own, other = self._relative[part.begin : part.end, [unit, *self._some[self._some != unit]]].T
         (strayed, begins), (_, theirs) = (_strays((each > level / 2)[:, None]) for each in (own, other))
