@@ -97,7 +97,7 @@ class Calm(Protocol):
 @dataclasses.dataclass(frozen=True)
 class ClusterSnapshot:
     """`ignored` says which rank files the agents rejected. `findings` are the nodes' own and those of comparing the
-    nodes (`fleet_findings` alone), worst first. `jobs` has the job first that a reader most likely wants to see.
+    nodes (`fleet_findings` alone), worst first. `jobs` has those first that run, the newest first.
     `rounds` counts the scrapes; `round_began_at` and `scraped_at` are when the last one began and when its answers were
     there, in monotonic seconds; `round_seconds` is how long it took, with the analysis. `only_of`: the user whose view
     of the cluster this is; empty: everything. `skipped`: by agent's URL, how many of its checks judged nothing and
