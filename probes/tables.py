@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from laggard.model import Severity
@@ -11,7 +11,7 @@ from laggard.model import Severity
 if TYPE_CHECKING:
     from laggard.catalogue.rules import Row, Table
 
-_RULES: Final = Path(__file__).parent / "rules"
+_RULES: Final = os.path.join(os.path.dirname(__file__), "rules")
 
 
 def rules(table: str) -> tuple[Row, ...]:
@@ -32,4 +32,4 @@ def section(table: str, kind: str) -> Row:
 def _table(name: str) -> Table:
     from laggard.catalogue.rules import read_table  # a healthy node needs no rule
 
-    return read_table(_RULES / f"{name}.ini")
+    return read_table(os.path.join(_RULES, f"{name}.ini"))

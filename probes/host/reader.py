@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import errno
 import os
-import socket
 import time
 from collections.abc import Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from laggard.kit.environment import ENV_READER
+
+if TYPE_CHECKING:
+    import socket
 
 SOCKET: Final = "/run/laggard/reader.sock"
 
@@ -38,6 +40,9 @@ def ask(question: str, environ: Mapping[str, str] = os.environ) -> bytes:
     path = environ.get(ENV_READER) or SOCKET
     deadline = time.monotonic() + ANSWER_SECONDS
     try:
+        os.stat(path)
+        import socket  # slow, and most gates, which are root's, have no reader to ask
+
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as connection:
             connection.settimeout(ANSWER_SECONDS)
             _connect(connection, path, deadline)

@@ -209,11 +209,11 @@ def _module(command: Command) -> CommandModule:
 
 
 def _parser(command_name: str | None) -> Parser:
-    """Returns the parser of all commands. Only the command `command_name` gets its flags."""
+    """Returns the parser of all commands; of the command `command_name` alone, with its flags, where there is one."""
     parser = _Front(prog="laggard", description="Finds the slow rank, says why, and says what to change.")
     parser.add_argument("--version", action="version", version=f"laggard {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser, prog="laggard")
-    for command in _ALL:
+    for command in [each for each in _ALL if each.name == command_name] or _ALL:
         listed: dict[str, Any] = {"help": command.help} if command in COMMANDS else {}
         child = commands.add_parser(command.name, description=command.help, allow_abbrev=False, **listed)
         if command.name == command_name:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from itertools import chain
-from pathlib import Path
 from typing import Final, NamedTuple
 
 
@@ -99,7 +99,8 @@ MOVED: Final[Mapping[str, str]] = {
 
 def examples(name: str) -> Iterator[str]:
     """The lines of a command's examples: command lines, most with a remark above. Tests run them."""
-    _, _, own = Path(__file__).with_name("examples.txt").read_text().partition(f"[{name}]\n")
+    with open(os.path.join(os.path.dirname(__file__), "examples.txt")) as file:  # pathlib is slow to import
+        _, _, own = file.read().partition(f"[{name}]\n")
     for line in own.splitlines():
         if line.startswith("["):
             return

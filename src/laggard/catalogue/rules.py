@@ -10,11 +10,11 @@ rows that take a text the first counts.
 from __future__ import annotations
 
 import configparser
+import os
 import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from functools import cache
-from pathlib import Path
 from typing import Final, NamedTuple
 
 from laggard.catalogue.findings import finding
@@ -94,11 +94,12 @@ class Table(NamedTuple):
 
 
 @cache
-def read_table(path: Path) -> Table:
+def read_table(path: str | os.PathLike[str]) -> Table:
     """Reads a file, once in a process."""
     parser = configparser.ConfigParser(delimiters=("=",), comment_prefixes=("#",), interpolation=None)
     parser.optionxform = str  # type: ignore[assignment,method-assign]
-    parser.read_string(path.read_text(encoding="utf-8"))
+    with open(path, encoding="utf-8") as file:
+        parser.read_file(file)
     macros: dict[str, str] = {}
     for macro, text in parser[_MACROS].items() if _MACROS in parser else ():
         macros[macro] = _filled(text, macros)

@@ -4,9 +4,9 @@ bounded."""
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Final, NamedTuple
 
 from laggard.catalogue.rules import Row, compiled, read_table
@@ -70,7 +70,7 @@ def rule_of(row: Row, word: str) -> Rule:
 
 def read_rules(name: str) -> Mapping[str, Rule]:
     """The rules of NAME.ini in their order, by the names of their sections: see laggard.catalogue.rules."""
-    rows = read_table(Path(__file__).with_name(f"{name}.ini")).rows
+    rows = read_table(os.path.join(os.path.dirname(__file__), f"{name}.ini")).rows
     return {row.kind: rule_of(row, row.more["word"]) for row in rows}
 
 

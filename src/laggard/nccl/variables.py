@@ -4,9 +4,9 @@ NCCL's version numbers. Pure."""
 from __future__ import annotations
 
 import functools
+import os
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Final, NamedTuple
 
 from laggard.nccl.variable_table import OTHER_READERS, PLUGIN_PREFIXES, SECRET, Category, Variable, Version
@@ -18,7 +18,8 @@ _VERSION_WORD = re.compile(r"[0-9]{1,9}")
 def variables() -> Mapping[str, Variable]:
     """The known variables by name: the variables of TABLE_VERSION, those of earlier versions, and those of plugins
     without a prefix of their own. The fields of a row are separated by `|`."""
-    rows = Path(__file__).with_name("variables.txt").read_text(encoding="utf-8").splitlines()
+    with open(os.path.join(os.path.dirname(__file__), "variables.txt"), encoding="utf-8") as file:
+        rows = file.read().splitlines()
     return {variable.name: variable for row in rows if row[:1] != "#" for variable in [_variable(*row.split("|"))]}
 
 
