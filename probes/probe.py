@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from laggard.probes.nvml.model import Hang
 
 
-class Fact(NamedTuple):
+class Fact(msgspec.Struct, frozen=True):
     """A value that was measured or read, and is neither right nor wrong. It goes into `facts` of the report."""
 
     name: str

@@ -12,7 +12,9 @@ a GPU at work now, and most of its peers, at work as well, run faster.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 from laggard.kit.majority import grouped, majority, with_peers
 from laggard.model import Finding, Severity
@@ -26,7 +28,7 @@ _MIN_PEERS: Final = 3
 _POWER_CAP: Final = 0x04  # nvmlClocksEventReasonSwPowerCap
 
 
-class _Setting(NamedTuple):
+class _Setting(msgspec.Struct, frozen=True):
     field: str
     default: str  # the field with the board's own value
     description: str

@@ -8,7 +8,9 @@ used up counts while heat lowers the clocks, and heat of the memory shows in the
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 from laggard.model import Finding, Severity
 from laggard.probes.gpu.model.amd_gpus import AmdGpu, raise_if_unread, started_amd_gpus
@@ -24,7 +26,7 @@ _NEAR_CELSIUS: Final = 5
 the same spot of the board."""
 
 
-class _Limit(NamedTuple):
+class _Limit(msgspec.Struct, frozen=True):
     """`now` and `most` are fields of Gpu. Margins are those at which operation and slowdown begin: 0 and below."""
 
     now: str

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
@@ -26,7 +26,7 @@ LEARNT: Final = "learnt "
 """The beginning of the names of amounts that a boot brings, and that the next boots are compared with."""
 
 
-class SaveCounters(NamedTuple):
+class SaveCounters(msgspec.Struct, frozen=True):
     """The value that a probe yields to have its counters saved for its next runs, by names of its own."""
 
     counters: Mapping[str, int]

@@ -13,7 +13,9 @@ import functools
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 from laggard.kit.words import lazy_pattern
 from laggard.probes.errors import or_none
@@ -32,7 +34,7 @@ _MAX_DEPTH: Final = 64
 _MIG_PROFILE: Final = lazy_pattern(r"\dg\.\d")
 
 
-class Process(NamedTuple):
+class Process(msgspec.Struct, frozen=True):
     """What the kernel shows of a process. `user`: its real uid, -1 where that is not seen, as of `parent`; `job`: of
     its cgroup."""
 
@@ -43,7 +45,7 @@ class Process(NamedTuple):
     cgroup_seen: bool
 
 
-class LivingJobs(NamedTuple):
+class LivingJobs(msgspec.Struct, frozen=True):
     """The jobs that live here, and the slurmstepd processes that no user runs. `scheduled`: slurmd runs here;
     `all_seen`: no process is hidden from here."""
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 from laggard.probes.errors import Unknown, if_present, or_none
 from laggard.probes.host.host import Host
@@ -29,7 +31,7 @@ of a network or FUSE file system hangs with its server, and statvfs of an automo
 REMOTE_TYPES: Final = frozenset(_REMOTE.split())
 
 
-class Mount(NamedTuple):
+class Mount(msgspec.Struct, frozen=True):
     point: str
     fstype: str
     writable: bool

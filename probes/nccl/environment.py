@@ -190,7 +190,7 @@ _RANK_FILE: Final = lazy_pattern(r"([0-9]{1,10})-[0-9a-f]{16}\.rank")
 _NO_DRIVER: Final = "DRIVER_NOT_LOADED"  # then nobody computes on a GPU
 
 
-class _RankFile(NamedTuple):
+class _RankFile(msgspec.Struct, frozen=True):
     """`pid`: as its writer counts, perhaps in a container; `uid`: whose folder it is in."""
 
     uid: int

@@ -10,7 +10,9 @@ newer). A board does not use all that its GPUs have.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 from laggard.kit.majority import majority
 from laggard.model import Finding, Severity
@@ -32,7 +34,7 @@ class NvlinkThresholds(Thresholds, frozen=True):
     as the GPU had since boot, and as most GPUs of this node have that have any."""
 
 
-class _Links(NamedTuple):
+class _Links(msgspec.Struct, frozen=True):
     """The links of one GPU. GPUs of one `model` are peers. `most`: the most that were up since boot."""
 
     key: str
@@ -46,7 +48,7 @@ class _Links(NamedTuple):
         return sum(self.states)
 
 
-class _Expected(NamedTuple):
+class _Expected(msgspec.Struct, frozen=True):
     """The number of links that should be up, and by which measure."""
 
     links: int

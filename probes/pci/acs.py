@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations
 from typing import Final, NamedTuple
 
+import msgspec
+
 from laggard.model import Finding, Severity
 from laggard.probes.errors import NotApplicable, Unknown
 from laggard.probes.host.host import Host
@@ -61,7 +63,7 @@ class PeerPath(NamedTuple):
     type: PathType
 
 
-class AcsFault(NamedTuple):
+class AcsFault(msgspec.Struct, frozen=True):
     """ACS bits of one port that slow down traffic between `pairs` of devices."""
 
     port: str

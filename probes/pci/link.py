@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 
+import msgspec
+
 from laggard.kit.majority import majority
 from laggard.model import Finding, Severity
 from laggard.probes.errors import NotApplicable, Unknown
@@ -67,7 +69,7 @@ class PcieLink(NamedTuple):
         return device.is_gpu, device.is_rdma_nic, device.hardware
 
 
-class SlowLink(NamedTuple):
+class SlowLink(msgspec.Struct, frozen=True):
     """A link whose `quantity` (speed in GT/s, or width in lanes) is `value` and should be `expected`. `reason`
     completes the sentence that begins with the expected value."""
 

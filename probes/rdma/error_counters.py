@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from operator import itemgetter
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 from laggard.kernel_rules.devices import link_changes
 from laggard.kit.majority import grouped
@@ -27,7 +29,7 @@ from laggard.probes.rows import STARTING_SECONDS
 HOUR: Final = 3600.0
 
 
-class CounterLimit(NamedTuple):
+class CounterLimit(msgspec.Struct, frozen=True):
     """An increase by more than `most` in `period` seconds is a finding."""
 
     most: float
@@ -75,7 +77,7 @@ class RdmaErrorThresholds(RdmaThresholds, frozen=True):
     flap_seconds: NotNegative = 12 * HOUR
 
 
-class PortCounters(NamedTuple):
+class PortCounters(msgspec.Struct, frozen=True):
     port: Port
     errors: dict[str, int]
     traffic: dict[str, int]

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
+
+import msgspec
 
 from laggard.kit.majority import majority
 from laggard.model import Finding
@@ -28,7 +30,7 @@ class RoceThresholds(RdmaThresholds, frozen=True):
     """`off`: this network runs without it, and a port that has it on is a finding; `alike`: only differences are."""
 
 
-class RoceSetting(NamedTuple):
+class RoceSetting(msgspec.Struct, frozen=True):
     """The setting that one of the two probes judges."""
 
     kind: str

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
@@ -22,7 +22,7 @@ _REASON_LENGTH = 300
 _NO_REASON = "it gave no reason"
 
 
-class ProbeAnswer(NamedTuple):
+class ProbeAnswer(msgspec.Struct, frozen=True):
     """The observation of the probe `name`, and the seconds that it took."""
 
     name: str

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+import msgspec
+
 from laggard.model import Finding, Severity
 from laggard.probes.errors import NotFound, Unknown, if_present
 from laggard.probes.host.host import Host
@@ -48,7 +50,7 @@ class ResourceLimit(NamedTuple):
     hard: float
 
 
-class LimitSource(NamedTuple):
+class LimitSource(msgspec.Struct, frozen=True):
     """The process whose limits are judged on this machine, and their file."""
 
     name: str

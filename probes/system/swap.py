@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 from laggard.model import Finding
 from laggard.probes.errors import Unknown
@@ -26,7 +28,7 @@ class SwapThresholds(Thresholds, frozen=True):
     ms."""
 
 
-class SwapArea(NamedTuple):
+class SwapArea(msgspec.Struct, frozen=True):
     name: str
     size_bytes: int
     used_bytes: int

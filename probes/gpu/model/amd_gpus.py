@@ -15,6 +15,8 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NamedTuple, TypeVar
 
+import msgspec
+
 from laggard.kit.words import lazy_pattern
 from laggard.probes.errors import NotApplicable, NotFound, Unknown, if_present, or_none
 from laggard.probes.gpu.model.pci_devices import driver_of, find_nvidia_devices
@@ -40,7 +42,7 @@ RESIDENCIES: Final = ("prochot", "ppt", "socket_thm", "vr_thm", "hbm_thm")
 """The reasons for which the firmware counts how long clocks were lowered, in the order of the table."""
 
 
-class GpuMetrics(NamedTuple):
+class GpuMetrics(msgspec.Struct, frozen=True):
     """`version`: as 1.7. None: the table has no such value, or the firmware gives none."""
 
     version: str
@@ -53,7 +55,7 @@ class GpuMetrics(NamedTuple):
     """1 for a link that is up and 0 for one that is not; None for one that this board does not have."""
 
 
-class _Layout(NamedTuple):
+class _Layout(msgspec.Struct, frozen=True):
     """Offsets in bytes, and the bytes that the table must have. `counter`: of the cycles, with the residencies after
     it. None: the table has no such value."""
 
@@ -134,7 +136,7 @@ _MAX_SENSORS: Final = 16
 _SENSORS = lazy_pattern(r"temp(\d{1,2})_label")
 
 
-class RasCount(NamedTuple):
+class RasCount(msgspec.Struct, frozen=True):
     """Errors of one block since the driver was loaded."""
 
     uncorrectable: int
@@ -158,7 +160,7 @@ class Temperature(NamedTuple):
     emergency: float | None
 
 
-class AmdGpu(NamedTuple):
+class AmdGpu(msgspec.Struct, frozen=True):
     """One GPU. What could not be read is None or empty, with the reason in `errors`."""
 
     address: str

@@ -14,6 +14,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
+import msgspec
+
 from laggard.kit.words import lazy_pattern
 from laggard.probes.host.kernel_log import KernelMessage, begins_with_users_text, messages_of
 
@@ -90,21 +92,21 @@ def xids_of(messages: Iterable[KernelMessage]) -> list[XidLine]:
     return [line._replace(closed_by=_closed_by(place, line, closers)) for place, line in enumerate(lines)]
 
 
-class _Closer(NamedTuple):
+class _Closer(msgspec.Struct, frozen=True):
     """Closes the first `before` lines."""
 
     before: int
     how: str
 
 
-class _Start(NamedTuple):
+class _Start(msgspec.Struct, frozen=True):
     """A start of the driver: whether it was loaded, or its probe routine failed."""
 
     seconds: float | None
     loaded: bool
 
 
-class _FailedStart(NamedTuple):
+class _FailedStart(msgspec.Struct, frozen=True):
     seconds: float | None
     first: int
     """The place of the first error of this start."""

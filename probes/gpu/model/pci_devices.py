@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
+
+import msgspec
 
 from laggard.kit.majority import with_peers
 from laggard.kit.words import lazy_pattern
@@ -27,7 +29,7 @@ _Check = Callable[[Host, Any], Iterator[Any]]
 NO_TREE: Final = "no PCI devices are shown here"
 
 
-class NvidiaDevices(NamedTuple):
+class NvidiaDevices(msgspec.Struct, frozen=True):
     """PCI addresses as sysfs writes them, and how many PCI devices there are (`total`)."""
 
     total: int
@@ -126,7 +128,7 @@ def unlisted_gpus(pci: NvidiaDevices, gpus: Iterable[Gpu]) -> tuple[str, ...]:
     return tuple(address for address in pci.gpus if address not in listed)
 
 
-class PciGpu(NamedTuple):
+class PciGpu(msgspec.Struct, frozen=True):
     address: str
     numa_node: int
     """-1: the firmware does not report it."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
+
+import msgspec
 
 from laggard.kit.majority import peer_groups
 from laggard.probes.errors import NotApplicable, Unknown, or_none
@@ -107,7 +109,7 @@ def gpus_are_held(host: Host, gpus: int) -> bool:
     return users is not None and modules is not None and users - len(modules) >= gpus
 
 
-class FieldReadings(NamedTuple):
+class FieldReadings(msgspec.Struct, frozen=True):
     """One field of several GPUs: the values, and the reasons why some GPUs gave none."""
 
     description: str

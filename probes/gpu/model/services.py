@@ -7,7 +7,7 @@ by the unit of systemd that it is in, or by its parent.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
@@ -91,7 +91,7 @@ def is_of_session(host: Host, pid: int, session: int | None) -> bool:
         return False
 
 
-class JobGpus(NamedTuple):
+class JobGpus(msgspec.Struct, frozen=True):
     gpus: tuple[Gpu, ...]
     missing: tuple[int, ...]  # device numbers that the job was given and NVML does not list
 

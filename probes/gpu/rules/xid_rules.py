@@ -14,6 +14,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Final, NamedTuple
 
+import msgspec
+
 from laggard.kit.majority import majority
 from laggard.kit.words import lazy_pattern
 from laggard.model import Severity
@@ -52,7 +54,7 @@ class Action(enum.Enum):
     APPLICATION = "look at the application: its own error, or the end of it"
 
 
-class Xid(NamedTuple):
+class Xid(msgspec.Struct, frozen=True):
     meaning: str
     action: Action
 
@@ -136,7 +138,7 @@ REPEATED_SECONDS: Final = 3600.0
 """The time between the first and the last of them: less is one job that fails and is started again."""
 
 
-class Devices(NamedTuple):
+class Devices(msgspec.Struct, frozen=True):
     """PCI addresses, as sysfs writes them: all GPUs that this machine uses, and those lent to virtual machines.
     `confined`: only a part of them may be visible to NVML."""
 
@@ -145,7 +147,7 @@ class Devices(NamedTuple):
     confined: bool
 
 
-class Witnesses(NamedTuple):
+class Witnesses(msgspec.Struct, frozen=True):
     """By device, as XidLine.device names it, and number: what confirms the error. `asks_for_nothing`: the devices of
     which the driver, asked now, wants nothing."""
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
+import msgspec
+
 from laggard.model import Finding, Severity
 from laggard.nccl.variable_table import COMMON_MISTAKES, REPLACEMENTS, TABLE_VERSION, Category, Variable, Version
 from laggard.nccl.variables import (
@@ -45,7 +47,7 @@ class VariableContext(NamedTuple):
     """This machine has two GPUs or more."""
 
 
-class _Setting(NamedTuple):
+class _Setting(msgspec.Struct, frozen=True):
     """A variable with a valid value, the environment that it is set in, and what is known of this machine."""
 
     name: str

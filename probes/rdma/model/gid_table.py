@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
+import msgspec
+
 from laggard.kit.words import lazy_pattern
 from laggard.probes.errors import Unknown, Unreadable, if_present
 from laggard.probes.host.host import Host
@@ -17,7 +19,7 @@ _GAP: Final = 8
 _GID = lazy_pattern(r"[0-9a-f]{4}(?::[0-9a-f]{4}){7}")
 
 
-class Gid(NamedTuple):
+class Gid(msgspec.Struct, frozen=True):
     number: int  # its index in the table
     address: int  # 128 bits, as in IPv6
     type: str

@@ -7,14 +7,15 @@ in NCCL's user guide: `mlx5_0,mlx5_1:1`, names as prefixes; `=` in front: exact 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+
+import msgspec
 
 from laggard.nccl.variables import ETC, parse_conf
 from laggard.probes.errors import or_none
 from laggard.probes.host.host import Host
 
 
-class HcaSelection(NamedTuple):
+class HcaSelection(msgspec.Struct, frozen=True):
     text: str
     source: str
     names: tuple[str, ...]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 from laggard.kit.majority import with_peers
 from laggard.kit.words import lazy_pattern
@@ -17,7 +19,7 @@ ADDRESS = lazy_pattern(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _GPU_DRIVERS: Final = ("nvidia", "amdgpu")
 
 
-class Nic(NamedTuple):
+class Nic(msgspec.Struct, frozen=True):
     address: str
     vendor: int
     device: int

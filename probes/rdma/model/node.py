@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+
+import msgspec
 
 from laggard.probes.rdma.model.sysfs import Port, PortKind
 
 
-class NodePorts(NamedTuple):
+class NodePorts(msgspec.Struct, frozen=True):
     """The ports of a node that are judged. `compute_kind` is the kind that its GPUs use; a port of another kind
     (storage, management) may be unused, slow or without an address, and nothing is wrong."""
 

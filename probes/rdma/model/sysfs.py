@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple, NoReturn
 
+import msgspec
+
 from laggard.kit.words import lazy_pattern
 from laggard.probes.errors import NotApplicable, Unknown, Unreadable, if_present, or_none, split_unreadable
 from laggard.probes.host.host import Host
@@ -23,7 +25,7 @@ _STATE = lazy_pattern(r"(\d{1,2}): (\S.*)")
 _RATE = lazy_pattern(r"(\d{1,6}(?:\.\d+)?) Gb/sec(?: \((\d{1,2})X[^)]*\))?")
 
 
-class PortKind(NamedTuple):
+class PortKind(msgspec.Struct, frozen=True):
     """Ports of one kind are peers: what most of them do is expected of the others. The PCI function number separates
     the two ports of a dual-port card, of which often only the first is cabled."""
 
@@ -33,7 +35,7 @@ class PortKind(NamedTuple):
     function: str
 
 
-class Port(NamedTuple):
+class Port(msgspec.Struct, frozen=True):
     device: str
     number: int
     address: str  # of the PCI device, or empty
@@ -197,7 +199,7 @@ _HEADER_BYTES: Final = 96
 _IB_MTUS: Final = (4096, 2048, 1024, 512, 256)
 
 
-class Netdev(NamedTuple):
+class Netdev(msgspec.Struct, frozen=True):
     name: str
     operstate: str
     admin_up: bool

@@ -6,7 +6,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 from laggard.kernel_rules.devices import NIC_FIRMWARE_RULES, PCIE_RULES
 from laggard.model import Finding, Severity
@@ -95,7 +97,7 @@ _MIN_PLACES: Final = 3
 """The fewest places that show how a board is built: of two that differ, neither is the usual one."""
 
 
-class Hole(NamedTuple):
+class Hole(msgspec.Struct, frozen=True):
     """A place with fewer NICs than the others: the PCIe bridge above it, its GPUs, and how many NICs it has and the
     others have."""
 

@@ -7,7 +7,9 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, NoReturn
+
+import msgspec
 
 from laggard.gate.measure import parse_gpus
 from laggard.gate.settings import MODES, NO_CAP, REPORT_ONLY, Gang, GateConf, GateSettings, SlurmSettings, Subject
@@ -155,7 +157,7 @@ def make_settings(arguments: argparse.Namespace) -> GateSettings:
     )
 
 
-class OwnFlags(NamedTuple):
+class OwnFlags(msgspec.Struct, frozen=True):
     """What FLAGS of gate.conf ask for that `--check-gate` has to know: whose setup it is."""
 
     host_root: str | None = None

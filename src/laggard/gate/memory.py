@@ -14,7 +14,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
@@ -234,7 +234,7 @@ def _load(boot_id: str) -> MemoryFile:
 _NO_BOOT: Final = "unknown boot"
 
 
-class Seen(NamedTuple):
+class Seen(msgspec.Struct, frozen=True):
     """`node`: as SLURM shows it; None: SLURM gave no answer, and `error` says why. `problem`: why the memory cannot be
     kept; empty: it is."""
 

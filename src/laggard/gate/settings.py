@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import msgspec
+
 from laggard.gate.slurm import Slurm
 from laggard.gate.time_limit import TimeLimit
 from laggard.probes.host.host import Host
@@ -26,7 +28,7 @@ PATIENCE_SECONDS: Final = 4.0
 client that floods it must not have an unfit node pass for a second's wait."""
 
 
-class Subject(NamedTuple):
+class Subject(msgspec.Struct, frozen=True):
     """What is judged, and how strictly."""
 
     host: Host
@@ -42,7 +44,7 @@ class Subject(NamedTuple):
     """The port of this node's agent, where its last report answers the same question; None: the probes have to run."""
 
 
-class Gang(NamedTuple):
+class Gang(msgspec.Struct, frozen=True):
     """Where the nodes of the job meet that measure one another."""
 
     place: Membership | None
@@ -77,7 +79,7 @@ class SlurmSettings(NamedTuple):
         return self.resume
 
 
-class GateConf(NamedTuple):
+class GateConf(msgspec.Struct, frozen=True):
     """What gate.conf says, for `--check-gate` to compare with SLURM's configuration. None: not known."""
 
     mode: str | None

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 MIN_SECONDS: Final = 0.1
 """The least time in which anything is still begun."""
@@ -15,7 +17,7 @@ _DECISION_SECONDS: Final = 7.0
 _DECISION_SHARE: Final = 0.3
 
 
-class TimeLimit(NamedTuple):
+class TimeLimit(msgspec.Struct, frozen=True):
     """Both ends are in monotonic seconds, infinite where there is no limit."""
 
     end: float

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 from laggard.kernel_rules.rule import read_rules
 from laggard.kit.words import lazy_pattern
@@ -30,7 +32,7 @@ LINK: Final = lazy_pattern(
 _STARTED: Final = lazy_pattern(r"(mlx5_core [0-9a-f:.]{12}): firmware version: ")
 
 
-class LinkChange(NamedTuple):
+class LinkChange(msgspec.Struct, frozen=True):
     """`driver`: with the PCI address. `device`: the network device's name. `seconds`: after boot, where it is told."""
 
     driver: str

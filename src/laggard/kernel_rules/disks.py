@@ -5,7 +5,9 @@ Sources: Linux, drivers/md (md_seq_show, raid10_status); md(4).
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 from laggard.kernel_rules.rule import read_rules
 from laggard.kit.words import lazy_pattern
@@ -25,7 +27,7 @@ _MAY_LACK: Final = {"linear": 0, "raid0": 0, "raid4": 1, "raid5": 1, "raid6": 2}
 """How many disks an array can do without; raid1 needs one."""
 
 
-class Array(NamedTuple):
+class Array(msgspec.Struct, frozen=True):
     name: str
     level: str
     members: str
