@@ -26,7 +26,7 @@ ROOMS = {
     "kubernetes": 1_185,
     "locate": 5_781,
     "nccl": 1_995,
-    "probes": 11_739,  # a recording is of one moment; 11,800 is allowed
+    "probes": 11_763,  # structs, which are defined in a tenth of the time; 11,800 is allowed
     "rankfile": 765,
     "recommend": 1_800,
     "recording": 3_050,
@@ -44,7 +44,7 @@ ROOMS = {
 FILES = 639
 """The most files of the product."""
 
-CARRIED = {"healthcheck": 14_805, "recommend": 13_816, "agent": 19_197, "collector": 22_495, "run": 11_532}
+CARRIED = {"healthcheck": 14_827, "recommend": 13_816, "agent": 19_215, "collector": 22_495, "run": 11_533}
 """The most code lines of all files that a command imports, also those that it imports late."""
 
 OWN_PROCESSES = {"agent": ("laggard.agent.prober.known",)}

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from laggard.kernel_rules.devices import COMMANDS_TIME_OUT, NIC_FIRMWARE_RULES
-from laggard.kernel_rules.rule import Hit, Rule
+from laggard.kernel_rules.rule import Hit, Rule, rules, rules_of
 from laggard.model import Finding, Severity
 from laggard.probes.errors import NotApplicable, Unknown
 from laggard.probes.host.host import Host
@@ -35,7 +34,7 @@ def check(host: Host, thresholds: RdmaDriverThresholds) -> Iterator[Finding]:
     present = {nic.address: nic for nic in nics}
     log = host.kernel_log()
     told: dict[str, tuple[Rule, Hit]] = {}
-    for rule, hit in judge_log(log, NIC_FIRMWARE_RULES, (f"{_DRIVER} ",)).open():
+    for rule, hit in judge_log(log, rules_of("devices", "nic"), (f"{_DRIVER} ",)).open():
         address = hit.groups["device"].lower()
         if address in present and (hit.seconds is None or hit.seconds >= since):  # one that was taken out is no fault
             told.setdefault(address, (rule, hit))
@@ -47,7 +46,7 @@ def check(host: Host, thresholds: RdmaDriverThresholds) -> Iterator[Finding]:
 def _finding(rule: Rule, hit: Hit, address: str, at_fault: str, since: float, booted_at: float | None) -> Finding:
     """A line of the log is critical where the NIC's state confirms it, or where it came again and again: the firmware
     may have recovered, and a NIC that was taken out and put back logs the same."""
-    proof = rule is COMMANDS_TIME_OUT and sum(at is None or at >= since for at in hit.latest) >= _PROOF
+    proof = rule is rules("devices")["nic_commands"] and sum(at is None or at >= since for at in hit.latest) >= _PROOF
     severity, summary = rule.severity, rule.summary + (f", {hit.times} lines of the log" if hit.times > 1 else "")
     if severity is Severity.CRITICAL and not proof:
         severity = Severity.CRITICAL if at_fault else Severity.WARNING

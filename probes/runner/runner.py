@@ -184,19 +184,19 @@ class Runner:
         )
 
     def _groups(self, probes: Iterable[Probe]) -> list[list[Probe]]:
-        """Probes of the same group together, in order; every other probe alone, and one that is stuck."""
+        """Probes of the same group together, in order; every other probe alone, and one that is stuck. Those that may
+        take longest come first, so that the others run beside them."""
         groups: dict[str, list[Probe]] = {}
         for probe in probes:
             group = probe.group
             alone = group is None or not group.waits_alike and self._stuck.find(probe.name)
             groups.setdefault(probe.name if alone or not group else f"group {group.name}", []).append(probe)
-        return list(groups.values())
+        return sorted(groups.values(), key=_seconds, reverse=True)
 
     def _start(
         self, group: Sequence[Probe], host: Host, histories: Mapping[str, CounterHistory], deadline: float
     ) -> ProbeProcess:
-        seconds = max(probe.group.deadline_seconds if probe.group else probe.deadline_seconds for probe in group)
-        process = ProbeProcess(group, min(deadline, time.monotonic() + seconds))
+        process = ProbeProcess(group, min(deadline, time.monotonic() + _seconds(group)))
         stuck = self._stuck.find(process.name)
         if stuck is not None:
             process.on_stuck_predecessor(stuck.pid, stuck.call)
@@ -222,6 +222,10 @@ class Runner:
 def run(host: Host, probes: Sequence[Probe], *, deadline_seconds: float, warnings_fail: bool = False) -> Report:
     """The report of a single run. A daemon keeps a Runner instead."""
     return Runner().run(host, probes, deadline_seconds=deadline_seconds, warnings_fail=warnings_fail)
+
+
+def _seconds(group: Sequence[Probe]) -> float:
+    return max(probe.group.deadline_seconds if probe.group else probe.deadline_seconds for probe in group)
 
 
 def _why_absent(probe: Probe, host: Host) -> str:

@@ -16,12 +16,10 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Final, NamedTuple
 
-from laggard.catalogue.rules import compiled
-from laggard.kernel_rules import devices, disks
-from laggard.kernel_rules import host as kernel
-from laggard.kernel_rules.rule import LIVE_BEGINNINGS, Hit, Rule
+from laggard.kernel_rules.disks import incomplete_arrays
+from laggard.kernel_rules.rule import LIVE_BEGINNINGS, Hit, Rule, live_rules, rules
 from laggard.kit.majority import grouped
-from laggard.kit.words import lazy_pattern
+from laggard.kit.words import compiled, lazy_pattern
 from laggard.model import Finding, Severity
 from laggard.probes.errors import or_none
 from laggard.probes.host import mount_table
@@ -109,7 +107,6 @@ def _is_on(name: str, device: str) -> bool:
     return not rest or bool(_PART.fullmatch(rest) if device[-1:].isdigit() else rest.isdecimal())
 
 
-RULES: Final = (*kernel.LIVE_RULES, *disks.LIVE_RULES, *devices.LIVE_RULES)
 _MEMORY: Final = "/sys/devices/system/edac/mc"
 _DAY: Final = 86400.0
 _STORM: Final = 1000.0
@@ -203,41 +200,44 @@ _SPEEDS: Final = Row("link_speeds", _speeds)
 
 def _states(host: Host, storage: Storage, corrected: Mapping[str, int], uptime: float) -> Iterator[tuple[str, Finding]]:
     """Yields what is proof by itself, each with its subject. `corrected`: errors of memory, by controller."""
+    uncorrected, of_disks = rules("host")["uncorrected"], rules("disks")
     for name in host.names(_MEMORY):
         if count := host.number(f"{_MEMORY}/{name}/ue_count"):
             summary = f"counted {count} memory errors since boot that could not be corrected (EDAC)"
-            found = _made(kernel.UNCORRECTED, f"memory controller {name}", summary, True, count=count)
-            yield kernel.UNCORRECTED.named, found
+            found = _made(uncorrected, f"memory controller {name}", summary, True, count=count)
+            yield uncorrected.named, found
     for name, count in corrected.items():
         new, since = host.counter_history.recent(name, count, _DAY)
         a_day = new * _DAY / max(uptime, _DAY) if new == count else new
         if a_day >= _STORM:
             summary = f"counted {new} memory errors {since}, all corrected (EDAC): a module is about to fail"
-            yield name, _made(kernel.UNCORRECTED, f"memory controller {name}", summary, False, count=new)
+            yield name, _made(uncorrected, f"memory controller {name}", summary, False, count=new)
     for name in host.names(_NVME):
         if host.text(f"{_NVME}/{name}/state") == "dead":
             mount = storage.mount_of(name)
-            yield mount.source if mount else name, _made(disks.CONTROLLER, name, disks.CONTROLLER.summary, True)
-    for array in disks.incomplete_arrays(host.read_if_present("/proc/mdstat")):
+            controller = of_disks["controller"]
+            yield mount.source if mount else name, _made(controller, name, controller.summary, True)
+    for array in incomplete_arrays(host.read_if_present("/proc/mdstat")):
         summary = f"{'is being rebuilt' if array.rebuilds else 'lacks disks'}: {array.level} [{array.members}]"
-        found = _made(disks.ARRAY, array.name, summary, array.failed and not array.rebuilds)
+        found = _made(of_disks["array"], array.name, summary, array.failed and not array.rebuilds)
         yield f"/dev/{array.name}", found
     for mount, why in storage.broken():
         summary = f"{why} ({mount.fstype}, {printable_path(mount.source)})"
-        yield mount.source, _made(disks.READ_ONLY, printable_path(mount.point), summary, storage.is_for_jobs(mount))
+        found = _made(of_disks["read_only"], printable_path(mount.point), summary, storage.is_for_jobs(mount))
+        yield mount.source, found
 
 
 def _of_log(host: Host, storage: Storage, uptime: float) -> list[_Told]:
     """Returns what the log says and did not take back: a repair closes all that was said before it."""
     told: list[_Told] = []
     repaired, errors = Counter[str](), Counter[str]()
-    for (number, _), hit in judge_log(host.kernel_log(), RULES, LIVE_BEGINNINGS).hits.items():
-        rule, device = RULES[number], hit.groups.get("device") or hit.groups.get("on", "")
+    for (number, _), hit in judge_log(host.kernel_log(), live_rules(), LIVE_BEGINNINGS).hits.items():
+        rule, device = live_rules()[number], hit.groups.get("device") or hit.groups.get("on", "")
         mount = storage.mount_of(device) if rule.code == "DISK_FAILED" else None
         age = 0.0 if hit.seconds is None else max(0.0, uptime - hit.seconds)
         again = goes_on(hit.latest, uptime) if rule.witness in _AGAIN else ""
         each = _Told(rule, hit, device, mount, age, again=again)
-        is_writable = rule is disks.READ_ONLY and mount is not None and not storage.is_read_only(mount)
+        is_writable = rule is rules("disks")["read_only"] and mount is not None and not storage.is_read_only(mount)
         repaired[each.subject] = max(repaired[each.subject], hit.place if is_writable else hit.closed)
         told.append(each)
     told = [each for each in told if each.again or each.hit.place > repaired[each.subject]]
@@ -268,12 +268,12 @@ def _made(like: Rule, device: str, summary: str, critical: bool, disk: str = "",
 
 
 def _of_controller(told: _Told, host: Host, storage: Storage) -> str | None:
-    state = host.text(f"{_NVME}/{told.device}/state")
-    if state not in ("", "live") and (told.rule is disks.CONTROLLER or told.age >= _RESET_SECONDS):
+    state, is_gone = host.text(f"{_NVME}/{told.device}/state"), told.rule is rules("disks")["controller"]
+    if state not in ("", "live") and (is_gone or told.age >= _RESET_SECONDS):
         return f"it is {state} now"
     if told.again and told.mount and storage.is_for_jobs(told.mount):
         return f"again and again: {told.again}"
-    if told.mount is None or told.rule is not disks.CONTROLLER or (state and " after " not in told.hit.last):
+    if told.mount is None or not is_gone or (state and " after " not in told.hit.last):
         return ""
     return f"{printable_path(told.mount.point)} is mounted from it as before"  # whose disks went with the controller
 
@@ -320,7 +320,8 @@ def _of_crash(told: _Told, host: Host, storage: Storage) -> str | None:
 def _of_memory(told: _Told, host: Host, storage: Storage) -> str | None:
     if told.hit.seconds is not None and told.hit.seconds < _BOOT_SECONDS:
         dumps = (host.text(f"{_PSTORE}/{name}") for name in host.names(_PSTORE)[:_MAX_DUMPS])
-        died = any(compiled(kernel.UNCORRECTED.pattern).search(line) for text in dumps for line in text.splitlines())
+        pattern = compiled(rules("host")["uncorrected"].pattern)
+        died = any(pattern.search(line) for text in dumps for line in text.splitlines())
         return "the boot before ended with one (pstore)" if died else ""
     lost = (or_none(read_memory_sizes, host) or {}).get("HardwareCorrupted", 0)
     return f"{lost >> 10} kB of memory are out of use for that (HardwareCorrupted)" if lost else ""

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator
 from functools import cache
 from typing import Final, NamedTuple
 
-from laggard.catalogue.rules import compiled
+from laggard.kit.words import compiled
 from laggard.probes.errors import Unknown
 from laggard.probes.gpu.model.driver_log import LOADED_ANEW, WAS_RESET
 from laggard.probes.host.host import Host

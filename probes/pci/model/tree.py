@@ -23,7 +23,7 @@ _GPU_CLASSES: Final = {
 _MAX_DEPTH: Final = 64  # more than any machine has: a parent could name a device below it
 
 
-class LinkState(msgspec.Struct, frozen=True):
+class LinkState(NamedTuple):
     """A device's link as it runs now and as it can run: speeds in GT/s, widths in lanes; 0 where it is not reported."""
 
     speed: float = 0.0

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple, NoReturn
 
-import msgspec
-
 from laggard.kit.words import lazy_pattern
 from laggard.probes.errors import NotApplicable, Unknown, Unreadable, if_present, or_none, split_unreadable
 from laggard.probes.host.host import Host
@@ -25,7 +23,7 @@ _STATE = lazy_pattern(r"(\d{1,2}): (\S.*)")
 _RATE = lazy_pattern(r"(\d{1,6}(?:\.\d+)?) Gb/sec(?: \((\d{1,2})X[^)]*\))?")
 
 
-class PortKind(msgspec.Struct, frozen=True):
+class PortKind(NamedTuple):
     """Ports of one kind are peers: what most of them do is expected of the others. The PCI function number separates
     the two ports of a dual-port card, of which often only the first is cabled."""
 
@@ -35,7 +33,7 @@ class PortKind(msgspec.Struct, frozen=True):
     function: str
 
 
-class Port(msgspec.Struct, frozen=True):
+class Port(NamedTuple):
     device: str
     number: int
     address: str  # of the PCI device, or empty
@@ -199,7 +197,7 @@ _HEADER_BYTES: Final = 96
 _IB_MTUS: Final = (4096, 2048, 1024, 512, 256)
 
 
-class Netdev(msgspec.Struct, frozen=True):
+class Netdev(NamedTuple):
     name: str
     operstate: str
     admin_up: bool

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from laggard.kernel_rules.devices import NIC_FIRMWARE_RULES, PCIE_RULES
+from laggard.kernel_rules.rule import rules_of
 from laggard.model import Finding, Severity
 from laggard.probes.errors import NotApplicable, Unknown, Unreadable, if_present
 from laggard.probes.host.host import Host
@@ -195,7 +195,7 @@ def _witnesses(host: Host) -> dict[str, str]:
         present = frozenset(host.entries(PCI))
     except Unknown:
         return {}
-    told = judge_log(log, (*NIC_FIRMWARE_RULES, *PCIE_RULES)).open()
+    told = judge_log(log, rules_of("devices", "nic", "pcie")).open()
     errors = (
         (hit.groups["device"].lower(), hit.last[:200]) for rule, hit in told if rule.severity is Severity.CRITICAL
     )

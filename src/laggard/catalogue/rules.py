@@ -13,15 +13,14 @@ import configparser
 import os
 import re
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from typing import Final, NamedTuple
 
 from laggard.catalogue.findings import finding
+from laggard.kit.words import compiled
 from laggard.model import Finding, Fix, Severity
 
-compiled: Final[Callable[[str], re.Pattern[str]]] = cache(re.compile)
-"""Compiles a pattern where it is asked for first: most logs hold the words of few rules."""
 _MACROS: Final = "macros"
 _MACRO: Final = re.compile(r"\{([A-Z_]{2,})\}")
 _NAMED: Final = re.compile(r"\{(\w+)\}")

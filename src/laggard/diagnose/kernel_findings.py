@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, TypeVar
 from laggard.diagnose.job.rules import ADVICE
 from laggard.diagnose.rules import table, words
 from laggard.kernel_rules.devices import LINK, link_changes
-from laggard.kernel_rules.host import UNCORRECTED
+from laggard.kernel_rules.rule import rules
 from laggard.model import Finding, Fix, Severity
 
 RELEVANT: Final = words("kernel")
@@ -34,7 +34,8 @@ _OF_SYSTEM = re.compile(r"^/(?:system|init)\b")
 _TRAINING = re.compile(r"(?:python[\d.]*|pt_\w+|torchrun|ray::.*|ray|deepspeed|accelerate|train.*)$")
 """The names of processes that train: a limit of another program's own is no fault of the node."""
 _CRASHED = re.compile(r"((?:python|pt_|ray|torch)[\w.:-]{0,40})\[(\d+)\]: segfault at")
-_UNCORRECTED = re.compile(UNCORRECTED.pattern)
+_OF_PROBES = rules("host")["uncorrected"]
+_UNCORRECTED = re.compile(_OF_PROBES.pattern)
 _CORRECTED = re.compile(r"\bEDAC \S+: (\d+) CE |Machine check events logged|Hardware Error\].*[Cc]orrected error")
 _MODULE = re.compile(r"\bon (\S*(?:DIMM|CPU_SrcID|mc#|MC#)\S*)")
 
@@ -95,9 +96,9 @@ def _machine_checks(messages: Iterable[str]) -> Iterator[Finding]:
             _count(uncorrected, device, text)
         elif match := _CORRECTED.search(text):
             _count(corrected, device, text, int(match[1] or 1))
-    fix = Fix(UNCORRECTED.fix, UNCORRECTED.commands)
+    fix = Fix(_OF_PROBES.fix, _OF_PROBES.commands)
     for device, lines in uncorrected.items():
-        yield _SAYS["uncorrected"]._replace(fix=fix, says=UNCORRECTED.summary).found(_counted(lines), device=device)
+        yield _SAYS["uncorrected"]._replace(fix=fix, says=_OF_PROBES.summary).found(_counted(lines), device=device)
     for device, lines in corrected.items():
         if device not in uncorrected and lines.times >= _MANY_CORRECTED:
             yield _SAYS["corrected"]._replace(fix=fix).found(_counted(lines), device=device, times=lines.times)

@@ -14,9 +14,7 @@ import re
 import time
 import zlib
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final
-
-import msgspec
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from laggard.gate.time_limit import seconds_left
 from laggard.wire.words import HEADLINE_LENGTH
@@ -83,7 +81,7 @@ def _mark(text: str) -> str:
     return f"{zlib.crc32(' '.join(text.split()).encode()) & 0xFFFF:04x}"
 
 
-class SlurmNode(msgspec.Struct, frozen=True):
+class SlurmNode(NamedTuple):
     """A node's state, in its base and its flags, and the reason that was given for it. `last_busy`: when it last ran a
     job, or was resumed, whichever came later, in Unix seconds; None: SLURM does not say."""
 

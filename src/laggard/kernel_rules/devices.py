@@ -12,16 +12,7 @@ from typing import Final
 
 import msgspec
 
-from laggard.kernel_rules.rule import read_rules
 from laggard.kit.words import lazy_pattern
-
-_RULES: Final = read_rules("devices")
-COMMANDS_TIME_OUT: Final = _RULES["nic_commands"]
-LIVE_RULES: Final = tuple(rule for rule in _RULES.values() if rule.witness)
-"""The rules that probes judge the live log by where a record comes again and again."""
-NIC_FIRMWARE_RULES, PCIE_RULES = (
-    tuple(rule for name, rule in _RULES.items() if name.startswith(kind)) for kind in ("nic", "pcie")
-)
 
 LINK: Final = lazy_pattern(
     r"(?:(\S{1,40} [0-9a-f:.]{7,12}) (\S{1,40}): (?:(?:NIC )?Link (?:is )?|Port: \d+ Link )"

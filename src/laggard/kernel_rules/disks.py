@@ -9,15 +9,7 @@ from typing import Final
 
 import msgspec
 
-from laggard.kernel_rules.rule import read_rules
 from laggard.kit.words import lazy_pattern
-
-_RULES: Final = read_rules("disks")
-CONTROLLER, ARRAY, READ_ONLY = (_RULES[name] for name in ("controller", "array", "read_only"))
-DISK_RULES: Final = tuple(_RULES.values())
-
-LIVE_RULES: Final = tuple(rule for rule in DISK_RULES if rule.witness)
-"""The rules that probes judge the live log by: those of arrays are not needed where /proc/mdstat is."""
 
 _ARRAY: Final = lazy_pattern(r"(md\S{1,32}) : (?:in)?active (?:\([\w-]+\) )*(\w*)")
 _MEMBERS: Final = lazy_pattern(r"\[\d+/\d+\] \[([U_]+)\]")

@@ -7,10 +7,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple
+from functools import cache
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from laggard.catalogue.rules import Row, compiled, read_table
+from laggard.kit.words import compiled
 from laggard.model import Severity
+
+if TYPE_CHECKING:
+    from laggard.catalogue.rules import Row
 
 STARTS: Final = r"^Linux version \d"
 """The first record of a kernel that starts."""
@@ -68,10 +72,25 @@ def rule_of(row: Row, word: str) -> Rule:
     )
 
 
-def read_rules(name: str) -> Mapping[str, Rule]:
-    """The rules of NAME.ini in their order, by the names of their sections: see laggard.catalogue.rules."""
-    rows = read_table(os.path.join(os.path.dirname(__file__), f"{name}.ini")).rows
+@cache
+def rules(table: str) -> Mapping[str, Rule]:
+    """The rules of TABLE.ini in their order, by the names of their sections: see laggard.catalogue.rules."""
+    from laggard.catalogue.rules import read_table  # where they are asked for first: a node without a log needs none
+
+    rows = read_table(os.path.join(os.path.dirname(__file__), f"{table}.ini")).rows
     return {row.kind: rule_of(row, row.more["word"]) for row in rows}
+
+
+def rules_of(table: str, *kinds: str) -> tuple[Rule, ...]:
+    """Those of TABLE.ini whose names begin so."""
+    return tuple(rule for name, rule in rules(table).items() if name.startswith(kinds))
+
+
+@cache
+def live_rules() -> tuple[Rule, ...]:
+    """Those with a witness, by which probes judge the live log."""
+    found = (rule for table in ("host", "disks", "devices") for rule in rules(table).values())
+    return tuple(rule for rule in found if rule.witness)
 
 
 _BEGIN: Final = (

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from laggard.kit.errors import UsageError
 
@@ -152,6 +153,9 @@ if TYPE_CHECKING:
 else:
     lazy_pattern = _LazyPattern
 
+
+compiled: Final[Callable[[str], re.Pattern[str]]] = functools.cache(re.compile)
+"""The same of a text that is known later: most logs hold the words of few rules."""
 
 TIME_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 

@@ -13,12 +13,10 @@ from support.rows import rows
 from support.users_text import crash_in_file, crash_with_name, kernel_records, mount_with_option, now
 
 from laggard.agent.ranks.kernel_word import kernel_word, names_another
-from laggard.kernel_rules.devices import NIC_FIRMWARE_RULES, PCIE_RULES
-from laggard.kernel_rules.rule import LIVE_BEGINNINGS
+from laggard.kernel_rules.rule import LIVE_BEGINNINGS, live_rules, rules_of
 from laggard.probes.gpu.model.driver_log import find_xids
 from laggard.probes.gpu.xid import judge_xids
 from laggard.probes.host.kernel_log import judge_log, parse_messages
-from laggard.probes.system import kernel_faults
 
 XID = "NVRM: Xid (PCI:0000:19:00): 79, pid=7, name=python, GPU has fallen off the bus."
 LOADED = "NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  570.124.06  Release Build"
@@ -53,8 +51,8 @@ SEPARATORS = (
 
 def find_device_errors(log: str) -> list[object]:
     """What the rules for NICs, PCIe devices and the host find in the log, and nothing closed."""
-    devices = judge_log(log, (*NIC_FIRMWARE_RULES, *PCIE_RULES))
-    return [*devices.open(), *judge_log(log, kernel_faults.RULES, LIVE_BEGINNINGS).open()]
+    devices = judge_log(log, rules_of("devices", "nic", "pcie"))
+    return [*devices.open(), *judge_log(log, live_rules(), LIVE_BEGINNINGS).open()]
 
 
 def believed(log: str) -> list[object]:

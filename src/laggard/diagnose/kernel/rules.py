@@ -6,10 +6,7 @@ import re
 from typing import Final
 
 from laggard.diagnose.rules import Row, table
-from laggard.kernel_rules.devices import NIC_FIRMWARE_RULES, PCIE_RULES
-from laggard.kernel_rules.disks import DISK_RULES
-from laggard.kernel_rules.host import HOST_RULES
-from laggard.kernel_rules.rule import Rule, rule_of
+from laggard.kernel_rules.rule import Rule, rule_of, rules, rules_of
 from laggard.probes.gpu.model.amdgpu_log import AmdgpuMessage, amdgpu_messages
 
 _TABLE: Final = table("kernel")
@@ -39,7 +36,8 @@ def _amd_rule(message: AmdgpuMessage) -> Rule:
 
 
 RULES: Final = (
-    *(*HOST_RULES, *PCIE_RULES, *NIC_FIRMWARE_RULES, *DISK_RULES),
+    *(rule for name, rule in rules("host").items() if name not in ("uncorrected", "out_of_memory", "hot")),
+    *(*rules_of("devices", "pcie"), *rules_of("devices", "nic"), *rules("disks").values()),
     *map(_amd_rule, amdgpu_messages()),
     *(_rule(row) for row in _TABLE.rows if row.code),
 )
