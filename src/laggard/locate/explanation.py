@@ -88,7 +88,7 @@ def explained(culprit: Culprit, timings: JobTimings) -> Culprit:
     found = [each for node in culprit.machines for each in _explaining_findings(culprit, node, timings)]
     found.sort(key=lambda each: (each[1] is Place.UNKNOWN, _gravity(each[0])))
     codes = tuple(dict.fromkeys(code for code, _ in found))
-    to_do = [advice(culprit, codes)]
+    to_do = [culprit.advice or advice(culprit, codes)]
     is_network = culprit.kind == "slow_link" and not culprit.is_within_machine
     if is_network and not any(code in codes for code in _MEASURED_BY_RINGS):
         to_do.append(ring_request(culprit, timings.nodes))

@@ -98,9 +98,8 @@ def _hung_ranks(timings: JobTimings, steps: Steps | None) -> PartialVerdict:
     if found == NOTHING_FOUND or any(culprit.stopped or culprit.kind == "dead" for culprit in found.culprits):
         return found
     different = different_calls(timings)
-    if different is None:
-        return found
-    return PartialVerdict(notes=(different.note(), *(note for note in found.notes if note.kind == "waiting")))
+    waiting = (note for note in found.notes if note.kind == "waiting")
+    return different.verdict((), waiting) if different else found
 
 
 def _beside_stopped(stopped: Sequence[Culprit], slow: Sequence[Culprit]) -> PartialVerdict:

@@ -175,7 +175,7 @@ class _Deaths:
             return PartialVerdict(notes=elsewhere)
         different = self._called_differently()
         if different is not None:
-            return PartialVerdict(self._culprits(self._called_otherwise(different)), (different.note(), *self._notes()))
+            return different.verdict(self._culprits(self._called_otherwise(different)), self._notes())
         return PartialVerdict(self._culprits(self.first), self._notes())
 
     def _elsewhere(self) -> tuple[Note, ...] | None:

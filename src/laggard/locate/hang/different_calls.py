@@ -10,10 +10,11 @@ still, or died standing, rows tell what they stood in.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
 from laggard.kit.constants import OPS
@@ -23,7 +24,7 @@ from laggard.locate.collectives import Collectives
 from laggard.locate.hang.wait_graph import MESSAGES, OF_THE_WORLD, Standing, flight_text, in_the_world, stands_in
 from laggard.locate.job_timings import JobTimings, RankState
 from laggard.locate.partial_verdict import NOTHING_FOUND, PartialVerdict
-from laggard.model import MAX_NAMED_RANKS, Note
+from laggard.model import MAX_NAMED_RANKS, Culprit, Note
 
 MISMATCH_TO_DO = "find where these ranks take another way: by a condition on the rank, its data or an exception"
 SAME_SIZE = frozenset(OPS.index(op) for op in ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce"))
@@ -50,9 +51,13 @@ class DifferentCalls(NamedTuple):
         few = tuple(sorted(itertools.chain(*(ranks for _, ranks in fewer))))
         return cls(few if len(few) < len(last) else (), tuple(sorted((*few, *last))), text)
 
-    def note(self) -> Note:
-        ranks = self.few or self.ranks
-        return Note("mismatch", f"{self.text}; what to do: {MISMATCH_TO_DO}", ranks=ranks[:MAX_NAMED_RANKS])
+    def note(self, to_do: str = f"; what to do: {MISMATCH_TO_DO}") -> Note:
+        return Note("mismatch", f"{self.text}{to_do}", ranks=(self.few or self.ranks)[:MAX_NAMED_RANKS])
+
+    def verdict(self, culprits: Iterable[Culprit], notes: Iterable[Note]) -> PartialVerdict:
+        """With these, of which those that called what fewer called get what to do."""
+        told = tuple(structs.replace(it, advice=MISMATCH_TO_DO) if it.ranks == self.few else it for it in culprits)
+        return PartialVerdict(told, (self.note("") if any(it.advice for it in told) else self.note(), *notes))
 
 
 class _Call(NamedTuple):
