@@ -19,6 +19,7 @@ from laggard.locate.hang.wait_graph import WAITING_SECONDS, silence
 from laggard.locate.job_timings import END, START, STEP, WAITED, JobTimings
 from laggard.locate.medians import median_over_steps
 from laggard.locate.shares import MIN_COST
+from laggard.locate.slow.culprits import DOUBT
 from laggard.locate.slow.host_facts import NOT_KNOWN
 from laggard.locate.slow.steps import MIN_STEPS, Steps
 from laggard.model import Culprit, JobKey, Location, Note, Verdict
@@ -96,12 +97,14 @@ REMAINING_COST_SHARE = 0.25
 
 
 class _Held(NamedTuple):
-    """A verdict with slow culprits, when it was drawn (monotonic seconds), on what, and its last step."""
+    """A verdict with slow culprits, when it was drawn (monotonic seconds), on what, and its last step; and when its
+    culprits were accused or doubted last: who was accused once is not well while a doubt is left."""
 
     location: Location
     at: float
     step: int
     timings: JobTimings
+    doubted_at: float
 
 
 class _Evidence(NamedTuple):
@@ -163,14 +166,17 @@ class HeldCulprits:
         slow = tuple(each for each in found.culprits if each.kind.startswith("slow"))
         if slow:
             if found.window.last_step is not None and len(slow) == len(found.culprits):
-                self._held[job.key] = _Held(found, now, found.window.last_step, job.timings)
+                self._held[job.key] = _Held(found, now, found.window.last_step, job.timings, now)
             return job
         if before is None or not _may_be_held(found):
             return job
+        doubted = _doubted(found)
+        if any(doubted.issuperset(each.ranks) for each in before.location.culprits):
+            before = before._replace(doubted_at=now)
         left = tuple(
             each
             for each in before.location.culprits
-            if now - before.at <= _hold_seconds(each, before) and not _is_refuted(each, before, job.timings)
+            if now - before.doubted_at <= _hold_seconds(each, before) and not _is_refuted(each, before, job.timings)
         )
         if not left:
             return job
@@ -200,7 +206,12 @@ def _may_be_held(found: Location) -> bool:
     """Whether the new verdict is on steps: where it has another reason for none, such as silent agents, that counts."""
     if found.culprits or found.window.last_step is None:
         return False
-    return found.verdict is Verdict.OK
+    return found.verdict is Verdict.OK or bool(_doubted(found))
+
+
+def _doubted(found: Location) -> frozenset[int]:
+    """The ranks that the verdict doubts, and does not accuse."""
+    return frozenset(rank for note in found.notes if note.kind == DOUBT for rank in note.ranks)
 
 
 def _hold_seconds(culprit: Culprit, before: _Held) -> float:

@@ -82,8 +82,10 @@ class JobSnapshot:
     @property
     def urgency(self) -> tuple[bool, bool, float]:
         """The least comes first: a job that runs and has a culprit, of several the one that loses most; then those that
-        run."""
-        return not self.running, self.location.verdict is not Verdict.FAIL, -self.lost_ranks
+        run. All that have ended are alike: a question that names none is about the last."""
+        if not self.running:
+            return True, True, 0.0
+        return False, self.location.verdict is not Verdict.FAIL, -self.lost_ranks
 
 
 class Calm(Protocol):
@@ -262,7 +264,7 @@ def build_snapshot(
             key, job.running, timings, location, job.recency[2], *said, agents, told=told, attempt=attempt
         )
         jobs.append(snapshot)
-        if location.verdict is Verdict.OK:
+        if location.verdict is not Verdict.FAIL:  # a doubt is of noise, too
             job.noise.take(timings)
         if calm:
             calm.judged(snapshot, job.run)

@@ -18,7 +18,7 @@ from laggard.locate.describe import sentence
 from laggard.locate.job_timings import JobTimings
 from laggard.locate.slow.host_facts import NOT_KNOWN
 from laggard.locate.verdict import locate
-from laggard.model import Culprit, JobKey, Location, Verdict, Window
+from laggard.model import Culprit, JobKey, Location, Note, Verdict, Window
 
 KEY = JobKey(1000, "job")
 SLOW = [([5], 0.2)]
@@ -75,6 +75,20 @@ def test_it_is_held_for_a_bounded_time() -> None:
     holding.held([_accused()], calls[0])
     named = [bool(holding.held([later], now)[0].location.culprits) for now in calls[1:]]
     assert named == [True, True, True, False, False, False], "being held does not make it newer"
+
+
+def test_who_was_accused_stays_so_while_a_doubt_is_left() -> None:
+    later = _nobody(_job(slow=SLOW, first_step=5))
+    doubt = Note("slow_in_few_steps", "rank 5 was slower than the others", ranks=(5,))
+    doubted = structs.replace(later.location, verdict=Verdict.UNKNOWN, notes=(doubt,))
+    holding = HeldCulprits()
+    holding.held([_accused()], 100.0)
+    rounds = [dataclasses.replace(later, location=doubted)] * 4 + [later] * 4
+    told = [holding.held([each], 120.0 + 20.0 * number)[0].location for number, each in enumerate(rounds)]
+    assert [bool(each.culprits) for each in told] == [*[True] * 7, False], "60 s after the last doubt"
+    assert told[3].verdict is Verdict.FAIL and doubt in told[3].notes
+    other = structs.replace(doubted, notes=(structs.replace(doubt, ranks=(7,)),))
+    assert not _after(_accused(), dataclasses.replace(later, location=other), HOLD_SECONDS + 1).location.culprits
 
 
 def test_nothing_is_held_for_a_job_that_ended_began_anew_or_whose_agents_are_silent() -> None:

@@ -128,6 +128,18 @@ def test_earlier_windows_tell_of_two_ranks_what_one_window_cannot() -> None:
     assert [each.unit for each in judged(busy, live=True, earlier=earlier).slow] == [1]
 
 
+@pytest.mark.parametrize("ranks", [3, 4])
+def test_who_is_slow_beside_few_noisy_ranks_is_doubted_live_and_nobody_where_all_are_well(
+    ranks: int,
+) -> None:
+    """A live job is not called well by that noise might explain a rank that is slow in nearly all steps."""
+    noises = [0.1 * lasting(0.5, ranks, seed) for seed in range(20)]
+    found = [judged(slow(noise.copy(), 0.5), live=True, step_seconds=0.25) for noise in noises]
+    assert all(it.slow or (it.doubted and it.doubted.unit == 1) for it in found)
+    assert any(not it.slow for it in found), "the noise is too small to tell"
+    assert not any(judged(1 + noise, live=True, step_seconds=0.25).doubted for noise in noises)
+
+
 def test_a_moment_is_none_and_pauses_that_come_again_are_one_cause() -> None:
     noise = 0.01 * lasting(0.0, 8, 1, steps=400)
     assert not judged(slow(noise.copy(), 3.0, 200, 202), step_seconds=0.25).slow

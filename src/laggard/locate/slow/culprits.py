@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -168,6 +168,10 @@ def _is_worth_it(steps: Steps, each: Slow, saved: float) -> bool:
     return saved * since >= MIN_COST * (since if is_now else float(steps.duration.sum()))
 
 
+DOUBT: Final = "slow_in_few_steps"
+"""The kind of a note on who costs much, and is too seldom slow, or too much like noise, to be accused."""
+
+
 def doubted_notes(timings: JobTimings, steps: Steps, compared: ComparedRanks) -> tuple[Note, ...]:
     """The note about who costs much, and is too seldom slow, or too much like noise, to be accused."""
     if not compared.slow and (fast := fast_ranks(steps)):
@@ -193,7 +197,7 @@ def doubted_notes(timings: JobTimings, steps: Steps, compared: ComparedRanks) ->
         f" {seconds_text(each.excess)} each, {cost:.0%} of the time: too little to tell it from noise, and too costly"
         f" to call the job healthy; some {each.needed} steps like these would decide"
     )
-    return (_note_on("slow_in_few_steps", timings, each.columns, text),)
+    return (_note_on(DOUBT, timings, each.columns, text),)
 
 
 def _is_warm_up(steps: Steps, each: Slow) -> bool:
@@ -219,7 +223,7 @@ def _turns_note(timings: JobTimings, turns: Turns) -> Note:
         "were slower than the others by turns, each for longer than other work holds a rank up,"
         f" {turns.cost:.0%} of the time: look for what moves from one to another"
     )
-    return _note_on("slow_in_few_steps", timings, turns.units, text)
+    return _note_on(DOUBT, timings, turns.units, text)
 
 
 def _two_speeds_note(timings: JobTimings, steps: Steps, fast: Sequence[int]) -> Note:

@@ -75,7 +75,8 @@ DOUBTED_COST: Final = 0.05
 that it is accused."""
 
 DOUBTED_ERRORS: Final = 0.05
-"""The share of healthy recordings that may not be called healthy for that."""
+"""The share of healthy recordings that may not be called healthy for that; of a healthy live job's verdicts one in an
+hour's LOOKS."""
 
 PARTS: Final = 8
 """The number of parts into which the window is cut: each run of them is judged, and shorter and shorter last steps."""
@@ -195,6 +196,7 @@ class _Test:
     ) -> None:
         self._relative, self._step, self._live, self._units, self._each = relative, step * each, live, units, each
         self._in_all, self._at_a_look = (LIVE_ERRORS, LIVE_ERRORS / LOOKS) if live else (ERRORS, ERRORS)
+        self._doubted = 1 / LOOKS if live else DOUBTED_ERRORS
         self._some = others[:: max(1, len(others) // MAX_COMPARED)]
         self._count = int(units.judged.sum())
         self._sums = np.concatenate((np.zeros((1, relative.shape[1])), np.cumsum(relative, axis=0)))
@@ -286,7 +288,7 @@ class _Test:
         noise = Noise(blocks, where, spread, error, wider)
         of_noise = noise.chances(level, before)
         by_noise = max(of_noise.now * tests / self._at_a_look, of_noise.ever * self._count / self._in_all)
-        if by_noise > 1 and of_noise.ever * tests > DOUBTED_ERRORS:
+        if by_noise > 1 and of_noise.ever * tests > self._doubted:
             return None
         of_moments, of_their_length = self._of_moments(part, level, unit, others)
         now = max(of_noise.now, of_moments)
@@ -297,9 +299,9 @@ class _Test:
         cost = level * length / len(self._relative)
         # What is there in most of all steps is no moment of a recording; that may be one itself, and tell nothing.
         lasts = len(self._relative) == length and (self._relative[:, unit] > level / 2).mean() >= MOST
-        unlikely = max(of_noise.ever, 0.0 if lasts else of_their_length) * tests <= DOUBTED_ERRORS
+        unlikely = max(of_noise.ever, 0.0 if lasts else of_their_length) * tests <= self._doubted
         more = math.log(self._at_a_look / tests) / math.log(min(0.5, max(now, 1e-300)))
-        doubtful = unlikely and cost >= DOUBTED_COST and not self._live
+        doubtful = unlikely and cost >= DOUBTED_COST and not (self._live and part.end < len(self._relative))
         is_told = chance <= 1 or doubtful
         return Found(unit, part, level, cost, chance, math.ceil(length * max(1.0, more))) if is_told else None
 

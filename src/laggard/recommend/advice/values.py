@@ -61,7 +61,7 @@ def change_text(item: Item) -> str:
         now = "" if item.current is None else f": {_value(item.current)}"
         return f"Repair {item.key}{now}" + ("" if item.target == "host" else f" ({item.target})")
     if item.recommended is None:
-        return f"Remove {item.key}{'' if item.current is None else f'={item.current}'} ({item.target})"
+        return f"Remove {item.key}" if item.current is None else f"Remove {item.key}={item.current} ({item.target})"
     now = "" if item.current is None else f", now {_value(item.current)}"
     return f"Set {item.key} to {_value(item.recommended)}{now} ({item.target})"
 
