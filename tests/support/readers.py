@@ -93,7 +93,7 @@ def as_nobody(code: str, path: Path) -> str:
     imports = (
         "import difflib, os, json\n"
         "import laggard.gate.command, laggard.probes.registry, laggard.probes.host.reader\n"
-        "import ctypes, laggard.probes.host.live, laggard.agent.ranks.end\n"
+        "import ctypes, socket, laggard.catalogue.rules, laggard.probes.host.live, laggard.agent.ranks.end\n"
         "import laggard.agent.ranks.reader\n"
         "import laggard.agent.traffic.sockets, laggard.agent.traffic.sockets\nfrom laggard.cli import main\n"
         "from laggard.probes.host.kernel_log import read_kmsg\nimport contextlib, io\n"
