@@ -171,7 +171,7 @@ class HeldCulprits:
         if before is None or not _may_be_held(found):
             return job
         doubted = _doubted(found)
-        if any(doubted.issuperset(each.ranks) for each in before.location.culprits):
+        if any(each.ranks and doubted.issuperset(each.ranks) for each in before.location.culprits):
             before = before._replace(doubted_at=now)
         left = tuple(
             each

@@ -1,5 +1,4 @@
-"""The rules for the firmware of ConnectX NICs, and for what PCIe devices report of themselves (devices.ini); links of
-network devices that went down and came up.
+"""Links of network devices that went down and came up. The rules for NICs and PCIe devices are in devices.ini.
 
 Sources: Linux, drivers/net/ethernet/mellanox/mlx5/core/{events,en_main}.c, drivers/net/ethernet/broadcom/bnxt.
 """

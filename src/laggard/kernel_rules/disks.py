@@ -1,4 +1,4 @@
-"""The rules for local disks, arrays and file systems (disks.ini), and the arrays in /proc/mdstat as values. Pure.
+"""The arrays in /proc/mdstat, as values. The rules for disks are in disks.ini. Pure.
 
 Sources: Linux, drivers/md (md_seq_show, raid10_status); md(4).
 """

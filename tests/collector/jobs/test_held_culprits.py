@@ -2,6 +2,7 @@
 
 import dataclasses
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from support.timings import job
 from support.timings import job as timings_of
 
 from laggard.collector.incidents.fault_tracker import observation
+from laggard.collector.jobs import held_verdicts
 from laggard.collector.jobs.held_verdicts import HOLD_PAST_SECONDS, HOLD_SECONDS, OTHER_KIND_SECONDS, HeldCulprits
 from laggard.collector.jobs.live_collectives import MAX_WINDOWS, NoiseHistory
 from laggard.collector.jobs.own_past import DIGEST_SECONDS, FIRST_SECONDS, OwnPasts
@@ -89,6 +91,18 @@ def test_who_was_accused_stays_so_while_a_doubt_is_left() -> None:
     assert told[3].verdict is Verdict.FAIL and doubt in told[3].notes
     other = structs.replace(doubted, notes=(structs.replace(doubt, ranks=(7,)),))
     assert not _after(_accused(), dataclasses.replace(later, location=other), HOLD_SECONDS + 1).location.culprits
+
+
+def test_a_culprit_without_ranks_is_held_for_as_long_as_others() -> None:
+    """As a link whose ranks are not known: no doubt is of it."""
+    accused = _accused()
+    links = tuple(structs.replace(each, ranks=()) for each in accused.location.culprits)
+    named = dataclasses.replace(accused, location=structs.replace(accused.location, culprits=links))
+    later, holding = _nobody(_job(slow=SLOW, first_step=5)), HeldCulprits()
+    holding.held([named], 100.0)
+    with mock.patch.object(held_verdicts, "_is_refuted", return_value=False):
+        told = [bool(holding.held([later], now)[0].location.culprits) for now in (130.0, 159.0, 190.0)]
+    assert told == [True, True, False]
 
 
 def test_nothing_is_held_for_a_job_that_ended_began_anew_or_whose_agents_are_silent() -> None:

@@ -129,9 +129,7 @@ def test_earlier_windows_tell_of_two_ranks_what_one_window_cannot() -> None:
 
 
 @pytest.mark.parametrize("ranks", [3, 4])
-def test_who_is_slow_beside_few_noisy_ranks_is_doubted_live_and_nobody_where_all_are_well(
-    ranks: int,
-) -> None:
+def test_who_is_slow_beside_few_noisy_ranks_is_doubted_live_and_nobody_where_all_are_well(ranks: int) -> None:
     """A live job is not called well by that noise might explain a rank that is slow in nearly all steps."""
     noises = [0.1 * lasting(0.5, ranks, seed) for seed in range(20)]
     found = [judged(slow(noise.copy(), 0.5), live=True, step_seconds=0.25) for noise in noises]
