@@ -5,6 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.diagnosed import diagnose_text
 
+from laggard.model import Verdict
+
 BOOT = "[    0.000000] Linux version 5.15.0-113-generic\n[    1.000000] usb 1-1: new device\n"
 LOADED = "NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  570.158.01  Release Build"
 LOST = (
@@ -109,3 +111,34 @@ def test_long_lines_that_nearly_match_are_judged(line: str) -> None:
 
 
 ASSERTION = "NVRM: nvAssertFailedNoLog: Assertion failed: expectedFunc == pHistoryEntry->function @ kernel_gsp.c:2059"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "WARNING: Pool 'local' has encountered an uncorrectable I/O failure and has been suspended.",
+        "hfi1 0000:3b:00.0: hfi1_0: unrecoverable hardware error, freezing the device",
+        "weka: fatal error: lost quorum, mount /data is dead",
+    ],
+)
+def test_of_an_unknown_driver_what_has_ended_is_not_all_well(line: str) -> None:
+    result = diagnose_text(log(line))
+    assert (result.verdict, result.findings) == (Verdict.UNKNOWN, ())
+    assert line[:40] in result.files[0].unknown
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        r"ACPI Error: Aborting method \_SB.PMI0._GHL due to previous error (AE_NOT_FOUND) (20221020/psparse-529)",
+        "a.out[24787]: segfault at 0 ip 00007f8f24185ad8 sp 00007ffebbb6e538 error 4 in libc.so.6[7f8f24044000+156000]",
+        "habanalabs 0000:19:00.0: can't derive routing for PCI INT A",
+        "usb 1-1: device descriptor read/64, error -71",
+        "pci 0000:00:1c.0: BAR 13: failed to assign [io  size 0x1000]",
+        "ipmi_si IPI0001:00: Could not set up I/O space",
+        "i40e 0000:19:00.0 eno1: NIC Link is Down",
+        "systemd-journald[812]: File /var/log/journal/system.journal corrupted or uncleanly shut down, renaming",
+    ],
+)
+def test_what_healthy_machines_log_at_boot_says_nothing(line: str) -> None:
+    assert diagnose_text(log(line)).verdict is Verdict.OK

@@ -15,8 +15,8 @@ from laggard.model import Severity
 from laggard.probes.errors import NotApplicable, if_present, or_none
 from laggard.probes.gpu.model.pci_devices import container_of, exists, find_nvidia_devices, gpu_files
 from laggard.probes.host.host import Host
-from laggard.probes.host.jobs import CONFIGURATIONS, declared_numbers, pids, slurm_setting
-from laggard.probes.host.mount_table import REMOTE_TYPES, in_container, printable_path, read_mounts, unescape
+from laggard.probes.host.jobs import CONFIGURATIONS, declared_numbers, living_jobs, pids, slurm_setting
+from laggard.probes.host.mount_table import REMOTE_TYPES, Mount, in_container, printable_path, read_mounts, unescape
 from laggard.probes.host.virtualization import installed_memory, is_virtual_machine, parse_cpu_list, read_memory_sizes
 from laggard.probes.probe import matches_any
 from laggard.probes.rows import Item
@@ -44,6 +44,7 @@ def read_points(host: Host, asked: Collection[str]) -> Iterator[Item]:
     automounts = tuple(f"{it.point}/" for it in read_mounts(host, all_of_a_point=True) if it.fstype == "autofs")
     there: dict[str, int] = {}
     lasting: set[str] = set()
+    stopped: dict[str, Item] = {}
     for mount in mounts:
         point = printable_path(mount.point)
         there[point] = WRITABLE if mount.writable or mount.fstype in _READ_ONLY_TYPES else READABLE
@@ -51,9 +52,21 @@ def read_points(host: Host, asked: Collection[str]) -> Iterator[Item]:
         on_demand = f"{mount.point}/".startswith(automounts)
         if not passing and not on_demand and (mount.remote or point in wanted):
             lasting.add(point)
+        if (state := _pool_state(host, mount)) in _POOL_STOPPED:
+            stopped[point] = Item(point, 0, WRITABLE, says=f"does not answer: its ZFS pool is {state}")
     for point in {**there, **wanted, **dict.fromkeys(asked)}:
         amount = there[point] if point in there else there.get(or_none(host.real_path, point) or "", 0)
-        yield wanted.get(point, Item(point, 0))._replace(there=amount, lasting=point in lasting)
+        yield stopped.get(point) or wanted.get(point, Item(point, 0))._replace(there=amount, lasting=point in lasting)
+
+
+_POOL_STOPPED: Final = ("FAULTED", "SUSPENDED", "UNAVAIL")
+# zpoolconcepts(7): all that reads or writes waits, and the mount's own flags stay as they were.
+
+
+def _pool_state(host: Host, mount: Mount) -> str:
+    """Of a mounted ZFS: what its kernel module says of the pool."""
+    pool = mount.source.partition("/")[0]
+    return host.text(f"/proc/spl/kstat/zfs/{pool}/state") if mount.fstype == "zfs" and pool.strip(".") else ""
 
 
 def _of_fstab(host: Host, mounted: Mapping[str, str]) -> Mapping[str, Item]:
@@ -118,11 +131,13 @@ def _declared_processors(host: Host) -> int:
 
 def read_shm(host: Host, asked: Collection[str], least: int = 0) -> Iterator[Item]:
     """The size of /dev/shm, or of /dev below it where nothing is mounted there. Jobs use the one that is seen here on a
-    machine with GPUs; a container has one of its own."""
+    machine with GPUs, and where slurmd starts them; a container has one of its own. No more is wanted than what the
+    kernel gives where nothing is said, half of the memory (tmpfs.rst)."""
     pci = or_none(find_nvidia_devices, host)
-    used = pci is not None and (pci.gpus or pci.amd_gpus) and not in_container(read_mounts(host))
-    if used and (size := or_none(host.file_system, "/dev/shm")):
-        yield Item("/dev/shm", size.total_bytes, least)
+    used = (pci is not None and (pci.gpus or pci.amd_gpus)) or living_jobs(host).scheduled
+    if used and not in_container(read_mounts(host)) and (size := or_none(host.file_system, "/dev/shm")):
+        usual = read_memory_sizes(host)["MemTotal"] * 12 // 25  # a little less: the kernel frees memory after booting
+        yield Item("/dev/shm", size.total_bytes, min(least, usual))
 
 
 def read_limits(host: Host, asked: Collection[str]) -> Iterator[Item]:

@@ -144,6 +144,13 @@ def grade_of(line: JobLine, raw: str) -> Grade | None:
     return max(says or Grade.FAILED, Grade.FAILED) if level == "failed" or line.logged else says
 
 
+def says_the_end(text: str) -> bool:
+    """Whether a record says that something ended, or wants a repair; also one that is called a warning."""
+    if _P["nothing"].search(text):
+        return False
+    return Grade.FATAL in (_said(text), grade_of(LineParser().parse(text), text))
+
+
 def _level_of(head: str) -> str:
     """The name of the level's group in _LEVEL; empty: the line has none."""
     if letter := _P["letter"].match(head):

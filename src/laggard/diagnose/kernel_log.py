@@ -17,6 +17,7 @@ from typing import Final
 import msgspec
 
 from laggard.diagnose import kernel_findings
+from laggard.diagnose.failing_lines import says_the_end
 from laggard.diagnose.file_format import FileContent, FileFormat, FileJudgement, KnownHardware
 from laggard.diagnose.kernel.judge import LogJudge
 from laggard.diagnose.kernel.lines import (
@@ -87,11 +88,12 @@ _MAX_SUSPICIOUS_CHARACTERS: Final = 120
 
 
 def is_suspicious(record: LogLine) -> bool:
-    """Whether a record that no rule knows may be a fault."""
-    if not SUSPICIOUS.match(record.text) or BENIGN.search(record.text):
+    """Whether a record that no rule knows may be a fault: of whatever driver, if it says itself that something ended;
+    of those that matter to a training, also if it says that something failed."""
+    if (record.level is not None and record.level > _WARNING_LEVEL) or BENIGN.search(record.text):
         return False
-    if record.level is not None and record.level > _WARNING_LEVEL:
-        return False
+    if not SUSPICIOUS.match(record.text):
+        return bool(FAILING.search(record.text)) and says_the_end(record.text)
     is_error = record.level is not None and record.level <= _ERROR_LEVEL and not _OF_NVIDIA.match(record.text)
     return is_error or bool(FAILING.search(record.text))
 
