@@ -44,7 +44,6 @@ def read_points(host: Host, asked: Collection[str]) -> Iterator[Item]:
     automounts = tuple(f"{it.point}/" for it in read_mounts(host, all_of_a_point=True) if it.fstype == "autofs")
     there: dict[str, int] = {}
     lasting: set[str] = set()
-    stopped: dict[str, Item] = {}
     for mount in mounts:
         point = printable_path(mount.point)
         there[point] = WRITABLE if mount.writable or mount.fstype in _READ_ONLY_TYPES else READABLE
@@ -53,10 +52,11 @@ def read_points(host: Host, asked: Collection[str]) -> Iterator[Item]:
         if not passing and not on_demand and (mount.remote or point in wanted):
             lasting.add(point)
         if (state := _pool_state(host, mount)) in _POOL_STOPPED:
-            stopped[point] = Item(point, 0, WRITABLE, says=f"does not answer: its ZFS pool is {state}")
+            there[point], says = 0, f"does not answer: its ZFS pool is {state}"
+            wanted[point] = Item(point, 0, WRITABLE, says=says)
     for point in {**there, **wanted, **dict.fromkeys(asked)}:
         amount = there[point] if point in there else there.get(or_none(host.real_path, point) or "", 0)
-        yield stopped.get(point) or wanted.get(point, Item(point, 0))._replace(there=amount, lasting=point in lasting)
+        yield wanted.get(point, Item(point, 0))._replace(there=amount, lasting=point in lasting)
 
 
 _POOL_STOPPED: Final = ("FAULTED", "SUSPENDED", "UNAVAIL")
@@ -69,7 +69,7 @@ def _pool_state(host: Host, mount: Mount) -> str:
     return host.text(f"/proc/spl/kstat/zfs/{pool}/state") if mount.fstype == "zfs" and pool.strip(".") else ""
 
 
-def _of_fstab(host: Host, mounted: Mapping[str, str]) -> Mapping[str, Item]:
+def _of_fstab(host: Host, mounted: Mapping[str, str]) -> dict[str, Item]:
     """The lines of fstab(5) that are mounted at boot; of several for one place, what the last asks for, or less.
     `mounted`: the type of what is mounted, by mount point. Another type (nfs4 is nfs) was mounted by no line, as the
     root of a diskless node: then a line says nothing of how."""
