@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from laggard.cli import whole_parser
+from laggard.commands import PARTS
 
 HEAD = (Path(__file__).parent / "heads" / "commands.md").read_text(encoding="utf-8")
 
@@ -30,6 +31,11 @@ def _section(name: str, told: str, parser: argparse.ArgumentParser) -> Iterator[
     needed = usage if len(usage) <= 100 else f"{parser.prog} [OPTIONS] {' '.join(_positionals(parser))}".rstrip()
     yield f"```text\n{needed}\n```\n"
     rows = [row for action in parser._actions if (row := _row(action))]
+    words = ((part.name.removeprefix(f"{name} "), part.help) for part in PARTS if part.name.startswith(f"{name} "))
+    if not any(action.choices for action in parser._actions if not action.option_strings):  # which lists them
+        rows += (
+            f"| `{word}` | instead, with flags of its own: {_text(does)} |" for word, does in words if word[0] != "-"
+        )
     if rows:
         yield "| | |\n|---|---|\n" + "\n".join(rows)
 

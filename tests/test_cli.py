@@ -124,3 +124,18 @@ def test_quiet_prints_nothing_and_keeps_the_status(capsys: pytest.CaptureFixture
     assert capsys.readouterr().out == ""
     assert main(["findings", "list", "-o", "json"]) == 0
     assert capsys.readouterr().out.startswith("{")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("healthcheck", "--profil", "x"), "unknown argument '--profil': did you mean --profile?"),
+        (("healthcheck", "x"), "unknown argument 'x'"),
+        (("collector", "--listen-adress=:1"), "unknown argument '--listen-adress"),
+    ],
+)
+def test_an_unknown_word_is_named_and_what_is_near(
+    words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 64
+    assert said in " ".join(capsys.readouterr().err.split())

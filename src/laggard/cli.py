@@ -235,11 +235,11 @@ def _list_parts(parser: Parser, parts: dict[str, Command]) -> None:
         for flag in flags:
             group.add_argument(flag, action="store_true", help=parts[flag].help)
     elif parts:
-        chosen = [each for each in parser._actions if each.choices and not each.option_strings]
-        place = chosen[0] if chosen else parser.add_argument("part", nargs="?", choices=(), metavar="|".join(parts))
-        place.choices = (*(place.choices or ()), *parts)
         told = "; ".join(f"{word}: {part.help}" for word, part in parts.items())
-        place.help = f"{place.help}; {told}" if place.help else f"instead, with flags of its own: {told}"
+        for place in [each for each in parser._actions if each.choices and not each.option_strings]:
+            place.choices, place.help = (*(place.choices or ()), *parts), f"{place.help}; {told}"
+            return
+        parser.add_argument_group("instead, with flags of its own", told)
 
 
 def _children(parser: Parser) -> dict[str, Parser]:
