@@ -332,6 +332,8 @@ def test_the_gate_checks_its_own_setup(
     assert ("WRONG SETUP" in gate("plain", "--gate", "enforce", "--collector", url, "--check-gate")[1]) == bool(
         complaint
     )
+    flags = ("--gate-flags", "--expect", os.devnull)
+    assert f"FLAGS has --expect {os.devnull}" in gate("plain", "--check-gate", "--collector", url, *flags)[1]
     scontrol.set("IDLE", answer="echo slurm_load_node: no >&2; exit 1\n")
     status, out = gate("plain", "--check-gate", "--collector", "none")
     assert status == 1 and "set SLURM_CONF in gate.conf" in out

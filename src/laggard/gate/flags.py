@@ -162,6 +162,7 @@ class OwnFlags(msgspec.Struct, frozen=True):
 
     host_root: str | None = None
     slurm_node: str | None = None
+    expect: str | None = None
 
 
 def parse_own_flags(words: Sequence[str]) -> OwnFlags:
@@ -175,7 +176,7 @@ def parse_own_flags(words: Sequence[str]) -> OwnFlags:
         raise UsageError(f"unknown argument {rest[0]!r}")
     check_flags(arguments)
     _chosen_probes(arguments)
-    return OwnFlags(arguments.host_root, arguments.slurm_node)
+    return OwnFlags(arguments.host_root, arguments.slurm_node, arguments.expect)
 
 
 class _Parser(argparse.ArgumentParser):

@@ -28,6 +28,7 @@ NO_COLLECTOR: Final = (
 )
 SLURM_AWAY: Final = "slurmctld does not answer"
 """Begins the line about a SLURM that is away, which is no mistake of the setup."""
+AGENT_CONFIG: Final = "/etc/laggard/agent.yaml"
 CHECK_SECONDS: Final = COLLECTOR_SECONDS + SECONDS
 """The time that gate_problems() may take."""
 
@@ -141,6 +142,9 @@ def setup_lines(settings: GateSettings, conf: GateConf) -> tuple[list[Line], boo
         lines.append(Line(off, "critical"))
     elif not problems:
         lines.append(Line(_set_up(settings, conf.mode, node, slurm.node), "ok"))
+    if own.expect and settings.slurm.collector != NO_CAP and own.expect not in host.text(AGENT_CONFIG):
+        told = f"gate: FLAGS has --expect {own.expect}, and {AGENT_CONFIG} has another `profile`"
+        lines.append(Line(f"{told}: what the agent does not find, no node is drained for", "warning"))
     return lines, not problems and not settings.is_switched_off
 
 
