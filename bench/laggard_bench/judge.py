@@ -60,7 +60,7 @@ def judge(truth: dict[str, Any], answer: dict[str, Any]) -> Judged:
         best = min([*grades, NEAR if any(pointed) else MISSED], key=(RIGHT, NEAR, MISSED).index)
         outcomes.append(OPTIONAL if fault["optional"] and best != RIGHT else best)
     for place, each in enumerate(accused):
-        if used.get(place, MISSED) == MISSED and any(_is_machine(each, ok) for ok in truth["tolerated"]):
+        if used.get(place, MISSED) == MISSED and _is_tolerated(each, truth["tolerated"]):
             used[place] = NEAR
     false = [each for place, each in enumerate(accused) if used.get(place, MISSED) == MISSED]
     return Judged(
@@ -107,9 +107,11 @@ def named_nodes(culprit: dict[str, Any]) -> list[str]:
     return list(culprit.get("between") or culprit.get("nodes") or [])
 
 
-def _is_machine(culprit: dict[str, Any], allowed: dict[str, Any]) -> bool:
+def _is_tolerated(culprit: dict[str, Any], allowed: Sequence[dict[str, Any]]) -> bool:
+    if culprit.get("kind") == "link":
+        return is_link(culprit, [each for each in allowed if each["kind"] == "link"])
     ranks = set(culprit.get("ranks", []))
-    return culprit.get("kind") in MACHINE and bool(ranks) and ranks <= set(allowed["ranks"])
+    return culprit.get("kind") in MACHINE and bool(ranks) and any(ranks <= set(each["ranks"]) for each in allowed)
 
 
 def is_link(culprit: dict[str, Any], entries: Sequence[dict[str, Any]]) -> bool:

@@ -122,6 +122,21 @@ def test_a_healthy_job_is_accused_by_a_culprit_and_by_the_word_of_a_stop() -> No
     assert not judge.judge(HEALTHY, answer(verdict="unknown")).alarmed
 
 
+@pytest.mark.parametrize(
+    ("named", "false"),
+    [
+        (link("a", "c"), 0),
+        ({"kind": "link", "nodes": ["a", "b", "c", "d"]}, 0),
+        ({"kind": "link", "nodes": ["e"]}, 1),
+        (entry("compute", [4], "a"), 1),
+    ],
+)
+def test_links_that_are_slow_by_design_may_be_named_and_their_machines_not(named: dict[str, Any], false: int) -> None:
+    uplinks = [{"kind": "link", "ranks": [], "nodes": nodes, "switch": 0} for nodes in (["a", "b"], ["c", "d"])]
+    judged = judge.judge(truth(tolerated=uplinks, verdicts=["ok", "slow"]), answer(named))
+    assert (len(judged.false), judged.near) == (false, 1 - false)
+
+
 def test_suspects_are_near_at_best_and_do_no_harm() -> None:
     judged = judge.judge(truth(GPU), answer(suspects=[entry("compute", [4], "a"), entry("compute", [9], "b")]))
     assert (judged.faults, judged.false, judged.right) == ((NEAR,), (), 0)
