@@ -173,22 +173,24 @@ _MIN_SHARE: Final = 0.05
 
 def judge_data_loader(situation: Situation) -> Iterator[Item]:
     """A rank that alone is slow to get its input is a culprit, and what the job waits for it was measured: one cause
-    has one gain. No worker takes over a line of code that it alone is at outside of its DataLoader. Where all ranks
-    wait for input, the gain is at most what the rank waits that waits longest."""
+    has one gain. No worker takes over a line of code that it alone is at outside of its DataLoader, and of one within
+    it the workers hide what their cores can. Where all ranks wait for input, the gain is at most what the rank waits
+    that waits longest."""
     share = situation.profile.input_share if situation.profile else None
     late = [each for each in situation.culprits if each.kind == "slow_input"]
     if share is None or share < _MIN_SHARE or any(map(_reads_by_itself, late)):
         return
+    measured = max((gain for gain in map(gain_of, late) if gain.ratio), key=_ratio, default=_at_most(share))
     yield Item(
         target="launcher",
-        key="DataLoader(num_workers, prefetch_factor, pin_memory)",
+        key="DataLoader(num_workers, prefetch_factor)",
         current=None,
-        recommended="more workers, at most the cores of a rank; pin_memory=True; persistent_workers=True",
+        recommended="more workers, at most the cores of a rank; persistent_workers=True",
         reason=f"a rank waits for input for {share * 100:.0f} % of each step",
         evidence=(f"input: {share:.1%} of a step",),
-        gain=max((gain for gain in map(gain_of, late) if gain.ratio), key=_ratio, default=_at_most(share)),
+        gain=Gain("rule") if any(each.is_in_the_code for each in late) else measured,
         risk="Each worker takes memory of the host; a storage that is slow stays slow.",
-        apply="DataLoader(..., num_workers=N, pin_memory=True, persistent_workers=True)",
+        apply="DataLoader(..., num_workers=N, persistent_workers=True)",
         revert="the arguments as they were",
         source=DATA_LOADER_SOURCE,
     )
