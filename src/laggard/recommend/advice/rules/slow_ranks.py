@@ -173,9 +173,9 @@ _MIN_SHARE: Final = 0.05
 
 def judge_data_loader(situation: Situation) -> Iterator[Item]:
     """A rank that alone is slow to get its input is a culprit, and what the job waits for it was measured: one cause
-    has one gain. No worker takes over a line of code that it alone is at outside of its DataLoader, and of one within
-    it the workers hide what their cores can. Where all ranks wait for input, the gain is at most what the rank waits
-    that waits longest."""
+    has one gain. No worker takes over a line of code that it alone is at outside of its DataLoader. If the line is
+    within it, the workers hide as much as their cores can, which nobody measured. Where all ranks wait for input, the
+    gain is at most what the rank waits that waits longest."""
     share = situation.profile.input_share if situation.profile else None
     late = [each for each in situation.culprits if each.kind == "slow_input"]
     if share is None or share < _MIN_SHARE or any(map(_reads_by_itself, late)):
