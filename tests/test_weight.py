@@ -28,7 +28,7 @@ ROOMS = {
     "nccl": 1_995,
     "probes": 11_771,  # the state of a mounted ZFS, and /dev/shm beside slurmd; 11,800 is allowed
     "rankfile": 765,
-    "recommend": 1_800,
+    "recommend": 1_801,
     "recording": 3_050,
     "reports": 1_840,
     "rings": 3_425,
