@@ -9,7 +9,6 @@ import gc
 import importlib.util
 import logging
 import os
-import re
 import sys
 from collections.abc import Callable
 from contextlib import ContextDecorator
@@ -294,7 +293,7 @@ class step(ContextDecorator):
 
 class waits(ContextDecorator):
     """Records what runs in it as a wait for other ranks, in collectives that no hook sees: of Horovod, or of one's own
-    sockets. Those of mpi4py that block are recorded so."""
+    sockets. Calls of mpi4py's communicators are recorded so."""
 
     def __enter__(self) -> waits:
         if (session := _session_of_this_thread(current_session())) is not None:
@@ -306,41 +305,35 @@ class waits(ContextDecorator):
             suppress_errors(session.waits.end)
 
 
-_MPI_CALLS: Final = re.compile(
-    r"(i?)(?:all(?:gatherv?|reduce|toall[vw]?)|barrier|bcast|(?:ex)?scan|(?:gather|scatter)v?"
-    r"|reduce(?:_scatter(?:_block)?)?|recv|sendrecv)",
-    re.IGNORECASE,
-)
-"""The methods of mpi4py's communicators that wait for other ranks: Allreduce, allreduce. After Iallreduce a request
-waits, which no hook sees."""
-_MPI_MAKES: Final = ("Create", "Create_group", "Split", "Split_type")
-"""Those whose result is another communicator, of no subclass."""
-
-
 def _hook_mpi(mpi: Any) -> None:
-    """Has the methods of MPI.COMM_WORLD, and of what is split off it, recorded as waits. They are C's, and cannot be
-    replaced: a subclass takes the place of theirs."""
+    """Has the methods of MPI.COMM_WORLD, and of what is split off it, recorded as waits, but those that only tell or
+    set something. They are C's, and cannot be replaced: a subclass takes the place of theirs."""
     original = mpi.Intracomm
-    calls = [(name, found) for name in dir(original) if (found := _MPI_CALLS.fullmatch(name))]
-    methods = {name: (_hiding if found[1] else waits())(getattr(original, name)) for name, found in calls}
-    watched = type("Intracomm", (original,), methods)
-    for name in _MPI_MAKES:
-        setattr(watched, name, _making(getattr(original, name), watched))
+    names = [name for name in dir(original) if not name.startswith(("_", "Get_", "Is_", "Set_"))]
+    calls = [(name, found) for name in names if getattr(found := getattr(original, name), "__self__", None) is None]
+    watched = type("Intracomm", (original,), {})
+    for name, found in calls:
+        if callable(found):
+            setattr(watched, name, _of_mpi(found, mpi, watched))
     mpi.COMM_WORLD = watched(mpi.COMM_WORLD)
 
 
-def _hiding(original: Callable[..., Any]) -> Callable[..., Any]:
+def _of_mpi(original: Callable[..., Any], mpi: Any, watched: type) -> Callable[..., Any]:
+    """Whatever such a method does, it is no work of the script's: a wait, or a transfer. What waits later is a request,
+    or a communicator of another kind, in which no hook sees it; nor does one on another thread."""
+
     @functools.wraps(original)
-    def begun(*args: Any, **named: Any) -> Any:
-        if (session := current_session()) is not None:
+    def called(*args: Any, **named: Any) -> Any:
+        with waits():
+            result = original(*args, **named)
+        result = watched(result) if type(result) is mpi.Intracomm else result
+        session = current_session()
+        is_late = isinstance(result, mpi.Request | mpi.Comm) and not isinstance(result, watched)
+        if session is not None and (is_late or get_ident() != session.steps.thread):
             suppress_errors(session.waits.hide)
-        return original(*args, **named)
+        return result
 
-    return begun
-
-
-def _making(original: Callable[..., Any], watched: type) -> Callable[..., Any]:
-    return lambda *args, **named: watched(original(*args, **named))
+    return called
 
 
 def _session_of_this_thread(session: Session | None) -> Session | None:

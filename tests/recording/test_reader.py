@@ -243,6 +243,20 @@ def test_who_was_told_to_end_did_not_die_first(
         assert "ended" in [note.kind for note in location.notes]
 
 
+def test_who_was_told_to_end_did_not_die_first_though_a_peer_saw_it_run_last(tmp_path: Path) -> None:
+    """A launcher ended ranks one by one: rank 0 first, at which rank 1 failed, and saw rank 2 still run."""
+    saw = {"kind": "saw", "rank": 1, "of": 0, "state": "gone", "at_unix": 1000.0, "signal": "SIGTERM"}
+    runs = {"kind": "saw", "rank": 1, "of": 2, "state": "runs", "at_unix": 1000.0, "phase": "backward"}
+    failed = {"exit_code": 1, "exception": "RuntimeError", "others_failed": True}
+    end = {"kind": "end", "rank": 1, "lost": 0, "at_seconds": 10.0, **failed}
+    stood = b'Thread 0x1 (most recent call first):\n  File "train.py", line 7 in main\n'
+    for rank, more in ((0, []), (1, [saw, runs, end]), (2, [])):
+        write(tmp_path / f"rank-{rank}.jsonl", [*on_one_node(rank), *more], ends=True, process=GONE, job_id="j")
+        (tmp_path / f"rank-{rank}.fault").write_bytes(header("j", rank, "n0", 5, 1) + (stood if rank == 2 else b""))
+    location = locate(read_recording([tmp_path]).timings)
+    assert location.culprits == () and "ended" in [note.kind for note in location.notes]
+
+
 @pytest.mark.parametrize("killed", [(1,), ()])
 def test_who_was_killed_after_the_last_collective_of_all_is_missed_by_nobody(
     tmp_path: Path, killed: tuple[int, ...]

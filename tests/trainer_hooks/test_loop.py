@@ -128,27 +128,46 @@ for number in range(6):
 
 MPI = """
 import time
-class Intracomm:
+class Request:
+    def Wait(self): time.sleep(0.05)
+    Start = lambda self: None
+class Comm: pass
+class Intracomm(Comm):
     def __new__(cls, other=None): return object.__new__(cls)
     def Allreduce(self, sent, received): time.sleep(0.05); received[:] = sent
     def bcast(self, it, root=0): time.sleep(0.05); return it
-    def Ibarrier(self): return self
-    def Wait(self): time.sleep(0.05)
+    def Probe(self, source=0): time.sleep(0.05)
+    def Ibarrier(self): return Request()
+    Send_init = Ibarrier
     def Get_rank(self): return 1
     def Split(self, color=0, key=0): return Intracomm()
     Create = Create_group = Split_type = Split
+    def Create_cart(self, dims): return Cartcomm()
+class Cartcomm(Intracomm): pass
 COMM_WORLD = Intracomm()
 """
+ON_A_THREAD = "other = threading.Thread(target=part.Probe); other.start(); other.join()"
 
 
-@pytest.mark.parametrize("request_waits", [False, True])
-def test_what_mpi4py_waits_for_is_a_wait(tmp_path: Path, request_waits: bool) -> None:
+@pytest.mark.parametrize(
+    ("more", "unseen"),
+    [
+        ("", False),
+        ("part.Probe()", False),
+        ("part.Ibarrier().Wait()", True),
+        ("sent = part.Send_init(); sent.Start(); sent.Wait()", True),
+        ("world.Create_cart([2, 2]).Probe()", True),
+        (ON_A_THREAD, True),
+    ],
+)
+def test_what_mpi4py_waits_for_is_a_wait(tmp_path: Path, more: str, unseen: bool) -> None:
     """The module stands in for mpi4py, whose classes are C's: only a subclass can take the place of COMM_WORLD's. What
-    a request waits for, no hook sees, and the rank says so."""
+    a request waits for, and what waits beside the loop, no hook sees, and the rank says so."""
     (tmp_path / "mpi4py").mkdir()
     (tmp_path / "mpi4py" / "__init__.py").touch()
     (tmp_path / "mpi4py" / "MPI.py").write_text(MPI)
-    script = """
+    script = f"""
+import threading
 from mpi4py import MPI
 from laggard.trainer_hooks import step
 world, sums = MPI.COMM_WORLD, [0]
@@ -157,15 +176,15 @@ for number in range(6):
     with step():
         world.Allreduce([number], sums)
         assert (part.bcast(number), sums, part.Get_rank()) == (number, [number], 1)
+        {more}
 """
-    script += "        part.Ibarrier().Wait()\n" * request_waits
     done = run_fresh(tmp_path, script, OMPI_COMM_WORLD_RANK="1", OMPI_COMM_WORLD_SIZE="4", SLURM_PROCID="0")
     assert (done.returncode, done.stderr) == (0, "")
-    assert all(step.waited >= 0.1e9 for step in steps_in(tmp_path)[1:])
+    assert all(step.waited >= 0.1e9 + 0.05e9 * (more == "part.Probe()") for step in steps_in(tmp_path)[1:])
     (path,) = (tmp_path / "ranks").rglob("*.rank")
     with RankFileReader(str(path)) as file:
         assert (file.identity["rank"], file.identity["world_size"]) == (1, 4)
-        assert file.facts().get("unseen_waits", False) is request_waits
+        assert file.facts().get("unseen_waits", False) is unseen
 
 
 TORCH = """

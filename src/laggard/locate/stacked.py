@@ -54,6 +54,7 @@ CONFIDENCE = 0.7
 """The confidence in such a culprit: it stood still when the job was ended, and may have come later."""
 
 _SLOW_KINDS = ("slow_compute", "slow_host", "slow_input", "uneven_work", "busy_threads")
+_SLOW_NOTES = ("slow_in_few_steps", "uneven_work", "place_or_machine", "unnamed_time")
 _STANDING = (STALLED, HELD, TERMINATED, CRASHED, ASKED)
 _LAST = (FAILED, CRASHED, TERMINATED, HELD, STALLED)
 _STILL_NOTES = ("deadlock", "mismatch", "waiting", "starting", "hang", "unseen_ranks", "unfinished")
@@ -85,7 +86,7 @@ def with_stacks(
         location = _with_hung(location, stacks, timings)
     accused = {rank for culprit in location.culprits for rank in culprit.ranks}
     culprits = tuple(_with_stack(each, stacks.of(each, accused) or each.stack) for each in location.culprits)
-    notes = location.notes
+    notes = tuple(map(stacks.beside, location.notes))
     if not location.ranks_seen and not location.culprits:
         notes = (*notes, *stacks.notes())
     elif _stood_still(location, stacks) and (told := stacks.standing_note()):
@@ -141,6 +142,12 @@ class _Stacks:
         stack = min(left, key=lambda each: (_LAST.index(each.why), -each.at)).training.stacks[0]
         place = place_text(stack.frames)
         return _stack(ranks[0], place, place, stack)
+
+    def beside(self, note: Note) -> Note:
+        """The note on what one rank took longer for, with the line of code where it is more often than its peers."""
+        ranks = note.ranks if note.kind in _SLOW_NOTES and len(note.ranks) == 1 else ()
+        stack = self._of_slow(ranks[0], ranks) if ranks else None
+        return structs.replace(note, text=f"{note.text}; in the code: {stack.text}") if stack else note
 
     def _of_slow(self, rank: int, accused: Collection[int]) -> CulpritStack | None:
         peers = [each for other, each in self.running.items() if other not in accused][:MAX_PEERS]

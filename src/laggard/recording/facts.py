@@ -104,7 +104,8 @@ class JobFacts:
             facts.died.update((rank, (_unfinished(tables, rank, names), end)) for rank, end in ends.items())
             for rank in part.killed & seen.keys():
                 last = seen[rank].last(part.last_record_at(tables, rank))
-                facts.died[rank] = last.in_flight or facts.died[rank][0], last.end
+                own, end = facts.died[rank]
+                facts.died[rank] = last.in_flight or own, last.end or end
                 facts.seen[rank] = last
             facts.left.update(
                 (rank, _end_of(part, tables, rank)) for rank, line in part.end_lines.items() if not line.exit_code

@@ -172,6 +172,25 @@ def test_else_few_slow_steps_say_nothing(hits: np.ndarray, seconds: float) -> No
     assert locate(disturbed(32, {5: hits}, seconds)).verdict is Verdict.OK
 
 
+@pytest.mark.parametrize(("phase", "told"), [(1, "in forward"), (4, "between steps")])
+def test_what_others_waited_for_in_a_small_job_is_told_with_its_phase(phase: int, told: str) -> None:
+    """Two long steps of three ranks' noise prove nothing, and cost a tenth of the time."""
+    location = locate(disturbed(90, {1: np.r_[30, 60]}, 8 * STEP, phase=phase, ranks=3))
+    (note,) = (note for note in location.notes if note.kind == "slow_in_few_steps")
+    assert location.verdict is Verdict.UNKNOWN and note.ranks == (1,) and told in note.text
+
+
+def test_what_one_rank_alone_evaluates_is_told_though_it_does_so_twice() -> None:
+    location = locate(disturbed(90, {0: np.r_[30, 60]}, 8 * STEP, phase=PHASES.index("evaluation"), ranks=3))
+    (note,) = location.notes
+    assert (note.kind, note.ranks) == ("uneven_work", (0,)) and "evaluation" in note.text
+
+
+def test_two_ranks_that_are_held_up_as_long_are_no_cause_of_doubt() -> None:
+    hits = {1: np.r_[30, 60], 2: np.r_[20, 70]}
+    assert locate(disturbed(90, hits, 8 * STEP, ranks=3)).verdict is Verdict.OK
+
+
 AMID = np.r_[20:23]
 
 

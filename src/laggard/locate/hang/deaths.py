@@ -248,12 +248,13 @@ class _Deaths:
 
     def _whole_job_ended(self) -> bool:
         """Whether all processes were ended together: by the user, the scheduler, or one error that all of them met. A
-        launcher kills all but the first, and signals tell no order of their own."""
+        launcher kills all but the first, and signals tell no order of their own; one that kills all takes a while."""
         ways = {death.way for death in self.deaths}
         if not len(self.timings.states) == len(self.deaths) > 1 or self._caused:
             return False
-        at_once = len(ways) == 1 and len(self.first) == len(self.deaths) and not any(way[2] for way in ways)
-        told_to_end = {death.way for death in self.first} == {_BY_SIGTERM}
+        together = all(each.earliest <= self.deaths[0].latest + SAME_TIME_SECONDS for each in self.deaths)
+        at_once = len(ways) == 1 and len(self.first) > 1 and together and not any(way[2] for way in ways)
+        told_to_end = {it.way for it in self.first if not (it.end and it.end.others_failed)} == {_BY_SIGTERM}
         return at_once or told_to_end or self._interrupted or self._met_one_error
 
     @property

@@ -181,8 +181,8 @@ def doubted_notes(timings: JobTimings, steps: Steps, compared: ComparedRanks) ->
     each = compared.doubted
     if each is None or (not steps.phased and is_excused(timings, steps, each, [each])):
         return ()
-    if notes := slow_culprits(timings, steps, [each]).notes:
-        return notes  # what would be nobody's fault if it were certain
+    if (told := slow_culprits(timings, steps, [each])).notes:
+        return told.notes  # what would be nobody's fault if it were certain
     cost = float(each.series.sum()) / float(steps.duration.sum())
     hits = int((each.series > 0).sum()) if each.hits is None else int(each.hits.sum())
     first, last = int(steps.numbers[each.since]), int(steps.numbers[each.until - 1])
@@ -195,8 +195,10 @@ def doubted_notes(timings: JobTimings, steps: Steps, compared: ComparedRanks) ->
     text = (
         f"was slower than the others in {counted(hits, 'step')} between {first} and {last}, by"
         f" {seconds_text(each.excess)} each, {cost:.0%} of the time: too little to tell it from noise, and too costly"
-        f" to call the job healthy; some {each.needed} steps like these would decide"
+        " to call the job healthy"
     )
+    text += f"; some {each.needed} steps like these would decide" if each.needed else ""
+    text += f": {told.culprits[0].evidence[0]}" if told.culprits and steps.phased else ""
     return (_note_on(DOUBT, timings, each.columns, text),)
 
 

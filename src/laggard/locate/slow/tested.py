@@ -74,6 +74,9 @@ DOUBTED_COST: Final = 0.05
 """The share of the time from which on a job is not called healthy where a unit's excess is unlikely, and not so much so
 that it is accused."""
 
+COSTLY: Final = 2 * DOUBTED_COST
+"""The same where noise may explain it: other work on its machine, or a few evaluations that nothing names."""
+
 DOUBTED_ERRORS: Final = 0.05
 """The share of healthy recordings that may not be called healthy for that; of a healthy live job's verdicts one in an
 hour's LOOKS."""
@@ -157,9 +160,7 @@ def judge(units: Units, duration: Floats, live: bool, each: float = 1.0) -> Judg
     found = test.found()
     by_cost = sorted(found or (), key=lambda each: each.cost)
     best = {each.unit: each for each in by_cost if each.chance <= 1}
-    doubted = max((each for each in by_cost if each.chance > 1), key=lambda each: each.cost, default=None)
-    if doubted is not None and doubted.unit in best:
-        doubted = None
+    doubted = next((each for each in reversed(by_cost) if each.chance > 1 and each.unit not in best), None)
     return Judged(tuple(best.values()), doubted, test.by_turns() if found is not None and not best else Turns())
 
 
@@ -243,7 +244,16 @@ class _Test:
                 each = self._beside_others(part, unit, levels[place], blocks, wider, tests)
                 if each is not None:
                     found.append(each)
-        return found
+        return found or ([] if self._live else self._costly(levels[0]))
+
+    def _costly(self, levels: Floats) -> list[Found]:
+        """The unit that costs a recording so much, in more than one step and alone, that what all waited for is told,
+        though noise may explain it. `levels` [U]: of the whole window."""
+        unit, steps, own = int(np.argmax(levels)), len(self._relative), float(levels.max())
+        once = float(self._relative[:, unit].max()) / steps > MOST * own
+        alone = self._units.judged[unit] and sorted(levels)[-2:][0] < (1 - MOST) * own
+        is_told = own >= COSTLY and alone and not once
+        return [Found(unit, Part(0, steps), own, own, math.inf, 0)] if is_told else []
 
     def _restless(self, part: Part, units: NDArray[np.int64]) -> Floats:
         """[3, U]: the mean square by which units are in the part below their median, above it, and below their lower
@@ -300,10 +310,9 @@ class _Test:
         # What is there in most of all steps is no moment of a recording; that may be one itself, and tell nothing.
         lasts = len(self._relative) == length and (self._relative[:, unit] > level / 2).mean() >= MOST
         unlikely = max(of_noise.ever, 0.0 if lasts else of_their_length) * tests <= self._doubted
-        more = math.log(self._at_a_look / tests) / math.log(min(0.5, max(now, 1e-300)))
+        more = max(1.0, math.log(self._at_a_look / tests) / math.log(min(0.5, max(now, 1e-300))))
         doubtful = unlikely and cost >= DOUBTED_COST and not (self._live and part.end < len(self._relative))
-        is_told = chance <= 1 or doubtful
-        return Found(unit, part, level, cost, chance, math.ceil(length * max(1.0, more))) if is_told else None
+        return Found(unit, part, level, cost, chance, math.ceil(length * more)) if chance <= 1 or doubtful else None
 
     def _within(self, part: Part) -> Sequence[Blocks]:
         """The blocks of the series. Of few, none across the bounds of the part, nor near them, where the change may lie
