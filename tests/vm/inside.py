@@ -19,7 +19,7 @@ from cgroups import CAP_SYS_ADMIN, drop, ranks_in_a_cgroup
 
 import laggard.gate.command  # noqa: F401  (once, before the forks)
 from laggard import cli
-from laggard.diagnose.lspci_output import parse_lspci
+from laggard.diagnose.lspci import parse_lspci
 from laggard.probes.host.counter_history import MIN_INTERVAL_SECONDS
 from laggard.probes.host.host import Host
 from laggard.probes.pci.model.config_space import NOT_READ, ConfigSpace

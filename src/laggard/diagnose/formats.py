@@ -4,7 +4,7 @@ a file of this folder or of one in it; the file's name stands here."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from laggard.diagnose import job_log, kernel_log, lspci, nccl, profilers, ras, settings, stack_dumps
@@ -15,7 +15,7 @@ from laggard.diagnose.input_file import InputFile, PartFile
 from laggard.diagnose.job_log import JOB_LOG
 from laggard.diagnose.kernel_log import KERNEL_LOG
 from laggard.diagnose.numbers import format as numbers
-from laggard.diagnose.parts import cut, split_session
+from laggard.diagnose.parts import Part, cut
 from laggard.diagnose.pastes import (
     interfaces,
     pods,
@@ -80,6 +80,7 @@ def _is_binary(data: bytes) -> bool:
     return strange > _BINARY_SHARE * len(data)
 
 
+_TASK: Final = "task "
 _MIN_ASKED_LINES: Final = 3
 """The fewest lines of a command's output that may hold what was asked: a version and a name have fewer."""
 _NUMBER = re.compile(r"\d+")
@@ -150,8 +151,9 @@ def _of_text(file: InputFile, content: FileContent) -> tuple[RecognisedFile, ...
     if isinstance(file, PartFile) and (kind := recording_kind(content.raw_beginning[:FIRST_BYTES])):
         return (RecognisedFile(file, (), KnownHardware(), recording=kind),)
     whole = _recognise(file, content)
-    is_whole = KERNEL_LOG in whole.formats and not split_session(content.text)
-    parts = () if is_whole else tuple(_parts(file, content))
+    cuts = cut(content)
+    is_whole = KERNEL_LOG in whole.formats and all(it.line is None and not it.name.startswith(_TASK) for it in cuts)
+    parts = () if is_whole else tuple(_parts(file, content, cuts))
     if not any(map(_is_of_a_tool, parts)):
         unread = next((part.problem for part in parts if part.problem and not part.formats), "")
         reads_all = any(it.holds_others for it in whole.formats)
@@ -164,8 +166,7 @@ def _of_text(file: InputFile, content: FileContent) -> tuple[RecognisedFile, ...
     return (whole._replace(formats=shared, readers=names, is_cut=True), *parts)
 
 
-def _parts(file: InputFile, content: FileContent) -> Iterator[RecognisedFile]:
-    parts = cut(content)
+def _parts(file: InputFile, content: FileContent, parts: Sequence[Part]) -> Iterator[RecognisedFile]:
     hosts = dict.fromkeys(part.host for part in parts if part.host)
     for part in parts:
         held = FileContent.of_text(part.text)

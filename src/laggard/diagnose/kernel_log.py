@@ -19,7 +19,7 @@ import msgspec
 from laggard.diagnose import kernel_findings
 from laggard.diagnose.failing_lines import says_the_end
 from laggard.diagnose.file_format import FileContent, FileFormat, FileJudgement, KnownHardware
-from laggard.diagnose.kernel.judge import LogJudge
+from laggard.diagnose.kernel.judge import BENIGN, FAILING, STORM, SUSPICIOUS, LogJudge
 from laggard.diagnose.kernel.lines import (
     KERNEL,
     OTHER_PROGRAMS,
@@ -30,7 +30,6 @@ from laggard.diagnose.kernel.lines import (
     read_line,
     read_records,
 )
-from laggard.diagnose.kernel.rules import BENIGN, FAILING, STORM, SUSPICIOUS
 from laggard.diagnose.rules import patterns
 from laggard.model import Finding, Severity
 from laggard.probes.gpu.model.driver_log import xids_of

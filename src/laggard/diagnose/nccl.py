@@ -9,27 +9,33 @@ from __future__ import annotations
 import itertools
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Final, cast
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Final, NamedTuple, cast
 
 import msgspec
 
 from laggard.diagnose.failing_lines import ends_well
 from laggard.diagnose.file_format import FileContent, FileFormat, FileJudgement, KnownHardware
+from laggard.diagnose.parts import bodies_of
 from laggard.diagnose.rules import patterns, table
 from laggard.diagnose.settings_compared import SettingsReader
-from laggard.kit.words import counted
+from laggard.kit.words import counted, listed
 from laggard.locate.shares import HALF
 from laggard.model import Finding, Severity
 from laggard.nccl.log.lines import NO_WRITER, PrefixCache, lines_in
 from laggard.nccl.log.reader import NcclLogReader
 from laggard.nccl.tests_output import TestsOutput, is_tests_output, parse_tests_output
+from laggard.probes.active.measuring.rates import ActiveThresholds
 from laggard.probes.nccl.model.job import HardwareFacts
 from laggard.probes.nccl.rules.log_findings import judge_nccl_log
+from laggard.rings.judge import MIN_MEASURED, severity_of_ratio
 
 _P: Final = patterns("paste_forms", "nccl_")
 
 MIN_RANKS: Final = 2
+_ALIKE: Final = ("operation", "ranks", "nodes", "at_size_bytes")
 _REACHED: Final = "best_busbw_bytes_per_second"
 _MIN_OF_LINK: Final = 0.75
 """The share of what one link carried that nccl-tests reaches: halfway between one port of a pair and both."""
@@ -37,17 +43,18 @@ _SAYS: Final = table("nccl_tests").sections
 
 
 def recognise_tests(content: FileContent) -> bool:
-    return is_tests_output(content.text[: 1 << 20])
+    text = content.text[: 1 << 20]
+    return is_tests_output(text) or _P["average"].search(text) is not None
 
 
 def judge_tests(content: FileContent, hardware: KnownHardware) -> FileJudgement:
-    output = parse_tests_output(content.text)
+    output, runs = parse_tests_output(content.text), tuple(slow_runs(runs_of(content.text)))
     if not output.rows:
-        return _without_rows(output, content.text)
+        return FileJudgement(runs) if runs else _without_rows(output, content.text)
     unchecked = any(row.wrong is None for row in output.rows)
     unknown = "results were not checked: run nccl-tests with -c 1" if unchecked else ""
     return FileJudgement(
-        (*_wrong_results(output), *_alone(output), *_by_sockets(output, content.text)), _facts(output), unknown
+        (*_wrong_results(output), *_alone(output), *_by_sockets(output, content.text), *runs), _facts(output), unknown
     )
 
 
@@ -122,25 +129,14 @@ def _slower_than_link(facts: Mapping[str, Mapping[str, object]]) -> Iterator[Fin
 
 
 def _slower_runs(facts: Mapping[str, Mapping[str, object]]) -> list[Finding]:
-    """What one file's test reached beside another's of the same operation on as many nodes, as far as both tell: less
-    than half at the same size."""
-    runs = {path: it for path, it in facts.items() if it.get(_REACHED)}
-    if len(runs) != 2:
-        return []
-    (slow, its), (fast, other) = sorted(runs.items(), key=lambda run: cast(float, run[1][_REACHED]))
-    same = all(its[name] == other[name] or not (its[name] and other[name]) for name in ("operation", "ranks", "nodes"))
-    rates = [cast(float, it[_REACHED]) for it in (its, other)]
-    if not same or its["at_size_bytes"] != other["at_size_bytes"] or rates[0] >= HALF * rates[1]:
-        return []
-    return [
-        _SAYS["slower"].found(
-            {"slow": slow, "fast": fast},
-            slow=os.path.basename(slow),
-            fast=os.path.basename(fast),
-            reached=f"{rates[0] / 1e9:.3g}",
-            other=f"{rates[1] / 1e9:.3g}",
-        )
-    ]
+    """What one file's test reached beside another's of the same operation on as many nodes and at the same size, as far
+    as both tell."""
+    runs = [(os.path.basename(path), it) for path, it in facts.items() if it.get(_REACHED)]
+    return list(slow_runs([_of_file(name, it) for name, it in runs]))
+
+
+def _of_file(name: str, facts: Mapping[str, object]) -> Run:
+    return Run(name, frozenset((name,)), cast(float, facts[_REACHED]), tuple(facts[it] for it in _ALIKE))
 
 
 NCCL_TESTS = FileFormat("nccl-tests", recognise_tests, judge_tests, holds_others=True, shares=True)
@@ -203,3 +199,97 @@ NCCL_LOG = FileFormat(
     holds_others=True,
     takes=lambda line: False,
 )
+
+
+CRITICAL: Final = ActiveThresholds().critical_ratio
+_MAX_NAMED: Final = 4
+_MAX_RUNS: Final = 1024
+
+
+class Run(NamedTuple):
+    """`words`: those of its head, and its hosts. `busbw` in bytes per second. `test`: its operation, hosts, ranks and
+    size, each false where it is not known. Runs that differ in one reach different rates by design."""
+
+    head: str
+    words: frozenset[str]
+    busbw: float
+    test: tuple[object, ...] = ()
+
+
+def runs_of(text: str) -> list[Run]:
+    """Returns the runs of a text that measured something."""
+    for head in (_P["run"], _P["begins"]):
+        runs = [_run(found[1].strip(), body) for found, body in bodies_of(head, text, _MAX_RUNS)]
+        if len(measured := [run for run in runs if run.busbw]) > 1:
+            return measured
+    return []
+
+
+def _run(head: str, body: str) -> Run:
+    output, average = parse_tests_output(f"# {head}\n{body}"), _P["average"].search(body)
+    best = max(output.rows, key=lambda row: row.busbw, default=None)
+    busbw = float(average[1]) * 1e9 if average else best.busbw if best else 0.0
+    test = (output.operation, len(output.hosts), output.ranks, best.size_bytes if best else 0)
+    words = head.split()
+    names = [part for word in words for part in re.split(r"[,:=]", word)]
+    named = f"the run on {','.join(output.hosts)}" if head.startswith("nThread") and output.hosts else head
+    return Run(named, frozenset((*words, *names, *output.hosts)) - {""}, busbw, test)
+
+
+def slow_runs(runs: Sequence[Run]) -> Iterator[Finding]:
+    """Of runs of one test those below the widest gap are slow: a fault makes nothing faster. Of two it is one that
+    reaches less than half, of more what is critical between devices. Most are slow only for a reason that they have in
+    common."""
+    usual_test = [
+        (Counter(filter(None, told)).most_common(1) or [(0, 0)])[0][0]
+        for told in zip(*(run.test for run in runs), strict=True)
+    ]
+    alike = [run for run in runs if all(not own or own == it for own, it in zip(run.test, usual_test, strict=True))]
+    ordered = sorted(alike, key=lambda run: -run.busbw)
+    gaps = [(after.busbw / before.busbw, place) for place, (before, after) in enumerate(pairwise(ordered), 1)]
+    ratio, place = min(gaps, default=(1.0, 0))
+    fine, lost = ordered[:place], ordered[place:]
+    if ratio < (HALF if len(ordered) < MIN_MEASURED else CRITICAL) and (len(lost) <= len(fine) or _why(lost, fine)):
+        worst, usual = min(lost, key=lambda run: run.busbw), min(fine, key=lambda run: run.busbw)
+        yield (
+            table("nccl_tests")
+            .sections["slower"]
+            .found(
+                {
+                    "line": worst.head[:300],
+                    "slow": [run.head for run in lost[:16]],
+                    "fast": [run.head for run in fine[:16]],
+                },
+                severity_of_ratio(worst.busbw / usual.busbw),
+                slow=_why(lost, fine) or listed([run.head for run in lost], _MAX_NAMED),
+                reached=f"{worst.busbw / 1e9:.3g}",
+                other=f"{usual.busbw / 1e9:.3g}",
+                fast=fine[0].head if len(fine) == 1 else f"the {len(fine)} others, which have not that in common",
+            )
+        )
+
+
+def _why(slow: Sequence[Run], fast: Sequence[Run]) -> str:
+    """What all slow runs have and no fast one; else the two sides between which they run; empty: there is neither."""
+    common = frozenset.intersection(*(run.words for run in slow)) - frozenset.union(*(run.words for run in fast))
+    if len(slow) == 1 and (len(common) != 1 or slow[0].head in common):
+        return slow[0].head
+    if common:
+        with_them = f"{counted(len(slow), 'run')}, each with " if len(slow) > 1 else "the run with "
+        return with_them + listed(sorted(common), _MAX_NAMED)
+    sides = _sides(slow, fast)
+    between = " and ".join(listed(sorted(side), _MAX_NAMED) for side in sides)
+    return f"each run between {between}" if sides else ""
+
+
+def _sides(slow: Sequence[Run], fast: Sequence[Run]) -> list[frozenset[str]]:
+    """The two groups of hosts that fast runs join, where each slow run has hosts of both."""
+    of_all = frozenset.intersection(*(run.words for run in (*slow, *fast)))
+    sides: list[frozenset[str]] = []
+    for run in fast:
+        hosts = frozenset(word for word in run.words - of_all if re.fullmatch(r"[A-Za-z][\w.-]*\d[\w.-]*", word))
+        joined = [side for side in sides if side & hosts]
+        sides = [side for side in sides if side not in joined] + [hosts.union(*joined)]
+    sides = [side for side in sides if side]
+    crosses = len(sides) == 2 and all(all(run.words & side for side in sides) for run in slow)
+    return sides if crosses else []

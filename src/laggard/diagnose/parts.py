@@ -3,9 +3,11 @@ command on many machines. Each part is then recognised as if it were a file.
 
 A prompt is known by its user and machine (`ada@n1:~$ `, `[root@n1 ~]# `, `(env) ada@n1:~$ `), or by its machine alone
 (`n1:~ # `), or it is bare: `$ ` before anything, `# `, `> ` and the `+ ` of `set -x` before the name of a tool alone,
-since comments begin so too. Machines are those of pdsh and clush (`n1: ` before each line), clush -b and dshbak (a name
-between two rules), Ansible (`n1 | CHANGED | rc=0 >>`). A section of nvidia-bug-report.sh begins with a rule and the
-command or file that follows it (`____`, `/bin/dmesg`; `*** /proc/driver/nvidia/./version`).
+since comments begin so too. Machines stand before each line (`n1: ` of pdsh and clush, `srun -l`, kubectl's
+--prefix, docker compose: job/lines.py). Or their text follows them: clush -b and dshbak (a name between two rules),
+Ansible (`n1 | CHANGED | rc=0 >>`). What one command printed on many machines is taken apart within a session, too. A
+section of nvidia-bug-report.sh begins with a rule and the command or file that follows it (`____`, `/bin/dmesg`; `***
+/proc/driver/nvidia/./version`).
 
 The answers of torch's debug server are those of torch 2.10 to 2.13, torch/distributed/debug/_frontend.py and
 _debug_handlers.py.
@@ -20,6 +22,7 @@ from itertools import islice, starmap
 from typing import Final, NamedTuple
 
 from laggard.diagnose.file_format import FileContent, without_colours
+from laggard.diagnose.job.lines import strip_writer
 from laggard.diagnose.rules import table
 from laggard.stacks.fault_text import faults_of
 from laggard.stacks.kernel_side import KEY as UNANSWERED_KEY
@@ -29,6 +32,7 @@ from laggard.stacks.sampled import FAULTS_KEY, KEY, NO_FRAME, Sampled, SampledEr
 
 MAX_PARTS: Final = 4096
 """The most parts that one text is cut into. A cluster has as many machines."""
+_MAX_HEAD: Final = 400
 
 
 class Part(NamedTuple):
@@ -76,8 +80,7 @@ def _line_at(text: str, place: int) -> int:
 
 
 _MIN_SHARE: Final = 0.9
-_HEAD = re.compile(r"([A-Za-z][\w-]{0,62}(?:\.[\w-]{1,62}){0,6}):(?: |$)", re.MULTILINE)
-_FIRST = re.compile(rf"\s*(?:{_HEAD.pattern})", re.MULTILINE)
+_HEAD = re.compile(r"([A-Za-z][\w-]{0,62}(?:\.[\w-]{1,62}){0,6}):(?: |$)")
 _NUMBERED = re.compile(r"\d")
 _NAME: Final = r"[A-Za-z][\w.-]{0,62}(?:\[[\d,-]{1,80}\])?"
 _BANNER = re.compile(rf"^-{{4,}}\n({_NAME}(?:,{_NAME}){{0,99}})(?: \(\d+\))?\n-{{4,}}\n", re.MULTILINE)
@@ -90,22 +93,29 @@ def split_machines(text: str) -> tuple[Part, ...]:
 
 
 def split_lines(text: str) -> tuple[Part, ...]:
-    """Returns a part for each machine whose name stands before each of its lines; none where they do not."""
-    if not _FIRST.match(text):  # before all lines are made, which take more than the text
+    """Returns a part for each machine or task whose name stands before each of its lines; none where they do not."""
+    if headed(text.lstrip()[:_MAX_HEAD].partition("\n")[0]) is None:  # before all lines are made
         return ()
     lines = [line for line in text.splitlines() if line.strip()]
     by_host: dict[str, list[str]] = {}
     strange = 0
     for line in lines:
-        head = _HEAD.match(line)
-        if head and (head[1] in by_host or len(by_host) < MAX_PARTS):
-            by_host.setdefault(head[1], []).append(line[head.end() :] + "\n")
+        head = headed(line)
+        if head and (head[0] in by_host or len(by_host) < MAX_PARTS):
+            by_host.setdefault(head[0], []).append(head[1] + "\n")
         else:
             strange += 1
     several = len(by_host) <= len(lines) // 2 or all(map(_NUMBERED.search, by_host))
     if not several or strange > (1 - _MIN_SHARE) * len(lines):
         return ()
-    return tuple(Part(host, host, "".join(rest)) for host, rest in by_host.items())
+    return tuple(Part(name, name, "".join(rest)) for name, rest in by_host.items())
+
+
+def headed(line: str) -> tuple[str, str] | None:
+    """Who writes a line, and what he writes; None: it names nobody."""
+    if head := _HEAD.match(line):
+        return head[1], line[head.end() :]
+    return strip_writer(line)
 
 
 def _by_banners(text: str, pattern: re.Pattern[str]) -> tuple[Part, ...]:
@@ -281,4 +291,11 @@ def cut(content: FileContent) -> tuple[Part, ...]:
         return report
     text = without_colours(content.text)
     own = split_own_stacks(content.raw) or split_dumps(content.document)
-    return own or split_session(text) or split_machines(text) or split_kernel(text)
+    parts = split_session(text) or (Part("", "", text, 1),)
+    found = own or tuple(each for part in parts for each in _of_machines(part) or (part,))
+    return found if len(found) > 1 or found[0].name else split_kernel(text)
+
+
+def _of_machines(part: Part) -> tuple[Part, ...]:
+    """What a part's machines wrote: all are outputs of its command."""
+    return tuple(each._replace(of_command=part.of_command) for each in split_machines(part.text))

@@ -7,8 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from support.paths import DATA
 
-from laggard.diagnose.lspci import judge_pci_tree, unjudged_parts
-from laggard.diagnose.lspci_output import parse_lspci
+from laggard.diagnose.lspci import judge_pci_tree, parse_lspci, unjudged_parts
 from laggard.probes.pci.model.config_space import parse_config, read_needed_bytes
 
 SPEEDS = {"2.5": 2.5, "5.0": 5.0, "8.0": 8.0, "16.0": 16.0, "32.0": 32.0}

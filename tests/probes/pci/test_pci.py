@@ -11,8 +11,7 @@ from support.judge import Check
 from support.paths import SHARED
 from support.rows import rows
 
-from laggard.diagnose.lspci import judge_pci_tree, unjudged_parts
-from laggard.diagnose.lspci_output import parse_lspci
+from laggard.diagnose.lspci import judge_pci_tree, parse_lspci, unjudged_parts
 from laggard.model import Severity
 from laggard.probes.errors import Unknown
 from laggard.probes.pci.acs import PathType, find_acs_faults, judge, peer_paths

@@ -52,9 +52,20 @@ def _strip_head(text: str, found: dict[str, object]) -> str | None:
     return None
 
 
-def _writer(told: Mapping[str, str]) -> dict[str, object]:
-    numbers = {name: int(told[name]) for name in ("rank", "task", "local_rank") if name in told}
-    return numbers | ({"host": told["host"]} if "host" in told else {})
+_WRITERS: Final = tuple(row.regex for row in _TABLE.rows if row.kind in ("launcher", "compose", "task", "host"))
+
+
+def strip_writer(line: str) -> tuple[str, str] | None:
+    """The host, the pod or `task 3`, as a line's first head names it, and the text behind that; None: it names none."""
+    head = next(filter(None, (pattern.match(line) for pattern in _WRITERS)), None)
+    told = _writer(head.groupdict()) if head else {}
+    name = told.get("host") or (f"task {told['task']}" if "task" in told else "")
+    return (str(name), line[head.end() :]) if head and name else None
+
+
+def _writer(told: Mapping[str, str | None]) -> dict[str, object]:
+    numbers = {name: int(value) for name in ("rank", "task", "local_rank") if (value := told.get(name))}
+    return numbers | ({"host": told["host"]} if told.get("host") else {})
 
 
 class JobLine(NamedTuple):

@@ -15,10 +15,9 @@ from laggard.diagnose.failing_lines import ENDED_WELL, Grade, grade_of
 from laggard.diagnose.job import lines
 from laggard.diagnose.job.around import Around
 from laggard.diagnose.job.events import EXCEPTION_NAME, MAX_EVENTS, Event, JobEvidence, Place, Rule, Weight, Writer
-from laggard.diagnose.job.exits import read_exit
+from laggard.diagnose.job.exits import Statuses, read_exit
 from laggard.diagnose.job.of_lines import event_of, exception_event, with_hosts, with_rank, with_reason, writer_of
 from laggard.diagnose.job.rules import NAN_LOSS, NCCL_REASON, rule_for
-from laggard.diagnose.job.statuses import Statuses
 from laggard.diagnose.kinds import effect_of, is_vague
 from laggard.diagnose.rules import table
 

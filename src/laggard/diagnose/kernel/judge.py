@@ -4,15 +4,16 @@ and bounded."""
 from __future__ import annotations
 
 import math
+import re
 from collections import defaultdict
 from collections.abc import Mapping
 from typing import Final
 
 from laggard.diagnose.kernel.lines import LogLine
-from laggard.diagnose.kernel.rules import RULES
-from laggard.diagnose.rules import patterns
-from laggard.kernel_rules.rule import Hit, Key, Rule, RuleJudge
+from laggard.diagnose.rules import Row, patterns, table
+from laggard.kernel_rules.rule import Hit, Key, Rule, RuleJudge, rule_of, rules, rules_of
 from laggard.model import Finding, Severity
+from laggard.probes.gpu.model.amdgpu_log import AmdgpuMessage, amdgpu_messages
 from laggard.probes.probe import finding
 
 _P: Final = patterns("kernel_forms")
@@ -140,3 +141,40 @@ def _traced(hit: Hit) -> dict[str, object]:
 
 
 _RANK: Final = {severity: place for place, severity in enumerate(Severity)}
+
+
+_TABLE: Final = table("kernel")
+_GROUPED: Final = re.compile(r"\\[(\[\])|]|\[[^\]]*\]|\((?:[^()\\]|\\.)*\)[*+?]?")
+_NO_LITERAL: Final = re.compile(r"\\[AbBdDsSwW]|\.[*+?]?(?:\{[\d,]+\})?\??|.[*?]|.\{[\d,]+\}\??|[$^]")
+
+
+def word_of(pattern: str) -> str:
+    """The longest text that each match of a pattern holds outside of its groups; empty: there is none."""
+    rest, before = pattern, ""
+    while rest != before:
+        before, rest = rest, _GROUPED.sub("\n", rest)
+    if "|" in rest:
+        return ""
+    words = _NO_LITERAL.sub("\n", rest).replace("\\", "").split("\n")
+    return max(words, key=len)
+
+
+def _rule(row: Row) -> Rule:
+    return rule_of(row._replace(device=row.device or "GPU {device}"), word_of(row.pattern))
+
+
+def _amd_rule(message: AmdgpuMessage) -> Rule:
+    rule = _rule(_TABLE.sections[f"amdgpu_{message.kind.name}"]._replace(pattern=message.pattern))
+    named = rule.named if "(?P<device>" in message.pattern else "an AMD GPU"
+    return rule._replace(word=message.word, named=named)
+
+
+RULES: Final = (
+    *(rule for name, rule in rules("host").items() if name not in ("uncorrected", "out_of_memory", "hot")),
+    *(*rules_of("devices", "pcie"), *rules_of("devices", "nic"), *rules("disks").values()),
+    *map(_amd_rule, amdgpu_messages()),
+    *(_rule(row) for row in _TABLE.rows if row.code),
+)
+"""All rules; of several that take one record the first counts."""
+SUSPICIOUS, FAILING, BENIGN = (_TABLE.of(name)[0].regex for name in ("suspicious", "failing", "benign"))
+STORM: Final = _TABLE.sections["corrected_storm"]

@@ -1,5 +1,5 @@
 """The format `numbers`: any text in which times, rates or counts of devices can be compared. Nothing that is compared
-here says that something failed, so that what stands out is a warning, and a text is never called healthy by it alone.
+here says that something failed. What stands out little is a warning, and neither healthy nor a fault is said of it.
 """
 
 from __future__ import annotations
@@ -10,13 +10,16 @@ from laggard.diagnose.file_format import FileContent, FileFormat, FileJudgement,
 from laggard.diagnose.numbers.counts import missing_devices
 from laggard.diagnose.numbers.course import courses
 from laggard.diagnose.numbers.link import slow_for_its_link, slower_when_enabled, tested_link
+from laggard.diagnose.numbers.listings import fewer_than_peers, listings
 from laggard.diagnose.numbers.parts import lost_parts
 from laggard.diagnose.numbers.peers import odd_in_matrices, odd_peers
 from laggard.diagnose.numbers.rows import Text, read
-from laggard.model import Finding
+from laggard.model import Finding, Severity
 
 _MAX_BYTES: Final = 1 << 18
 _MAX_FINDINGS: Final = 8
+_OF_A_RUN: Final = ("RANK_LATE", "STEP_TIME_LOST")
+"""What a warning of is an answer: it says that a job does not run as it should."""
 _MIN_SHARE: Final = 0.6
 
 
@@ -40,7 +43,14 @@ def judge(content: FileContent, hardware: KnownHardware) -> FileJudgement:
     text = _text_of(content)
     found = read(text, content.host)
     facts = {"rows": len(found.rows), "matrices": len(found.matrices), **tested_link(text.splitlines())}
-    return FileJudgement(tuple(_found(text, found, content.host)), facts)
+    findings = _found(text, found, content.host)
+    only_warns = not any(it.severity is Severity.CRITICAL or it.code in _OF_A_RUN for it in findings)
+    return FileJudgement(tuple(findings), facts, _stands_out(findings[0]) if findings and only_warns else "")
+
+
+def _stands_out(found: Finding) -> str:
+    """What keeps a text from being called healthy, though it may be by design."""
+    return f"{found.device} {found.summary}"
 
 
 def _text_of(content: FileContent) -> str:
@@ -53,9 +63,14 @@ def _text_of(content: FileContent) -> str:
 def _found(text: str, read_text: Text, host: str) -> list[Finding]:
     rows, lines = read_text.rows, text.splitlines()
     parts = lost_parts(rows)
+    told = {row.number for row in rows if row.who.kind in ("rank", "GPU")}
+    listed = [it for it in listings(lines, host) if it.place not in told]
+    places = {it.place for it in listed}
+    beside = [*(row for row in rows if row.number not in places), *(it.row for it in listed)]
     found = [
         *parts,
-        *odd_peers(rows),
+        *odd_peers(beside),
+        *fewer_than_peers(listed),
         *odd_in_matrices(read_text.matrices),
         *(courses(rows) if not parts else ()),
         *missing_devices(text, host),

@@ -14,7 +14,7 @@ from laggard.diagnose.rules import patterns, table
 from laggard.kit.words import listed, ranks_text, times_text
 from laggard.locate.shares import HALF
 from laggard.model import Finding
-from laggard.rings.judge import MIN_MEASURED, slow_outliers
+from laggard.rings.judge import MIN_MEASURED, severity_of_ratio, slow_outliers
 
 _P: Final = patterns("quantities")
 
@@ -100,6 +100,7 @@ def _finding(alike: Sequence[_Odd]) -> Finding:
     host = {"host": odd.row.host} if odd.row.host else {}
     return _words(odd.who.kind, is_link).found(
         {"line": odd.row.text[:300], **host, "ratio": round(min(odd.ratio, _MOST_RATIO), 2)},
+        severity_of_ratio(1 / odd.ratio),
         who=_named([it.who for it in alike]),
         says=says,
     )
@@ -158,4 +159,5 @@ def _of_matrix(who: Who, matrix: Matrix, is_time: bool, ratio: float, own: float
     says = (
         f"has {shown[0]} at best with any other, the usual is {shown[1]}: {times_text(ratio)} as slow with all of them"
     )
-    return _words(who.kind, True).found({"line": matrix.title, "ratio": round(ratio, 2)}, who=who, says=says)
+    shown_as = {"line": matrix.title, "ratio": round(ratio, 2)}
+    return _words(who.kind, True).found(shown_as, severity_of_ratio(1 / ratio), who=who, says=says)

@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
+from laggard.diagnose.pastes.rdma_ports import FELL_BACK
 from laggard.diagnose.pastes.section import Items, Lack, Section, parts_of, paste_format
 from laggard.diagnose.rules import patterns, table
 from laggard.model import Finding, Severity
@@ -85,6 +86,8 @@ def _slow(port: _Settings, ports: Sequence[_Settings]) -> Iterator[Finding]:
         told = f"it advertises {max(port.advertised)} Mb/s alone"
     elif 2 * len(usual) > len(ports):
         told = f"most others of its kind run at {max(usual)} Mb/s"
+    elif port.supported and port.speed < FELL_BACK * max(port.supported):
+        told = f"it supports {max(port.supported)} Mb/s"
     else:
         return
     yield _SAYS["slow_link"].found({"speed_megabits": port.speed}, device=port.device, speed=port.speed, told=told)

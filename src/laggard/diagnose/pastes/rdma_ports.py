@@ -18,11 +18,16 @@ from laggard.kit.majority import majority
 from laggard.kit.words import counted
 from laggard.model import Finding, Severity
 from laggard.probes.probe import Fact
+from laggard.probes.tables import section
 
 _P: Final = patterns("paste_forms", "rdma_ports_")
 
 MAX_PORTS: Final = 256
 _SAYS: Final = table("pastes").sections
+_MOST: Final = {device: float(most) for device, most in section("rdma", "most_gigabits").more.items()}
+FELL_BACK: Final = 0.25
+"""The share of what its adapter can below which a port of InfiniBand fell back: one of four lanes is left, or a speed
+of two generations before. Slower switches are a generation behind."""
 
 
 class PastedPort(NamedTuple):
@@ -106,6 +111,7 @@ def _blocks(lines: list[str]) -> Iterator[PastedPort]:
 def _port(device: dict[str, str], port: dict[str, str]) -> PastedPort:
     rate = _P["rate"].search(port.get("rate", ""))
     lanes = _P["lanes"].search(port.get("rate", "") + port.get("active_width", ""))
+    speed = _P["rate"].match(port.get("active_speed", ""))
     mtu = _P["rate"].match(port.get("active_mtu", ""))
     physical = port.get("physical_state") or port.get("phys_state") or ""
     return PastedPort(
@@ -116,7 +122,7 @@ def _port(device: dict[str, str], port: dict[str, str]) -> PastedPort:
         layer=(port.get("link_layer") or "").upper(),
         state=_state(port.get("state", "")),
         physical=_physical(physical),
-        gigabits=float(rate[1][:12]) if rate else 0.0,
+        gigabits=float(rate[1][:12]) if rate else int(lanes[1]) * float(speed[1][:12]) if lanes and speed else 0.0,
         lanes=int(lanes[1]) if lanes else 0,
         mtu=int(float(mtu[1][:12])) if mtu else 0,
     )
@@ -219,7 +225,17 @@ def _rates(active: Sequence[PastedPort]) -> Iterator[Finding]:
                 yield _slow(port, f"runs at {value:g} {quantity}, its peers at {usual:g}", len(peers), severity)
                 break
         else:
+            yield from _fell_back(port)
             yield from _packets(port, majority([peer.mtu for peer in peers], 3))
+
+
+def _fell_back(port: PastedPort) -> Iterator[Finding]:
+    """By its adapter; without its type, by the slowest."""
+    number = port.model.removeprefix("MT")
+    most = _MOST.get(number) if port.model else min(_MOST.values())
+    if most and not port.ethernet and 0 < port.gigabits < FELL_BACK * most:
+        of = f"its adapter ({port.model})" if port.model else "any adapter of these years"
+        yield _slow(port, f"runs at {port.gigabits:g} Gb/s, {of} can {most:g}", 0, Severity.CRITICAL)
 
 
 def _packets(port: PastedPort, usual: int | None) -> Iterator[Finding]:
