@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from simulator.case import Case, simulate
-from simulator.faults import Fault
+from simulator.faults import Fault, When
 from simulator.recording import write
 from support.simulated import located
 
@@ -148,3 +148,24 @@ def test_in_a_job_with_gpus_the_link_stays(tmp_path: Path) -> None:
 def test_a_recording_without_cpu_times_is_judged_as_ever(tmp_path: Path) -> None:
     (culprit,) = judged(tmp_path, {}).culprits
     assert culprit.kind == "slow_link" and 3 in culprit.ranks
+
+
+TWO = "dp=2,tp=1,pp=1,gpus_per_node=1,nics_per_node=1,micro=1"
+
+
+@pytest.mark.parametrize(("waits", "kind"), [(CALM, "slow_link"), (STARVED, None)], ids=["calm", "starved"])
+def test_where_both_ends_of_the_only_way_wait_for_a_cpu_neither_is_named(
+    tmp_path: Path, waits: dict[str, float], kind: str | None
+) -> None:
+    """No other way and no other rank is there to compare with, and the transfers grew in the run."""
+    fault = Fault("slow_nic", 0.3, rank=1, when=When(onset=20))
+    write(simulate(Case(TWO, "host", seed=1, faults=(fault,), steps=60)), tmp_path)
+    for file in (tmp_path / "trace").iterdir():
+        lines = [json.loads(line) for line in file.read_text().splitlines()]
+        lines = [{**line, "gpu": None} if line.get("kind") == "rank" else line for line in lines]
+        known = {line["rank"] for line in lines if line.get("kind") == "rank"}
+        lines += [{"kind": "cpu_wait", "rank": rank, "cpu_wait": waits} for rank in known]
+        file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    location = locate(read_recording([tmp_path / "trace"]).timings)
+    assert [it.kind for it in location.culprits] == [kind] * bool(kind), location
+    assert kind or (location.verdict is Verdict.UNKNOWN and "both ends wait for a CPU" in location.notes[0].text)

@@ -73,7 +73,7 @@ def in_network(timings: JobTimings, steps: Steps, is_slow: bool, slow: Sequence[
     told = _moved_by_cpus(timings, found.links, slow)
     if told.hosts or told.links or slow or timings.hidden_by:
         return told
-    answers = [*(_in_change(job, change) for change in changes(steps)), found._replace(links=())]
+    answers = [*(_in_change(job, change) for change in changes(steps)), found._replace(links=()), told]
     named = (each for each in answers if each.hosts or each.links)
     return next(named, next((each for each in answers if each.notes), InNetwork()))
 
@@ -256,29 +256,28 @@ def _when(steps: Steps, change: Change) -> str:
 
 def _moved_by_cpus(timings: JobTimings, links: Sequence[Culprit], slow: Sequence[Culprit]) -> InNetwork:
     """The links without those that the CPU of a slow rank explains, and the ranks whose threads wait for a CPU, each in
-    place of a link. In a job without GPUs the CPUs move the data."""
+    place of a link. In a job without GPUs the CPUs move the data. Where both ends wait for one, a note says so."""
     if timings.profiled or any(timings.gpus):
         return InNetwork(links=tuple(links))
     known = {rank for culprit in slow for rank in culprit.ranks}
-    kept, hosts = list[Culprit](), list[Culprit]()
+    kept, hosts, notes = list[Culprit](), list[Culprit](), list[Note]()
     for link in links:
         ends = {*link.ranks, *link.victims}
         if len(ends) == 2 and known & ends:
             continue
-        host = _host_of(timings, link)
-        if host is None:
+        found = _hosts_of(timings, link)
+        if not found:
             kept.append(link)
-        elif not known & set(host.ranks):
-            known.update(host.ranks)
-            hosts.append(host)
-    return InNetwork(tuple(hosts), tuple(kept))
+        elif len(found) > 1:
+            notes.append(Note(SLOW_TRANSFERS, f"{link.evidence[0]}; both ends wait for a CPU: {found[0].evidence[0]}"))
+        elif not known & set(found[0].ranks):
+            known.update(found[0].ranks)
+            hosts.append(found[0])
+    return InNetwork(tuple(hosts), tuple(kept), tuple(notes))
 
 
-def _host_of(timings: JobTimings, link: Culprit) -> Culprit | None:
-    """The rank at an end of all slow transfers of the link, where its threads wait for a CPU and those of no other such
-    rank do; as a culprit."""
-    ends = link.ranks if len(link.ranks) <= 2 else ()
-    if len(link.ranks) == 1 and len(link.victims) == 1:
-        ends += link.victims
-    found = [host for rank in ends if (host := as_slow_host(timings, rank, link)) is not None]
-    return found[0] if len(found) == 1 else None
+def _hosts_of(timings: JobTimings, link: Culprit) -> list[Culprit]:
+    """The ranks at an end of all slow transfers of the link whose threads wait for a CPU, each as a culprit."""
+    ends = (*link.ranks, *(link.victims if len(link.ranks) == 1 == len(link.victims) else ()))
+    hosts = (as_slow_host(timings, rank, link) for rank in ends if len(ends) <= 2)
+    return [host for host in hosts if host is not None]
