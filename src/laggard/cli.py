@@ -169,10 +169,13 @@ def _find(name: str) -> Command:
 
 
 def _unknown(what: str, word: str, parser: Parser | None = None) -> str:
-    """The line about a word that is no flag of `parser`, or no command, with the one that it may be meant for."""
+    """The line about a word that is no flag or part of `parser`, or no command, with the one that it may be meant
+    for."""
     import difflib
 
-    known = parser._option_string_actions if parser else [command.name for command in COMMANDS]
+    parts = [part.name.partition(" ") for part in PARTS]
+    of_command = [part for name, _, part in parts if parser and parser.prog == f"laggard {name}"]
+    known = [*parser._option_string_actions, *of_command] if parser else [command.name for command in COMMANDS]
     close = difflib.get_close_matches(word.partition("=")[0], known, 1)
     hint = f": did you mean {close[0]}?" if close else f"; see `{parser.prog if parser else 'laggard'} --help`"
     return f"unknown {what} {word!r}{hint}"

@@ -64,7 +64,8 @@ class FaultFile:
         if not faulthandler.is_enabled():
             self._enable(self._fd, all_threads=True)
             self._enabled = True
-        self._register(signal.SIGTERM, all_threads=True, chain=True)
+        # Its own stack alone: to walk the frames of threads that run crashed ranks that were only to end.
+        self._register(signal.SIGTERM, all_threads=False, chain=True)
         if signal.getsignal(CHILD_SIGNAL) == signal.SIG_DFL:
             self._register(CHILD_SIGNAL, all_threads=False, chain=False)
         # A child that inherited the timer would wait for ever at its end, for a thread that it does not have.

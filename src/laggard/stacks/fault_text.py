@@ -90,8 +90,8 @@ def last_dump(text: str) -> FaultDump | None:
 
 
 def _dumps(lines: list[str]) -> Iterator[FaultDump]:
-    """A dump begins at the line of a timeout or crash, and at a thread that the dump has already: each has its threads
-    once."""
+    """A dump begins at the line of a timeout or crash, at a thread that the dump has already (each has its threads
+    once), and at a stack without a thread, which is all of its dump."""
     threads: dict[int, FaultThread] = {}
     timed_out, fatal = False, ""
     ident: int | None = None
@@ -99,7 +99,7 @@ def _dumps(lines: list[str]) -> Iterator[FaultDump]:
         head, frame, crash, timeout = (it.match(line) for it in (_HEAD, _FRAME, _FATAL, _TIMEOUT))
         if head or crash or timeout:
             ident = int(head[1] or "0", 16) if head else None
-            if ident is None or ident in threads:
+            if not ident or ident in threads:
                 yield _dump(threads, timed_out, fatal)
                 threads, timed_out, fatal = {}, timeout is not None, sampled.text_of(crash[1]) if crash else ""
             if ident is not None and head:

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from itertools import islice
 from typing import Final, NamedTuple
 
 from laggard.diagnose.job.lines import JobLine, LineParser
@@ -61,6 +63,7 @@ class Text(NamedTuple):
     matrices: tuple[Matrix, ...]
 
 
+@lru_cache(1)  # two formats ask for a text's rows, one after the other, and the first of them again to judge it
 def read(text: str, host: str = "") -> Text:
     """`host`: the machine that the text is of, where it is known."""
     lines = text.splitlines()
@@ -71,12 +74,12 @@ def read(text: str, host: str = "") -> Text:
         if first not in taken:
             taken.update(range(first, last))
             rows += found
-    rows += _line_rows(lines, taken, host)
+    rows += islice(_line_rows(lines, taken, host), MAX_ROWS)
     return Text(tuple(sorted(rows, key=lambda row: row.number)[:MAX_ROWS]), tuple(each for _, _, each in matrices))
 
 
 def _line_rows(lines: Sequence[str], taken: set[int], host: str) -> Iterator[Row]:
-    parser, told, unit, section = LineParser(), 0, None, ""
+    parser, unit, section = LineParser(), None, ""
     for place, line in enumerate(lines):
         section = _section(line) or section
         if place in taken or not (unit or _P["may_tell"].search(line[:_MAX_LINE])):
@@ -93,10 +96,7 @@ def _line_rows(lines: Sequence[str], taken: set[int], host: str) -> Iterator[Row
             found = (found[0]._replace(name="step"),)
         elif (line[:1].isspace() or head.text[:1].isspace()) and section:
             found = tuple(it if it.name and _P["rank"].sub("", it.name) else it._replace(name=section) for it in found)
-        told += 1
         yield Row(_who(head, line), found, line.strip(), place, seconds, head.host or host)
-        if told >= MAX_ROWS:
-            return
 
 
 def _section(line: str) -> str:

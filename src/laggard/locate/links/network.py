@@ -103,21 +103,18 @@ def _culprits(job: _Job, found: Findings) -> tuple[Culprit, ...]:
         all_places = tuple(place for each in places for place in each.places)
         together = Explanation(all_places, frozenset[int]().union(*(each.explained for each in places)))
         worth = [(together, _saved(job, found, together))]
-    worth = sorted((each for each in worth if each[1] >= MIN_COST), key=lambda each: -each[1])
-    return tuple(_culprit(job, found, each, saved) for each, saved in worth)
+    worth.sort(key=lambda each: -each[1])
+    return tuple(_culprit(job, found, each, saved) for each, saved in worth if saved >= MIN_COST)
 
 
 def _explained(job: _Job, found: Findings, most: int) -> list[Explanation]:
     """The places that explain what is raised, the one that explains most first; none where they leave too much."""
-    left = dict(found.raised)
+    left, places = found.raised, list[Explanation]()
     whole = sum(each.excess for each in left.values())
-    places = list[Explanation]()
-    while left and len(places) < most:
-        place = explain(job.timings, job.ways.channels, found._replace(raised=left))
-        if place is None:
-            break
+    while left and len(places) < most and (place := explain(job.timings, job.ways.channels, found)):
         places.append(place)
         left = {number: each for number, each in left.items() if number not in place.explained}
+        found = found._replace(raised=left)
     return places if sum(each.excess for each in left.values()) <= (1 - MOST) * whole else []
 
 
@@ -183,11 +180,8 @@ def _without_queued(job: _Job, found: Findings) -> Findings:
     """The findings without what is raised within several machines, where transfers between machines are as well: a
     collective that is launched behind a slow one takes longer, from its launch on, and is not slow itself."""
     machine, channels = node_numbers(job.timings.nodes), job.ways.channels
-    inside = {
-        number: int(machine[channels[number].columns[0]])
-        for number in found.raised
-        if len(set(machine[list(channels[number].columns)].tolist())) == 1
-    }
+    machines = {number: set(machine[list(channels[number].columns)].tolist()) for number in found.raised}
+    inside = {number: min(its) for number, its in machines.items() if len(its) == 1}
     if len(inside) == len(found.raised) or len(set(inside.values())) < 2:
         return found
     return found._replace(raised={number: each for number, each in found.raised.items() if number not in inside})
@@ -240,10 +234,8 @@ def _lines(job: _Job, raised: Mapping[int, Raised], change: Change | None) -> li
 def _channel_name(channel: Channel, timings: JobTimings) -> str:
     if channel.group:
         return f"group {channel.group}"
-    source, target = (int(timings.ranks[column]) for column in channel.columns)
-    if channel.role == ROUND_TRIP_ROLE:
-        return f"between rank {source} and rank {target}"
-    return f"from rank {source} to rank {target}"
+    source, target = (f"rank {timings.ranks[column]}" for column in channel.columns)
+    return f"between {source} and {target}" if channel.role == ROUND_TRIP_ROLE else f"from {source} to {target}"
 
 
 def _when(steps: Steps, change: Change) -> str:
@@ -279,5 +271,4 @@ def _moved_by_cpus(timings: JobTimings, links: Sequence[Culprit], slow: Sequence
 def _hosts_of(timings: JobTimings, link: Culprit) -> list[Culprit]:
     """The ranks at an end of all slow transfers of the link whose threads wait for a CPU, each as a culprit."""
     ends = (*link.ranks, *(link.victims if len(link.ranks) == 1 == len(link.victims) else ()))
-    hosts = (as_slow_host(timings, rank, link) for rank in ends if len(ends) <= 2)
-    return [host for host in hosts if host is not None]
+    return [host for rank in ends if len(ends) <= 2 and (host := as_slow_host(timings, rank, link))]

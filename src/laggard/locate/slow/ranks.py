@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from laggard.kit.majority import grouped
 from laggard.locate.job_timings import Floats
-from laggard.locate.medians import last_axis_median, median, median_over_steps
-from laggard.locate.shares import MOST
+from laggard.locate.medians import as_slice, last_axis_median, median, median_over_steps
+from laggard.locate.shares import MIN_COST, MOST
 from laggard.locate.slow.steps import MIN_STEPS, Steps, node_numbers
 from laggard.locate.slow.tested import MIN_PART, Found, Judged, Part, Turns, Units, judge, segment
 
@@ -70,8 +70,10 @@ def slow_ranks(steps: Steps, nodes: tuple[str | None, ...]) -> Compared:
         found += new
         columns = [column for each in new for column in each.columns]
         culprits[columns] = True
-        # Those whose peers' median the new culprits may have moved.
-        disturbed: NDArray[np.bool_] = np.isin(steps.peers.number, steps.peers.number[columns])
+        # Those whose peers' median the new culprits may have moved. Fewer than one in a hundred move it by less than an
+        # eightieth of a step's noise: by half their share of the ranks, over the density there, 0.4 of normal noise.
+        taken = np.bincount(steps.peers.number[columns], minlength=len(culprits))[steps.peers.number]
+        disturbed = (taken > 0) & (taken >= MIN_COST * steps.peers.sizes)
         if not new or not (disturbed.any() or any(each.whole_host for each in new)):
             break
         steps = steps.without(culprits, disturbed)
@@ -105,16 +107,14 @@ def _slow_machine(steps: Steps, machine: NDArray[np.int64], culprits: NDArray[np
     columns = _of_machines(steps, machine, culprits)
     if len(columns) < 2 or max(map(len, columns)) < 2:
         return []
-    series = [last_axis_median(steps.excess[:, each]) for each in columns]
-    several = np.array([len(each) >= 2 for each in columns])
-    units = Units(np.stack(series, axis=1), several)
-    for each in sorted(
-        judge(units, steps.duration, steps.live, steps.each).slow, key=lambda it: -it.cost * len(columns[it.unit])
-    ):
+    series = _medians(steps.excess, columns)
+    units = Units(series, np.array([len(each) >= 2 for each in columns]))
+    found = judge(units, steps.duration, steps.live, steps.each).slow
+    for each in sorted(found, key=lambda it: -it.cost * len(columns[it.unit])):
         own = steps.excess[each.part.begin : each.part.end, columns[each.unit]]
         half = each.level * median(steps.duration) / 2
         if (np.nansum(own, axis=0) > half * np.isfinite(own).sum(axis=0)).mean() >= MOST:
-            return [_slow(steps, tuple(columns[each.unit].tolist()), True, each, series[each.unit])]
+            return [_slow(steps, tuple(columns[each.unit].tolist()), True, each, series[:, each.unit])]
     return []
 
 
@@ -122,13 +122,26 @@ def _of_machines(steps: Steps, machine: NDArray[np.int64], culprits: NDArray[np.
     """The columns of each machine's ranks that are no culprits; and of those with the same work, where some of a
     machine have other work: its host may be slow at what these alone do, as at loading the data."""
     left = np.flatnonzero(~culprits)
-    work = steps.peers.number[left] + machine[left] * (int(steps.peers.number.max()) + 1)
-    found = []
-    for several in grouped(range(len(left)), lambda place: int(machine[left[place]])).values():
-        found.append(left[several])
-        parts = grouped(several, lambda place: int(work[place])).values()
-        found += [left[part] for part in parts if 1 < len(part) < len(several)]
-    return found
+    here = machine[left]
+    work = steps.peers.number[left] + here * (int(steps.peers.number.max()) + 1)
+    ranks = np.bincount(here)
+    parts = [part for part in _alike(left, work) if 1 < len(part) < ranks[machine[part[0]]]]
+    return _alike(left, here) + parts
+
+
+def _alike(columns: NDArray[np.int64], keys: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    """The `columns` [N] of each of their `keys` [N]."""
+    order = np.argsort(keys, kind="stable")
+    return np.split(columns[order], np.flatnonzero(np.diff(keys[order])) + 1)
+
+
+def _medians(values: Floats, groups: Sequence[NDArray[np.int64]]) -> Floats:
+    """[S, G]: the median of `values` [S, R] over the columns of each group; those of one size are computed at once."""
+    result = np.empty((len(values), len(groups)), values.dtype)
+    for size, places in grouped(range(len(groups)), lambda place: len(groups[place])).items():
+        some = as_slice(np.concatenate([groups[place] for place in places]))
+        result[:, places] = last_axis_median(values[:, some].reshape(len(values), len(places), size))
+    return result
 
 
 def _slow(steps: Steps, columns: tuple[int, ...], whole_host: bool, found: Found, series: Floats) -> Slow:

@@ -242,6 +242,8 @@ def _first_judged(timings: JobTimings) -> int:
 def _possible(phases: Floats, seconds: Floats) -> Floats:
     """`phases` [S, R, P], with nan in steps of `seconds` [S, R] of which a part took less than nothing, by what would
     count: no records. Clocks are read one after the other."""
+    if not np.fmin.reduce(phases, axis=None) < 0:  # as of most jobs: all is looked at once, and nothing is made
+        return phases
     impossible: NDArray[np.bool_] = np.any(phases < -MIN_COST * seconds[:, :, None], axis=2)
     return np.where(impossible[:, :, None], np.nan, phases) if impossible.any() else phases
 
