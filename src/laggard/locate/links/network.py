@@ -32,7 +32,7 @@ from laggard.locate.links.raised import (
 )
 from laggard.locate.medians import median, middle
 from laggard.locate.shares import MIN_COST, MOST
-from laggard.locate.slow.host_facts import as_slow_host
+from laggard.locate.slow.host_facts import are_starved, as_slow_host
 from laggard.locate.slow.replay import Replay
 from laggard.locate.slow.steps import Steps, node_numbers
 from laggard.locate.slow.tested import confidence
@@ -258,7 +258,7 @@ def _moved_by_cpus(timings: JobTimings, links: Sequence[Culprit], slow: Sequence
         if len(ends) == 2 and known & ends:
             continue
         found = _hosts_of(timings, link)
-        if not found:
+        if not found or (len(found) > 1 and not are_starved(timings, ends)):
             kept.append(link)
         elif len(found) > 1:
             notes.append(Note(SLOW_TRANSFERS, f"{link.evidence[0]}; both ends wait for a CPU: {found[0].evidence[0]}"))

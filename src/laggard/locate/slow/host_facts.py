@@ -6,7 +6,7 @@ Both count beside the middle of the ranks that are not slow: what all have makes
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from typing import Final, NamedTuple
 
 from msgspec import structs
@@ -123,16 +123,17 @@ def as_slow_host(timings: JobTimings, rank: int, culprit: Culprit) -> Culprit | 
     found = hosts.without_cpu(culprit, wait) if wait else None
     if found is None:
         return None
+    node, victims = timings.nodes[timings.column_of[rank]], tuple(sorted(all_ranks - {rank}))
     return structs.replace(
-        found,
-        ranks=(rank,),
-        node=timings.nodes[timings.column_of[rank]],
-        phase=None,
-        group=None,
-        link=None,
-        nodes=(),
-        victims=tuple(sorted(all_ranks - {rank})),
+        found, ranks=(rank,), node=node, phase=None, group=None, link=None, nodes=(), victims=victims
     )
+
+
+def are_starved(timings: JobTimings, ranks: Iterable[int]) -> bool:
+    """Whether the threads of all of these wait for a CPU as long as they run. Where nobody is left to compare with,
+    less tells nothing: healthy ranks that fill a machine miss a tenth of the time, and most transfers are as ever."""
+    waits = [timings.states[timings.column_of[rank]].cpu_wait for rank in ranks]
+    return all(wait is not None and _Missed.of(wait).total >= _Missed.of(wait).running for wait in waits)
 
 
 def _is_throttled(wait: CpuWait) -> bool:
