@@ -84,7 +84,7 @@ def judge(situation: Situation) -> Iterator[Item]:
     yield Item(
         target="launcher",
         key="all-reduce of small messages",
-        current="NCCL",
+        current="one ring or tree over all ranks",
         recommended="larger messages (buckets, fused parameters); else a hierarchical all-reduce (NVRAR, MSCCL++)",
         reason=f"all-reduces of {size / 1e3:.0f} KB between nodes take as long as their steps, whatever the bandwidth",
         evidence=(f"{times:.0f} all-reduces a step, {size / 1e3:.0f} KB on average", f"{exposed:.0%} of a step"),
