@@ -111,7 +111,10 @@ def same_place(one: Culprit, other: Culprit) -> bool:
 
 
 def same_incident(one: Incident, other: Incident) -> bool:
-    """Whether they are one: of one job, at one place, at one time. Places overlap, so this is no key."""
+    """Whether they are one: of one run of a job, as far as runs are known, at one place, at one time. Places overlap, so
+    this is no key."""
+    if one.run != other.run and None not in (one.run, other.run):
+        return False
     culprits = ((a, b) for a in (one.culprit, one.opened_as) for b in (other.culprit, other.opened_as))
     return one.key == other.key and any(same_place(a, b) for a, b in culprits) and _at_one_time(one, other)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from support.postgres import Server
 from support.stores import WALL, Clock, location, stored
@@ -120,6 +120,7 @@ def begin(tmp_path: Path, place: str, request: pytest.FixtureRequest) -> Iterato
 
 
 @given(steps=STEPS)
+@example(steps=["die", "run", "restart", "die"])  # two deaths within half a minute, the second seen by a new collector
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_each_death_is_stored_told_and_closed_once(begin: Callable[[], Life], steps: list[str]) -> None:
     with pytest.MonkeyPatch.context() as patch:
