@@ -111,12 +111,11 @@ def same_place(one: Culprit, other: Culprit) -> bool:
 
 
 def same_incident(one: Incident, other: Incident) -> bool:
-    """Whether they are one: of one run of a job, as far as runs are known, at one place, at one time. Places overlap, so
-    this is no key."""
-    if one.run != other.run and None not in (one.run, other.run):
-        return False
+    """Whether they are one: of one run of a job, as far as runs are known, at one place, at one time. Places overlap,
+    so this is no key."""
+    same_run = None in (one.run, other.run) or one.run == other.run
     culprits = ((a, b) for a in (one.culprit, one.opened_as) for b in (other.culprit, other.opened_as))
-    return one.key == other.key and any(same_place(a, b) for a, b in culprits) and _at_one_time(one, other)
+    return one.key == other.key and same_run and any(same_place(a, b) for a, b in culprits) and _at_one_time(one, other)
 
 
 def merged_incident(one: Incident, other: Incident) -> Incident:
@@ -204,8 +203,8 @@ class Ends:
 
     def note(self, place: Hashable, ended_at: float) -> None:
         ends = self._ends.pop(place, [])
-        known = ended_at in ends  # told of by another collector, too
-        self._ends[place] = ends if known else [*ends, ended_at][-MAX_ENDS:]
+        # One that is known was told of by another collector, too.
+        self._ends[place] = ends if ended_at in ends else [*ends, ended_at][-MAX_ENDS:]
         while len(self._ends) > MAX_PLACES:
             del self._ends[next(iter(self._ends))]
 

@@ -38,6 +38,7 @@ class _Setting(msgspec.Struct, frozen=True):
 
 _REQUESTED: Final = (
     _Setting("application_sm_mhz", "default_sm_mhz", "application clock", "MHz", "nvidia-smi -rac -i {}"),
+    _Setting("application_memory_mhz", "max_memory_mhz", "application memory clock", "MHz", "nvidia-smi -rac -i {}"),
     _Setting(
         "power_limit_watts", "default_power_limit_watts", "power limit", "W", "nvidia-smi -i {} -pl DEFAULT_WATTS"
     ),

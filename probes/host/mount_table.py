@@ -64,8 +64,10 @@ class Mount(msgspec.Struct, frozen=True):
 
     @property
     def remote(self) -> bool:
-        """A source with a server's name shows network file systems of types that are not listed here."""
-        return not self.local and (self.fstype in REMOTE_TYPES or self.fstype.startswith("fuse.") or bool(self.servers))
+        """A source with a server's name shows network file systems of types that are not listed here. The subtype of
+        FUSE's is the program's choice, as none is CVMFS's."""
+        of_fuse = f"{self.fstype}.".startswith("fuse.")
+        return not self.local and (self.fstype in REMOTE_TYPES or of_fuse or bool(self.servers))
 
 
 def read_mounts(host: Host, all_of_a_point: bool = False) -> tuple[Mount, ...]:

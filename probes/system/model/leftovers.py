@@ -36,10 +36,13 @@ _ARC: Final = lazy_pattern(r"^(size|c_min) +4 +(\d{1,18})$", re.MULTILINE)
 
 def read_free(host: Host, asked: Collection[str]) -> Iterator[Item]:
     """The bytes that a job can have, with the pages that were set aside for jobs (vm.nr_hugepages), and the cache that
-    ZFS gives back: of a node of SLURM's on which no step runs, as its processes show."""
+    ZFS gives back, and no more than the kernel promises where it promises no more than it has (overcommit_memory 2,
+    overcommit-accounting.rst): of a node of SLURM's on which no step runs, as its processes show."""
     memory = read_memory_sizes(host)
     huge = memory.get("HugePages_Free", 0) // 1024 * memory.get("Hugepagesize", 0)
     free, total = memory.get("MemAvailable", memory["MemTotal"]) + huge + _arc(host), memory["MemTotal"]
+    if host.text("/proc/sys/vm/overcommit_memory").strip() == "2":
+        free = min(free, memory.get("CommitLimit", free) - memory.get("Committed_AS", 0))
     if free >= LEFT_RATIO * total or sockets_of_jobs(host) or not (living := living_jobs(host)).idle:
         return
     held = _held(host, living)  # few times are the processes looked at
