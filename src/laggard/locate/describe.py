@@ -32,12 +32,20 @@ def _answer(location: Location) -> str:
     if location.culprits and cause is None:
         return printable_line(_culprit_sentence(location))
     if location.verdict is Verdict.OK:
-        steps = _step_count(location)
+        steps, uneven = _step_count(location), _uneven(location)
         looked_at = counted(location.ranks_seen, "rank") + (f", {counted(steps, 'step')}" if steps else "")
+        if uneven := _uneven(location):  # nobody's fault, and what the step time goes to
+            return printable_line(
+                f"No rank is slow, but work is uneven: {looked_at} looked at. {capital(uneven.text)}."
+            )
         return f"No rank is slow: {looked_at} looked at."
     reason = cause.text.rstrip(".") if cause else "nothing is known about any rank"
     start = "Something is wrong" if location.verdict is Verdict.FAIL else "Cannot tell"
     return printable_line(f"{start}: {reason}.")
+
+
+def _uneven(location: Location) -> Note | None:
+    return next((note for note in location.notes if note.kind == "uneven_work"), None)
 
 
 def details(location: Location) -> list[str]:
@@ -77,7 +85,7 @@ def _support(culprit: Culprit, location: Location) -> Iterator[str]:
 
 
 def note_lines(location: Location) -> list[str]:
-    in_sentence = None if location.verdict is Verdict.OK else _cause(location)
+    in_sentence = _uneven(location) if location.verdict is Verdict.OK else _cause(location)
     notes = (note for note in location.notes if note is not in_sentence and note.kind != NOT_HELD)
     return [capital(printable_line(note.text)) for note in notes]
 

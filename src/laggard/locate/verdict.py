@@ -149,7 +149,7 @@ def _slow_ranks(timings: JobTimings, steps: Steps) -> _SlowRanks:
     stalls = stall_notes(steps, found)
     typical = float(steps.duration[~stalls_beside(steps, found)].mean()) if stalls else None
     stages = () if culprits or links else longest_stage_notes(timings, steps)
-    undecided = () if culprits or links else doubted_notes(timings, steps, compared)
+    undecided = () if culprits or links or in_no_phase else doubted_notes(timings, steps, compared)
     is_waited_for = not all(is_excused(timings, steps, each, in_no_phase) for each in in_no_phase)
     unnamed = (unnamed_time_note(timings, each) for each in in_no_phase)
     notes = (*placed, *unnamed, *uneven, *stalls, *stages, *undecided, *network.notes)
