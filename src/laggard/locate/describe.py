@@ -34,11 +34,9 @@ def _answer(location: Location) -> str:
     if location.verdict is Verdict.OK:
         steps, uneven = _step_count(location), _uneven(location)
         looked_at = counted(location.ranks_seen, "rank") + (f", {counted(steps, 'step')}" if steps else "")
-        if uneven := _uneven(location):  # nobody's fault, and what the step time goes to
-            return printable_line(
-                f"No rank is slow, but work is uneven: {looked_at} looked at. {capital(uneven.text)}."
-            )
-        return f"No rank is slow: {looked_at} looked at."
+        # Uneven work is nobody's fault, and what the step time goes to.
+        but, who = (", but work is uneven", f" {capital(uneven.text)}.") if uneven else ("", "")
+        return printable_line(f"No rank is slow{but}: {looked_at} looked at.{who}")
     reason = cause.text.rstrip(".") if cause else "nothing is known about any rank"
     start = "Something is wrong" if location.verdict is Verdict.FAIL else "Cannot tell"
     return printable_line(f"{start}: {reason}.")
