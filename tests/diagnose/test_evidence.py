@@ -302,3 +302,12 @@ def test_a_launcher_on_a_host_with_several_ranks_names_none_of_them(tmp_path: Pa
         (tmp_path / f"{host}.log").write_text(lines + ("Traceback (most recent call last):\n" + stopped) * (first == 2))
     joined = diagnosed(tmp_path).joined
     assert joined is not None and not joined.ranks
+
+
+def test_a_kernel_log_among_numbered_texts_of_no_format_is_still_read(tmp_path: Path) -> None:
+    for number in range(6):
+        (tmp_path / f"{number}.txt").write_text("a line of a diary that nobody reads\n" * 1000)
+    (tmp_path / "7.txt").write_text(
+        "[ 1234.567890] NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, GPU has fallen off the bus.\n"
+    )
+    assert "GPU_XID" in str(diagnosed(tmp_path))

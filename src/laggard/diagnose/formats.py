@@ -108,8 +108,7 @@ class RecognisedFile(NamedTuple):
 
 class Siblings:
     """Remembers files whose paths differ in numbers alone, as the logs of a job's ranks do, given as files or in an
-    archive: after some text of a job, or of no known format, the next file is a job's, and is not searched for any
-    other."""
+    archive: after some text of one kind the next file is of it too, and is not searched for any other."""
 
     _ALIKE_BYTES: Final = 128 << 10
     """The text of one kind after which the next is: people paste less by hand."""
@@ -143,7 +142,7 @@ class Siblings:
         if self._seen.get(shape, 0) >= self._ALIKE_BYTES and is_text(content):
             return (RecognisedFile(file, (JOB_LOG,), KnownHardware(), content.problem, readers=JOB_LOG.name),)
         found = _of_text(file, content)
-        alike = len(found) == 1 and not found[0].recording and all(it.whole == JOB_LOG.whole for it in found[0].formats)
+        alike = len(found) == 1 and found[0].formats and all(each.whole == JOB_LOG.whole for each in found[0].formats)
         self._seen[shape] = self._seen.get(shape, 0) + content.held_bytes if alike else 0
         return found
 
