@@ -96,8 +96,8 @@ def fast_ranks(steps: Steps) -> tuple[int, ...]:
 
 def _judged_ranks(steps: Steps, culprits: NDArray[np.bool_]) -> Judged:
     known = np.isfinite(steps.excess).sum(axis=0) >= MIN_PART
-    several = steps.peers.sizes > 2
-    units = Units(steps.excess, known & ~culprits, steps.earlier_noise, several, steps.past.error)
+    only = _only_peers(steps.peers.number)
+    units = Units(steps.excess, known & ~culprits, steps.earlier_noise, only, steps.past.error)
     return judge(units, steps.duration, steps.live, steps.each)
 
 
@@ -108,7 +108,8 @@ def _slow_machine(steps: Steps, machine: NDArray[np.int64], culprits: NDArray[np
     if len(columns) < 2 or max(map(len, columns)) < 2:
         return []
     series = _medians(steps.excess, columns)
-    units = Units(series, np.array([len(each) >= 2 for each in columns]))
+    only = _only_peers(steps.peers.number[[each[0] for each in columns]])
+    units = Units(series, np.array([len(each) >= 2 for each in columns]), only_peer=only)
     found = judge(units, steps.duration, steps.live, steps.each).slow
     for each in sorted(found, key=lambda it: -it.cost * len(columns[it.unit])):
         own = steps.excess[each.part.begin : each.part.end, columns[each.unit]]
@@ -127,6 +128,15 @@ def _of_machines(steps: Steps, machine: NDArray[np.int64], culprits: NDArray[np.
     ranks = np.bincount(here)
     parts = [part for part in _alike(left, work) if 1 < len(part) < ranks[machine[part[0]]]]
     return _alike(left, here) + parts
+
+
+def _only_peers(work: NDArray[np.int64]) -> NDArray[np.int64]:
+    """[U]: of units with this `work` [U], the other one where just two have it; else -1."""
+    order, sizes = np.argsort(work, kind="stable"), np.bincount(work)
+    found = np.full(len(work), -1)
+    pairs = order[sizes[work[order]] == 2].reshape(-1, 2)
+    found[pairs] = pairs[:, ::-1]
+    return found
 
 
 def _alike(columns: NDArray[np.int64], keys: NDArray[np.int64]) -> list[NDArray[np.int64]]:

@@ -139,14 +139,14 @@ class Judged(NamedTuple):
 
 class Units(NamedTuple):
     """What is judged. `excess` [S, U]: seconds longer than its peers, nan where unknown. `judged` [U]: which may be
-    accused, and compared. `earlier`: blocks of windows before this one. `tells` [U]: whether one that is slow does not
-    make its only peer look fast by as much. `errors` [U]: the standard error of their peers' time, in seconds a step.
-    """
+    accused, and compared. `earlier`: blocks of windows before this one. `only_peer` [U]: the unit that looks fast by as much as
+    this one is slow, and the other way round, since it is compared with no other; -1: it is. `errors` [U]: the standard
+    error of their peers' time, in seconds a step."""
 
     excess: Floats
     judged: NDArray[np.bool_]
     earlier: Sequence[tuple[int, float, float]] = ()
-    tells: NDArray[np.bool_] | None = None
+    only_peer: NDArray[np.int64] | None = None
     errors: Floats | None = None
 
 
@@ -179,8 +179,7 @@ def parts_of(steps: int) -> tuple[Part, ...]:
 
 def _compared(units: Units) -> NDArray[np.int64]:
     """The units that tell how healthy ones stray: those that are known for most of the time, if there are some."""
-    telling = units.judged if units.tells is None or (units.judged & units.tells).sum() <= FEW else units.tells
-    mostly = units.judged & telling & (2 * np.isfinite(units.excess).sum(axis=0) > len(units.excess))
+    mostly = units.judged & (2 * np.isfinite(units.excess).sum(axis=0) > len(units.excess))
     return np.flatnonzero(mostly if mostly.sum() > 1 else units.judged)
 
 
@@ -288,7 +287,7 @@ class _Test:
         """The unit beside the others, whose noise has `wider` times the variance of theirs (`blocks`); None where that
         alone explains it. `tests`: how many share what is allowed."""
         level, length = float(levels[unit]), part.end - part.begin
-        others = self._some[self._some != unit]
+        others = self._others(unit)
         spread = spread_of(levels[others]) if len(others) > 1 else Spread()
         gap = len(self._relative) // (2 * PARTS)
         past = part.begin - gap if part.begin - gap >= MIN_STEPS else 0
@@ -313,6 +312,12 @@ class _Test:
         more = max(1.0, math.log(self._at_a_look / tests) / math.log(min(0.5, max(now, 1e-300))))
         doubtful = unlikely and cost >= DOUBTED_COST and not (self._live and part.end < len(self._relative))
         return Found(unit, part, level, cost, chance, math.ceil(length * more)) if chance <= 1 or doubtful else None
+
+    def _others(self, unit: int) -> NDArray[np.int64]:
+        """Those that the unit is judged beside: its only peer tells nothing that it does not tell itself."""
+        others = self._some[self._some != unit]
+        only = self._units.only_peer
+        return others if only is None or len(others) < FEW - 1 else others[others != only[unit]]
 
     def _within(self, part: Part) -> Sequence[Blocks]:
         """The blocks of the series. Of few, none across the bounds of the part, nor near them, where the change may lie
