@@ -29,7 +29,7 @@ from laggard.locate.job_timings import WARM_UP_STEPS, Floats, JobTimings
 from laggard.locate.links.channels import channels_and_transfers
 from laggard.locate.medians import as_slice, last_axis_median, median, median_over_steps, middle, over_phases
 from laggard.locate.shares import HALF, MOST
-from laggard.locate.slow.noise import Noise, Spread, Where, blocks_of
+from laggard.locate.slow.noise import NO_SPREAD, Noise, Where, blocks_of
 from laggard.locate.slow.steps import SCRIPTS
 from laggard.locate.slow.tested import DOUBTED_COST
 from laggard.rankfile.fact_names import member_runs
@@ -53,7 +53,7 @@ def usual_seconds(series: Floats, trimmed: float = 1 - MOST) -> Estimate:
     if not kept[-1] > kept[0] or not usual > 0:  # as of a phase that is never there
         return Estimate(usual, float(kept[-1] - kept[0]))
     inner = np.clip(known, kept[0], kept[-1]) / (1 - 2 * cut / len(known))
-    noise = Noise(blocks_of(inner[:, None] / usual), Where(len(known)), Spread())
+    noise = Noise(blocks_of(inner[:, None] / usual), Where(len(known)), NO_SPREAD)
     return Estimate(usual, noise.deviation * usual)
 
 

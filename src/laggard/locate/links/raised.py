@@ -29,8 +29,8 @@ from laggard.locate.medians import (
 )
 from laggard.locate.shares import FEW, HALF, MIN_COST, MOST
 from laggard.locate.slow.noise import (
+    NO_SPREAD,
     Noise,
-    Spread,
     Where,
     blocks_of,
     chance_of_share,
@@ -197,14 +197,15 @@ def _slower(category: Category, expected: _Expected, steps: Steps, lead: Floats)
         now, due, longer = (median(series[begin:, place]) for series in (category.least, usual, excess))
         alike = np.flatnonzero(category.kinds == category.kinds[place])
         others = alike if len(alike) > FEW else expected.others
-        spread = spread_of(median_over_steps(excess[begin:, others[others != place]]))
+        levels = median_over_steps(excess[begin:, others[others != place]])
+        spread = spread_of(levels - np.nanmedian(levels), True) if len(levels) > 1 else NO_SPREAD
         chance = _chance(excess[:, place], np.arange(len(excess)) >= begin, spread) * len(category.channels) / ERRORS
         if chance <= 1 and longer >= max(CHANNEL_COST_RATIO, (expected.ratio - 1) * due / step):
             found[place] = Raised(now, due, longer * step, 2 - math.log10(max(chance, 1e-99)), begin)
     return found
 
 
-def _chance(series: Floats, active: NDArray[np.bool_], spread: Spread) -> float:
+def _chance(series: Floats, active: NDArray[np.bool_], spread: Floats) -> float:
     """How likely noise makes a series [S] that is usually 0, in step times, as much longer in the steps that are
     `active` [S]. `spread`: that of equal channels."""
     before, now = (series[those & np.isfinite(series), None] for those in (~active, active))
@@ -267,7 +268,7 @@ def _between_two_steps(steps: Steps, own: Floats) -> Iterator[Change]:
     active, lasts = (place >= begin) & (place < until), until > place[-1]
     rise = median_over_steps(own[active]) - median_over_steps(own[~active])
     is_own = np.nan_to_num(rise).max(initial=0.0) > HALF * median(excess[active])
-    if not is_own and _chance(excess / median(steps.duration), active, Spread()) <= ERRORS:
+    if not is_own and _chance(excess / median(steps.duration), active, NO_SPREAD) <= ERRORS:
         cost = excess[active].sum() / steps.duration[begin if lasts else 0 :].sum()
         if cost >= MIN_COST:
             yield Change(active, float(cost), lasts, since > 0)

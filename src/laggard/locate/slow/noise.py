@@ -24,8 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laggard.locate.job_timings import Floats
-from laggard.locate.medians import MAD_TO_SIGMA, deviation, median
-from laggard.locate.shares import FEW
+from laggard.locate.medians import median
+from laggard.locate.shares import FEW, MIN_COST
 
 RHOS: Final = {0.0: 0.30, 0.5: 0.25, 0.8: 0.20, 0.9: 0.10, 0.95: 0.06, 0.98: 0.04, 0.99: 0.03, 0.995: 0.02}
 """The shares that noise keeps from step to step, and how likely each is beforehand. Our choice: of 101 real runs nearly
@@ -38,7 +38,9 @@ FAST: Final = (0.0, 0.5, 0.8)
 QUICK: Final = (0.3, 0.7, 0.95)
 """The parts of the variance of a step's noise that this other noise has."""
 
-LEVELS: Final = {0.001: 0.5, 0.003: 0.5, 0.01: 0.01, 0.03: 1e-4, 0.1: 1e-4}
+LEVELS: Final = {
+    0.001: 0.5, 0.003: 0.5, 0.01: 0.005, 0.017: 0.005, 0.03: 7e-5, 0.055: 7e-5, 0.1: 7e-5,
+}  # fmt: skip
 """The standard deviations, in step times, of what healthy ranks differ by for good, and how likely each is beforehand.
 GPUs of one kind differ by less than half a percent at equal work; one job in some thousand gives its ranks unequal work
 that nothing tells of."""
@@ -47,15 +49,22 @@ OF_GPUS: Final = max(level for level, likely in LEVELS.items() if likely == max(
 """The largest of LEVELS that is there without a cause. What is beyond it is asked once of a job, and not of each part
 or look: it stays."""
 
-MAX_FREEDOM: Final = 32.0
+MAX_FREEDOM: Final = 12.0
 """The most degrees of freedom of one length of blocks: a model that is roughly right has to fit all lengths alike, and
 not the shortest to the last digit."""
 
 MAX_ERRORS: Final = 40
 """The most standard errors that are asked for."""
 
-_SPREADS: Final = 3.0
-"""The spreads beyond which a level stands out: of normal ones, one in 370 does."""
+SLOW: Final = 0.003
+"""How likely one of the others is slow itself, or compared with one who is: then its level tells nothing of how healthy
+ones differ. Our choice."""
+
+TWO_KINDS: Final = 1e-3
+"""How likely there are two kinds of them, of two levels. Our choice."""
+
+_VARIANCES: Final = np.geomspace(1e-8, 1.0, 49)
+_LOG_VARIANCES: Final = np.log(_VARIANCES)
 
 
 class Blocks(NamedTuple):
@@ -97,23 +106,31 @@ def joined_blocks(parts: Sequence[Sequence[Blocks]]) -> list[Blocks]:
     return found
 
 
-class Spread(NamedTuple):
-    """The variance of the levels of healthy ranks, as they are seen; without any freedom, of nobody."""
-
-    variance: float = 0.0
-    freedom: float = 0.0
+NO_SPREAD: Final = np.zeros(len(_VARIANCES))
 
 
-def spread_of(levels: Floats) -> Spread:
-    """The spread of `levels` [R] but for those that stand out, who may be slow, or be compared with one who is."""
-    known = levels[np.isfinite(levels)]
-    if len(known) < 2:
-        return Spread()
-    usual = max(MAD_TO_SIGMA * deviation(known) * (1 + 1.2 / len(known)), OF_GPUS)
-    kept = known[np.abs(known - median(known)) <= _SPREADS * usual]
-    if len(kept) < 2:
-        return Spread(usual * usual, 1.0)
-    return Spread(float(kept.var(ddof=1)), 0.8 * (len(kept) - 1))
+def spread_of(levels: Floats, kinds: bool = False) -> Floats:
+    """How likely the `levels` [R] of others, about 0, are by each of _VARIANCES that those of healthy ones may have:
+    the logarithm, without the freedom that their middle takes. Those that are slow have any level from a hundredth of a
+    step to a whole one, each order of magnitude as likely. `kinds`: there may be two, each with its own mean."""
+    known = np.sort(levels[np.isfinite(levels)])
+    slow = SLOW / (2 * math.log(1 / MIN_COST) * np.maximum(np.abs(known), MIN_COST))
+    likely: Floats = (
+        np.log((1 - SLOW) * _normal(known) + slow).sum(axis=1) * max(1, len(known) - 1) / max(1, len(known))
+    )
+    if not kinds or len(known) < FEW:
+        return likely
+    place = 1 + int(np.argmax(np.diff(known)))
+    low, high = median(known[:place]), median(known[place:])
+    both = np.log((_normal(known - low) + _normal(known - high)) / 2 + 1e-99).sum(axis=1) * (1 - 2 / len(known))
+    together: Floats = np.logaddexp(likely, math.log(TWO_KINDS) + both)
+    return together
+
+
+def _normal(values: Floats) -> Floats:
+    """[V, R]: the density of `values` [R] by each of _VARIANCES."""
+    found: Floats = np.exp(-(values**2) / (2 * _VARIANCES[:, None])) / np.sqrt(2 * math.pi * _VARIANCES[:, None])
+    return found
 
 
 class Chances(NamedTuple):
@@ -139,10 +156,10 @@ class Noise:
     the level before (the regression of one mean upon another), so that the noise of the change counts."""
 
     def __init__(
-        self, blocks: Sequence[Blocks], where: Where, spread: Spread, error: float = 0.0, wider: float = 1.0
+        self, blocks: Sequence[Blocks], where: Where, spread: Floats, error: float = 0.0, wider: float = 1.0
     ) -> None:
-        """`error`: the variance of what levels are compared with, in step times squared. `wider`: how many times the
-        others' variance the noise of the judged one has."""
+        """`spread`: of spread_of(). `error`: the variance of what levels are compared with, in step times squared.
+        `wider`: how many times the others' variance the noise of the judged one has."""
         freedom = np.array([each.freedom for each in blocks])
         seen = np.array([each.variance for each in blocks])
         lengths = tuple(each.length for each in blocks)
@@ -155,13 +172,13 @@ class Noise:
         )
         self._told = both / of_before if where.before else np.zeros_like(both)
         self._variance = variance - self._told * both
+        of_others = (scale * over)[:, None] + levels**2
         fit = fit[:, None] + np.log(list(LEVELS.values()))
-        if spread.freedom:
-            fit = fit - spread.freedom / 2 * (np.log(variance) + spread.variance / variance)
+        fit = fit + np.interp(np.log(of_others), _LOG_VARIANCES, spread)
         weight = np.exp(fit - fit.max())
         self._weight = weight / weight.sum()
         self._without_cause = levels <= OF_GPUS
-        self._freedom = float(freedom.sum() + spread.freedom)
+        self._freedom = float(freedom.sum())
 
     @property
     def deviation(self) -> float:

@@ -89,15 +89,14 @@ def fast_ranks(steps: Steps) -> tuple[int, ...]:
     since a crowded one would be compared with another mixture."""
     steps = steps.regrouped(steps.peers.number, (None,) * len(steps.peers.number))
     several = (np.isfinite(steps.excess).sum(axis=0) >= MIN_PART) & (steps.peers.sizes > 2)
-    found = judge(Units(-steps.excess, several), steps.duration, steps.live, steps.each).slow
+    found = judge(Units(-steps.excess, several, kinds=True), steps.duration, steps.live, steps.each).slow
     fast = tuple(sorted(each.unit for each in found))
     return fast if len(fast) >= (1 - MOST) * max(2, int(several.sum())) else ()
 
 
 def _judged_ranks(steps: Steps, culprits: NDArray[np.bool_]) -> Judged:
     known = np.isfinite(steps.excess).sum(axis=0) >= MIN_PART
-    only = _only_peers(steps.peers.number)
-    units = Units(steps.excess, known & ~culprits, steps.earlier_noise, only, steps.past.error)
+    units = Units(steps.excess, known & ~culprits, steps.earlier_noise, steps.peers.number, steps.past.error)
     return judge(units, steps.duration, steps.live, steps.each)
 
 
@@ -108,8 +107,7 @@ def _slow_machine(steps: Steps, machine: NDArray[np.int64], culprits: NDArray[np
     if len(columns) < 2 or max(map(len, columns)) < 2:
         return []
     series = _medians(steps.excess, columns)
-    only = _only_peers(steps.peers.number[[each[0] for each in columns]])
-    units = Units(series, np.array([len(each) >= 2 for each in columns]), only_peer=only)
+    units = _units(steps, machine, columns, series)
     found = judge(units, steps.duration, steps.live, steps.each).slow
     for each in sorted(found, key=lambda it: -it.cost * len(columns[it.unit])):
         own = steps.excess[each.part.begin : each.part.end, columns[each.unit]]
@@ -130,13 +128,25 @@ def _of_machines(steps: Steps, machine: NDArray[np.int64], culprits: NDArray[np.
     return _alike(left, here) + parts
 
 
-def _only_peers(work: NDArray[np.int64]) -> NDArray[np.int64]:
-    """[U]: of units with this `work` [U], the other one where just two have it; else -1."""
-    order, sizes = np.argsort(work, kind="stable"), np.bincount(work)
-    found = np.full(len(work), -1)
-    pairs = order[sizes[work[order]] == 2].reshape(-1, 2)
-    found[pairs] = pairs[:, ::-1]
-    return found
+def _units(steps: Steps, machine: NDArray[np.int64], columns: Sequence[NDArray[np.int64]], series: Floats) -> Units:
+    """The machines, and parts of them, that have peers elsewhere."""
+    number, sizes = steps.peers.number, np.array(list(map(len, columns)))
+    _, pair, here = np.unique(number * (1 + int(machine.max())) + machine, return_inverse=True, return_counts=True)
+    elsewhere = (steps.peers.sizes > here[pair])[np.concatenate(columns)]
+    judged = (sizes >= 2) & np.logical_or.reduceat(elsewhere, np.cumsum(sizes) - sizes)
+    first = number[[each[0] for each in columns]]
+    return Units(
+        series, judged, work=first * (1 + int(sizes.max())) + sizes, errors=_errors(steps, columns, sizes), kinds=True
+    )
+
+
+def _errors(steps: Steps, columns: Sequence[NDArray[np.int64]], sizes: NDArray[np.int64]) -> Floats:
+    """[U]: the standard error of the median of so many ranks, normal ones, that differ as those of one machine do."""
+    level, begins = np.nan_to_num(steps.excess).mean(axis=0)[np.concatenate(columns)], np.cumsum(sizes) - sizes
+    apart = level - np.repeat(np.add.reduceat(level, begins) / sizes, sizes)
+    squares, several = np.add.reduceat(apart**2, begins), sizes > 1
+    within: Floats = np.sqrt(median(squares[several] / (sizes[several] - 1)) * math.pi / 2 / sizes)
+    return within
 
 
 def _alike(columns: NDArray[np.int64], keys: NDArray[np.int64]) -> list[NDArray[np.int64]]:

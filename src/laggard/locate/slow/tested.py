@@ -28,7 +28,6 @@ from laggard.locate.shares import FEW, HALF, MIN_COST, MOST
 from laggard.locate.slow.noise import (
     Blocks,
     Noise,
-    Spread,
     Where,
     binomial,
     blocks_of,
@@ -139,15 +138,17 @@ class Judged(NamedTuple):
 
 class Units(NamedTuple):
     """What is judged. `excess` [S, U]: seconds longer than its peers, nan where unknown. `judged` [U]: which may be
-    accused, and compared. `earlier`: blocks of windows before this one. `only_peer` [U]: the unit that looks fast by as much as
-    this one is slow, and the other way round, since it is compared with no other; -1: it is. `errors` [U]: the standard
-    error of their peers' time, in seconds a step."""
+    accused, and compared. `earlier`: blocks of windows before this one. `work` [U]: the same number for those that are
+    compared with each other; None: all are. `errors` [U]: the standard error of their peers' time, in seconds a step.
+    `kinds`: whether they may be of two kinds, as machines.
+    """
 
     excess: Floats
     judged: NDArray[np.bool_]
     earlier: Sequence[tuple[int, float, float]] = ()
-    only_peer: NDArray[np.int64] | None = None
+    work: NDArray[np.int64] | None = None
     errors: Floats | None = None
+    kinds: bool = False
 
 
 def judge(units: Units, duration: Floats, live: bool, each: float = 1.0) -> Judged:
@@ -211,6 +212,12 @@ class _Test:
         self._usually_lasts = max(LASTS ** (self._block * step / MOMENT_SECONDS), 1e-6)
         self._first = len(relative) % self._block
         self._moments = relative[self._first :].reshape(-1, self._block, relative.shape[1]).mean(axis=1)
+        self._work = np.zeros(len(units.judged), np.int64) if units.work is None else units.work
+        sizes = np.bincount(self._work, units.judged)[self._work]
+        self._few, some = (sizes > 1) & (sizes < FEW), self._some
+        first = some[np.unique(self._work[some], return_index=True)[1]]
+        # Of two that are compared with each other one says what both do.
+        self._once: NDArray[np.int64] = np.unique(np.concatenate((first, some[sizes[some] != 2])))
         self._errors = None if units.errors is None else (np.nan_to_num(units.errors) * self._each / step) ** 2
         self._earlier = [Blocks(*each) for each in units.earlier]
         self._blocks = joined_blocks([blocks_of(relative[:, self._some]), self._earlier])
@@ -287,8 +294,8 @@ class _Test:
         """The unit beside the others, whose noise has `wider` times the variance of theirs (`blocks`); None where that
         alone explains it. `tests`: how many share what is allowed."""
         level, length = float(levels[unit]), part.end - part.begin
-        others = self._others(unit)
-        spread = spread_of(levels[others]) if len(others) > 1 else Spread()
+        others = self._some[self._some != unit]
+        spread = self._spread(unit, levels)
         gap = len(self._relative) // (2 * PARTS)
         past = part.begin - gap if part.begin - gap >= MIN_STEPS else 0
         before = median(self._relative[:past, unit]) if past else 0.0  # a stall in it tells nothing
@@ -313,11 +320,13 @@ class _Test:
         doubtful = unlikely and cost >= DOUBTED_COST and not (self._live and part.end < len(self._relative))
         return Found(unit, part, level, cost, chance, math.ceil(length * more)) if chance <= 1 or doubtful else None
 
-    def _others(self, unit: int) -> NDArray[np.int64]:
-        """Those that the unit is judged beside: its only peer tells nothing that it does not tell itself."""
-        others = self._some[self._some != unit]
-        only = self._units.only_peer
-        return others if only is None or len(others) < FEW - 1 else others[others != only[unit]]
+    def _spread(self, unit: int, levels: Floats) -> Floats:
+        """How far the others' levels tell that healthy ones differ. Of two or three that are compared with each other
+        alone, one that is slow makes the others look fast by as much, or by half: they tell nothing of each other."""
+        is_own = self._work[self._once] == self._work[unit] if self._few[unit] else self._once == unit
+        others, few = levels[self._once[~is_own]], self._few[self._once[~is_own]]
+        middle = 0.0 if few.all() else median(others[~few])
+        return spread_of(np.where(few, others, others - middle), self._units.kinds)
 
     def _within(self, part: Part) -> Sequence[Blocks]:
         """The blocks of the series. Of few, none across the bounds of the part, nor near them, where the change may lie
