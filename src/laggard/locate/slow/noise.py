@@ -49,7 +49,7 @@ OF_GPUS: Final = max(level for level, likely in LEVELS.items() if likely == max(
 """The largest of LEVELS that is there without a cause. What is beyond it is asked once of a job, and not of each part
 or look: it stays."""
 
-MAX_FREEDOM: Final = 12.0
+MAX_FREEDOM: Final = 24.0
 """The most degrees of freedom of one length of blocks: a model that is roughly right has to fit all lengths alike, and
 not the shortest to the last digit."""
 
