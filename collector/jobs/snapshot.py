@@ -21,7 +21,7 @@ from laggard.collector.targets import JobUsers, NodeLabels, NodeOut
 from laggard.kit.words import counted, joined, listed, natural, printable_line, ranks_text
 from laggard.locate.hang.launches import LaunchedJob, locate_launches, no_timings
 from laggard.locate.job_timings import JobTimings, NodeFindings, live_timings
-from laggard.locate.stacked import with_stacks
+from laggard.locate.stacked import located, with_stacks
 from laggard.model import MAX_NAMED_RANKS, Culprit, JobKey, Location, Note, Verdict, Window
 from laggard.rankfile.fact_names import SCRIPT, STARTED
 from laggard.wire.job_words import is_numbered
@@ -276,7 +276,8 @@ def build_snapshot(
 
 def _with_stacks(locate: Locate, job: Job, timings: JobTimings) -> Location:
     """The verdict, with where in the code its culprits stand."""
-    return with_stacks(locate(timings), job.stacks.values(), kernel=job.held_stacks.kernel())
+    location = located(locate, timings, job.stacks.values())
+    return with_stacks(location, job.stacks.values(), kernel=job.held_stacks.kernel())
 
 
 def _with_unseen(jobs: Sequence[JobSnapshot], unseen: Mapping[JobKey, UnseenJob]) -> list[JobSnapshot]:

@@ -3,9 +3,11 @@
 from typing import Any
 
 import pytest
+from support.timings import job
 
 from laggard.locate.describe import details, sentence
-from laggard.locate.stacked import with_stacks
+from laggard.locate.stacked import located, with_stacks
+from laggard.locate.verdict import locate
 from laggard.model import CpuNeighbour, Culprit, Location, Note, Verdict, Window
 from laggard.stacks.sampled import ASKED, FAILED, HELD, STALLED, TERMINATED, Counted, Frame, Sampled, Thread
 
@@ -64,6 +66,34 @@ def test_the_advice_begins_with_the_line_that_explains_a_slow_rank() -> None:
         advice(Counted(150, SLOW), Counted(50, WAIT), neighbours=(CpuNeighbour(7, 0, 1.0),)),
     ):
         assert other == "compare the clocks"
+
+
+@pytest.mark.parametrize(
+    ("rank", "phase", "frames", "verdict"),
+    [
+        (5, "other", SLOW, Verdict.FAIL),
+        (5, "", SAVE, Verdict.FAIL),  # a library's function that the script calls
+        (5, "forward", SLOW, Verdict.UNKNOWN),  # something else
+        (5, "other", WAIT[:1], Verdict.UNKNOWN),  # it waits
+        (0, "other", SLOW, Verdict.OK),  # what scripts leave to rank 0
+    ],
+)
+def test_time_in_no_phase_accuses_whose_stacks_are_in_the_scripts_own_code(
+    rank: int, phase: str, frames: tuple[Frame, ...], verdict: Verdict
+) -> None:
+    timings = job(32, slow=[([rank], 0.2)], phase="other")
+    peers = Counted(200, WAIT, waits="all_reduce")
+    own = (Counted(40, frames, phase), Counted(160, WAIT, "backward", waits="all_reduce"))
+    stacks = [
+        Sampled("j", it, "n", 1, ASKED, 1.0, 0.0, (Thread("MainThread", own if it == rank else (peers,)),), 31.0)
+        for it in range(32)
+    ]
+    told = located(locate, timings, stacks)
+    assert told.verdict is verdict
+    if verdict is Verdict.FAIL:
+        (culprit,) = with_stacks(told, stacks).culprits
+        assert culprit.ranks == (rank,) and culprit.recoverable_ratio == pytest.approx(0.16, abs=0.03)
+        assert culprit.advice.startswith("look at ") and not any(it.kind == "unnamed_time" for it in told.notes)
 
 
 def test_a_hung_rank_stands_beside_one_that_waits() -> None:

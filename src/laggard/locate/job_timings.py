@@ -290,6 +290,9 @@ class JobTimings:
     """The Unix time, in seconds, at which its first rank began, by a recording."""
     own_threads: tuple[OwnThreads | None, ...] = ()
     """R: how the threads beside each rank's training ran; empty where nothing tells."""
+    own_code: Mapping[int, float] = dataclasses.field(default_factory=dict)
+    """The share of its time by which a rank's stacks are more often in the script's own code, in no phase, than its
+    peers' are; of ranks with time in no phase that others wait for (stacked.py)."""
     digests: tuple[RankDigests | None, ...] = ()
     """R: the digests of each rank's parameters; empty where nothing tells."""
     replicas: NDArray[np.int32] | None = None

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 
 from msgspec import structs
@@ -68,6 +68,15 @@ three, 95 %)."""
 _MAX_PLACES = 4
 _MAX_TEXT = 400
 _MAX_PLACE = 160
+
+
+def located(locate: Callable[[JobTimings], Location], timings: JobTimings, sampled: Iterable[Sampled]) -> Location:
+    """The verdict. Where others wait for a rank's time in no phase, its stacks tell whether it works there."""
+    location = locate(timings)
+    unnamed = {rank for note in location.notes if note.kind == "unnamed_time" for rank in note.ranks}
+    stacks = _Stacks(grouped(sampled, lambda each: each.rank), {}) if unnamed else None
+    own_code = {rank: share for rank in unnamed if stacks and (share := stacks.in_own_code(rank, unnamed))}
+    return locate(dataclasses.replace(timings, own_code=own_code)) if own_code else location
 
 
 def with_stacks(
@@ -150,14 +159,27 @@ class _Stacks:
         return structs.replace(note, text=f"{note.text}; in the code: {stack.text}") if stack else note
 
     def _of_slow(self, rank: int, accused: Collection[int]) -> CulpritStack | None:
-        peers = [each for other, each in self.running.items() if other not in accused][:MAX_PEERS]
-        found = difference(self.running[rank], peers) if rank in self.running else None
+        found = self._difference(rank, accused)
         if found is None:
             return None
-        peer = max(peers, key=lambda each: each.training.samples)
+        peer = max(self._peers(accused), key=lambda each: each.training.samples)
         place = short_text(found.caller or found.frame)
         stack = _stack(rank, found.text(), place, found.stack, peer.rank, _typical(peer, found))
         return structs.replace(stack, only_here=_is_only_there(found, self.running[rank].training))
+
+    def in_own_code(self, rank: int, accused: Collection[int]) -> float:
+        """The share by which it is more often than its peers in the script's own code, in no phase."""
+        found = self._difference(rank, accused)
+        is_own = (
+            found is not None and found.phase in ("", "other") and not (is_library(found.frame) and not found.caller)
+        )
+        return found.share - (found.peers_share or 0.0) if found and is_own else 0.0
+
+    def _difference(self, rank: int, accused: Collection[int]) -> Difference | None:
+        return difference(self.running[rank], self._peers(accused)) if rank in self.running else None
+
+    def _peers(self, accused: Collection[int]) -> Sequence[Sampled]:
+        return [each for other, each in self.running.items() if other not in accused][:MAX_PEERS]
 
     def _of_hung(self, ranks: Sequence[int]) -> CulpritStack | None:
         """Where the first of these ranks stands, by its stack or in the kernel, beside a rank that waits for it."""

@@ -41,6 +41,7 @@ from laggard.locate.slow.doubts import (
     missing_ranks_notes,
     slow_in_no_phase,
     unnamed_time_note,
+    works_there,
 )
 from laggard.locate.slow.host_facts import with_host_facts
 from laggard.locate.slow.ranks import slow_ranks
@@ -142,6 +143,10 @@ def _slow_ranks(timings: JobTimings, steps: Steps) -> _SlowRanks:
     if not found:
         steps, found = slow_at_their_own_experts(timings, steps)
     in_no_phase = [] if found else slow_in_no_phase(timings, steps)
+    excused = [each for each in in_no_phase if is_excused(timings, steps, each, in_no_phase)]
+    working = [each for each in in_no_phase if each not in excused and works_there(timings, steps, each)]
+    if working:
+        steps, found, in_no_phase = steps.with_other(), working, []
     culprits, ratio, uneven = slow_culprits(timings, steps, found)
     culprits = with_host_facts(timings, culprits)
     network = in_network(timings, steps, bool(found), culprits)
@@ -150,11 +155,10 @@ def _slow_ranks(timings: JobTimings, steps: Steps) -> _SlowRanks:
     typical = float(steps.duration[~stalls_beside(steps, found)].mean()) if stalls else None
     stages = () if culprits or links else longest_stage_notes(timings, steps)
     undecided = () if culprits or links or in_no_phase else doubted_notes(timings, steps, compared)
-    is_waited_for = not all(is_excused(timings, steps, each, in_no_phase) for each in in_no_phase)
     unnamed = (unnamed_time_note(timings, each) for each in in_no_phase)
     notes = (*placed, *unnamed, *uneven, *stalls, *stages, *undecided, *network.notes)
     by_cost = sorted((*culprits, *links), key=lambda culprit: -(culprit.recoverable_ratio or 0.0))
-    told = _SlowRanks(tuple(by_cost), notes, round(ratio, 3), typical, is_waited_for)
+    told = _SlowRanks(tuple(by_cost), notes, round(ratio, 3), typical, len(in_no_phase) > len(excused))
     return _without_hidden(timings, told) if timings.hidden_by else told
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from msgspec import structs
@@ -39,17 +39,18 @@ def judge(recording: RecordedTimings) -> JudgedRecording:
     timings = recording.timings
     if (unseen or recording.stacks) and not len(timings.ranks):
         nothing = Location(Verdict.UNKNOWN, timings.job_id, timings.world_size, 0, Window(), None, (), ())
-        location = _with_stacks(nothing, recording)
+        location = _with_stacks(lambda _: nothing, recording)
     else:
-        location = _with_stacks(locate(timings), recording)
+        location = _with_stacks(locate, recording)
     gaps = tuple(Note("lacks", text) for text in recording.gaps)
     whole = structs.replace(location, notes=location.notes + unseen + gaps, owner=recording.owner)
     return JudgedRecording(whole, timings, recording.stacks)
 
 
-def _with_stacks(location: Location, recording: RecordedTimings) -> Location:
+def _with_stacks(locate: Callable[[JobTimings], Location], recording: RecordedTimings) -> Location:
     if not recording.stacks:
-        return location
-    from laggard.locate.stacked import with_stacks  # most recordings have none
+        return locate(recording.timings)
+    from laggard.locate.stacked import located, with_stacks  # most recordings have none
 
+    location = located(locate, recording.timings, recording.stacks)
     return with_stacks(location, recording.stacks, recording.timings)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from laggard.locate.medians import others_median
 from laggard.locate.shares import MIN_COST
-from laggard.locate.slow.noise import Noise, Spread, Where, blocks_of, chance_of_moments
+from laggard.locate.slow.noise import NO_SPREAD, Noise, Where, blocks_of, chance_of_moments
 from laggard.locate.slow.tested import Judged, Part, Units, judge, parts_of, segment
 
 STEPS, TRIALS = 128, 60
@@ -159,7 +159,7 @@ def test_the_chance_of_a_level_is_no_less_than_what_happens(rho: float) -> None:
     for seed in range(200):
         noise = lasting(rho, 8, seed)
         excess = noise - others_median(noise)
-        chances = Noise(blocks_of(0.02 * excess[:, 1:]), Where(64, 56, 8), Spread()).chances(
+        chances = Noise(blocks_of(0.02 * excess[:, 1:]), Where(64, 56, 8), NO_SPREAD).chances(
             0.02 * float(excess[64:, 0].mean()), 0.02 * float(np.median(excess[:56, 0]))
         )
         below += chances.ever <= 0.05

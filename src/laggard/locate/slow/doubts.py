@@ -2,7 +2,8 @@
 hints of few steps. Pure.
 
 Where phases have names, time outside of them accuses no single rank: it may be a wait that no record tells of. But
-where the others wait longer by as much, the job is not well, and the script can say what it does there.
+where the others wait longer by as much, the job is not well, and the script can say what it does there; where stacks
+say that it is in the script's own code, it works.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numpy as np
 from laggard.kit.words import counted, ranks_text, seconds_text
 from laggard.locate.job_timings import JobTimings
 from laggard.locate.medians import median
+from laggard.locate.shares import HALF
 from laggard.locate.slow.ranks import Slow, is_waited_for, slow_ranks
 from laggard.locate.slow.steps import Steps, steps_needed
 from laggard.locate.slow.tested import DOUBTED_COST, MIN_PART
@@ -30,6 +32,13 @@ def slow_in_no_phase(timings: JobTimings, steps: Steps) -> list[Slow]:
         return []
     found = slow_ranks(steps.with_other(), timings.nodes).slow
     return [each for each in found if is_waited_for(steps, each, found)][:MAX_NOTES]
+
+
+def works_there(timings: JobTimings, steps: Steps, each: Slow) -> bool:
+    """Whether stacks explain half of what it takes longer in no phase."""
+    cost = float(each.series.sum()) / float(steps.duration.sum())
+    ranks = (int(timings.ranks[column]) for column in each.columns)
+    return all(timings.own_code.get(rank, 0.0) > HALF * cost for rank in ranks)
 
 
 def unnamed_time_note(timings: JobTimings, each: Slow) -> Note:

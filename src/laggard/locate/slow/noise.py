@@ -38,12 +38,10 @@ FAST: Final = (0.0, 0.5, 0.8)
 QUICK: Final = (0.3, 0.7, 0.95)
 """The parts of the variance of a step's noise that this other noise has."""
 
-LEVELS: Final = {
-    0.001: 0.5, 0.003: 0.5, 0.01: 0.005, 0.017: 0.005, 0.03: 7e-5, 0.055: 7e-5, 0.1: 7e-5,
-}  # fmt: skip
+LEVELS: Final = {0.001: 0.5, 0.003: 0.5, 0.01: 5e-3, 0.017: 5e-3, 0.03: 1e-3, 0.055: 1e-3, 0.1: 1e-3}
 """The standard deviations, in step times, of what healthy ranks differ by for good, and how likely each is beforehand.
-GPUs of one kind differ by less than half a percent at equal work; one job in some thousand gives its ranks unequal work
-that nothing tells of."""
+GPUs of one kind differ by less than half a percent at equal work; three jobs in a thousand give their ranks unequal
+work that nothing tells of. Our choice: at a tenth of that, healthy jobs with such work were accused twice as often."""
 
 OF_GPUS: Final = max(level for level, likely in LEVELS.items() if likely == max(LEVELS.values()))
 """The largest of LEVELS that is there without a cause. What is beyond it is asked once of a job, and not of each part

@@ -243,11 +243,13 @@ class _Test:
             tests = 2 * self._count * (1 if part.end - part.begin == steps else len(parts) - 1)
             blocks = self._within(part)
             usual = np.median(self._restless(part, self._some), axis=1) if self._count > 3 else None
+            typical = np.median(self._relative[part.begin : part.end, self._once], axis=0)
             units = np.flatnonzero(dear[place])
             for unit in units[np.argsort(-costs[place][units])][:MAX_CANDIDATES].tolist():
                 level = float(levels[place][unit])
                 wider = self._of_pair(part, unit, level, tests) if usual is None else self._wider(part, unit, usual)
-                each = self._beside_others(part, unit, levels[place], blocks, wider, tests)
+                spread = self._spread(unit, typical)
+                each = self._beside_others(part, unit, level, blocks, spread, wider, tests)
                 if each is not None:
                     found.append(each)
         return found or ([] if self._live else self._costly(levels[0]))
@@ -289,13 +291,11 @@ class _Test:
         return max(share, 1e-6) if share <= 1 - MOST else 1.0  # else its steps are not of two kinds
 
     def _beside_others(
-        self, part: Part, unit: int, levels: Floats, blocks: Sequence[Blocks], wider: float, tests: int
+        self, part: Part, unit: int, level: float, blocks: Sequence[Blocks], spread: Floats, wider: float, tests: int
     ) -> Found | None:
         """The unit beside the others, whose noise has `wider` times the variance of theirs (`blocks`); None where that
         alone explains it. `tests`: how many share what is allowed."""
-        level, length = float(levels[unit]), part.end - part.begin
-        others = self._some[self._some != unit]
-        spread = self._spread(unit, levels)
+        others, length = self._some[self._some != unit], part.end - part.begin
         gap = len(self._relative) // (2 * PARTS)
         past = part.begin - gap if part.begin - gap >= MIN_STEPS else 0
         before = median(self._relative[:past, unit]) if past else 0.0  # a stall in it tells nothing
@@ -320,11 +320,12 @@ class _Test:
         doubtful = unlikely and cost >= DOUBTED_COST and not (self._live and part.end < len(self._relative))
         return Found(unit, part, level, cost, chance, math.ceil(length * more)) if chance <= 1 or doubtful else None
 
-    def _spread(self, unit: int, levels: Floats) -> Floats:
-        """How far the others' levels tell that healthy ones differ. Of two or three that are compared with each other
-        alone, one that is slow makes the others look fast by as much, or by half: they tell nothing of each other."""
+    def _spread(self, unit: int, typical: Floats) -> Floats:
+        """How far the `typical` excess of others tells that healthy ones differ. Of two or three that are compared with
+        each other alone, one that is slow makes the others look fast by as much, or by half: they tell nothing of each
+        other."""
         is_own = self._work[self._once] == self._work[unit] if self._few[unit] else self._once == unit
-        others, few = levels[self._once[~is_own]], self._few[self._once[~is_own]]
+        others, few = typical[~is_own], self._few[self._once[~is_own]]
         middle = 0.0 if few.all() else median(others[~few])
         return spread_of(np.where(few, others, others - middle), self._units.kinds)
 
