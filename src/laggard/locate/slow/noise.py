@@ -55,7 +55,7 @@ MAX_ERRORS: Final = 40
 """The most standard errors that are asked for."""
 
 SLOW: Final = 0.003
-"""How likely one of the others is slow itself, or compared with one who is: then its level tells nothing of how healthy
+"""How likely one of the others is slow itself, or compared with one who is. Its level then tells nothing of how healthy
 ones differ. Our choice."""
 
 TWO_KINDS: Final = 1e-3
