@@ -32,6 +32,9 @@ WAS_RESET: Final = "the GPU was reset"
 
 _ADDRESS: Final = r"([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})"
 _XID = lazy_pattern(rf"NVRM: Xid \((?:PCI:)?{_ADDRESS}[^)]*\): (\d{{1,5}})\b[,:]?\s*(.*)")
+FALLOUT: Final = lazy_pattern(r" caused by previous Xid (\d{1,5})$")
+"""What ends the line of an Xid, 45 as a rule, that another one brought about: that one may have been logged elsewhere,
+or long before (the driver's nvDbgSnprintf of preemptiveRemovalPreviousXid)."""
 _SXID = lazy_pattern(rf"nvidia-nvswitch\d*: SXid \(PCI:{_ADDRESS}[^)]*\): (\d{{1,6}}), ((?:Non-f|F)atal\b.*)")
 _GONE = lazy_pattern(rf"NVRM: GPU {_ADDRESS}\.\d: (GPU has fallen off the bus.*)")
 _GONE_AT_START = lazy_pattern(rf"NVRM: The NVIDIA GPU {_ADDRESS}\.\d")  # and two lines on, or all in one record:
@@ -146,7 +149,8 @@ def _events(messages: Iterable[KernelMessage]) -> Iterator[XidLine | _Start]:
         if text.startswith((_LOADED, _PROBE_FAILED)):
             yield _Start(message.seconds, text.startswith(_LOADED))
         elif found := _XID.match(text):
-            yield _line(message, found[1], int(found[2]), found[3])
+            cause = FALLOUT.search(found[3])
+            yield _line(message, found[1], int(cause[1] if cause else found[2]), found[3])
         elif found := _SXID.match(text):
             yield _line(message, found[1], int(found[2]), found[3])._replace(source="SXid")
         elif found := _GONE.match(text):
@@ -166,8 +170,8 @@ def _line(message: KernelMessage, address: str, code: int, text: str) -> XidLine
 
 def _is_known(lines: list[XidLine], line: XidLine) -> bool:
     """Returns whether the line repeats an error that was just logged: the driver logs a GPU that falls off the bus
-    twice, with an Xid and without."""
-    if line.code != OFF_THE_BUS:
+    twice, with an Xid and without, and the cause of each channel's end."""
+    if line.code != OFF_THE_BUS and not FALLOUT.search(line.text):
         return False
     for earlier in reversed(lines[-20:]):
         if (earlier.code, earlier.bus_id) == (line.code, line.bus_id):

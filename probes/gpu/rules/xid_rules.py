@@ -19,7 +19,7 @@ import msgspec
 from laggard.kit.majority import majority
 from laggard.kit.words import lazy_pattern
 from laggard.model import Severity
-from laggard.probes.gpu.model.driver_log import RECOVERY_ACTION, XidLine
+from laggard.probes.gpu.model.driver_log import FALLOUT, RECOVERY_ACTION, XidLine
 from laggard.probes.nvml.model import HANDLE_FAULTS, LOST_ERRORS, Gpu, Nvml
 from laggard.probes.tables import meanings, rules
 
@@ -82,8 +82,8 @@ _LINK_WENT_DOWN: Final = 20034
 
 def explain_xid(code: int, text: str) -> Xid:
     """Returns what the Xid means. The text of its log line counts for some: Xid 154 names the action, errors of NVLink
-    5 state whether they are fatal (`149, NETIR_LINK_EVT Fatal XC0 ... (0x004505c6 ...)`)."""
-    if code in _NVLINK5 and re.search(r"\bFatal\b", _PROGRAM.sub("", text)):
+    5 state whether they are fatal (`149, NETIR_LINK_EVT Fatal XC0 ... (0x004505c6 ...)`), or ended a channel."""
+    if code in _NVLINK5 and (re.search(r"\bFatal\b", _PROGRAM.sub("", text)) or FALLOUT.search(text)):
         if code == _LINK_DOWN and "NETIR_LINK_" in text and _sub_code(text) in _LINK_DOWN_TO_IGNORE:
             return Xid("an NVLink was taken down by software, a user or the host", Action.WATCH)
         return Xid("fatal NVLink error", Action.RESET)

@@ -156,6 +156,18 @@ def test_a_gpu_off_the_bus_is_one_finding_with_an_xid_or_without(log: str) -> No
     assert found.evidence["xid"] == 79 and found.evidence["count"] == 1
 
 
+@pytest.mark.parametrize(("cause", "severity"), [(149, Severity.CRITICAL), (31, None)])
+def test_an_xid_that_ended_channels_counts_where_its_own_line_is_gone(cause: int, severity: Severity | None) -> None:
+    own = "NVRM: Xid (PCI:0000:9b:00): 45, pid=7, name=python3, Ch 0000000{} caused by previous Xid {}"
+    log = "\n".join(own.format(channel, cause) for channel in range(3))
+    found = judge_xids(find_xids(log)).findings
+    assert [(it.severity, it.evidence["xid"], it.evidence["count"]) for it in found] == (
+        [(severity, cause, 1)] if severity else []
+    )
+    before = f"NVRM: Xid (PCI:0000:9b:00): {cause}, NETIR_LINK_DOWN Fatal XC0 i0 Link 03 (0x026005c6)"
+    assert not any(it.severity is Severity.CRITICAL for it in judge_xids(find_xids(f"{before}\n{log}")).findings)
+
+
 def test_a_gpu_that_the_driver_ignores_is_not_off_the_bus() -> None:
     ignored = GONE_AT_START.splitlines()[0] + " (PCI ID: 10de:1180)\nNVRM: installed in this system is not supported."
     assert find_xids(ignored) == []
