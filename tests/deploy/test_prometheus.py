@@ -51,6 +51,13 @@ def test_a_label_of_the_site_does_not_rename_what_ranks_and_culprits_say(name: s
     assert [job["job_name"] for job in jobs if not job.get("honor_labels")] == []
 
 
+def test_the_page_says_how_long_each_alert_has_to_last() -> None:
+    page = (REPOSITORY / "docs" / "alerts.md").read_text()
+    told = {name: row[1] for row in re.finditer(r"^\| (at once|\d+[mh]) \| (.*) \|$", page, re.M) for name in
+            re.findall(r"`(\w+)`", row[2])}  # fmt: skip
+    assert told == {alert["alert"]: alert.get("for", "at once") for alert in ALERTS}
+
+
 @pytest.mark.parametrize("name", RULE_FILES)
 def test_the_rules_ask_for_metrics_and_labels_that_laggard_serves(name: str) -> None:
     groups = yaml.safe_load((FOLDER / name).read_text())["groups"]
