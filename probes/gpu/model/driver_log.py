@@ -33,8 +33,8 @@ WAS_RESET: Final = "the GPU was reset"
 _ADDRESS: Final = r"([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})"
 _XID = lazy_pattern(rf"NVRM: Xid \((?:PCI:)?{_ADDRESS}[^)]*\): (\d{{1,5}})\b[,:]?\s*(.*)")
 FALLOUT: Final = lazy_pattern(r" caused by previous Xid (\d{1,5})$")
-"""What ends the line of an Xid, 45 as a rule, that another one brought about: that one may have been logged elsewhere,
-or long before (the driver's nvDbgSnprintf of preemptiveRemovalPreviousXid)."""
+"""The end of the line of an Xid, as a rule 45, that another one brought about. The line of that one may be gone.
+Source: the same, preemptiveRemovalPreviousXid."""
 _SXID = lazy_pattern(rf"nvidia-nvswitch\d*: SXid \(PCI:{_ADDRESS}[^)]*\): (\d{{1,6}}), ((?:Non-f|F)atal\b.*)")
 _GONE = lazy_pattern(rf"NVRM: GPU {_ADDRESS}\.\d: (GPU has fallen off the bus.*)")
 _GONE_AT_START = lazy_pattern(rf"NVRM: The NVIDIA GPU {_ADDRESS}\.\d")  # and two lines on, or all in one record:
