@@ -109,8 +109,8 @@ NO_SPREAD: Final = np.zeros(len(_VARIANCES))
 
 def spread_of(levels: Floats, kinds: bool = False) -> Floats:
     """The logarithm of how likely the `levels` [R] of others, about 0, are by each of _VARIANCES, without the freedom
-    that their middle takes. Those that are slow have any level from a hundredth of a step to a whole one. `kinds`: there
-    may be two, each with its own mean."""
+    that their middle takes. Those that are slow have any level from a hundredth of a step to a whole one. `kinds`:
+    there may be two, each with its own mean."""
     known = np.sort(levels[np.isfinite(levels)])
     slow = SLOW / (2 * math.log(1 / MIN_COST) * np.maximum(np.abs(known), MIN_COST))
     likely: Floats = (
